@@ -76,7 +76,7 @@ measure_blocks(CopyState *cs, instr_time start, int64 nblocks)
 }
 
 /* Take so many blocks, or all, from the list, and copy them through shared buffers. */
-CopyOutcome
+void
 copy_todo_through_buffers(CopyState *cs, int64 most)
 {
 	BlockNumber block = 0;
@@ -84,12 +84,10 @@ copy_todo_through_buffers(CopyState *cs, int64 most)
 	Assert(!IsTransactionState());
 	while (most > 0 && (block = block_set_next(cs->todo, block)) != InvalidBlockNumber)
 	{
-		CopyOutcome outcome;
 		int			ncopied = 0;
 		instr_time	start;
 
-		if ((outcome = copy_between_chunks(cs)) != GO_ON)
-			return outcome;
+		copy_between_chunks(cs);
 		StartTransactionCommand();
 		INSTR_TIME_SET_CURRENT(start);
 		do
@@ -107,14 +105,12 @@ copy_todo_through_buffers(CopyState *cs, int64 most)
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 		if (block == InvalidBlockNumber)
 			break;
-		if ((outcome = copy_keep_up(cs)) != GO_ON)
-			return outcome;
+		copy_keep_up(cs);
 	}
-	return GO_ON;
 }
 
 /* Wait until index_mover.swap_after, and keep up with the changes. */
-CopyOutcome
+void
 copy_wait_for_swap_time(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
@@ -126,34 +122,28 @@ copy_wait_for_swap_time(CopyState *cs)
 	while (cs->mc->settings->swap_after > GetCurrentTimestamp() &&
 		   !job_swap_now_requested())
 	{
-		CopyOutcome outcome;
-
 		waited = true;
 		throttle_rest(SHORT_REST_MS);
-		if ((outcome = copy_between_chunks(cs)) != GO_ON)
-			return outcome;
+		copy_between_chunks(cs);
 
 		/* not too often: a block that keeps changing is copied each time */
 		if (copy_changes_left(cs) > 0 &&
 			TimestampDifferenceExceeds(caught_up_at, GetCurrentTimestamp(),
 									   CATCH_UP_INTERVAL_MS))
 		{
-			if ((outcome = copy_catch_up(cs)) != GO_ON)
-				return outcome;
+			copy_catch_up(cs);
 			caught_up_at = GetCurrentTimestamp();
 		}
 	}
 	if (waited || cs->verifying)
 		copy_is_not_outpaced(cs);
 	progress_phase(phase);
-	return GO_ON;
 }
 
 /* Copy the changed blocks of one file, for copy_catch_up(). */
-static CopyOutcome
+static void
 catch_up(CopyState *cs)
 {
-	CopyOutcome outcome;
 	int64		least = PG_INT64_MAX;
 	bool		again = false;
 	bool		many = false;	/* blocks are left, and max_lock_time allows
@@ -163,9 +153,8 @@ catch_up(CopyState *cs)
 	{
 		int64		left;
 
-		if ((outcome = copy_between_chunks(cs)) != GO_ON ||
-			(outcome = copy_drain(cs)) != GO_ON)
-			return outcome;
+		copy_between_chunks(cs);
+		copy_drain(cs);
 		copy_take_changes(cs);
 
 		StartTransactionCommand();
@@ -180,8 +169,7 @@ catch_up(CopyState *cs)
 		 */
 		if (cs->outpaced && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(cs, left))
 		{
-			if ((outcome = copy_todo_through_buffers(cs, 2 * BUFFERED_BATCH)) != GO_ON)
-				return outcome;
+			copy_todo_through_buffers(cs, 2 * BUFFERED_BATCH);
 			left = block_set_count(cs->todo);
 			many = copy_fits_under_lock(cs, left);
 			if (many)
@@ -197,8 +185,7 @@ catch_up(CopyState *cs)
 			left > TOO_MANY_FOR_BUFFERS)
 		{
 			again = true;
-			if ((outcome = copy_rounds_again(cs)) != GO_ON)
-				return outcome;
+			copy_rounds_again(cs);
 			/* slower rounds would not leave fewer */
 			if (block_set_count(cs->todo) > COPY_FAR_TOO_MANY)
 				least = block_set_count(cs->todo);
@@ -208,61 +195,47 @@ catch_up(CopyState *cs)
 			break;
 		least = left;
 		IM_POINT("copy-buffered-round");
-		if ((outcome = copy_todo_through_buffers(cs, PG_INT64_MAX)) != GO_ON)
-			return outcome;
+		copy_todo_through_buffers(cs, PG_INT64_MAX);
 	}
 
-	if (cs->verifying && (outcome = copy_verify_rest(cs)) != GO_ON)
-		return outcome;
+	if (cs->verifying)
+		copy_verify_rest(cs);
 	StartTransactionCommand();
 	if (cs->is_table)
 		visibility_map_copy(cs);
 	if (!many)
 		file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
-	return GO_ON;
 }
 
 /* Before an attempt: give way to others, and copy until few changed blocks are left. */
-CopyOutcome
+void
 copy_catch_up(CopyState *cs)
 {
-	CopyOutcome outcome = GO_ON;
-
 	Assert(!IsTransactionState());
 	foreach_file(f, cs)
-		if (outcome == GO_ON && f->copy != NULL)
-		outcome = catch_up(f);
-	return outcome;
+		if (f->copy != NULL)
+		catch_up(f);
 }
 
 /* Without an attempt, or in the queue: read the WAL, and give way unless in a transaction. */
-CopyOutcome
+void
 copy_stay_near(CopyState *cs)
 {
-	CopyOutcome outcome = GO_ON;
-	bool		give_way = !IsTransactionState();
-
+	if (!IsTransactionState())
+		copy_between_chunks(copied_file(cs->first));
 	foreach_file(f, cs)
-	{
-		if (give_way)
-			outcome = copy_between_chunks(f);
-		give_way = false;
-		if (outcome == GO_ON)
-			outcome = copy_drain(f);
-	}
-	return outcome;
+		copy_drain(f);
 }
 
 /*
  * Under the lock: make the new file equal to the old one, if that is likely to
  * take no longer than *most_us microseconds, from which its time is subtracted.
- * upto is a mark of the WAL made since all files were locked.
+ * upto is a mark of the WAL made since all files were locked.  SWAPPED: it is equal.
  */
-CopyOutcome
+AttemptOutcome
 copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 {
-	CopyOutcome outcome;
 	BlockNumber nblocks;
 	BlockNumber block;
 	int64		left;
@@ -270,8 +243,8 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	instr_time	start;
 
 	Assert(CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
-	if ((outcome = copy_drain_to(cs, upto, true)) != GO_ON)
-		return outcome;
+	if ((cs->first->lost = copy_drain_to(cs, upto, true)) != NULL)
+		return COPY_IS_LOST;
 	copy_take_changes(cs);
 
 	nblocks = copy_take_tail(cs);
@@ -330,5 +303,5 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 				 errdetail("Nothing was moved.")));
 	if (cs->verifying)
 		copy_verify_locked(cs, nblocks);
-	return GO_ON;
+	return SWAPPED;
 }

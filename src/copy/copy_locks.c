@@ -50,6 +50,21 @@ copy_check_interrupts(void)
 }
 
 /*
+ * Have the copy started again, for a reason that is a constant; or ended, if its row
+ * is skipped by now.  The ERROR is for move_by_copy() alone.  An abort would release
+ * all session locks, so the transaction, if there is one, is committed before.
+ */
+void
+copy_start_again(const char *why)
+{
+	if (IsTransactionState())
+		CommitTransactionCommand();
+	ereport(ERROR,
+			(errcode(ERRCODE_START_AGAIN),
+			 errmsg_internal("%s", why)));
+}
+
+/*
  * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once in a
  * copy.  Name the holders of the lock; without them, too much was to be done under
  * the lock, or a catalog was locked.  In a transaction or not.
@@ -89,14 +104,11 @@ copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int n
 		CommitTransactionCommand();
 }
 
-/* Read the WAL in time, if it is followed.  Never ends the rest. */
+/* Read the WAL in time, if it is followed. */
 static bool
 keep_up_without_locks(void *arg)
 {
-	CopyState  *cs = (CopyState *) arg;
-
-	if (cs->outcome == GO_ON)
-		cs->outcome = copy_keep_up(cs);
+	copy_keep_up((CopyState *) arg);
 	return true;
 }
 
@@ -147,7 +159,7 @@ lock_all(CopyState *cs, Wait *wait)
  * lock_wait do as on_blocker says.  Reads and writes do not wait behind these
  * locks.  Keeps up with the WAL, if that is followed already.
  */
-CopyOutcome
+void
 copy_wait_for_locks(CopyState *cs)
 {
 	const MoveSettings *settings = cs->mc->settings;
@@ -156,7 +168,6 @@ copy_wait_for_locks(CopyState *cs)
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
 	Assert(!IsTransactionState() && !cs->first->locked);
-	cs->outcome = GO_ON;
 	wait_begin(&wait, NULL, &limits);
 	/* a session that waits for this transaction waits for a moment only */
 	wait.ignore_deadlocks = true;
@@ -178,12 +189,11 @@ copy_wait_for_locks(CopyState *cs)
 		}
 		CommitTransactionCommand();
 		copy_check_interrupts();
-		keep_up_without_locks(cs);
+		copy_keep_up(cs);
 	}
 	cs->first->locked = true;
 	progress_blockers(NULL, 0);
 	progress_phase(phase);
-	return cs->outcome;
 }
 
 /* Release the locks of the long phase, if held. */
@@ -216,7 +226,7 @@ has_same_parts(const CopyState *first)
 }
 
 /* Check one file, for copy_check_relations(). */
-static CopyOutcome
+static void
 check_file(CopyState *cs, bool first)
 {
 	MoveItem   *item = cs->first->mc->item;
@@ -231,7 +241,7 @@ check_file(CopyState *cs, bool first)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "Method copy cannot move the %s: %s.",
 				  relation_noun(cs->mc->item->relkind), hindrance);
-		return NOT_MOVABLE;
+		copy_start_again("it is skipped");
 	}
 
 	if (!relation_facts(cs->relid, &facts))
@@ -244,7 +254,7 @@ check_file(CopyState *cs, bool first)
 	{
 		item_skip(item, cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED,
 				  "The %s cannot be copied: %s.", relation_noun(cs->mc->item->relkind), lost);
-		return NOT_MOVABLE;
+		copy_start_again("it is skipped");
 	}
 	if (first)
 	{
@@ -252,34 +262,23 @@ check_file(CopyState *cs, bool first)
 		cs->in_place = (file.spcOid == item->to_tablespace);
 	}
 	else if (!RelFileLocatorEquals(cs->from, file))
-	{
-		cs->first->start_again = "its file was replaced by another command";
-		return START_AGAIN;
-	}
-	return GO_ON;
+		copy_start_again("its file was replaced by another command");
 }
 
 /* Check whether all may still be moved, and remember or compare their files. */
-CopyOutcome
+void
 copy_check_relations(CopyState *cs, bool first)
 {
-	CopyOutcome outcome = GO_ON;
-
 	Assert(cs->first->locked && !IsTransactionState());
 	StartTransactionCommand();
 	if (!plan_recheck(cs->first->mc->item, cs->first->began))
-		outcome = NOT_MOVABLE;
-	else if (!has_same_parts(cs->first))
-	{
-		cs->first->start_again = "its TOAST table was replaced by another command";
-		outcome = START_AGAIN;
-	}
-	for (CopyState *f = cs->first; f != NULL && outcome == GO_ON; f = f->next)
-		outcome = check_file(f, first);
+		copy_start_again("it is skipped");
+	if (!has_same_parts(cs->first))
+		copy_start_again("its TOAST table was replaced by another command");
+	for (CopyState *f = cs->first; f != NULL; f = f->next)
+		check_file(f, first);
 	CommitTransactionCommand();
-	if (outcome == GO_ON)
-		cs->first->began = true;
-	return outcome;
+	cs->first->began = true;
 }
 
 /* Return whether DDL waits behind our locks and may pass. */
@@ -298,11 +297,10 @@ copy_is_in_the_way(CopyState *cs)
 }
 
 /* Give way to DDL that waits behind our locks: release them, queue again, check the files. */
-static CopyOutcome
+static void
 give_way(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_GIVING_WAY);
-	CopyOutcome outcome;
 
 	ereport(DEBUG1,
 			(errmsg_internal("index_mover lets others pass on relation %u", cs->relid)));
@@ -310,15 +308,13 @@ give_way(CopyState *cs)
 	copy_release_locks(cs);
 	IM_POINT("gave-way");
 	throttle_rest(5);
-	outcome = copy_wait_for_locks(cs);
-	if (outcome == GO_ON)
-		outcome = copy_check_relations(cs, false);
+	copy_wait_for_locks(cs);
+	copy_check_relations(cs, false);
 	/* VACUUM may have truncated a table: do not ask for blocks that are gone */
 	foreach_file(f, cs)
-		if (outcome == GO_ON && f->changes != NULL)
-		outcome = copy_drain(f);
+		if (f->changes != NULL)
+		copy_drain(f);
 	progress_phase(phase);
-	return outcome;
 }
 
 /* Return whether to go on resting; called by pacing_rest(). */
@@ -338,15 +334,16 @@ copy_rest_after_swap(CopyState *cs)
 	(void) pacing_rest(NULL, 0, NULL, may_rest, cs);
 }
 
-/* Give way to others, and keep up with the WAL; false if cs->outcome is not GO_ON then. */
+/* Give way to others, and keep up with the WAL; for pacing_rest(), too. */
 bool
 copy_let_others_pass(void *arg)
 {
 	CopyState  *cs = (CopyState *) arg;
-	CopyOutcome outcome = copy_is_in_the_way(cs) ? give_way(cs) : GO_ON;
 
-	cs->outcome = outcome == GO_ON ? copy_keep_up(cs) : outcome;
-	return cs->outcome == GO_ON;
+	if (copy_is_in_the_way(cs))
+		give_way(cs);
+	copy_keep_up(cs);
+	return true;
 }
 
 /*
@@ -354,7 +351,7 @@ copy_let_others_pass(void *arg)
  * rest for a pause, for max_rate, for slow storage or for a standby, and keep up
  * with the WAL.  ERROR 53100 if there is no free space for the next piece.
  */
-CopyOutcome
+void
 copy_between_chunks(CopyState *cs)
 {
 	TimestampTz start = GetCurrentTimestamp();
@@ -374,52 +371,50 @@ copy_between_chunks(CopyState *cs)
 	}
 
 	(void) pacing_rest(cs->mc->settings, 0, &cs->throttle, copy_let_others_pass, cs);
-	if (cs->throttle.rested && cs->outcome == GO_ON && (cs->outcome = copy_drain(cs)) == GO_ON)
-	{
-		cs->throttle.rested = false;
-		copy_has_rested(cs, start, rate_rested_before, changed_before);
-	}
-	return cs->outcome;
+	if (!cs->throttle.rested)
+		return;
+	copy_drain(cs);
+	cs->throttle.rested = false;
+	copy_has_rested(cs, start, rate_rested_before, changed_before);
 }
 
-/* Read the WAL up to now, in a transaction of its own if there is none. */
-CopyOutcome
+/* Return why changes that were read do not tell all, NULL if they do. */
+const char *
+copy_changes_lost(ChangesResult result)
+{
+	return result == CHANGES_READ ? NULL :
+		result == CHANGES_WAL_GONE ?
+		"WAL that tells its changes was removed before it was read" :
+		"its file was truncated, or changed in a way that the WAL does not tell block by block";
+}
+
+/* Read the WAL up to now.  In a transaction, others may be waiting for us. */
+void
 copy_drain(CopyState *cs)
 {
-	bool		own_transaction = !IsTransactionState();
-	CopyOutcome outcome;
+	bool		locked = IsTransactionState();
+	const char *lost;
 
-	if (own_transaction)
-	{
-		/* not under the lock; wal_changes.c keeps the segments open */
+	/* not under the lock; wal_changes.c keeps the segments open */
+	if (!locked)
 		wal_ahead();
-		StartTransactionCommand();
-	}
-	outcome = copy_drain_to(cs, wal_changes_mark(), !own_transaction);
-	if (own_transaction)
-		CommitTransactionCommand();
-	return outcome;
+	lost = copy_drain_to(cs, wal_changes_mark(), locked);
+	if (lost != NULL)
+		copy_start_again(lost);
 }
 
-/* The same up to a mark; locked: others may be waiting for us. */
-CopyOutcome
+/* The same up to a mark; return NULL, or why the copy is to be started again. */
+const char *
 copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked)
 {
-	Assert(IsTransactionState());
-	switch (wal_changes_read(cs->changes, upto, cs->copied, locked))
+	const char *lost = copy_changes_lost(wal_changes_read(cs->changes, upto, cs->copied, locked));
+
+	if (lost == NULL)
 	{
-		case CHANGES_READ:
-			break;
-		case CHANGES_FILE_REPLACED:
-			cs->first->start_again = "its file was truncated, or changed in a way that the WAL does not tell block by block";
-			return START_AGAIN;
-		case CHANGES_WAL_GONE:
-			cs->first->start_again = "WAL that tells its changes was removed before it was read";
-			return START_AGAIN;
+		progress_set(blocks_changed, copy_changes_left(cs));
+		copy_change_rate(cs);
 	}
-	progress_set(blocks_changed, copy_changes_left(cs));
-	copy_change_rate(cs);
-	return GO_ON;
+	return lost;
 }
 
 /*
@@ -428,20 +423,17 @@ copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked)
  * was woken on our processor, its flush being done, else waits until our time
  * slice of some milliseconds is over, even where another processor is idle.
  */
-CopyOutcome
+void
 copy_keep_up(CopyState *cs)
 {
-	CopyOutcome outcome = GO_ON;
-
 	foreach_file(f, cs)
 	{
-		if (outcome != GO_ON || f->changes == NULL || !wal_changes_read_is_due(f->changes))
+		if (f->changes == NULL || !wal_changes_read_is_due(f->changes))
 			continue;
-		outcome = copy_drain(f);
+		copy_drain(f);
 		if (cs->mc->settings->pacing && !cs->throttle.hurry)
 			(void) sched_yield();
 	}
-	return outcome;
 }
 
 /* Put the blocks by which the file has grown onto the list, and return its length. */

@@ -137,7 +137,7 @@ load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distan
 }
 
 /* Before the swap, read the blocks into the operating system's cache. */
-CopyOutcome
+void
 copy_prepare_prewarm(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_PREWARMING);
@@ -145,22 +145,19 @@ copy_prepare_prewarm(CopyState *cs)
 	PGIOAlignedBlock page;
 	BlockNumber block = 0;
 	int			distance = -1;
-	CopyOutcome outcome = GO_ON;
 
-	while (block != InvalidBlockNumber &&
-		   (outcome = copy_between_chunks(cs)) == GO_ON)
+	while (block != InvalidBlockNumber)
 	{
+		copy_between_chunks(cs);
 		block = load_cached(cs, cached, block, &distance, page.data);
 		IM_POINT("prewarm-read");
-		if ((outcome = copy_keep_up(cs)) != GO_ON)
-			break;
+		copy_keep_up(cs);
 	}
 	block_set_free(cached);
 
 	/* blocks that have changed meanwhile are no sign of fast writers */
 	cs->outpaced_since = 0;
 	progress_phase(phase);
-	return outcome;
 }
 
 /* After the swap, load the blocks, unless another session waits for our locks. */

@@ -22,17 +22,16 @@
 #include "wait/wait.h"
 
 
-typedef enum CopyOutcome
-{
-	GO_ON,
-	START_AGAIN,				/* the index has a new file, or WAL is missing */
-	NOT_MOVABLE,				/* plan_recheck() has said why */
-	REHEARSED,
+/* Of an ERROR that only move_by_copy() meets, see copy_start_again() */
+#define ERRCODE_START_AGAIN	MAKE_SQLSTATE('I', 'M', '0', '0', '1')
 
-	/* only of an attempt to swap, which is repeated */
+typedef enum AttemptOutcome
+{
+	SWAPPED,
 	LOCK_NOT_GRANTED,
 	TOO_MUCH_LEFT,				/* to copy under the lock */
-} CopyOutcome;
+	COPY_IS_LOST,				/* for the reason in "lost" */
+} AttemptOutcome;
 
 /* More changed blocks than these are copied directly */
 #define COPY_FAR_TOO_MANY	2048
@@ -81,7 +80,7 @@ typedef struct CopyState
 	bool		locked;
 	bool		began;			/* the first check found it movable */
 	bool		told;			/* warned that lock_wait is over */
-	const char *start_again;	/* why the copy has to be started again */
+	const char *lost;			/* why to start again, found under the lock */
 	ChangedBlocks **followers;	/* of all files; ends with NULL */
 	Oid			ledger;			/* from the swap on */
 
@@ -110,10 +109,10 @@ typedef struct CopyState
 								 * ours */
 	LedgerEntry old_file;		/* the same, after the swap */
 	LedgerEntry old_row;		/* inserted by the swap */
+	int64		claimed;		/* number of another row that we have claimed */
 
 	Throttle	throttle;
 
-	/* from here on set to zero by copy_file() */
 	ChangedBlocks *changes;
 	FileCopy   *copy;
 	double		block_us;		/* to copy a block through shared buffers,
@@ -137,7 +136,6 @@ typedef struct CopyState
 	BlockSet   *unverified;		/* copied since they were verified */
 	bool		verifying;		/* keep "unverified" up to date */
 	BlockNumber verified;		/* blocks from here on were never compared */
-	CopyOutcome outcome;		/* of a callback of pacing_rest() */
 } CopyState;
 
 /* Return this file, or the next one that is copied; NULL if there is none. */
@@ -163,33 +161,35 @@ copy_verifies(const CopyState *cs)
 }
 
 extern void copy_check_interrupts(void);
-extern CopyOutcome copy_wait_for_locks(CopyState *cs);
+pg_noreturn extern void copy_start_again(const char *why);
+extern const char *copy_changes_lost(ChangesResult result);
+extern void copy_wait_for_locks(CopyState *cs);
 extern void copy_release_locks(CopyState *cs);
-extern CopyOutcome copy_check_relations(CopyState *cs, bool first);
+extern void copy_check_relations(CopyState *cs, bool first);
 extern bool copy_is_in_the_way(CopyState *cs);
 extern void copy_rest_after_swap(CopyState *cs);
-extern CopyOutcome copy_prepare_prewarm(CopyState *cs);
+extern void copy_prepare_prewarm(CopyState *cs);
 extern void copy_prewarm(CopyState *cs);
 extern double copy_estimate_cached(const RelFileLocator *locator);
 extern void visibility_map_create(const CopyState *cs);
 extern void visibility_map_copy(CopyState *cs);
 #ifdef IM_HAS_WAL_SUMMARIES
-extern CopyOutcome copy_resume(CopyState *cs);
+extern void copy_resume(CopyState *cs);
 extern void copy_resume_begin(CopyState *cs);
 extern void copy_resume_record(CopyState *cs, bool synced);
 #else
-#define copy_resume(cs) GO_ON
+#define copy_resume(cs) ((void) 0)
 #define copy_resume_begin(cs) ((void) 0)
 #define copy_resume_record(cs, synced) ((void) 0)
 #endif
-extern CopyOutcome copy_rounds(CopyState *cs, bool first_time);
-extern CopyOutcome copy_rounds_again(CopyState *cs);
-extern CopyOutcome copy_free_space_map(CopyState *cs);
+extern void copy_rounds(CopyState *cs, bool first_time);
+extern void copy_rounds_again(CopyState *cs);
+extern void copy_free_space_map(CopyState *cs);
 extern bool copy_let_others_pass(void *arg);
-extern CopyOutcome copy_between_chunks(CopyState *cs);
-extern CopyOutcome copy_keep_up(CopyState *cs);
-extern CopyOutcome copy_drain(CopyState *cs);
-extern CopyOutcome copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked);
+extern void copy_between_chunks(CopyState *cs);
+extern void copy_keep_up(CopyState *cs);
+extern void copy_drain(CopyState *cs);
+extern const char *copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked);
 extern int64 copy_changes_left(const CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 extern BlockNumber copy_take_tail(CopyState *cs);
@@ -200,21 +200,21 @@ extern void copy_has_rested(CopyState *cs, TimestampTz since, int64 rested_befor
 extern void copy_look_at_round(CopyState *cs, int64 done);
 extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
 extern void copy_change_rate(CopyState *cs);
-extern CopyOutcome copy_verify_all(CopyState *cs);
-extern CopyOutcome copy_verify_rest(CopyState *cs);
+extern void copy_verify_all(CopyState *cs);
+extern void copy_verify_rest(CopyState *cs);
 extern void copy_verify_locked(CopyState *cs, BlockNumber nblocks);
-extern CopyOutcome copy_todo_through_buffers(CopyState *cs, int64 most);
-extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
-extern CopyOutcome copy_catch_up(CopyState *cs);
-extern CopyOutcome copy_stay_near(CopyState *cs);
-extern CopyOutcome copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us);
+extern void copy_todo_through_buffers(CopyState *cs, int64 most);
+extern void copy_wait_for_swap_time(CopyState *cs);
+extern void copy_catch_up(CopyState *cs);
+extern void copy_stay_near(CopyState *cs);
+extern AttemptOutcome copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us);
 extern int64 copy_blocks_us(const CopyState *cs, int64 nblocks);
 extern bool copy_fits_under_lock(const CopyState *cs, int64 nblocks);
 extern int64 copy_last_us(const CopyState *cs);
 extern bool copy_is_hopeless(CopyState *cs, int64 left);
 extern void copy_is_not_outpaced(CopyState *cs);
 pg_noreturn extern void copy_cannot_keep_up(const CopyState *cs, int64 left);
-extern CopyOutcome copy_swap(CopyState *cs);
+extern void copy_swap(CopyState *cs);
 extern void copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders);
 
 #endif							/* IM_COPY_PRIVATE_H */

@@ -143,8 +143,7 @@ wait_for_summaries(CopyState *cs, TimeLineID timeline, XLogRecPtr *upto)
 		last_pending = pending;
 		WakeupWalSummarizer();
 		throttle_rest(SUMMARIES_POLL_MS);
-		if (!copy_let_others_pass(cs))
-			return "the relation has changed";
+		(void) copy_let_others_pass(cs);
 	}
 }
 
@@ -230,10 +229,8 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 		IM_POINT("resume-summaries");
 		result = wal_changes_read(cs->changes, wal_changes_mark(), cs->copied, false);
 	}
-	if (result == CHANGES_WAL_GONE)
-		return "WAL that tells its changes was removed before it was read";
-	if (result == CHANGES_FILE_REPLACED)
-		return "its file was truncated, or changed in a way that the WAL does not tell block by block";
+	if (result != CHANGES_READ)
+		return copy_changes_lost(result);
 
 	StartTransactionCommand();
 	length = smgrexists(smgropen(cs->to, INVALID_PROC_NUMBER), MAIN_FORKNUM) ?
@@ -266,8 +263,7 @@ static void
 while_removing(void)
 {
 	copy_check_interrupts();
-	if (removing->outcome == GO_ON)
-		(void) copy_let_others_pass(removing);
+	(void) copy_let_others_pass(removing);
 }
 
 /*
@@ -275,7 +271,7 @@ while_removing(void)
  * it can be trusted: set cs->resumed.  If it cannot, that file is removed, with a
  * NOTICE.  No transaction is open.
  */
-CopyOutcome
+void
 copy_resume(CopyState *cs)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
@@ -285,7 +281,7 @@ copy_resume(CopyState *cs)
 	int64		job;
 
 	if (cs->mc->settings->resumable_size < 0 || cs->mc->settings->terms.rehearse)
-		return GO_ON;
+		return;
 	StartTransactionCommand();
 	MemoryContextSwitchTo(cs->cxt);
 	entry = leftover_kept_file(cs->relid, item->to_tablespace);
@@ -294,10 +290,10 @@ copy_resume(CopyState *cs)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
 	if (entry == NULL)
-		return GO_ON;
+		return;
+	cs->claimed = entry->id;
 	job = entry->job;
 	cs->to = make_locator(entry->tablespace, MyDatabaseId, entry->relfilenumber);
-	cs->outcome = GO_ON;
 	why = find_trusted(cs, entry);
 	MemoryContextSwitchTo(oldcontext);
 	if (why != NULL)
@@ -306,20 +302,18 @@ copy_resume(CopyState *cs)
 		cs->changes = NULL;
 		block_set_clear(cs->todo);
 		cs->copied = 0;
-		if (cs->outcome == GO_ON)
-		{
-			ereport(NOTICE,
-					(errmsg("the copy of %s \"%s\" begins again", relation_noun(item->relkind),
-							NameStr(item->relname)),
-					 errdetail("It does not go on where job " INT64_FORMAT " has ended, because %s.",
-							   job, why)));
-			item_say(item, "The copy did not go on where job " INT64_FORMAT " had ended, because %s.",
-					 job, why);
-			removing = cs;
-			leftover_file_remove(entry, cs->mc->settings->pacing, while_removing);
-		}
+		ereport(NOTICE,
+				(errmsg("the copy of %s \"%s\" begins again", relation_noun(item->relkind),
+						NameStr(item->relname)),
+				 errdetail("It does not go on where job " INT64_FORMAT " has ended, because %s.",
+						   job, why)));
+		item_say(item, "The copy did not go on where job " INT64_FORMAT " had ended, because %s.",
+				 job, why);
+		removing = cs;
+		leftover_file_remove(entry, cs->mc->settings->pacing, while_removing);
 		ledger_row_release(entry->id);
-		return cs->outcome;
+		cs->claimed = 0;
+		return;
 	}
 
 	/* in this order: what comes may leave less of the file */
@@ -330,6 +324,7 @@ copy_resume(CopyState *cs)
 	commit_locally();
 	ledger_update(entry);
 	CommitTransactionCommand();
+	cs->claimed = 0;
 	cs->new_file = *entry;
 	cs->new_file_made = true;
 	cs->resumed = true;
@@ -337,7 +332,6 @@ copy_resume(CopyState *cs)
 	item_say(item, "The copy went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
 			 job, size_text((int64) cs->copied * BLCKSZ),
 			 size_text(block_set_count(cs->todo) * BLCKSZ));
-	return GO_ON;
 }
 
 /*

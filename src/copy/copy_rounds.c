@@ -121,21 +121,18 @@ copy_cannot_keep_up(const CopyState *cs, int64 left)
 }
 
 /* Copy, directly, a chunk of a fork, in a transaction of its own. */
-static CopyOutcome
+static void
 copy_chunk(CopyState *cs, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
 {
-	CopyOutcome outcome = copy_between_chunks(cs);
 	XLogRecPtr	lsn;
 
-	if (outcome != GO_ON)
-		return outcome;
+	copy_between_chunks(cs);
 	StartTransactionCommand();
 	lsn = file_copy_range(cs->copy, fork, first, nblocks, current_pace(cs));
 	if (fork == MAIN_FORKNUM)
 		wal_changes_seen(cs->changes, first, nblocks, lsn);
 	CommitTransactionCommand();
 	throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
-	return GO_ON;
 }
 
 /* Return how much of all files of the move is copied, by their size in the plan. */
@@ -150,19 +147,17 @@ bytes_copied(const CopyState *cs)
 }
 
 /* Copy, directly, the blocks from cs->copied up to a length of the file. */
-static CopyOutcome
+static void
 copy_blocks(CopyState *cs, BlockNumber upto)
 {
 	BlockNumber half = cs->copied + (upto - cs->copied) / 2;
-	CopyOutcome outcome;
 
 	while (cs->copied < upto)
 	{
 		BlockNumber nblocks = Min(FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK,
 								  upto - cs->copied);
 
-		if ((outcome = copy_chunk(cs, MAIN_FORKNUM, cs->copied, nblocks)) != GO_ON)
-			return outcome;
+		copy_chunk(cs, MAIN_FORKNUM, cs->copied, nblocks);
 		if (cs->copied == 0)
 			IM_POINT("copy-first");
 		if (cs->copied < half && cs->copied + nblocks >= half)
@@ -178,20 +173,17 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		copy_eta(cs, PART_COPY, Max(upto, cs->copied), cs->copied);
 
 		copy_resume_record(cs, false);
-		if ((outcome = copy_keep_up(cs)) != GO_ON)
-			return outcome;
+		copy_keep_up(cs);
 	}
-	return GO_ON;
 }
 
 /* Copy, directly, the blocks on the list, and empty it. */
-static CopyOutcome
+static void
 copy_changed_directly(CopyState *cs)
 {
 	BlockNumber from = 0;
 	int64		total = block_set_count(cs->todo);
 	int64		done = 0;
-	CopyOutcome outcome;
 
 	Assert(!IsTransactionState());
 	if (cs->verifying)
@@ -203,8 +195,7 @@ copy_changed_directly(CopyState *cs)
 		XLogRecPtr	lsn;
 		int			ncopied;
 
-		if ((outcome = copy_between_chunks(cs)) != GO_ON)
-			return outcome;
+		copy_between_chunks(cs);
 		StartTransactionCommand();
 		from = file_copy_set(cs->copy, cs->todo, first, current_pace(cs), &lsn, &ncopied);
 		wal_changes_seen_set(cs->changes, cs->todo, first, from, lsn);
@@ -214,18 +205,14 @@ copy_changed_directly(CopyState *cs)
 		done += ncopied;
 		copy_look_at_round(cs, done);
 		copy_eta(cs, PART_AGAIN, cs->copied, cs->copied - Max(total - done, 0));
-
-		if ((outcome = copy_keep_up(cs)) != GO_ON)
-			return outcome;
+		copy_keep_up(cs);
 	}
 
 	/* the list is needed until the WAL up to now is read */
-	if ((outcome = copy_drain(cs)) != GO_ON)
-		return outcome;
+	copy_drain(cs);
 	block_set_clear(cs->todo);
 	cs->changes_from = cs->taken_at;
 	cs->timeline = GetWALInsertionTimeLine();
-	return GO_ON;
 }
 
 /* Whether the rounds get anywhere. */
@@ -242,7 +229,7 @@ typedef struct Progress
  * then a tail, if it is long.  After file_copy_unsync() they are put onto the
  * list, which may name such blocks already.
  */
-static CopyOutcome
+static void
 copy_new_blocks(CopyState *cs, bool first_time, bool first_round)
 {
 	BlockNumber nblocks;
@@ -251,10 +238,10 @@ copy_new_blocks(CopyState *cs, bool first_time, bool first_round)
 	nblocks = first_time ? file_blocks(&cs->from, MAIN_FORKNUM) : copy_take_tail(cs);
 	CommitTransactionCommand();
 	if (!first_time || (!first_round && nblocks - cs->copied <= FEW_BLOCKS))
-		return GO_ON;
+		return;
 	if (first_round)
 		copy_begin_round(cs);
-	return copy_blocks(cs, nblocks);
+	copy_blocks(cs, nblocks);
 }
 
 /* Give up after a round in vain, of the first time, if there is no hope. */
@@ -309,17 +296,15 @@ rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
 }
 
 /* Copy changed blocks in rounds, until few are left, or they do not get fewer. */
-CopyOutcome
+void
 copy_rounds(CopyState *cs, bool first_time)
 {
 	Progress	progress = {.least = PG_INT64_MAX};
-	CopyOutcome outcome;
 
 	cs->throttle.hurry = false;
 	for (int round = 0;; round++)
 	{
-		if ((outcome = copy_new_blocks(cs, first_time, round == 0)) != GO_ON)
-			return outcome;
+		copy_new_blocks(cs, first_time, round == 0);
 		if (round == 0 && first_time)
 		{
 			IM_POINT("copy-end");
@@ -327,8 +312,7 @@ copy_rounds(CopyState *cs, bool first_time)
 			progress_phase(PHASE_CATCHING_UP);
 		}
 
-		if ((outcome = copy_drain(cs)) != GO_ON)
-			return outcome;
+		copy_drain(cs);
 		copy_take_changes(cs);
 		if (rounds_are_over(cs, &progress, first_time, block_set_count(cs->todo)))
 			break;
@@ -338,13 +322,11 @@ copy_rounds(CopyState *cs, bool first_time)
 		copy_begin_round(cs);
 		/* blocks that change faster than we copy do not wait for our rests */
 		cs->throttle.hurry = progress.in_vain > 0 || (cs->outpaced && !first_time);
-		if ((outcome = copy_changed_directly(cs)) != GO_ON)
-			return outcome;
+		copy_changed_directly(cs);
 		cs->throttle.hurry = false;
 	}
 	/* the rest of the move has an end */
 	cs->eta.in_vain = false;
-	return GO_ON;
 }
 
 /*
@@ -352,26 +334,23 @@ copy_rounds(CopyState *cs, bool first_time)
  * is several times as fast as through shared buffers, which may be slower
  * than the writers are.  Does not give up: the caller decides that.
  */
-CopyOutcome
+void
 copy_rounds_again(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_CATCHING_UP);
-	CopyOutcome outcome;
 
 	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	file_copy_unsync(cs->copy);
 	CommitTransactionCommand();
 
-	if ((outcome = copy_rounds(cs, false)) != GO_ON)
-		return outcome;
+	copy_rounds(cs, false);
 	IM_POINT("copy-again");
 
 	StartTransactionCommand();
 	file_copy_sync(cs->copy);
 	CommitTransactionCommand();
 	progress_phase(phase);
-	return GO_ON;
 }
 
 /*
@@ -379,11 +358,10 @@ copy_rounds_again(CopyState *cs)
  * users check the page that it names; and it names no block beyond the end of the
  * new file, which gets at least as long as the old one is now.
  */
-CopyOutcome
+void
 copy_free_space_map(CopyState *cs)
 {
 	BlockNumber nblocks;
-	CopyOutcome outcome;
 
 	StartTransactionCommand();
 	nblocks = file_blocks(&cs->from, FSM_FORKNUM);
@@ -397,9 +375,7 @@ copy_free_space_map(CopyState *cs)
 
 	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
 	{
-		outcome = copy_chunk(cs, FSM_FORKNUM, block, Min(FILE_COPY_CHUNK, nblocks - block));
-		if (outcome != GO_ON || (outcome = copy_keep_up(cs)) != GO_ON)
-			return outcome;
+		copy_chunk(cs, FSM_FORKNUM, block, Min(FILE_COPY_CHUNK, nblocks - block));
+		copy_keep_up(cs);
 	}
-	return GO_ON;
 }

@@ -170,26 +170,19 @@ make_file(CopyState *cs)
 	IM_POINT("copy-created");
 }
 
-/* Drop a new file and its ledger row, and free the state of its copy. */
+/* Drop a new file that is not to be swapped in, and its ledger row. */
 static void
 discard_file(CopyState *cs)
 {
 	Assert(!IsTransactionState());
 	file_copy_free(cs->copy);
-	cs->copy = NULL;
-	if (cs->new_file.id != 0)
-	{
-		leftover_file_drop(&cs->new_file, cs->new_file_made);
-		ledger_row_release(cs->new_file.id);
-		cs->new_file.id = 0;
-		cs->new_file_made = false;
-	}
-	wal_changes_end(cs->changes);
-	cs->changes = NULL;
-	block_set_free(cs->todo);
-	cs->todo = NULL;
-	block_set_free(cs->unverified);
-	cs->unverified = NULL;
+	if (cs->claimed != 0)
+		ledger_row_release(cs->claimed);
+	if (cs->new_file.id == 0)
+		return;
+	leftover_file_drop(&cs->new_file, cs->new_file_made);
+	ledger_row_release(cs->new_file.id);
+	cs->new_file.id = 0;
 }
 
 /* Put into the row of a file how large the new one is. */
@@ -341,16 +334,14 @@ find_parts(CopyState *cs)
 }
 
 /* Copy one file, as far as that goes without an exclusive lock. */
-static CopyOutcome
+static void
 copy_file(CopyState *cs)
 {
 	MemoryContext oldcontext;
-	CopyOutcome outcome;
 	uint64		wal_before = pgWalUsage.wal_bytes;
 	int			nfollowers = 0;
 
 	Assert(cs->first->locked && !cs->in_place && cs->copy == NULL);
-	memset(&cs->changes, 0, sizeof(CopyState) - offsetof(CopyState, changes));
 	cs->block_us = COPY_BLOCK_US;
 	cs->began_at = GetCurrentTimestamp();
 	cs->recopied_before = cs->mc->item->blocks_recopied;
@@ -360,9 +351,7 @@ copy_file(CopyState *cs)
 	cs->direct = wants_direct_io(cs);
 	CommitTransactionCommand();
 	cs->todo = block_set_create(cs->cxt);
-	cs->resumed = false;
-	if ((outcome = copy_resume(cs)) != GO_ON)
-		return outcome;
+	copy_resume(cs);
 	if (!cs->resumed)
 		make_file(cs);
 
@@ -382,11 +371,8 @@ copy_file(CopyState *cs)
 	copy_resume_begin(cs);
 
 	progress_phase(PHASE_COPYING);
-	if ((outcome = copy_rounds(cs, true)) != GO_ON)
-		return outcome;
-
-	if ((outcome = copy_free_space_map(cs)) != GO_ON)
-		return outcome;
+	copy_rounds(cs, true);
+	copy_free_space_map(cs);
 	if (cs->is_table)
 		visibility_map_create(cs);
 	IM_POINT("copy-before-sync");
@@ -397,19 +383,17 @@ copy_file(CopyState *cs)
 	IM_POINT("copy-synced");
 
 	/* a verification leaves out the blocks on the list */
-	if ((copy_verifies(cs) || cs->mc->settings->terms.rehearse || block_set_count(cs->todo) <= COPY_FAR_TOO_MANY) &&
-		(outcome = copy_todo_through_buffers(cs, PG_INT64_MAX)) != GO_ON)
-		return outcome;
-	if (copy_verifies(cs) && (outcome = copy_verify_all(cs)) != GO_ON)
-		return outcome;
+	if (copy_verifies(cs) || cs->mc->settings->terms.rehearse ||
+		block_set_count(cs->todo) <= COPY_FAR_TOO_MANY)
+		copy_todo_through_buffers(cs, PG_INT64_MAX);
+	if (copy_verifies(cs))
+		copy_verify_all(cs);
 	if (cs->mc->settings->terms.rehearse)
 	{
-		if ((outcome = copy_catch_up(cs)) != GO_ON)
-			return outcome;
+		copy_catch_up(cs);
 		tell_rehearsal(cs);
 	}
 	cs->mc->item->wal_written = pgWalUsage.wal_bytes - wal_before;
-	return GO_ON;
 }
 
 /* Return the largest file that is not copied yet, NULL if all are. */
@@ -435,21 +419,18 @@ next_file(CopyState *cs)
 }
 
 /* Do everything from the locks to the removal of the old files. */
-static CopyOutcome
+static void
 copy_once(CopyState *cs)
 {
 	CopyState  *file;
-	CopyOutcome outcome;
 
 	find_parts(cs);
-	(void) copy_wait_for_locks(cs);
-	if ((outcome = copy_check_relations(cs, true)) != GO_ON)
-		return outcome;
+	copy_wait_for_locks(cs);
+	copy_check_relations(cs, true);
 	while ((file = next_file(cs)) != NULL)
 	{
 		progress_part(file->mc->item);
-		if ((outcome = copy_file(file)) != GO_ON)
-			return outcome;
+		copy_file(file);
 	}
 	/* that others were copied meanwhile says nothing of a file's writers */
 	foreach_file(f, cs)
@@ -459,23 +440,61 @@ copy_once(CopyState *cs)
 	if (cs->mc->settings->terms.rehearse)
 	{
 		cs->mc->item->status = STATUS_REHEARSED;
-		return REHEARSED;
+		return;
 	}
-	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
-		return outcome;
+	copy_wait_for_swap_time(cs);
 
 	/*
 	 * not where there is no such cache, nor while outpaced, which would get
 	 * worse
 	 */
 	foreach_file(f, cs)
-		if (f->direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !f->outpaced &&
-			(outcome = copy_prepare_prewarm(f)) != GO_ON)
-		return outcome;
+		if (f->direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !f->outpaced)
+		copy_prepare_prewarm(f);
 
-	if ((outcome = copy_swap(cs)) == GO_ON)
-		after_swap(cs);
-	return outcome;
+	copy_swap(cs);
+	after_swap(cs);
+}
+
+/* The same; return NULL or, with no transaction open, why to do it again. */
+static const char *
+try_once(CopyState *cs)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	ErrorData  *volatile again = NULL;
+
+	PG_TRY();
+	{
+		copy_once(cs);
+	}
+	PG_CATCH();
+	{
+		if (geterrcode() != ERRCODE_START_AGAIN)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(oldcontext);
+		again = CopyErrorData();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(oldcontext);
+	return again == NULL ? NULL : again->message;
+}
+
+/* Make the state of a move, in a memory context of its own; forget_state() frees it. */
+static CopyState *
+new_state(MoveContext *mc)
+{
+	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
+											  ALLOCSET_DEFAULT_SIZES);
+	CopyState  *cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
+
+	cs->first = cs;
+	cs->cxt = cxt;
+	cs->mc = mc;
+	cs->relid = mc->item->relid;
+	cs->table = mc->item->heap_oid;
+	cs->is_table = !relkind_is_index(mc->item->relkind);
+	return cs;
 }
 
 /*
@@ -488,9 +507,8 @@ move_by_copy(MoveContext *mc)
 {
 	static bool registered = false;
 	MoveItem   *item = mc->item;
-	MemoryContext cxt;
-	CopyState  *cs;
 	uint64		wal_before = pgWalUsage.wal_bytes;
+	bool		told = false;
 
 	Assert(!IsTransactionState());
 	if (!registered)
@@ -498,35 +516,34 @@ move_by_copy(MoveContext *mc)
 	registered = true;
 
 	forget_state();
-	cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
-								ALLOCSET_DEFAULT_SIZES);
-	cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
-	cs->first = cs;
-	cs->cxt = cxt;
-	cs->mc = mc;
-	cs->relid = item->relid;
-	cs->table = item->heap_oid;
-	cs->is_table = !relkind_is_index(item->relkind);
-	current = cs;
-
 	item->blocks_copied = 0;
 	item->blocks_recopied = 0;
 	item->lock_attempts = 0;
 
 	for (int start = 1;; start++)
 	{
-		CopyOutcome outcome = copy_once(cs);
+		CopyState  *cs = new_state(mc);
+		const char *why;
+
+		cs->began = start > 1;
+		cs->told = told;
+		current = cs;
+		why = try_once(cs);
+		told = cs->told;
 
 		/* the row of a table shows the WAL of the move less that of its parts */
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
 		for (CopyState *f = cs->next; f != NULL; f = f->next)
 			item->wal_written -= f->mc->item->wal_written;
-		if (outcome == GO_ON)
-			break;
-		foreach_file(f, cs)
-			discard_file(f);
-		copy_release_locks(cs);
-		if (outcome == NOT_MOVABLE || outcome == REHEARSED)
+		if (item->status != STATUS_MOVED)
+		{
+			foreach_file(f, cs)
+				discard_file(f);
+			copy_release_locks(cs);
+		}
+		Assert(!cs->locked);
+		forget_state();
+		if (item->status != STATUS_RUNNING)
 			break;
 		if (start == MOST_STARTS)
 			ereport(ERROR,
@@ -534,15 +551,13 @@ move_by_copy(MoveContext *mc)
 					 errmsg("gave up copying %s \"%s\" after %d starts",
 							relation_noun(item->relkind), NameStr(item->relname),
 							MOST_STARTS),
-					 errdetail("The last time, %s.", cs->first->start_again)));
+					 errdetail("The last time, %s.", why)));
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: starting the copy of %s \"%s\" again, because %s",
 						runner_name(), relation_noun(item->relkind),
-						NameStr(item->relname), cs->first->start_again)));
+						NameStr(item->relname), why)));
 	}
-	Assert(!cs->locked);
-	forget_state();
 }
 
 /* Clean up after an ERROR.  To drop a file that only the ledger knows needs no lock. */

@@ -188,7 +188,7 @@ read_all_pages(void *arg)
 }
 
 /* Queue for lock_timeout in all, in turns, between which the WAL is read. */
-static CopyOutcome
+static bool
 queue_for_lock(CopyState *cs)
 {
 	int			left = cs->mc->settings->lock_timeout;
@@ -197,46 +197,35 @@ queue_for_lock(CopyState *cs)
 	for (;;)
 	{
 		XLogRecPtr	end = GetXLogInsertRecPtr();
-		CopyOutcome outcome;
 
 		if (lock_relation_within(cs->relid, AccessExclusiveLock, false,
 								 Min(turn, left), &granted_at))
-			return GO_ON;
+			return true;
 		left -= turn;
 		if (left <= 0)
-			return LOCK_NOT_GRANTED;
+			return false;
 		if (GetXLogInsertRecPtr() - end < LITTLE_WAL)
 			turn = Min(turn, INT_MAX / 2) * 2;
-		if ((outcome = copy_stay_near(cs)) != GO_ON)
-			return outcome;
+		copy_stay_near(cs);
 		IM_POINT("swap-turn");
 	}
 }
 
 /* Lock all that moves.  Never queue for a lock while others wait for the first. */
-static CopyOutcome
+static bool
 lock_files(CopyState *cs, bool queue)
 {
 	foreach_file(f, cs)
 	{
-		CopyOutcome outcome;
-
-		if (queue && measuring == NULL)
-		{
-			if ((outcome = queue_for_lock(f)) != GO_ON)
-				return outcome;
-		}
-		else
-		{
-			if (measuring == NULL)
-				INSTR_TIME_SET_CURRENT(granted_at);
-			if (!ConditionalLockRelationOid(f->relid, AccessExclusiveLock))
-				return LOCK_NOT_GRANTED;
-		}
+		if (measuring == NULL)
+			INSTR_TIME_SET_CURRENT(granted_at);
+		if (!(queue && measuring == NULL ? queue_for_lock(f) :
+			  ConditionalLockRelationOid(f->relid, AccessExclusiveLock)))
+			return false;
 		measuring = cs->mc->item;
 		IM_POINT("swap-file-locked");
 	}
-	return GO_ON;
+	return true;
 }
 
 /* Return the position of a relation's row in pg_class. */
@@ -328,10 +317,10 @@ try_unhindered(void (*work) (void *arg), CopyState *cs)
 }
 
 /* Make all files equal under the locks, within most_us microseconds. */
-static CopyOutcome
+static AttemptOutcome
 copy_last_of_all(CopyState *cs, int64 most_us)
 {
-	CopyOutcome outcome = GO_ON;
+	AttemptOutcome outcome = SWAPPED;
 	XLogRecPtr	upto;
 
 	Assert(measuring != NULL);
@@ -343,20 +332,20 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 	IM_LOG_SPECIAL(&cs->from, true);
 	upto = wal_changes_mark();
 	foreach_file(f, cs)
-		if (outcome == GO_ON)
+		if (outcome == SWAPPED)
 		outcome = copy_last_blocks(f, upto, &most_us);
 	return outcome;
 }
 
-/* End the transaction of an attempt in vain. */
-static void
-give_back(CopyState *cs, CopyOutcome outcome)
+/* End the transaction of an attempt in vain; return its outcome. */
+static AttemptOutcome
+give_back(CopyState *cs, AttemptOutcome outcome)
 {
-	Assert(IsTransactionState() && outcome != GO_ON);
+	Assert(IsTransactionState() && outcome != SWAPPED);
 	if (measuring == NULL)
 	{
 		CommitTransactionCommand();
-		return;
+		return outcome;
 	}
 
 	/*
@@ -374,14 +363,17 @@ give_back(CopyState *cs, CopyOutcome outcome)
 							 outcome == TOO_MUCH_LEFT ? "too much left to do" :
 							 outcome == LOCK_NOT_GRANTED ? "another transaction is in the way" :
 							 "the copy is of no use any more")));
+	if (outcome == COPY_IS_LOST)
+		copy_start_again(cs->lost);
+	return outcome;
 }
 
 /* Ask for the locks once, and swap if the last blocks take no longer than most_us. */
-static CopyOutcome
+static AttemptOutcome
 attempt(CopyState *cs, bool queue, int64 most_us)
 {
-	CopyOutcome outcome = LOCK_NOT_GRANTED;
-	MovePhase	phase = PHASE_WAIT_SWAP_LOCK;
+	AttemptOutcome outcome;
+	MovePhase	phase;
 	int			timeout_ms = cs->mc->settings->lock_timeout;
 	char		timeout[32];
 
@@ -404,35 +396,30 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	/* first the locks and pages for which we could wait under the lock */
 	if (!lock_catalogs(cs->ledger, timeout_ms) ||
 		!try_unhindered(read_all_pages, cs))
-	{
-		give_back(cs, outcome);
-		return outcome;
-	}
+		return give_back(cs, LOCK_NOT_GRANTED);
 	InvalidateCatalogSnapshot();
 
 	IM_POINT("swap-asking");
-	outcome = lock_files(cs, queue);
-	if (outcome == GO_ON)
-	{
-		phase = progress_phase(PHASE_SWAPPING);
-		IM_POINT("swap-locked");
-		outcome = copy_last_of_all(cs, most_us);
-	}
-	if (outcome == GO_ON)
+	if (!lock_files(cs, queue))
+		return give_back(cs, LOCK_NOT_GRANTED);
+	phase = progress_phase(PHASE_SWAPPING);
+	IM_POINT("swap-locked");
+	outcome = copy_last_of_all(cs, most_us);
+	if (outcome == SWAPPED)
 	{
 		IM_POINT("swap-copied");
 		if (!rows_are_free(cs))
 			outcome = LOCK_NOT_GRANTED;
 	}
-	if (outcome == GO_ON)
+	if (outcome == SWAPPED)
 	{
 		IM_POINT("swap-row");
 		if (!try_unhindered(set_files, cs))
 			outcome = LOCK_NOT_GRANTED;
 	}
-	if (outcome != GO_ON)
+	if (outcome != SWAPPED)
 	{
-		give_back(cs, outcome);
+		(void) give_back(cs, outcome);
 		(void) progress_phase(phase);
 		return outcome;
 	}
@@ -443,7 +430,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 		proc_exit(1);
 	CommitTransactionCommand();
 	Assert(measuring == NULL);
-	return GO_ON;
+	return SWAPPED;
 }
 
 /*
@@ -530,11 +517,11 @@ is_outpaced(CopyState *cs)
 }
 
 /* Make an attempt, if the rest fits into *most_us, which is doubled each time it does not. */
-static CopyOutcome
+static AttemptOutcome
 try_swap(CopyState *cs, bool queue, int64 *most_us)
 {
 	int64		longest_us = cs->mc->settings->max_lock_time * INT64CONST(1000);
-	CopyOutcome outcome = TOO_MUCH_LEFT;
+	AttemptOutcome outcome = TOO_MUCH_LEFT;
 	CopyState  *hopeless = NULL;
 	int64		most_left = -1;
 
@@ -554,8 +541,7 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 		return outcome;
 
 	/* it may have been WAL to be read, which needs no lock */
-	if ((outcome = copy_stay_near(cs)) != GO_ON)
-		return outcome;
+	copy_stay_near(cs);
 	foreach_file(f, cs)
 	{
 		int64		left = block_set_count(f->todo) + wal_changes_count(f->changes);
@@ -573,19 +559,15 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 }
 
 /* Rest between two attempts, and read the WAL. */
-static CopyOutcome
+static void
 rest_and_stay_near(CopyState *cs, int ms)
 {
 	for (; ms > MOST_AT_ONCE_MS; ms -= MOST_AT_ONCE_MS)
 	{
-		CopyOutcome outcome;
-
 		throttle_rest(MOST_AT_ONCE_MS);
-		if ((outcome = copy_stay_near(cs)) != GO_ON)
-			return outcome;
+		copy_stay_near(cs);
 	}
 	throttle_rest(ms);
-	return GO_ON;
 }
 
 /* Prepare the ledger's rows of the old files, so as not to do it under the lock. */
@@ -598,7 +580,7 @@ prepare_old_files(CopyState *cs)
 	foreach_file(f, cs)
 	{
 		f->old_row = f->new_file;
-		f->old_row.id = ledger_new_id();
+		f->old_row.id = f->claimed = ledger_new_id();
 		ledger_row_claim(f->old_row.id);
 		f->old_row.kind = LEDGER_OLD_FILE;
 		f->old_row.tablespace = f->from.spcOid;
@@ -619,22 +601,23 @@ typedef struct Attempts
 	int			looks;			/* in vain, without queueing */
 }			Attempts;
 
-/* Copy changed blocks, if it is time to (*ready), or only read the WAL. */
-static CopyOutcome
-follow_changes(CopyState *cs, Attempts * attempts, bool *ready)
+/* Copy changed blocks, if it is time to, and return true; or only read the WAL. */
+static bool
+follow_changes(CopyState *cs, Attempts * attempts)
 {
 	TimestampTz began = GetCurrentTimestamp();
 	TimestampTz ended;
-	CopyOutcome outcome;
 
-	*ready = attempts->wait.nvxids == 0 || began >= attempts->catch_up_at;
-	if (!*ready)
-		return copy_stay_near(cs);
-	outcome = copy_catch_up(cs);
+	if (attempts->wait.nvxids > 0 && began < attempts->catch_up_at)
+	{
+		copy_stay_near(cs);
+		return false;
+	}
+	copy_catch_up(cs);
 	ended = GetCurrentTimestamp();
 	attempts->catch_up_at = ended + Max((ended - began) * CATCH_UP_SHARE,
 										CATCH_UP_AGAIN_MS * INT64CONST(1000));
-	return outcome;
+	return true;
 }
 
 /* Look at the holders.  Return whether some were there at the last look, too. */
@@ -655,7 +638,7 @@ find_long_holders(CopyState *cs, Attempts * attempts)
 }
 
 /* Make an attempt, if there is a chance.  Sets *rest_ms, the time for others after it. */
-static CopyOutcome
+static AttemptOutcome
 try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 {
 	int			nholders = attempts->nholders;
@@ -663,7 +646,7 @@ try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 		(attempts->looks >= IM_LIMIT("looks", LOOKS_BEFORE_QUEUE) || is_outpaced(cs)) &&
 		!reads_whole_table(cs, attempts->holders, nholders);
 	bool		tried = queue || (nholders == 0 && attempts->holders != NULL);
-	CopyOutcome outcome;
+	AttemptOutcome outcome;
 
 	attempts->looks = queue ? 0 : attempts->looks + 1;
 	outcome = tried ? try_swap(cs, queue, &attempts->most_us) : LOCK_NOT_GRANTED;
@@ -684,13 +667,12 @@ try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 }
 
 /* Look at the holders, and make attempts when there is a chance, until one succeeds. */
-static CopyOutcome
+static void
 make_attempts(CopyState *cs)
 {
 	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = cs->mc};
 	Attempts	attempts = {.catch_up_at = GetCurrentTimestamp(),.most_us = LAST_BLOCKS_US};
 	Wait	   *wait = &attempts.wait;
-	CopyOutcome outcome;
 
 	wait_begin(wait, NULL, &limits);
 	wait->relid = cs->relid;
@@ -698,11 +680,9 @@ make_attempts(CopyState *cs)
 	wait->ignore_deadlocks = cs->mc->settings->give_way;
 	for (;;)
 	{
-		bool		ready;
+		bool		ready = follow_changes(cs, &attempts);
 		int			rest_ms = FIRST_LOOKS_MS;
 
-		if ((outcome = follow_changes(cs, &attempts, &ready)) != GO_ON)
-			return outcome;
 		if (find_long_holders(cs, &attempts))
 		{
 			attempts.looks = 0;
@@ -716,11 +696,9 @@ make_attempts(CopyState *cs)
 		if (!ready)
 			continue;
 
-		outcome = try_if_free(cs, &attempts, &rest_ms);
-		if (outcome != LOCK_NOT_GRANTED && outcome != TOO_MUCH_LEFT)
-			return outcome;
-		if ((outcome = rest_and_stay_near(cs, rest_ms)) != GO_ON)
-			return outcome;
+		if (try_if_free(cs, &attempts, &rest_ms) == SWAPPED)
+			return;
+		rest_and_stay_near(cs, rest_ms);
 
 		/* attempts in vain with no long holders: there is much traffic */
 		if (wait_is_over(wait))
@@ -731,39 +709,17 @@ make_attempts(CopyState *cs)
 	}
 }
 
-/* Take over the ledger's rows of the old files, if all has moved, or give them up. */
-static void
-end_attempts(CopyState *cs, bool moved)
-{
-	MoveItem   *item = cs->mc->item;
-
-	progress_blockers(NULL, 0);
-	foreach_file(f, cs)
-	{
-		if (moved)
-			f->old_file = f->old_row;
-		else
-			ledger_row_release(f->old_row.id);
-	}
-	if (!moved)
-		return;
-	/* whatever goes wrong from here on, all has moved */
-	item->status = STATUS_MOVED;
-	item->finished_at = GetCurrentTimestamp();
-	item->idle = progress_idle();
-}
-
 /*
  * Swap the files, when the exclusive locks can be had without making others
  * wait long.  ERROR 55P03 after index_mover.lock_wait, if on_blocker is fail, or
  * no process can be signaled as it says, or that did not help.  An error leaves
  * the transaction to be aborted, and everything as it was.
  */
-CopyOutcome
+void
 copy_swap(CopyState *cs)
 {
 	static bool registered = false;
-	CopyOutcome outcome;
+	MoveItem   *item = cs->mc->item;
 
 	Assert(!IsTransactionState() && cs->first == cs && cs->locked);
 	if (!registered)
@@ -772,8 +728,14 @@ copy_swap(CopyState *cs)
 
 	prepare_old_files(cs);
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
-	outcome = make_attempts(cs);
+	make_attempts(cs);
 	Assert(!IsTransactionState());
-	end_attempts(cs, outcome == GO_ON);
-	return outcome;
+
+	progress_blockers(NULL, 0);
+	foreach_file(f, cs)
+		f->old_file = f->old_row;
+	/* whatever goes wrong from here on, all has moved */
+	item->status = STATUS_MOVED;
+	item->finished_at = GetCurrentTimestamp();
+	item->idle = progress_idle();
 }

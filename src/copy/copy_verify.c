@@ -161,16 +161,6 @@ report_difference(CopyState *cs, BlockNumber block)
 			 errdetail("Nothing was moved.")));
 }
 
-/* Have the kernel read a megabyte of both files; drop[]: call file_copy_read_done() for it. */
-static void
-read_ahead(const CopyState *cs, BlockNumber first, bool drop[2])
-{
-	BlockNumber nblocks = Min(FILE_COPY_CHUNK, cs->copied - first);
-
-	for (int i = 0; i < 2 && nblocks > 0; i++)
-		drop[i] = file_copy_read_ahead(cs->copy, i == 0 ? &cs->from : &cs->to, first, nblocks);
-}
-
 /* Return a ring of buffers that outlives a transaction. */
 static BufferAccessStrategy
 new_ring(CopyState *cs)
@@ -183,15 +173,14 @@ new_ring(CopyState *cs)
 }
 
 /* Compare all that is copied.  A block that has changed since will be compared again. */
-CopyOutcome
+void
 copy_verify_all(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_VERIFYING);
 	BlockSet   *suspects = block_set_create(cs->cxt);
 	BlockSet   *changed;
 	BufferAccessStrategy ring = new_ring(cs);
-	bool		ahead[2] = {false, false};
-	CopyOutcome outcome;
+	int			ahead = 0;
 
 	Assert(!IsTransactionState() && !cs->verifying);
 	cs->verifying = true;
@@ -200,39 +189,32 @@ copy_verify_all(CopyState *cs)
 	{
 		BlockNumber begin = block;
 		BlockNumber end = Min(block + FILE_COPY_CHUNK, cs->copied);
-		bool		next[2] = {false, false};
+		int			next;
 		instr_time	start;
 
-		if ((outcome = copy_between_chunks(cs)) != GO_ON)
-			return outcome;
+		copy_between_chunks(cs);
 		INSTR_TIME_SET_CURRENT(start);
 		StartTransactionCommand();
 		if (begin == 0)
-			read_ahead(cs, begin, ahead);
-		read_ahead(cs, end, next);
+			ahead = file_copy_read_ahead(cs->copy, begin, end - begin);
+		next = file_copy_read_ahead(cs->copy, end, Min(FILE_COPY_CHUNK, cs->copied - end));
 		for (; block < end; block++)
 			if (!is_same_block(cs, block, ring))
 				block_set_add(suspects, block);
-		for (int i = 0; i < 2; i++)
-		{
-			if (ahead[i])
-				file_copy_read_done(i == 0 ? &cs->from : &cs->to, begin, end - begin);
-			ahead[i] = next[i];
-		}
+		file_copy_read_done(cs->copy, ahead, begin, end - begin);
+		ahead = next;
 		CommitTransactionCommand();
 		throttle_read(&cs->throttle, elapsed_us(start), (int64) (end - begin) * BLCKSZ);
 		progress_blocks(cs->copied, block);
 		copy_eta(cs, PART_VERIFY, cs->copied, block);
 		IM_POINT("copy-verifying");
-		if ((outcome = copy_keep_up(cs)) != GO_ON)
-			return outcome;
+		copy_keep_up(cs);
 	}
 
 	cs->verified = cs->copied;
 
 	/* nothing was taken from the set of changes since the start */
-	if ((outcome = copy_drain(cs)) != GO_ON)
-		return outcome;
+	copy_drain(cs);
 	changed = wal_changes_take(cs->changes);
 	for (BlockNumber block = block_set_next(suspects, 0);
 		 block != InvalidBlockNumber;
@@ -247,7 +229,6 @@ copy_verify_all(CopyState *cs)
 	block_set_free(suspects);
 	FreeAccessStrategy(ring);
 	progress_phase(phase);
-	return GO_ON;
 }
 
 /* Add the blocks below this one that were never compared to those to compare. */
@@ -259,12 +240,11 @@ add_new_blocks(CopyState *cs, BlockNumber nblocks)
 }
 
 /* Compare blocks copied since they were compared; blocks that differ stay in unverified. */
-CopyOutcome
+void
 copy_verify_rest(CopyState *cs)
 {
 	BufferAccessStrategy ring = NULL;
 	BlockNumber block;
-	CopyOutcome outcome = GO_ON;
 
 	Assert(!IsTransactionState() && cs->verifying);
 	StartTransactionCommand();
@@ -285,13 +265,11 @@ copy_verify_rest(CopyState *cs)
 			block = block_set_next(cs->unverified, block + 1);
 		}
 		CommitTransactionCommand();
-		if (block != InvalidBlockNumber &&
-			(outcome = copy_between_chunks(cs)) != GO_ON)
-			break;
+		if (block != InvalidBlockNumber)
+			copy_between_chunks(cs);
 	}
 	if (ring)
 		FreeAccessStrategy(ring);
-	return outcome;
 }
 
 /* The same under the lock, where a difference is an error, and of all blocks added. */

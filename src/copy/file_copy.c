@@ -11,17 +11,14 @@
  * the old one change after they were copied (see wal_changes.c), and has them
  * copied again.
  *
- * There are two ways to write the new file:
- *
- * Directly (file_copy_range(), file_copy_set()): bypassing shared buffers, in
- * writes of up to 1 MB, logged as full pages in records of our own, with checksums
- * set on the private copy.  file_copy_sync() makes it durable.
- *
- * Through shared buffers (file_copy_through_buffer()), for the last blocks:
- * needs no fsync by us, because the checkpointer does it.  A block in shared
- * buffers must not be written directly: the buffer would be stale.  So after
- * file_copy_sync() a direct write is an error, until file_copy_unsync() has
- * emptied the buffers.
+ * The new file is written in two ways.  Directly (file_copy_range(),
+ * file_copy_set()): past shared buffers, up to 1 MB at once, logged as full pages
+ * in records of our own, with checksums set on the private copy; file_copy_sync()
+ * makes that durable.  Then, the last blocks, through shared buffers
+ * (file_copy_through_buffer()): the checkpointer syncs them.  A block in shared
+ * buffers must not be written directly, since the buffer would be stale: after
+ * file_copy_sync() that is an error, until file_copy_unsync() has emptied the
+ * buffers.
  *
  * Tricky: log first, then write.  If a checkpoint starts in between, a base
  * backup can start after the record and read the file before the write; so
@@ -33,13 +30,12 @@
  * all commits (a quarter of a second for 600 MB); without the second, the
  * start itself can block for seconds.  This makes a copy faster, too.
  *
- * Reading past the buffers: file_copy_range() reads 1 MB of the old file with
- * one plain read, and takes from it the blocks that have no buffer; others'
- * buffers and their mapping are left alone, and storage with few operations
- * per second delivers a megabyte at the price of one block.  The order is: note
- * the insert position; look up which blocks have a buffer; read.  A block that
- * has one, or that is not valid, is read from its buffer afterwards.  No
- * change is missed:
+ * Reading past the buffers: file_copy_range() reads 1 MB of the old file at once,
+ * and takes from it the blocks that have no buffer.  So others' buffers are left
+ * alone, and slow storage delivers a megabyte at the price of one block.  The order
+ * is: note the insert position; look up which blocks have a buffer; read.  A block
+ * that has one, or that is not valid, is read from its buffer afterwards.  No change
+ * is missed:
  *
  *	- One whose record starts before the position was made in a buffer that
  *	  was pinned until the record was complete.  If there is no buffer at the
@@ -51,30 +47,27 @@
  *	  write has hint bits only, the block is a mixture of valid pages that
  *	  differ in hint bits; with checksums, it is read again from its buffer.)
  *
- * Past the page cache (direct): the bulk of a large index is written with
+ * Past the page cache (direct): the bulk of a large file is written with
  * O_DIRECT, and the old file is read with it where the page cache does not have
  * the whole megabyte; what others have there stays there, and copying into
  * fresh page cache is more than half of what a copy costs.  The kernel keeps
- * the two ways of reading and writing a file coherent: a direct read first
- * writes what is dirty in its range, a direct write drops what is cached.  A
- * file system that refuses O_DIRECT gets the same by giving up, behind the
- * write-back, what we have brought in.  Rounds are buffered: their blocks are
- * few, scattered, and in use.
+ * direct and cached access coherent.  A file system that refuses O_DIRECT gets the
+ * same by giving up, behind the write-back, what we have brought in.  Rounds are
+ * buffered: their blocks are few, scattered, and in use.
  *
- * In the background: what is written with O_DIRECT is written while what comes
- * next is read and logged (see background_write.c), one write at a time.
- * Its pages stay where they are until it has ended; there are two chunks for
- * that.  Only then is it known whether a checkpoint has begun since they were
- * logged, so both are repeated then.  Before a round may log one of them again,
- * or the file is synced, the write has ended: or an older page could be logged,
- * and written, behind a newer one.
+ * In the background (background_write.c): what is written with O_DIRECT is written
+ * while what comes next is read and logged, one write at a time.  Its pages stay
+ * where they are until it has ended; there are two chunks for that.  Only then is
+ * it known whether a checkpoint has begun since they were logged, so both are
+ * repeated then.  Before a round may log one of them again, or the file is synced,
+ * the write has ended: or an older page could be logged, and written, behind a
+ * newer one.
  *
  * Holes: the bytes between pd_lower and pd_upper of a page are logged only if
  * they have to be.
  *
  *	- A hole of zeros is left out, whatever the page's access method: replay
- *	  fills a hole with zeros, so the page is the same byte by byte.  It does
- *	  not matter what the access method thinks of pd_lower and pd_upper.
+ *	  fills a hole with zeros, so the page is the same byte by byte.
  *	- A hole with garbage, which deletions leave, is left out where the access
  *	  method's own records say that the page is standard (REGBUF_STANDARD), so
  *	  that nothing in a hole survives its next full page image anyway: tables,
@@ -196,7 +189,7 @@ struct FileCopy
 	RelFileLocator from;
 	RelFileLocator to;
 	ChangedBlocks *const *followers;	/* need not read our own records */
-	Oid			relam;			/* see check_page() */
+	Oid			relam;			/* see read_block() */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
 	char	   *other_chunk;	/* as many, which may be under way */
@@ -255,6 +248,13 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->sample = InvalidBlockNumber;
 	copy->sample_page = palloc_aligned(BLCKSZ, PG_IO_ALIGN_SIZE, 0);
 	return copy;
+}
+
+/* Return where in its segment a block is. */
+static off_t
+segment_offset(BlockNumber block)
+{
+	return (off_t) (block % RELSEG_SIZE) * BLCKSZ;
 }
 
 static void
@@ -352,7 +352,7 @@ static BlockNumber
 read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
 {
 	int			fd = open_to_read(&copy->from, fork, first, im_data_open_flags());
-	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
+	off_t		offset = segment_offset(first);
 	size_t		size = (size_t) nblocks * BLCKSZ;
 	Cached		cached = copy->direct && fd >= 0 && im_data_open_flags() == 0 ?
 		look_at_page_cache(fd, offset, size) : CACHED;
@@ -386,6 +386,11 @@ read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumbe
 	return nread < 0 ? 0 : nread / BLCKSZ;
 }
 
+/*
+ * Read a block of the old file from its buffer.  ERROR XX001 or XX002 if the page,
+ * which is verified, is not one of the access method: written with a new checksum,
+ * the damage would be there for good.
+ */
 static void
 read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 {
@@ -394,15 +399,6 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 
 	buffer_copy_page(ReadBufferWithoutRelcache(copy->from, fork, block, mode, copy->ring, true),
 					 page);
-}
-
-/*
- * Raise an ERROR, XX001 or XX002, if a page, which is verified, is not one of the
- * access method: written with a new checksum, the damage would be there for good.
- */
-static void
-check_page(const FileCopy *copy, ForkNumber fork, BlockNumber block, const char *page)
-{
 	if (fork == MAIN_FORKNUM && !page_is_of(copy->relam, page))
 		ereport(ERROR,
 				(errcode(copy->relam == HEAP_TABLE_AM_OID ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED),
@@ -419,28 +415,31 @@ count_reading(FileCopy *copy, instr_time start, int nblocks)
 }
 
 /*
- * Have the kernel read blocks of one segment of one of the two files, before
- * they are read through buffers, and no more blocks than these: by itself it
- * would read ahead, on some machines megabytes at a time, behind which the
- * commits of others wait.  Return whether file_copy_read_done() is to be called.
+ * Have the kernel read blocks of one segment of both files, before they are read
+ * through buffers, and no more blocks than these: by itself it would read ahead,
+ * on some machines megabytes at a time, behind which the commits of others wait.
+ * Return a bit for each file for file_copy_read_done().
  */
-bool
-file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
-					 BlockNumber first, BlockNumber nblocks)
+int
+file_copy_read_ahead(const FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 {
-	bool		drop = false;
+	int			drop = 0;
 #if defined(POSIX_FADV_WILLNEED)
-	int			fd = im_data_open_flags() != 0 ? -1 : open_to_read(file, MAIN_FORKNUM, first, 0);
+	off_t		offset = segment_offset(first);
+	off_t		size = (off_t) nblocks * BLCKSZ;
 
-	if (fd >= 0)
+	for (int i = 0; i < 2 && nblocks > 0 && im_data_open_flags() == 0; i++)
 	{
-		off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
-		off_t		size = (off_t) nblocks * BLCKSZ;
-		Cached		cached = look_at_page_cache(fd, offset, size);
+		int			fd = open_to_read(i == 0 ? &copy->from : &copy->to, MAIN_FORKNUM, first, 0);
+		Cached		cached;
 
+		if (fd < 0)
+			continue;
+		cached = look_at_page_cache(fd, offset, size);
 		if (cached != CACHED)
 			(void) posix_fadvise(fd, offset, size, POSIX_FADV_WILLNEED);
-		drop = copy->direct && cached == NOT_CACHED;
+		if (copy->direct && cached == NOT_CACHED)
+			drop |= 1 << i;
 		CloseTransientFile(fd);
 	}
 #endif
@@ -449,14 +448,18 @@ file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
 
 /* Give up in the page cache the blocks that were read ahead. */
 void
-file_copy_read_done(const RelFileLocator *file, BlockNumber first, BlockNumber nblocks)
+file_copy_read_done(const FileCopy *copy, int drop, BlockNumber first, BlockNumber nblocks)
 {
-	int			fd = open_to_read(file, MAIN_FORKNUM, first, 0);
+	for (int i = 0; i < 2; i++)
+	{
+		int			fd = (drop & (1 << i)) == 0 ? -1 :
+			open_to_read(i == 0 ? &copy->from : &copy->to, MAIN_FORKNUM, first, 0);
 
-	if (fd < 0)
-		return;
-	drop_from_page_cache(fd, (off_t) (first % RELSEG_SIZE) * BLCKSZ, (off_t) nblocks * BLCKSZ);
-	CloseTransientFile(fd);
+		if (fd < 0)
+			continue;
+		drop_from_page_cache(fd, segment_offset(first), (off_t) nblocks * BLCKSZ);
+		CloseTransientFile(fd);
+	}
 }
 
 /* Return how long reading has taken since the last call, and its bytes. */
@@ -553,7 +556,7 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 			 BlockNumber nblocks, const char *data, bool direct)
 {
 	OpenSegment *segment = &copy->segment;
-	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
+	off_t		offset = segment_offset(first);
 	size_t		size = (size_t) nblocks * BLCKSZ;
 
 	Assert(nblocks > 0 && first / RELSEG_SIZE == (first + nblocks - 1) / RELSEG_SIZE);
@@ -618,31 +621,6 @@ leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	return REGBUF_STANDARD;
 }
 
-/* Log full pages in one record; log_newpages() has one flag for all of them. */
-static void
-log_pages(FileCopy *copy, ForkNumber fork, int npages, const BlockNumber *blocks,
-		  char **pages)
-{
-	XLogRecPtr	end;
-
-	Assert(npages > 0 && npages <= PAGES_PER_RECORD);
-	XLogEnsureRecordSpace(PAGES_PER_RECORD - 1, 0);
-	XLogBeginInsert();
-	for (int i = 0; i < npages; i++)
-		XLogRegisterBlock(i, &copy->to, fork, blocks[i], pages[i],
-						  REGBUF_FORCE_IMAGE | leave_out_hole(copy, fork, blocks[i], pages[i]));
-	end = XLogInsert(RM_XLOG_ID, XLOG_FPI);
-	for (int i = 0; i < npages; i++)
-	{
-		/* an LSN would make a new page invalid */
-		if (!PageIsNew((Page) pages[i]))
-			PageSetLSN((Page) pages[i], end);
-	}
-	copy->last_record = end;
-	for (int i = 0; copy->followers[i] != NULL; i++)
-		wal_changes_skip(copy->followers[i], ProcLastRecPtr, end);
-}
-
 /*
  * Set the checksum of a page of the new file, even if checksums are off: the
  * processes that switch them on while the server runs do not know the file.
@@ -654,32 +632,47 @@ set_checksum(Page page, BlockNumber block)
 		((PageHeader) page)->pd_checksum = pg_checksum_page((char *) page, block);
 }
 
-/* Log these pages if needed, and set their checksums. */
+/*
+ * Log these pages if needed, and set their checksums.  Not by log_newpages(), which
+ * has one flag for all of them.
+ */
 static void
 log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		   char *data, int nblocks)
 {
 	char	   *pages[PAGES_PER_RECORD];
-	BlockNumber numbers[PAGES_PER_RECORD];
-	bool		log_all = XLogIsNeeded();
 	int			npages = 0;
 
 	for (int i = 0; i < nblocks; i++)
 	{
 		char	   *page = data + (Size) i * BLCKSZ;
+		XLogRecPtr	end;
 
-		if (log_all || PageGetLSN((Page) page) > copy->redo_at_start)
+		if (XLogIsNeeded() || PageGetLSN((Page) page) > copy->redo_at_start)
 		{
-			pages[npages] = page;
-			numbers[npages] = blocks[i];
-			npages++;
+			if (npages == 0)
+			{
+				XLogEnsureRecordSpace(PAGES_PER_RECORD - 1, 0);
+				XLogBeginInsert();
+			}
+			XLogRegisterBlock(npages, &copy->to, fork, blocks[i], page,
+							  REGBUF_FORCE_IMAGE | leave_out_hole(copy, fork, blocks[i], page));
+			pages[npages++] = page;
 		}
-		if (npages == PAGES_PER_RECORD || (i == nblocks - 1 && npages > 0))
+		if (npages == 0 || (npages < PAGES_PER_RECORD && i < nblocks - 1))
+			continue;
+
+		end = copy->last_record = XLogInsert(RM_XLOG_ID, XLOG_FPI);
+		while (npages-- > 0)
 		{
-			log_pages(copy, fork, npages, numbers, pages);
-			npages = 0;
-			IM_POINT("copy-logging");
+			/* an LSN would make a new page invalid */
+			if (!PageIsNew((Page) pages[npages]))
+				PageSetLSN((Page) pages[npages], end);
 		}
+		npages = 0;
+		for (int n = 0; copy->followers[n] != NULL; n++)
+			wal_changes_skip(copy->followers[n], ProcLastRecPtr, end);
+		IM_POINT("copy-logging");
 	}
 
 	for (int i = 0; i < nblocks; i++)
@@ -693,28 +686,26 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 {
 	for (int i = 0, next; i < nblocks; i = next)
 	{
+		off_t		offset = segment_offset(blocks[i]);
+		off_t		size;
 		int			rc;
 
 		for (next = i + 1; next < nblocks &&
 			 blocks[next] / RELSEG_SIZE == blocks[i] / RELSEG_SIZE; next++)
 			;
+		size = segment_offset(blocks[next - 1]) + BLCKSZ - offset;
 		open_segment(copy, MAIN_FORKNUM, blocks[i], copy->segment.direct);
 
 		/* the kernel reports an error only once: a later fsync would succeed */
 		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
-		rc = sync_file_range(copy->segment.fd,
-							 (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
-							 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ,
-							 flags);
+		rc = sync_file_range(copy->segment.fd, offset, size, flags);
 		pgstat_report_wait_end();
 		if (rc < 0 && errno != ENOSYS)
 			ereport(ERROR,
 					(errcode_for_file_access(),
 					 errmsg("could not flush file \"%s\": %m", copy->segment.path)));
 		if (copy->direct && copy->refused && (flags & SYNC_FILE_RANGE_WAIT_AFTER))
-			drop_from_page_cache(copy->segment.fd,
-								 (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
-								 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ);
+			drop_from_page_cache(copy->segment.fd, offset, size);
 	}
 }
 #endif
@@ -792,7 +783,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 			XLogRecPtr redo)
 {
 	OpenSegment *segment = &copy->segment;
-	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
+	off_t		offset = segment_offset(first);
 	size_t		size = (size_t) nblocks * BLCKSZ;
 
 	open_segment(copy, MAIN_FORKNUM, first, true);
@@ -993,7 +984,6 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i) ||
 			(fork == MAIN_FORKNUM && !page_is_of(copy->relam, page)))
 			read_block(copy, fork, first + i, page);
-		check_page(copy, fork, first + i, page);
 	}
 	count_reading(copy, start, nblocks);
 	write_chunk(copy, fork, blocks, nblocks, pace,
@@ -1025,7 +1015,6 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 	{
 		blocks[nblocks] = from;
 		read_block(copy, MAIN_FORKNUM, from, copy->chunk + (Size) nblocks * BLCKSZ);
-		check_page(copy, MAIN_FORKNUM, from, copy->chunk + (Size) nblocks * BLCKSZ);
 		nblocks++;
 		from++;
 	}
@@ -1168,7 +1157,6 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	extend_file(copy, block + 1);
 	INSTR_TIME_SET_CURRENT(start);
 	read_block(copy, MAIN_FORKNUM, block, page.data);
-	check_page(copy, MAIN_FORKNUM, block, page.data);
 	count_reading(copy, start, 1);
 	standard = leave_out_hole(copy, MAIN_FORKNUM, block, page.data) != 0;
 

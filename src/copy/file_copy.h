@@ -61,9 +61,8 @@ extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
 extern void file_copy_replace_page(FileCopy *copy, Buffer buffer, const char *page,
 								   bool standard);
 
-extern bool file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
-								 BlockNumber first, BlockNumber nblocks);
-extern void file_copy_read_done(const RelFileLocator *file,
+extern int	file_copy_read_ahead(const FileCopy *copy, BlockNumber first, BlockNumber nblocks);
+extern void file_copy_read_done(const FileCopy *copy, int drop,
 								BlockNumber first, BlockNumber nblocks);
 extern int64 file_copy_reading(FileCopy *copy, int64 *bytes);
 

@@ -442,7 +442,7 @@ pacing_tell_of_drop(void)
  * written than max_rate allows, or read than max_read_share.
  *
  * keep_up() is called before each check, for the work that has to go on; it
- * ends the rest by returning false.  Without it, the caller must hold no lock
+ * ends the rest by returning false, or by an ERROR.  Without it, the caller must hold no lock
  * that others could wait for.
  *
  * Return whether there was a reason to rest.  ERROR 57014 if the job is canceled.
@@ -488,16 +488,14 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 			throttle->rested = true;
 		if (!paused && !behind && strcmp(why, THROTTLED_MAX_RATE) == 0)
 			throttle->rested_us += GetCurrentTimestamp() - iteration;
+		/* where keep_up() has given way, that is counted already */
+		progress_rested(GetCurrentTimestamp() - start - (progress_idle() - idle));
+		rested_us = rested_before + (GetCurrentTimestamp() - start);
 	}
 	/* a throttled copy rests after each piece: show that until it does not */
 	if (start == 0 || throttle == NULL)
 		progress_throttled(NULL);
-	if (start == 0)
-		return false;
-	/* where keep_up() has given way, that is counted already */
-	progress_rested(GetCurrentTimestamp() - start - (progress_idle() - idle));
-	rested_us = rested_before + (GetCurrentTimestamp() - start);
-	return true;
+	return start != 0;
 }
 
 /* Return how long this process has rested: such time is no part of time limits. */
