@@ -87,10 +87,11 @@ relation_facts(Oid relid, RelationFacts *facts)
 /*
  * Return the rows (HeapTuple, copied) of a catalog whose columns have these
  * OIDs; column 0 is none.  index: one that begins with these columns, or 0.
+ * snapshot: NULL as for systable_beginscan().
  */
 List *
-catalog_rows(Oid catalog, Oid index, AttrNumber column1, Oid key1,
-			 AttrNumber column2, Oid key2)
+catalog_rows_in(Snapshot snapshot, Oid catalog, Oid index, AttrNumber column1, Oid key1,
+				AttrNumber column2, Oid key2)
 {
 	Relation	rel = table_open(catalog, AccessShareLock);
 	List	   *result = NIL;
@@ -102,7 +103,7 @@ catalog_rows(Oid catalog, Oid index, AttrNumber column1, Oid key1,
 		ScanKeyInit(&keys[0], column1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(key1));
 	if (column2 != 0)
 		ScanKeyInit(&keys[1], column2, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(key2));
-	scan = systable_beginscan(rel, index, OidIsValid(index), NULL,
+	scan = systable_beginscan(rel, index, OidIsValid(index), snapshot,
 							  (column1 != 0) + (column2 != 0), keys);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 		result = lappend(result, heap_copytuple(tuple));

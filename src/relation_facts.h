@@ -58,8 +58,10 @@ tablespace_in_catalog(Oid tablespace)
 }
 
 extern bool relation_facts(Oid relid, RelationFacts *facts);
-extern List *catalog_rows(Oid catalog, Oid index, AttrNumber column1, Oid key1,
-						  AttrNumber column2, Oid key2);
+extern List *catalog_rows_in(Snapshot snapshot, Oid catalog,
+							 Oid index, AttrNumber column1, Oid key1,
+							 AttrNumber column2, Oid key2);
+#define catalog_rows(...) catalog_rows_in(NULL, __VA_ARGS__)
 
 /* all rows of a catalog */
 #define catalog_all(catalog) catalog_rows(catalog, InvalidOid, 0, InvalidOid, 0, InvalidOid)

@@ -220,9 +220,8 @@ struct FileCopy
 
 /*
  * Prepare to copy from one relation file to another, in the current memory
- * context.  The followers of this and of other files, a list that ends with
- * NULL, are told to skip our own records; relam is the access method; direct,
- * whether to leave the page cache alone.
+ * context.  The followers, a list that ends with NULL, are told to skip our own
+ * records; direct: leave the page cache alone.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
@@ -269,8 +268,8 @@ close_segment(OpenSegment *segment)
 }
 
 /*
- * Wait for blocks under way, free the buffers' ring, and close the file; the
- * memory is freed with its context.  To be called before the new file is dropped.
+ * Wait for blocks under way, and close the file, before it is dropped; the memory is
+ * freed with its context.
  */
 void
 file_copy_free(FileCopy *copy)
@@ -522,10 +521,7 @@ note_sample(FileCopy *copy, ForkNumber fork, BlockNumber block, const char *page
 	memcpy(copy->sample_page, page, BLCKSZ);
 }
 
-/*
- * Read the last block that began a direct write through the storage manager,
- * and compare: it must not change blocks, nor must a layer below it.
- */
+/* Read a block that was written directly through the storage manager, and compare. */
 static void
 read_back(FileCopy *copy, SMgrRelation smgr)
 {
@@ -547,9 +543,8 @@ read_back(FileCopy *copy, SMgrRelation smgr)
 }
 
 /*
- * Write consecutive blocks of one segment to the new file.  The caller goes
- * through the file in order, so that a segment is begun only when those
- * before it are full, as md.c requires.  "direct" is a wish.
+ * Write consecutive blocks of one segment to the new file, whose segments are begun
+ * in order, as md.c requires.  "direct" is a wish.
  */
 static void
 write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
@@ -599,9 +594,8 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 }
 
 /*
- * Return the flag with which to register a page whose hole need not be logged,
- * 0 if it must be, or has none.  Fills a hole with garbage that need not be
- * logged with zeros, as replay will; see "Holes".
+ * Return the flag with which to register a page whose hole need not be logged, 0 if
+ * it must be, or has none.  Fills the hole with zeros, as replay will; see "Holes".
  */
 static int
 leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
@@ -739,8 +733,7 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
 
 /*
  * Wait until the WAL of the piece before the last one is flushed, and take the
- * time that the flush has taken.  If it was done already, only its upper bound is
- * known, so only a shorter time counts.
+ * time.  If it was done already, that is an upper bound: only a shorter one counts.
  */
 static void
 wait_for_flush(FileCopy *copy)
@@ -774,9 +767,9 @@ hand_over(FileCopy *copy, int nblocks)
 }
 
 /*
- * Start to write consecutive blocks of one segment in the background.  redo is
- * the redo position when they were logged.  Return whether that worked.  The
- * file is extended before, because a write that extends it waits for its end.
+ * Start to write consecutive blocks of one segment in the background, and return
+ * whether that worked.  The file is extended before: a write that extends it would
+ * wait for its end.
  */
 static bool
 start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
@@ -838,9 +831,8 @@ finish_write(FileCopy *copy)
 }
 
 /*
- * Log pages, have the WAL writer flush that, and write the pages to their
- * places.  With "background", for consecutive blocks, the write goes on, and the
- * one before has ended.
+ * Log pages, have the WAL writer flush that, and write them.  With "background", for
+ * consecutive blocks, the write goes on, and the one before has ended.
  */
 static void
 log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
@@ -890,16 +882,12 @@ others_write(FileCopy *copy)
 }
 
 /*
- * Log and write the pages in copy->chunk.  If paced, this is done in pieces: a
- * piece is logged when the last piece but one is flushed.  The commit of another
- * session waits for the flush of all WAL before its own, so there should be little
- * unflushed WAL of ours, but some, so that the disk has work while we log.  (One
- * piece twice as large, with a gap behind it for commits, was slower for us, and
- * no faster for them.)  The pages are written in the same pieces, since a flush
- * waits for the disk, too.
- *
- * A piece is the whole chunk while no other session writes; else as many blocks
- * as are flushed in PIECE_US.
+ * Log and write the pages in copy->chunk.  If paced, in pieces: one is logged when
+ * the last but one is flushed.  The commit of another session waits for the flush of
+ * all WAL before its own, so there should be little unflushed WAL of ours, but some,
+ * so that the disk has work while we log.  (One piece twice as large, with a gap
+ * behind it for commits, was slower for us, and no faster for them.)  A piece is the
+ * whole chunk while no other session writes; else what is flushed in PIECE_US.
  */
 static void
 write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
@@ -946,9 +934,8 @@ extend_file(FileCopy *copy, BlockNumber nblocks)
 }
 
 /*
- * Copy up to FILE_COPY_CHUNK consecutive blocks of one segment, writing
- * directly.  Returns the insert position from before the first one was read:
- * changes logged before it are in the copy.
+ * Copy, directly, up to FILE_COPY_CHUNK consecutive blocks of one segment.  Returns
+ * the insert position from before: changes logged before it are in the copy.
  */
 XLogRecPtr
 file_copy_range(FileCopy *copy, ForkNumber fork,
@@ -992,10 +979,9 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 }
 
 /*
- * Copy the next blocks of a set, up to FILE_COPY_CHUNK of them from block
- * "from" on, writing directly.  Sets *lsn, as file_copy_range() returns it,
- * and *ncopied, and returns where to continue, or InvalidBlockNumber after the
- * last one: the blocks copied are the members of the set between.
+ * Copy, directly, up to FILE_COPY_CHUNK members of a set from block "from" on.  Sets
+ * *lsn, as file_copy_range() returns it, and *ncopied, and returns where to continue,
+ * or InvalidBlockNumber after the last one.
  */
 BlockNumber
 file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
@@ -1046,10 +1032,7 @@ sync_directories(FileCopy *copy)
 	pfree(directory);
 }
 
-/*
- * Make what was written directly durable, with the files' directory entries.
- * From here on, write only with file_copy_through_buffer().
- */
+/* Make what was written directly durable.  From here on, write through buffers only. */
 void
 file_copy_sync(FileCopy *copy)
 {
@@ -1069,11 +1052,9 @@ file_copy_sync(FileCopy *copy)
 
 /*
  * Make the blocks below nblocks durable, for a record that says so: the segments
- * from the first block on that was written since the last record.
- *
- * From here on, these blocks are written only when the WAL of it is flushed.
- * Else pg_rewind would not find in this server's WAL what is to be fetched
- * again: see src/README, "A copy that goes on".
+ * from the first block on that was written since the last record.  From here on, they
+ * are written only when the WAL of that is flushed: see src/README, "A copy that goes
+ * on", why pg_rewind needs that.
  */
 void
 file_copy_record(FileCopy *copy, BlockNumber nblocks)
@@ -1093,11 +1074,7 @@ file_copy_record(FileCopy *copy, BlockNumber nblocks)
 	copy->recorded = copy->durable = nblocks;
 }
 
-/*
- * Go back to writing directly: write the new file's buffers, after any write
- * of them by the checkpointer, and drop them.  No other process can read them
- * in again, because only we know the file.
- */
+/* Go back to writing directly: write the new file's buffers, and drop them. */
 void
 file_copy_unsync(FileCopy *copy)
 {
@@ -1109,9 +1086,8 @@ file_copy_unsync(FileCopy *copy)
 }
 
 /*
- * Prepare for copying a set of blocks, and block 0, through shared buffers:
- * extend the new file to nblocks, and read these blocks, old and new.  Copies
- * nothing, and logs nothing.
+ * Prepare for copying a set of blocks, and block 0, through shared buffers: extend
+ * the new file to nblocks, and read these blocks, old and new.
  */
 void
 file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)

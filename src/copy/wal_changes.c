@@ -3,11 +3,10 @@
  * wal_changes.c
  *	  Which blocks of one relation file have changed, as the WAL tells.
  *
- * Reads the WAL from wal_changes_begin() on, and collects the block numbers
- * of every record's references to the main fork of one relation file.  Changes
- * that are not in the WAL (hint bits, the metapage of SP-GiST, zero pages of a
- * relation extension) are not reported: the caller must know of them.  Why no
- * other change is missed is in src/README, "Protocol of a copy".
+ * Reads the WAL, and collects the blocks of the main fork of one relation file that
+ * its records name.  Changes that are not in the WAL (hint bits, the metapage of
+ * SP-GiST, zero pages of a relation extension) are the caller's to know.  Why no other
+ * is missed is in src/README, "Protocol of a copy".
  *
  * A change is forgotten when the caller copies the block again: its record
  * starts before the target of the last read, and so before the position that is
@@ -30,22 +29,15 @@
  * CHANGES_WAL_GONE, and nothing collected may be relied upon.
  *
  * Why not a replication slot: for a process that is stopped, or hangs in a
- * write to storage that does not respond, it would keep WAL until pg_wal is
- * full and the server is down.  And where max_slot_wal_keep_size limits the
- * slot, the checkpointer terminates its owner.  To start a copy again is the
- * lesser evil.  A slot also needs wal_level and max_replication_slots to
- * allow it, takes one from others, and appears in their monitoring.
+ * write, it would keep WAL until pg_wal is full and the server is down; or, where
+ * max_slot_wal_keep_size limits it, the checkpointer terminates its owner.  To start
+ * a copy again is the lesser evil.  A slot also needs settings that allow it, takes
+ * one from others, and appears in their monitoring.
  *
  * wal_ahead() makes the next WAL segments before any process has to wait for
  * them: else the process that writes the WAL fills 16 MB with zeros and flushes
- * them, and all that commit in that time wait for it.  Any process may call
- * XLogFileInit() at any time, as core's walreceiver and checkpointer do.  A full
- * disk is an ERROR here, which ends the move; while the WAL is written out, it
- * would be a PANIC.
- *
- * Memory: one bit for each block of the file (see block_set.c), and the WAL
- * reader's buffer, which is as large as the largest record (256 kB for a
- * record with 32 full pages).
+ * them, and all that commit in that time wait for it.  A full disk is an ERROR
+ * here, which ends the move; while the WAL is written out, it would be a PANIC.
  *
  * Past the page cache: core writes the WAL through it, and that of a copy is
  * about as large as the relation.  Where the copy is to leave the cache alone, a
@@ -185,10 +177,9 @@ others_will_read(XLogSegNo segno)
 }
 
 /*
- * Close a segment, and see "Past the page cache" above.  While the kernel gives
- * up all of it at once, which takes up to 2 ms, commits whose flush has ended,
- * or is to be sent to the disk by this processor, would wait.  Larger units of the
- * kernel remain, and are given up last.
+ * Close a segment, and see "Past the page cache" above.  In pieces: commits would
+ * wait for this processor while the kernel gives up all of it at once, for up to
+ * 2 ms.  Larger units of the kernel remain, and are given up last.
  */
 static void
 close_wal_file(const ChangedBlocks *changes, int fd, XLogSegNo segno)
@@ -276,8 +267,7 @@ segment_is_gone(XLogRecPtr ptr)
 
 /*
  * Give the reader one page, or as much of it as is flushed.  Core's
- * read_local_xlog_page() waits for WAL in a loop of its own, and has another
- * interface in each version.
+ * read_local_xlog_page() would wait for more.
  */
 static int
 read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
@@ -321,9 +311,8 @@ open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
 }
 
 /*
- * Open the segments from the reader's position to WAL_AHEAD bytes after the
- * end of WAL, as far as they exist.  A failure is no error, because only a
- * checkpoint would make them needed.
+ * Open the segments from the reader's position to WAL_AHEAD bytes after the end of
+ * WAL, if they exist.  A failure is no error: only a checkpoint makes them needed.
  */
 static void
 hold_segments(ChangedBlocks *changes)
@@ -453,13 +442,11 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 }
 
 /*
- * Start to follow the changes of a relation file's main fork: every change
- * whose record starts at or after this position, or, with InvalidXLogRecPtr,
- * after this call, will be reported.  At the position, a record starts, and the
- * WAL from there on is kept until this call has it open.  Allocated in a
- * context of its own below the current one; end it with wal_changes_end(), or
- * by deleting or resetting that context.  With "direct", the segments that were
- * read are given up in the page cache.
+ * Start to follow the changes of a relation file's main fork: those whose record
+ * starts at or after this position, where one starts and from which on the WAL is
+ * kept until this call has it open; or, with InvalidXLogRecPtr, after this call.  Until
+ * wal_changes_end(), or the end of the current context.  With "direct", segments that
+ * were read are given up in the page cache.
  */
 ChangedBlocks *
 wal_changes_begin(const RelFileLocator *locator, XLogRecPtr from, bool direct,
@@ -560,9 +547,9 @@ note_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
 }
 
 /*
- * Note that the caller has read these blocks, each under share lock, after
- * lsn was the insert position, so with all records that start before lsn.  Forgotten after the next wal_changes_read(), whose
- * target is later than any lsn.
+ * Note that the caller has read these blocks, each under share lock, after lsn was
+ * the insert position, so with all records that start before it.  Forgotten after the
+ * next wal_changes_read(), whose target is later than any lsn.
  */
 void
 wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
@@ -595,8 +582,8 @@ wal_changes_forget(ChangedBlocks *changes, BlockNumber block)
 }
 
 /*
- * Note a record of the caller's own that need not be read, in WAL order.  To read
- * half of the caller's own WAL again costs a tenth of the time of a copy.
+ * Note a record of the caller's own, in WAL order, that need not be read: to read half
+ * of them would cost a tenth of the time of a copy.
  */
 void
 wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
@@ -622,11 +609,9 @@ wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 }
 
 /*
- * Return whether the WAL must be read now: the WAL of a copy causes
- * checkpoints, which remove segments older than the one in which they
- * started.  So never fall behind by more than the open segment, or a good
- * part of max_wal_size, and do not stay in an older segment for longer than
- * the fastest checkpoint takes.
+ * Return whether the WAL must be read now, before a checkpoint removes it.  So never
+ * fall behind by more than the open segment, or a good part of max_wal_size, and do
+ * not stay in an older segment for longer than the fastest checkpoint takes.
  */
 bool
 wal_changes_read_is_due(const ChangedBlocks *changes)

@@ -5,34 +5,29 @@
  *
  * Core's command is run as a client's statement: parsed, planned, and run in
  * a portal, at top level, with its own text.  So event triggers (17) and other
- * modules' hooks see it as a client's, and SQL of theirs finds a snapshot.  No
- * catalog is written here by hand.  We add:
+ * modules' hooks see it as a client's, and SQL of theirs finds a snapshot.  We add:
  *
  * - Old writers and snapshots are waited for before the command begins, so
  *   that a cancel during that wait, often the longest part, leaves nothing.
  * - The command finds the index by its name.  Session-level locks keep table
  *   and index from being renamed or dropped, but not their schema.  So an
  *   object-access hook checks the new index entry before its transaction
- *   commits: an entry for another table, or in another tablespace, is an
- *   ERROR.
- * - The same hook writes the ledger row, in the same transaction.
+ *   commits, and writes the ledger row in that.
  * - Sessions that wait for a job are kept from blocking the command.
  *
  * Locks: ShareUpdateExclusiveLock on table and index for the session, taken
  * without queueing; then core's.
  *
- * Tricky: core commits and starts transactions inside the command, so
- * memory that outlives them is in a context of our own.  An error may come when the
- * index is moved already and only the old one is still to be removed: then
- * the item says STATUS_MOVED although the ERROR is passed on.
+ * Tricky: core commits inside the command, so memory that outlives that is in a
+ * context of our own.  An error may come when the index is moved already and only
+ * the old one is still to be removed: then the item says STATUS_MOVED although the
+ * ERROR is passed on.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
@@ -48,7 +43,6 @@
 #include "tcop/tcopprot.h"
 #include "utils/backend_progress.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -66,10 +60,10 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
-#define PLAIN_RETRY_MS		1000	/* between attempts at the locks of
-									 * REINDEX */
-#define MAX_TRIES			3	/* waits for old transactions, see
-								 * wait_and_lock() */
+/* Between attempts at the locks of plain REINDEX */
+#define PLAIN_RETRY_MS		1000
+/* Waits for old transactions, see wait_and_lock() */
+#define MAX_TRIES			3
 
 /* The rebuild that runs in this process. */
 typedef struct Rebuild
@@ -101,21 +95,10 @@ rebuild_init(void)
 static Oid
 table_of_new_index(Oid index_oid)
 {
-	Relation	rel = table_open(IndexRelationId, AccessShareLock);
-	Oid			result = InvalidOid;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_index_indexrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(index_oid));
-	scan = systable_beginscan(rel, IndexRelidIndexId, true, SnapshotSelf, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		result = ((Form_pg_index) GETSTRUCT(tuple))->indrelid;
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return result;
+	foreach_ptr(HeapTupleData, row, catalog_rows_in(SnapshotSelf, IndexRelationId, IndexRelidIndexId,
+													Anum_pg_index_indexrelid, index_oid, 0, InvalidOid))
+		return ((Form_pg_index) GETSTRUCT(row))->indrelid;
+	return InvalidOid;
 }
 
 /* Return whether the entry that the hook has seen is in use, or exists and is not. */
@@ -183,10 +166,9 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 }
 
 /*
- * Return core's phase, from the progress that it publishes; -1 if not
- * known.  The numbers stay, without a command to belong to, where a function
- * of the index has caught an error, because the end of each failed
- * subtransaction resets the command.
+ * Return core's phase, from the progress that it publishes; -1 if not known.  The
+ * end of a failed subtransaction, as where a function of the index has caught an
+ * error, resets the command, but not its numbers.
  */
 static int64
 core_phase(void)
@@ -211,8 +193,8 @@ static void
 before_core_waits(void)
 {
 	/* not pausable: core's command has begun */
-	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.max_ms = LOCK_WAIT,.mc = rebuild.mc,
-	.cancellable = true};
+	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.max_ms = LOCK_WAIT,
+	.mc = rebuild.mc,.cancellable = true};
 
 	InvalidateCatalogSnapshot();
 	/* or another session could wait for our snapshot */
@@ -259,10 +241,7 @@ rebuild_xact_callback(XactEvent event, void *arg)
 	elog(DEBUG1, "REINDEX CONCURRENTLY commits in phase %d", (int) phase);
 	blockers_report(rebuild.mc->item);
 
-	/*
-	 * core leaves the numbers of a wait behind, for core_waited_for() to
-	 * misread
-	 */
+	/* core leaves these behind, for core_waited_for() to misread */
 	pgstat_progress_update_param(PROGRESS_WAITFOR_TOTAL, 0);
 	pgstat_progress_update_param(PROGRESS_WAITFOR_DONE, 0);
 	pgstat_progress_update_param(PROGRESS_WAITFOR_CURRENT_PID, 0);
@@ -388,12 +367,10 @@ run_reindex(MoveContext *mc)
 	PortalDrop(portal, false);
 	debug_query_string = NULL;
 
-	/*
-	 * The old index is gone, so the new one is no leftover any more.  The
-	 * hook was not called if another extension's hook calls no other.
-	 */
+	/* the hook was not called if another extension's hook calls no other */
 	listed = OidIsValid(rebuild.entry.new_index_oid);
 	check_result(mc->item, &old);
+	/* the old index is gone, so the new one is no leftover any more */
 	if (listed)
 		ledger_delete(rebuild.entry.id);
 	CommitTransactionCommand();
@@ -481,9 +458,8 @@ describe_waited_for(int pid)
 }
 
 /*
- * If we were the deadlock's victim, and another process waits for a lock of
- * ours, report that process, and its command, instead of the deadlock.  To
- * be called before the abort releases the locks.
+ * If we were the deadlock's victim, and another process waits for a lock of ours,
+ * report that one instead.  To be called before the abort releases the locks.
  */
 static void
 tell_who_passes(ErrorData *edata)
@@ -531,14 +507,10 @@ clean_up_after_error(MoveContext *mc)
 }
 
 /*
- * Wait for old writers and snapshots while nothing is held or made yet, and
- * then get the session locks.
- *
- * Core waits for old writers and snapshots, too, but by then these have ended.
- * If getting the locks took time, there are others, so wait again; but not
- * without limit, since there may always be others.
- *
- * A rebuild is also held back here, see pacing_hold_back().
+ * Wait for old writers and snapshots, as core will, while nothing is held or made
+ * yet, and then get the session locks.  If that took time, there are others, so wait
+ * again; but not without limit, since there may always be others.  A rebuild is also
+ * held back here, see pacing_hold_back().
  */
 static void
 wait_and_lock(const MoveContext *mc)
@@ -667,13 +639,12 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 /*
  * Move an index by a rebuild.  The caller is a background worker with the
  * job's role as its current user, with no transaction open and no lock held;
- * that also holds on return.
+ * that also holds on return.  The outcome is committed, and in item->status:
+ * STATUS_MOVED, or STATUS_SKIPPED with item->detail and sqlstate.
  *
- * On return, item->status is STATUS_MOVED (or STATUS_SKIPPED with item->detail
- * and sqlstate), and the outcome is committed.  After an ERROR the index is where
- * it was; unless item->status is STATUS_MOVED already, and only the old index
- * could not be removed.  The caller then aborts the transaction, releases all
- * locks, and calls rebuild_cleanup().
+ * After an ERROR the index is where it was; unless item->status is STATUS_MOVED
+ * already, and only the old index could not be removed.  The caller then aborts the
+ * transaction, releases all locks, and calls rebuild_cleanup().
  */
 void
 move_by_rebuild(MoveContext *mc)

@@ -26,14 +26,11 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_inherits.h"
 #include "miscadmin.h"
-#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -244,20 +241,10 @@ is_partition_of(Oid relid, Oid parent)
 static void
 check_partitions(Oid parent)
 {
-	Relation	inherits;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
 	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE || !ActiveSnapshotSet())
 		return;
-
-	inherits = table_open(InheritsRelationId, AccessShareLock);
-	ScanKeyInit(&key, Anum_pg_inherits_inhparent, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(parent));
-	scan = systable_beginscan(inherits, InheritsParentIndexId, true,
-							  GetActiveSnapshot(), 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, tuple, catalog_rows_in(GetActiveSnapshot(), InheritsRelationId, InheritsParentIndexId,
+													  Anum_pg_inherits_inhparent, parent, 0, InvalidOid))
 	{
 		Form_pg_inherits row = (Form_pg_inherits) GETSTRUCT(tuple);
 
@@ -272,8 +259,6 @@ check_partitions(Oid parent)
 							   get_rel_name(row->inhrelid)),
 					 errhint("The transaction might succeed if retried.")));
 	}
-	systable_endscan(scan);
-	table_close(inherits, AccessShareLock);
 }
 
 static void
