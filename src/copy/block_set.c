@@ -48,12 +48,9 @@ block_set_clear(BlockSet *set)
 	set->count = 0;
 }
 
-/* Free a set; NULL is allowed. */
 void
 block_set_free(BlockSet *set)
 {
-	if (set == NULL)
-		return;
 	block_set_clear(set);
 	if (set->parts)
 		pfree(set->parts);
@@ -76,15 +73,10 @@ block_set_add(BlockSet *set, BlockNumber block)
 	if (part >= set->nparts)
 	{
 		BlockNumber nparts = Max(part + 1, Max(4, set->nparts * 2));
+		Size		size = nparts * sizeof(Bitmapset *);
 
-		if (set->parts == NULL)
-			set->parts = palloc0(nparts * sizeof(Bitmapset *));
-		else
-		{
-			set->parts = repalloc(set->parts, nparts * sizeof(Bitmapset *));
-			memset(set->parts + set->nparts, 0,
-				   (nparts - set->nparts) * sizeof(Bitmapset *));
-		}
+		set->parts = set->parts == NULL ? palloc(size) : repalloc(set->parts, size);
+		memset(set->parts + set->nparts, 0, (nparts - set->nparts) * sizeof(Bitmapset *));
 		set->nparts = nparts;
 	}
 	set->parts[part] = bms_add_member(set->parts[part], member);
@@ -124,9 +116,7 @@ block_set_count(const BlockSet *set)
 void
 block_set_add_all(BlockSet *set, const BlockSet *other)
 {
-	for (BlockNumber block = block_set_next(other, 0);
-		 block != InvalidBlockNumber;
-		 block = block_set_next(other, block + 1))
+	foreach_block(block, other)
 		block_set_add(set, block);
 }
 

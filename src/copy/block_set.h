@@ -22,4 +22,9 @@ extern int64 block_set_count(const BlockSet *set);
 extern void block_set_add_all(BlockSet *set, const BlockSet *other);
 extern BlockNumber block_set_next(const BlockSet *set, BlockNumber from);
 
+/* Go through the members; removing the present one is allowed. */
+#define foreach_block(block, set) \
+	for (BlockNumber block = block_set_next(set, 0); block != InvalidBlockNumber; \
+		 block = block_set_next(set, block + 1))
+
 #endif							/* IM_BLOCK_SET_H */

@@ -73,7 +73,7 @@ copy_blocks_us(const CopyState *cs, int64 nblocks)
 bool
 copy_fits_under_lock(const CopyState *cs, int64 nblocks)
 {
-	return copy_blocks_us(cs, nblocks) <= cs->mc->settings->max_lock_time * INT64CONST(1000);
+	return copy_blocks_us(cs, nblocks) <= cs->settings->max_lock_time * INT64CONST(1000);
 }
 
 /* Return how long copying the rest of all files would take, in microseconds. */
@@ -123,7 +123,7 @@ copy_has_rested(CopyState *cs, TimestampTz since, int64 rested_before,
 void
 copy_look_at_round(CopyState *cs, int64 done)
 {
-	const MoveSettings *settings = cs->mc->settings;
+	const MoveSettings *settings = cs->settings;
 	int64		changed = wal_changes_count(cs->changes);
 	int64		ms = TimestampDifferenceMilliseconds(cs->eta.round_began,
 													 GetCurrentTimestamp());
@@ -141,7 +141,7 @@ copy_look_at_round(CopyState *cs, int64 done)
 	cs->eta.told = true;
 	ereport(WARNING,
 			(errmsg("%s \"%s\" changes nearly as fast as max_rate lets it be copied",
-					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname)),
+					relation_noun(cs->item->relkind), NameStr(cs->item->relname)),
 			 errdetail("Of %lld blocks that were copied, %lld have changed since.",
 					   (long long) done, (long long) changed),
 			 errhint("To raise it: %s",
@@ -192,7 +192,7 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 	/* the other files of the move, if they have not begun */
 	foreach_file(f, cs)
 		if (f->copy == NULL && rate > 0)
-		after += Max(f->mc->item->size_before, 0) / rate;
+		after += Max(f->item->size_before, 0) / rate;
 	progress_eta(cs->eta.in_vain ? -1 : left + after);
 }
 
@@ -216,7 +216,7 @@ copy_change_rate(CopyState *cs)
 	int64		changes = copy_changes_left(cs);
 
 	foreach_file(f, cs)
-		changes += f->mc->item->blocks_recopied;
+		changes += f->item->blocks_recopied;
 	cs = cs->first;
 	if (cs->eta.changes_at != 0)
 	{

@@ -7,17 +7,15 @@
  * under the lock.
  *
  * copy_catch_up() leaves few blocks, and has their pages in shared buffers, old
- * and new.  So under the lock nothing is read from disk, and the file is
- * extended only by the blocks added since.  If many blocks are to be copied
- * again, it goes back to writing directly, which is faster: where writers are
- * faster than shared buffers, the swap would never come.
+ * and new, so that under the lock nothing is read from disk.  If many blocks are to
+ * be copied again, it goes back to writing directly: where writers are faster than
+ * shared buffers, the swap would never come.
  *
  * copy_last_blocks() determines how long the lock is held.  It gives up when the
- * rest would take longer than the caller wants: before the WAL is read, by its
- * amount and the speed of reading so far; then by the number of blocks; then,
- * during the copying, by the time that the blocks so far have taken.  It does
- * not give up for time lost in waiting for a flush or for a processor: the next
- * attempt would not be faster, and would make others wait again.
+ * rest would take longer than the caller wants: by the number of blocks; then by the
+ * time that the blocks so far have taken.  Not for time lost in waiting for a flush
+ * or for a processor: the next attempt would not be faster, and would make others
+ * wait again.
  *
  * Tricky: under the lock the WAL is read first, up to a mark made after all
  * files were locked, then the file's length is taken, and block 0 is copied in
@@ -97,10 +95,10 @@ copy_todo_through_buffers(CopyState *cs, int64 most)
 		} while (++ncopied < BUFFERED_BATCH &&
 				 (block = block_set_next(cs->todo, block)) != InvalidBlockNumber);
 		measure_blocks(cs, start, ncopied);
-		if (cs->mc->settings->pacing)
+		if (cs->settings->pacing)
 			file_copy_flush_wal(cs->copy);
 		CommitTransactionCommand();
-		cs->mc->item->blocks_recopied += ncopied;
+		cs->item->blocks_recopied += ncopied;
 		most -= ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 		if (block == InvalidBlockNumber)
@@ -119,7 +117,7 @@ copy_wait_for_swap_time(CopyState *cs)
 
 	/* each file has a pace of its own: take that of the first */
 	cs = copied_file(cs->first);
-	while (cs->mc->settings->swap_after > GetCurrentTimestamp() &&
+	while (cs->settings->swap_after > GetCurrentTimestamp() &&
 		   !job_swap_now_requested())
 	{
 		waited = true;
@@ -146,8 +144,7 @@ catch_up(CopyState *cs)
 {
 	int64		least = PG_INT64_MAX;
 	bool		again = false;
-	bool		many = false;	/* blocks are left, and max_lock_time allows
-								 * that */
+	bool		many = false;	/* are left, as max_lock_time allows */
 
 	for (int round = 0;; round++)
 	{
@@ -157,16 +154,9 @@ catch_up(CopyState *cs)
 		copy_drain(cs);
 		copy_take_changes(cs);
 
-		StartTransactionCommand();
 		(void) copy_take_tail(cs);
-		CommitTransactionCommand();
-
 		left = block_set_count(cs->todo);
-
-		/*
-		 * if outpaced, there may never be fewer; copy some, to know their
-		 * speed
-		 */
+		/* if outpaced, there may never be fewer; copy some for their speed */
 		if (cs->outpaced && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(cs, left))
 		{
 			copy_todo_through_buffers(cs, 2 * BUFFERED_BATCH);
@@ -181,8 +171,7 @@ catch_up(CopyState *cs)
 		 * and not with wal_level = minimal, where a block that was logged
 		 * once must be logged each time.
 		 */
-		if (!again && XLogIsNeeded() &&
-			left > TOO_MANY_FOR_BUFFERS)
+		if (!again && XLogIsNeeded() && left > TOO_MANY_FOR_BUFFERS)
 		{
 			again = true;
 			copy_rounds_again(cs);
@@ -237,7 +226,6 @@ AttemptOutcome
 copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 {
 	BlockNumber nblocks;
-	BlockNumber block;
 	int64		left;
 	int64		ncopied = 0;
 	instr_time	start;
@@ -257,15 +245,13 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 		return TOO_MUCH_LEFT;
 
 	INSTR_TIME_SET_CURRENT(start);
-	for (block = block_set_next(cs->todo, 0);
-		 block != InvalidBlockNumber;
-		 block = block_set_next(cs->todo, block + 1))
+	foreach_block(block, cs->todo)
 	{
 		int64		us;
 
 		IM_POINT("swap-block");
 		copy_through_buffer(cs, block);
-		cs->mc->item->blocks_recopied++;
+		cs->item->blocks_recopied++;
 		block_set_remove(cs->todo, block);
 		ncopied++;
 		left--;
@@ -297,8 +283,8 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("the copy of %s \"%s\" has %u blocks instead of %u",
-						relation_noun(cs->mc->item->relkind),
-						NameStr(cs->mc->item->relname),
+						relation_noun(cs->item->relkind),
+						NameStr(cs->item->relname),
 						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
 				 errdetail("Nothing was moved.")));
 	if (cs->verifying)

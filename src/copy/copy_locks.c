@@ -72,11 +72,11 @@ copy_start_again(const char *why)
 void
 copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders)
 {
-	bool		goes_on = cs->mc->settings->on_blocker == ON_BLOCKER_WAIT;
+	bool		goes_on = cs->settings->on_blocker == ON_BLOCKER_WAIT;
 	bool		own_transaction = !IsTransactionState();
-	const char *noun = relation_noun(cs->mc->item->relkind);
-	const char *name = NameStr(cs->mc->item->relname);
-	double		seconds = cs->mc->settings->lock_wait / 1000.0;
+	const char *noun = relation_noun(cs->item->relkind);
+	const char *name = NameStr(cs->item->relname);
+	double		seconds = cs->settings->lock_wait / 1000.0;
 	char	   *list;
 
 	if (goes_on && cs->first->told)
@@ -162,7 +162,7 @@ lock_all(CopyState *cs, Wait *wait)
 void
 copy_wait_for_locks(CopyState *cs)
 {
-	const MoveSettings *settings = cs->mc->settings;
+	const MoveSettings *settings = cs->settings;
 	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = cs->mc};
 	Wait		wait;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
@@ -229,18 +229,18 @@ has_same_parts(const CopyState *first)
 static void
 check_file(CopyState *cs, bool first)
 {
-	MoveItem   *item = cs->first->mc->item;
+	MoveItem   *item = cs->first->item;
 	RelFileLocator file;
 	RelationFacts facts;
 	const char *lost;
-	const char *hindrance = copy_hindrance(cs->relid, cs->mc->settings->copy_access_methods);
+	const char *hindrance = copy_hindrance(cs->relid, cs->settings->copy_access_methods);
 
 	Assert(CheckRelationOidLockedByMe(cs->relid, long_lock(cs), false));
 	if (hindrance != NULL)
 	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "Method copy cannot move the %s: %s.",
-				  relation_noun(cs->mc->item->relkind), hindrance);
+				  relation_noun(cs->item->relkind), hindrance);
 		copy_start_again("it is skipped");
 	}
 
@@ -253,7 +253,7 @@ check_file(CopyState *cs, bool first)
 	if (first && (lost = lost_file(&facts, false)) != NULL)
 	{
 		item_skip(item, cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED,
-				  "The %s cannot be copied: %s.", relation_noun(cs->mc->item->relkind), lost);
+				  "The %s cannot be copied: %s.", relation_noun(cs->item->relkind), lost);
 		copy_start_again("it is skipped");
 	}
 	if (first)
@@ -271,7 +271,7 @@ copy_check_relations(CopyState *cs, bool first)
 {
 	Assert(cs->first->locked && !IsTransactionState());
 	StartTransactionCommand();
-	if (!plan_recheck(cs->first->mc->item, cs->first->began))
+	if (!plan_recheck(cs->first->item, cs->first->began))
 		copy_start_again("it is skipped");
 	if (!has_same_parts(cs->first))
 		copy_start_again("its TOAST table was replaced by another command");
@@ -288,7 +288,7 @@ copy_is_in_the_way(CopyState *cs)
 	int			pid;
 
 	Assert(cs->first->locked);
-	if (!cs->mc->settings->give_way)
+	if (!cs->settings->give_way)
 		return false;
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
 		if (relation_lock_waiters(f->relid, long_lock(f), &pid, 1) > 0)
@@ -360,7 +360,7 @@ copy_between_chunks(CopyState *cs)
 
 	Assert(!IsTransactionState() && !cs->in_place);
 	copy_check_interrupts();
-	space_check_again(cs->mc->item, cs->mc->settings);
+	space_check_again(cs->item, cs->settings);
 	wal_ahead();
 	if (cs->copy != NULL)
 	{
@@ -370,7 +370,7 @@ copy_between_chunks(CopyState *cs)
 		throttle_read(&cs->throttle, us, bytes);
 	}
 
-	(void) pacing_rest(cs->mc->settings, 0, &cs->throttle, copy_let_others_pass, cs);
+	(void) pacing_rest(cs->settings, 0, &cs->throttle, copy_let_others_pass, cs);
 	if (!cs->throttle.rested)
 		return;
 	copy_drain(cs);
@@ -431,7 +431,7 @@ copy_keep_up(CopyState *cs)
 		if (f->changes == NULL || !wal_changes_read_is_due(f->changes))
 			continue;
 		copy_drain(f);
-		if (cs->mc->settings->pacing && !cs->throttle.hurry)
+		if (cs->settings->pacing && !cs->throttle.hurry)
 			(void) sched_yield();
 	}
 }
@@ -442,7 +442,6 @@ copy_take_tail(CopyState *cs)
 {
 	BlockNumber nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 
-	Assert(IsTransactionState());
 	if (WITHOUT_TAIL)
 		return nblocks;
 	for (; cs->copied < nblocks; cs->copied++)

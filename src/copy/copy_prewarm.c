@@ -85,7 +85,7 @@ static BlockNumber
 load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distance,
 			char *page)
 {
-	bool		paced = cs->mc->settings->pacing;
+	bool		paced = cs->settings->pacing;
 	SMgrRelation smgr;
 	BlockNumber nblocks;
 	BlockNumber ahead = from;

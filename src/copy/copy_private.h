@@ -85,7 +85,9 @@ typedef struct CopyState
 	Oid			ledger;			/* from the swap on */
 
 	MemoryContext cxt;
-	MoveContext *mc;			/* with the item of this file */
+	MoveContext *mc;			/* of the whole move */
+	MoveItem   *item;			/* of this file */
+	const MoveSettings *settings;
 	Oid			relid;			/* an index, or a table of any kind */
 	Oid			table;			/* its lock keeps out DDL: the index's table;
 								 * the same as relid for a table, a TOAST
@@ -155,7 +157,7 @@ copied_file(CopyState *f)
 static inline bool
 copy_verifies(const CopyState *cs)
 {
-	int			verify = cs->mc->settings->verify;
+	int			verify = cs->settings->verify;
 
 	return verify == SWITCH_ON || (verify == SWITCH_AUTO && cs->is_table);
 }

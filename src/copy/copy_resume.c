@@ -246,10 +246,11 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 		return "its file was truncated, or created again";
 
 	copy_take_changes(cs);
-	for (BlockNumber block = block_set_next(cs->todo, cs->copied);
-		 block != InvalidBlockNumber;
-		 block = block_set_next(cs->todo, block + 1))
-		block_set_remove(cs->todo, block);
+	foreach_block(block, cs->todo)
+	{
+		if (block >= cs->copied)
+			block_set_remove(cs->todo, block);
+	}
 	/* its changes are not all in the WAL */
 	block_set_add(cs->todo, 0);
 	return NULL;
@@ -275,12 +276,12 @@ void
 copy_resume(CopyState *cs)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
-	MoveItem   *item = cs->mc->item;
+	MoveItem   *item = cs->item;
 	LedgerEntry *entry;
 	const char *why;
 	int64		job;
 
-	if (cs->mc->settings->resumable_size < 0 || cs->mc->settings->terms.rehearse)
+	if (cs->settings->resumable_size < 0 || cs->settings->terms.rehearse)
 		return;
 	StartTransactionCommand();
 	MemoryContextSwitchTo(cs->cxt);
@@ -310,7 +311,7 @@ copy_resume(CopyState *cs)
 		item_say(item, "The copy did not go on where job " INT64_FORMAT " had ended, because %s.",
 				 job, why);
 		removing = cs;
-		leftover_file_remove(entry, cs->mc->settings->pacing, while_removing);
+		leftover_file_remove(entry, cs->settings->pacing, while_removing);
 		ledger_row_release(entry->id);
 		cs->claimed = 0;
 		return;
@@ -341,7 +342,7 @@ copy_resume(CopyState *cs)
 void
 copy_resume_begin(CopyState *cs)
 {
-	const MoveSettings *settings = cs->mc->settings;
+	const MoveSettings *settings = cs->settings;
 	int64		least = (int64) settings->resumable_size * 1024 / BLCKSZ;
 
 	StartTransactionCommand();
@@ -397,7 +398,7 @@ copy_resume_record(CopyState *cs, bool synced)
 	entry.changes_from = RECORD_LATE ? GetXLogInsertRecPtr() : cs->changes_from;
 	entry.timeline = cs->timeline;
 	entry.keep_until = GetCurrentTimestamp() +
-		(int64) cs->mc->settings->resumable_for * 60 * USECS_PER_SEC;
+		(int64) cs->settings->resumable_for * 60 * USECS_PER_SEC;
 
 	StartTransactionCommand();
 	commit_locally();
@@ -409,7 +410,7 @@ copy_resume_record(CopyState *cs, bool synced)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not record how far the copy of %s \"%s\" is",
-						relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname)),
+						relation_noun(cs->item->relkind), NameStr(cs->item->relname)),
 				 errdetail("%s.", error->message),
 				 errhint("The copy goes on. If it ends before the next record, what was copied since the last one is copied again.")));
 	/* flushes what the new file has of others' WAL, and that of our own */

@@ -4,9 +4,8 @@
  *	  Method copy: the long phase, every block once and then changed blocks in
  *	  rounds.
  *
- * All is written directly, past the shared buffers (see file_copy.c), and the
- * WAL is read often enough that it is not recycled before.  The rounds end
- * when few blocks are left, or when they do not get fewer, and are not many.
+ * All is written directly, past the shared buffers (see file_copy.c).  The rounds
+ * end when few blocks are left, or when they do not get fewer, and are not many.
  * Changes that the WAL does not tell (block 0, the tail) are left to copy_last.c.
  *
  * Tricky: changes found in the WAL are put onto the list only between two
@@ -15,10 +14,9 @@
  * in between; a block that changes before is not in it (see wal_changes.c).
  *
  * A round that leaves hardly fewer blocks than the round before shows that the
- * writers are about as fast as we are.  From then on the copy counts as
- * outpaced.  Rounds are hurried: to be slow for the clients' sake would
- * cost them more, since it makes more rounds.  And they end as soon as the blocks
- * that are left may be copied under the lock, without waiting for few.
+ * writers are about as fast as we are: from then on the copy counts as outpaced.
+ * Rounds are hurried, since slow ones would be more, and cost the clients more.  And
+ * they end as soon as the blocks that are left may be copied under the lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,10 +35,9 @@
 /*
  * When the writers are too fast for us: give up if more than HOPELESS_BLOCKS are
  * left, more than can be copied under the lock, and their number has not fallen
- * by a tenth for HOPELESS_MS.  Not at once, because writes come in bursts: the
- * flush of a GIN index's pending list changes a large part of a small index
- * within a second.  Each round in vain costs much WAL, so give up, too, before
- * the relation (at least SMALL_COPY_BLOCKS) would have been written more than
+ * by a tenth for HOPELESS_MS.  (Writes come in bursts: the flush of a GIN index's
+ * pending list changes a large part of a small index within a second.)  Give up, too,
+ * before the relation (at least SMALL_COPY_BLOCKS) would have been written more than
  * HOPELESS_COPIES times.  If max_rate makes us slow, see copy_look_at_round(),
  * give up at any size, after half of the time, rests for the rate included.
  */
@@ -55,7 +52,7 @@ static FileCopyPace
 current_pace(const CopyState *cs)
 {
 	return cs->throttle.hurry ? FILE_COPY_HURRIED :
-		cs->mc->settings->pacing ? FILE_COPY_PACED : FILE_COPY_UNPACED;
+		cs->settings->pacing ? FILE_COPY_PACED : FILE_COPY_UNPACED;
 }
 
 /* Call this when something other than fast writers delays the copy of all files. */
@@ -65,7 +62,7 @@ copy_is_not_outpaced(CopyState *cs)
 	foreach_file(f, cs)
 	{
 		f->outpaced_since = 0;
-		f->recopied_before = f->mc->item->blocks_recopied;
+		f->recopied_before = f->item->blocks_recopied;
 	}
 }
 
@@ -73,10 +70,10 @@ copy_is_not_outpaced(CopyState *cs)
 static bool
 would_write_too_much(const CopyState *cs, int64 left)
 {
-	int			copies = cs->mc->settings->max_lock_time > DEFAULT_MAX_LOCK_TIME ?
+	int			copies = cs->settings->max_lock_time > DEFAULT_MAX_LOCK_TIME ?
 		HOPELESS_COPIES_BUSY : HOPELESS_COPIES;
 
-	return cs->copied + left + cs->mc->item->blocks_recopied - cs->recopied_before >
+	return cs->copied + left + cs->item->blocks_recopied - cs->recopied_before >
 		copies * Max((int64) cs->copied, SMALL_COPY_BLOCKS);
 }
 
@@ -104,15 +101,15 @@ copy_is_hopeless(CopyState *cs, int64 left)
 void
 copy_cannot_keep_up(const CopyState *cs, int64 left)
 {
-	const MoveSettings *settings = cs->mc->settings;
+	const MoveSettings *settings = cs->settings;
 
 	/* rows show the detail, and no hint */
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("copying %s \"%s\" cannot keep up with the changes to it",
-					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname)),
+					relation_noun(cs->item->relkind), NameStr(cs->item->relname)),
 			 errdetail("After %lld blocks were copied, %lld have changed since, which takes about %lld ms to be copied under the exclusive lock; index_mover.max_lock_time is %d ms.",
-					   (long long) (cs->mc->item->blocks_copied + cs->mc->item->blocks_recopied),
+					   (long long) (cs->item->blocks_copied + cs->item->blocks_recopied),
 					   (long long) left, (long long) copy_last_us(cs) / 1000 + 1,
 					   settings->max_lock_time),
 			 settings->max_rate > 0 && cs->throttle.rested_us > 0 ?
@@ -142,7 +139,7 @@ bytes_copied(const CopyState *cs)
 	int64		result = 0;
 
 	foreach_file(f, cs)
-		result += Min((int64) f->copied * BLCKSZ, Max(f->mc->item->size_before, 0));
+		result += Min((int64) f->copied * BLCKSZ, Max(f->item->size_before, 0));
 	return result;
 }
 
@@ -164,7 +161,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 			IM_POINT("copy-half");
 
 		cs->copied += nblocks;
-		cs->mc->item->blocks_copied += nblocks;
+		cs->item->blocks_copied += nblocks;
 		progress_blocks(Max(upto, cs->copied), cs->copied);
 		progress_copied(bytes_copied(cs));
 		/* a tail is no round */
@@ -200,7 +197,7 @@ copy_changed_directly(CopyState *cs)
 		from = file_copy_set(cs->copy, cs->todo, first, current_pace(cs), &lsn, &ncopied);
 		wal_changes_seen_set(cs->changes, cs->todo, first, from, lsn);
 		CommitTransactionCommand();
-		cs->mc->item->blocks_recopied += ncopied;
+		cs->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 		done += ncopied;
 		copy_look_at_round(cs, done);
@@ -232,11 +229,8 @@ typedef struct Progress
 static void
 copy_new_blocks(CopyState *cs, bool first_time, bool first_round)
 {
-	BlockNumber nblocks;
+	BlockNumber nblocks = first_time ? file_blocks(&cs->from, MAIN_FORKNUM) : copy_take_tail(cs);
 
-	StartTransactionCommand();
-	nblocks = first_time ? file_blocks(&cs->from, MAIN_FORKNUM) : copy_take_tail(cs);
-	CommitTransactionCommand();
 	if (!first_time || (!first_round && nblocks - cs->copied <= FEW_BLOCKS))
 		return;
 	if (first_round)
@@ -244,25 +238,17 @@ copy_new_blocks(CopyState *cs, bool first_time, bool first_round)
 	copy_blocks(cs, nblocks);
 }
 
-/* Give up after a round in vain, of the first time, if there is no hope. */
-static void
-give_up_if_hopeless(CopyState *cs, const Progress *progress, int64 left, bool too_many)
-{
-	bool		too_slow = cs->eta.in_vain;
-	int64		elapsed = TimestampDifferenceMilliseconds(progress->least_at, GetCurrentTimestamp());
-
-	if ((too_slow && elapsed - (copy_rested_ms(cs) - progress->rested_by_then) > HOPELESS_MS / 2) ||
-		(too_many && (would_write_too_much(cs, left) ||
-					  (progress->in_vain >= 3 && is_outpaced_for_long(cs)))))
-		copy_cannot_keep_up(cs, left);
-}
-
-/* Return whether the blocks left are few, or few enough for the lock, or no fewer than before. */
+/*
+ * Return whether the blocks left are few, or few enough for the lock, or no fewer than
+ * before.  Gives up, the first time, if there is no hope.
+ */
 static bool
 rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
 {
 	bool		fits = copy_fits_under_lock(cs, left);
+	bool		too_slow;
 	bool		too_many;
+	int64		elapsed;
 
 	/* a little less each time is no progress, unless it adds up */
 	if (left <= FEW_BLOCKS || left < progress->least - progress->least / 10)
@@ -280,19 +266,21 @@ rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
 		return left <= FEW_BLOCKS || (cs->outpaced && fits);
 	}
 	progress->in_vain++;
-	if (!first_time)
-	{
-		/* see copy_rounds_again() */
-		if (cs->outpaced && !fits && progress->in_vain < 3)
-			return false;
-		cs->outpaced = true;
-		return true;
-	}
+	if (!first_time && cs->outpaced && !fits && progress->in_vain < 3)
+		return false;			/* see copy_rounds_again() */
 	cs->outpaced = true;
-	too_many = cs->eta.in_vain || (left > HOPELESS_BLOCKS && !fits);
-	give_up_if_hopeless(cs, progress, left, too_many);
+	if (!first_time)
+		return true;
+
+	too_slow = cs->eta.in_vain;
+	too_many = left > HOPELESS_BLOCKS && !fits;
+	elapsed = TimestampDifferenceMilliseconds(progress->least_at, GetCurrentTimestamp());
+	if ((too_slow && elapsed - (copy_rested_ms(cs) - progress->rested_by_then) > HOPELESS_MS / 2) ||
+		((too_slow || too_many) && (would_write_too_much(cs, left) ||
+									(progress->in_vain >= 3 && is_outpaced_for_long(cs)))))
+		copy_cannot_keep_up(cs, left);
 	/* a burst may be over soon, unless we need not wait for that */
-	return !too_many && (progress->in_vain >= 3 || fits);
+	return !too_slow && !too_many && (progress->in_vain >= 3 || fits);
 }
 
 /* Copy changed blocks in rounds, until few are left, or they do not get fewer. */
@@ -330,9 +318,8 @@ copy_rounds(CopyState *cs, bool first_time)
 }
 
 /*
- * Copy directly again after file_copy_sync(), when much is left again: that
- * is several times as fast as through shared buffers, which may be slower
- * than the writers are.  Does not give up: the caller decides that.
+ * Copy directly again after file_copy_sync(), when much is left again: that is several
+ * times as fast as through shared buffers.  Does not give up: the caller decides that.
  */
 void
 copy_rounds_again(CopyState *cs)
@@ -354,9 +341,8 @@ copy_rounds_again(CopyState *cs)
 }
 
 /*
- * Copy the free space map, if any.  It may change during the copy, since its
- * users check the page that it names; and it names no block beyond the end of the
- * new file, which gets at least as long as the old one is now.
+ * Copy the free space map, if any.  It may change meanwhile, since its users check
+ * the page that it names, which is in the new file, at least as long as the old is now.
  */
 void
 copy_free_space_map(CopyState *cs)

@@ -10,11 +10,10 @@
  * cache (copy_prewarm.c), the last blocks (copy_last.c), the swap (copy_swap.c), the
  * old files (leftover_files.c).  Locks: those of copy_locks.c.
  *
- * Tricky: only the ledger knows the new file, and after the swap only the
- * ledger knows the old one.  The files that an ERROR leaves are removed by
- * copy_cleanup(), those that an exit leaves by our before_shmem_exit callback,
- * those that a crash leaves by the next leftover_files_remove().  After the
- * swap's commit no error may reach the caller: the move has happened.
+ * Tricky: only the ledger knows the new file, and after the swap the old one.  What an
+ * ERROR leaves is removed by copy_cleanup(), what an exit leaves by our
+ * before_shmem_exit callback, what a crash leaves by the next leftover_files_remove().
+ * After the swap's commit no error may reach the caller: the move has happened.
  *
  *-------------------------------------------------------------------------
  */
@@ -88,11 +87,10 @@ remove_left_file(LedgerEntry *entry, bool made)
 }
 
 /*
- * Remove the files, new or old, that the ledger says are ours, at once.  Raises
- * no error: a file that cannot be removed stays in the ledger.  (In
- * cleanup_at_exit(), where every ERROR is FATAL, an error ends this function,
- * and the exit goes on.)  Removes nothing if the postmaster is gone, which may
- * be the reason for the error; with keep, no new file from which a copy can go on.
+ * Remove our files, new or old, at once; with keep, no new file from which a copy can
+ * go on.  Raises no error: a file that cannot be removed stays in the ledger.  (In
+ * cleanup_at_exit() every ERROR is FATAL, and ends this function; the exit goes on.)
+ * Removes nothing if the postmaster is gone, which may be the reason for the error.
  */
 static void
 remove_what_is_left(CopyState *cs, bool keep)
@@ -142,7 +140,7 @@ cleanup_at_exit(int code, Datum arg)
 static void
 make_file(CopyState *cs)
 {
-	MoveItem   *item = cs->mc->item;
+	MoveItem   *item = cs->item;
 	LedgerEntry entry = {.kind = LEDGER_NEW_FILE,.tablespace = item->to_tablespace,
 		.heap_oid = cs->table,.relid = cs->relid,.job = cs->mc->job->job,
 	.pid = MyProcPid,.made_at = GetCurrentTimestamp()};
@@ -185,13 +183,6 @@ discard_file(CopyState *cs)
 	cs->new_file.id = 0;
 }
 
-/* Put into the row of a file how large the new one is. */
-static void
-measure_new_file(CopyState *cs)
-{
-	cs->mc->item->size_after = relation_file_size(cs->in_place ? &cs->from : &cs->to);
-}
-
 /*
  * Load the blocks that were cached, and remove the old files.  As the move has
  * happened, an error here is only a WARNING; a file left behind is in the ledger.
@@ -199,7 +190,7 @@ measure_new_file(CopyState *cs)
 static void
 after_swap(CopyState *cs)
 {
-	MoveItem   *item = cs->mc->item;
+	MoveItem   *item = cs->item;
 	MemoryContext oldcontext = CurrentMemoryContext;
 
 	Assert(!IsTransactionState() && item->status == STATUS_MOVED);
@@ -213,10 +204,10 @@ after_swap(CopyState *cs)
 			f->new_file.id = 0;
 		}
 		for (CopyState *f = cs; f != NULL; f = f->next)
-			measure_new_file(f);
+			f->item->size_after = relation_file_size(f->in_place ? &f->from : &f->to);
 		progress_phase(PHASE_PREWARMING);
 		foreach_file(f, cs)
-			if (cs->mc->settings->prewarm)
+			if (cs->settings->prewarm)
 			copy_prewarm(f);
 		IM_POINT("prewarmed");
 		copy_release_locks(cs);
@@ -225,7 +216,7 @@ after_swap(CopyState *cs)
 		foreach_file(f, cs)
 		{
 			copy_eta(f, PART_REMOVE, f->copied, 0);
-			leftover_file_remove(&f->old_file, cs->mc->settings->pacing, rest_after_swap);
+			leftover_file_remove(&f->old_file, cs->settings->pacing, rest_after_swap);
 			ledger_row_release(f->old_file.id);
 			f->old_file.id = 0;
 		}
@@ -252,13 +243,13 @@ after_swap(CopyState *cs)
 static void
 tell_rehearsal(CopyState *cs)
 {
-	MoveItem   *item = cs->mc->item;
+	MoveItem   *item = cs->item;
 	double		seconds = (GetCurrentTimestamp() - cs->began_at) / 1e6;
 	int			pids[WAIT_MAX_PIDS];
 	int			count;
 	VirtualTransactionId *holders;
 
-	measure_new_file(cs);
+	item->size_after = relation_file_size(&cs->to);
 	StartTransactionCommand();
 	item->detail[0] = '\0';		/* the plan's reasons */
 	item_say(item, "Copied %s a second. " INT64_FORMAT " of " INT64_FORMAT " blocks changed meanwhile, %.0f a second%s.%s",
@@ -279,57 +270,63 @@ tell_rehearsal(CopyState *cs)
 
 /*
  * Return whether to leave the operating system's cache alone: by default, if
- * the old and the new file together would take a quarter of it.  A smaller file
- * is in the cache after the move, as it may have been before.
+ * the old and the new file together would take a quarter of it.
  */
 static bool
 wants_direct_io(CopyState *cs)
 {
-	Assert(IsTransactionState());
-	if (cs->mc->settings->direct_io != SWITCH_AUTO)
-		return cs->mc->settings->direct_io == SWITCH_ON;
-	return file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8;
+	return cs->settings->direct_io == SWITCH_AUTO ?
+		file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8 :
+		cs->settings->direct_io == SWITCH_ON;
+}
+
+/* Make the state of a relation's file, in the context of its move. */
+static CopyState *
+new_file(MemoryContext cxt, MoveContext *mc, MoveItem *item)
+{
+	CopyState  *cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
+
+	cs->first = cs;
+	cs->cxt = cxt;
+	cs->mc = mc;
+	cs->item = item;
+	cs->settings = mc->settings;
+	cs->relid = item->relid;
+	cs->table = item->heap_oid;
+	cs->is_table = !relkind_is_index(item->relkind);
+	return cs;
 }
 
 /* Find a table's TOAST table and its index, with their rows of the job, if it has any. */
 static void
 find_parts(CopyState *cs)
 {
-	MemoryContext oldcontext;
 	RelationFacts facts;
 	CopyState **end = &cs->next;
 	List	   *parts = NIL;
 	JobShared  *job = cs->mc->job;
-	int			n = cs->mc->item - job->items;
+	int			n = cs->item - job->items;
 	int			last = job_last_part(job, n);
 	ListCell   *lc;
 
 	StartTransactionCommand();
-	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	if (cs->is_table && relation_facts(cs->relid, &facts))
 		parts = parts_of_table(&facts);
-	*end = NULL;
 	foreach(lc, parts)
 	{
-		CopyState  *part;
+		MoveItem   *item;
 
 		if (!relation_facts(lfirst_oid(lc), &facts))
 			continue;
-		part = *end = palloc0(sizeof(CopyState));
-		part->first = cs;
-		part->cxt = cs->cxt;
-		part->relid = facts.relid;
-		part->table = cs->table;
-		part->is_table = !relkind_is_index(facts.relkind);
-		part->mc = palloc(sizeof(MoveContext));
-		*part->mc = *cs->mc;
-		part->mc->item = n < last ? &job->items[++n] : palloc0(sizeof(MoveItem));
-		item_fill(part->mc->item, &facts);
-		part->mc->item->to_tablespace = cs->mc->item->to_tablespace;
-		end = &part->next;
+		item = n < last ? &job->items[++n] : MemoryContextAllocZero(cs->cxt, sizeof(MoveItem));
+		item_fill(item, &facts);
+		item->to_tablespace = cs->item->to_tablespace;
+		*end = new_file(cs->cxt, cs->mc, item);
+		(*end)->first = cs;
+		(*end)->table = cs->table;
+		end = &(*end)->next;
 	}
-	cs->followers = palloc0((list_length(parts) + 2) * sizeof(ChangedBlocks *));
-	MemoryContextSwitchTo(oldcontext);
+	cs->followers = MemoryContextAllocZero(cs->cxt, (list_length(parts) + 2) * sizeof(ChangedBlocks *));
 	CommitTransactionCommand();
 }
 
@@ -344,8 +341,8 @@ copy_file(CopyState *cs)
 	Assert(cs->first->locked && !cs->in_place && cs->copy == NULL);
 	cs->block_us = COPY_BLOCK_US;
 	cs->began_at = GetCurrentTimestamp();
-	cs->recopied_before = cs->mc->item->blocks_recopied;
-	if (cs->mc->settings->prewarm)
+	cs->recopied_before = cs->item->blocks_recopied;
+	if (cs->settings->prewarm)
 		cs->eta.cached = copy_estimate_cached(&cs->from);
 	StartTransactionCommand();
 	cs->direct = wants_direct_io(cs);
@@ -383,17 +380,17 @@ copy_file(CopyState *cs)
 	IM_POINT("copy-synced");
 
 	/* a verification leaves out the blocks on the list */
-	if (copy_verifies(cs) || cs->mc->settings->terms.rehearse ||
+	if (copy_verifies(cs) || cs->settings->terms.rehearse ||
 		block_set_count(cs->todo) <= COPY_FAR_TOO_MANY)
 		copy_todo_through_buffers(cs, PG_INT64_MAX);
 	if (copy_verifies(cs))
 		copy_verify_all(cs);
-	if (cs->mc->settings->terms.rehearse)
+	if (cs->settings->terms.rehearse)
 	{
 		copy_catch_up(cs);
 		tell_rehearsal(cs);
 	}
-	cs->mc->item->wal_written = pgWalUsage.wal_bytes - wal_before;
+	cs->item->wal_written = pgWalUsage.wal_bytes - wal_before;
 }
 
 /* Return the largest file that is not copied yet, NULL if all are. */
@@ -429,17 +426,17 @@ copy_once(CopyState *cs)
 	copy_check_relations(cs, true);
 	while ((file = next_file(cs)) != NULL)
 	{
-		progress_part(file->mc->item);
+		progress_part(file->item);
 		copy_file(file);
 	}
 	/* that others were copied meanwhile says nothing of a file's writers */
 	foreach_file(f, cs)
 		if (cs->next != NULL)
 		f->outpaced_since = 0;
-	progress_part(cs->mc->item);
-	if (cs->mc->settings->terms.rehearse)
+	progress_part(cs->item);
+	if (cs->settings->terms.rehearse)
 	{
-		cs->mc->item->status = STATUS_REHEARSED;
+		cs->item->status = STATUS_REHEARSED;
 		return;
 	}
 	copy_wait_for_swap_time(cs);
@@ -449,7 +446,7 @@ copy_once(CopyState *cs)
 	 * worse
 	 */
 	foreach_file(f, cs)
-		if (f->direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !f->outpaced)
+		if (f->direct && im_data_open_flags() == 0 && cs->settings->prewarm && !f->outpaced)
 		copy_prepare_prewarm(f);
 
 	copy_swap(cs);
@@ -480,23 +477,6 @@ try_once(CopyState *cs)
 	return again == NULL ? NULL : again->message;
 }
 
-/* Make the state of a move, in a memory context of its own; forget_state() frees it. */
-static CopyState *
-new_state(MoveContext *mc)
-{
-	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
-											  ALLOCSET_DEFAULT_SIZES);
-	CopyState  *cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
-
-	cs->first = cs;
-	cs->cxt = cxt;
-	cs->mc = mc;
-	cs->relid = mc->item->relid;
-	cs->table = mc->item->heap_oid;
-	cs->is_table = !relkind_is_index(mc->item->relkind);
-	return cs;
-}
-
 /*
  * Move one relation by copying its file, with no transaction open; the outcome
  * is in mc->item.  After an ERROR, which has not moved it, the caller must call
@@ -522,7 +502,9 @@ move_by_copy(MoveContext *mc)
 
 	for (int start = 1;; start++)
 	{
-		CopyState  *cs = new_state(mc);
+		MemoryContext cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
+												  ALLOCSET_DEFAULT_SIZES);
+		CopyState  *cs = new_file(cxt, mc, item);
 		const char *why;
 
 		cs->began = start > 1;
@@ -534,7 +516,7 @@ move_by_copy(MoveContext *mc)
 		/* the row of a table shows the WAL of the move less that of its parts */
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
 		for (CopyState *f = cs->next; f != NULL; f = f->next)
-			item->wal_written -= f->mc->item->wal_written;
+			item->wal_written -= f->item->wal_written;
 		if (item->status != STATUS_MOVED)
 		{
 			foreach_file(f, cs)

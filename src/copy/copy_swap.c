@@ -11,23 +11,21 @@
  * and queue again, until lock_timeout is over.  Where others write little we stay
  * longer, because all that came later passes when we leave.
  *
- * The last blocks may take 10 ms.  If at the speed of the blocks so far they
- * would take longer, the lock is not asked for, or is given back, and the
- * attempt repeated after another round; each time twice as much is allowed, up
- * to index_mover.max_lock_time.  copy_is_hopeless() says when to give up.
+ * The last blocks may take 10 ms.  If they would take longer, at their speed so
+ * far, the lock is not asked for, or is given back, and the attempt repeated after
+ * another round; each time twice as much is allowed, up to index_mover.max_lock_time.
  *
  * Before the lock everything is done that could block under it (lock_catalogs())
- * or be slow: the pages of pg_class and of the ledger are read, the WAL has a
- * segment to go on with, copy_catch_up() has prepared the blocks.  There remain
- * two flushes of the WAL, one to make its end readable and one by the commit.
+ * or be slow (read_pages(), wal_ahead(), copy_catch_up()).  There remain two flushes
+ * of the WAL, one to make its end readable and one by the commit.
  *
  * Locks: those of copy_locks.c are kept.  Ours are held to the end of the
  * transaction: RowExclusiveLock on catalogs and the ledger first, then
  * AccessExclusiveLock on the relations, in core's order: table, TOAST table, index.
  *
  * Tricky: an attempt in vain must not end in an abort, which would release the
- * session locks.  lock_time is the longest of all attempts, from the grant of the
- * first lock to the commit callback, which comes just before the locks are released.
+ * session locks.  lock_time is the longest of all attempts, to the commit callback,
+ * which comes just before the locks are released.
  *
  *-------------------------------------------------------------------------
  */
@@ -76,15 +74,13 @@
 /* Rest after a look that found short transactions, and after the others */
 #define FIRST_LOOKS_MS		20
 #define LOOK_AGAIN_MS		150
-
 /* After so many looks that found one short transaction or another, queue */
 #define LOOKS_BEFORE_QUEUE	5
 
-/* Rest after each attempt in the queue: longer by so much each time, ... */
+/* Rest after each attempt in the queue: longer by so much each time, up to a bound */
 #define REST_AFTER_MS		100
-/* ... up to this, */
 #define LONGEST_REST_MS		2000
-/* and after lock_wait this; the WAL is read between rests of at most */
+/* After lock_wait; the WAL is read between rests of at most */
 #define LONG_REST_MS		20000
 #define MOST_AT_ONCE_MS		150
 
@@ -149,49 +145,44 @@ read_by_index(Relation pg_class, Oid index, ScanKey key, int nkeys)
 	systable_endscan(scan);
 }
 
-/* Read the pages of a relation's row, of its future index entries, and of the ledger's row. */
+/* Read the pages of the relations' rows, of their future index entries, and of the ledger. */
 static void
-read_pages(const CopyState *cs)
+read_pages(void *arg)
 {
 	Relation	pg_class = table_open(RelationRelationId, NoLock);
-	Relation	rel = relation_open(cs->relid, NoLock);
 	ScanKeyData key[2];
 
-	ScanKeyInit(&key[0], Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(cs->relid));
-	read_by_index(pg_class, ClassOidIndexId, key, 1);
-
-	ScanKeyInit(&key[0], Anum_pg_class_relname, BTEqualStrategyNumber, F_NAMEEQ,
-				NameGetDatum(&rel->rd_rel->relname));
-	ScanKeyInit(&key[1], Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(rel->rd_rel->relnamespace));
-	read_by_index(pg_class, ClassNameNspIndexId, key, 2);
-
-	ScanKeyInit(&key[0], Anum_pg_class_reltablespace, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(cs->to.spcOid == MyDatabaseTableSpace ?
-								 InvalidOid : cs->to.spcOid));
-	ScanKeyInit(&key[1], Anum_pg_class_relfilenode, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(cs->to.relNumber));
-	read_by_index(pg_class, ClassTblspcRelfilenodeIndexId, key, 2);
-
-	relation_close(rel, NoLock);
-	table_close(pg_class, NoLock);
-	(void) ledger_exists(cs->new_file.id);
-}
-
-/* The same of all files. */
-static void
-read_all_pages(void *arg)
-{
 	foreach_file(f, (CopyState *) arg)
-		read_pages(f);
+	{
+		Relation	rel = relation_open(f->relid, NoLock);
+
+		ScanKeyInit(&key[0], Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(f->relid));
+		read_by_index(pg_class, ClassOidIndexId, key, 1);
+
+		ScanKeyInit(&key[0], Anum_pg_class_relname, BTEqualStrategyNumber, F_NAMEEQ,
+					NameGetDatum(&rel->rd_rel->relname));
+		ScanKeyInit(&key[1], Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(rel->rd_rel->relnamespace));
+		read_by_index(pg_class, ClassNameNspIndexId, key, 2);
+
+		ScanKeyInit(&key[0], Anum_pg_class_reltablespace, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(tablespace_in_catalog(f->to.spcOid)));
+		ScanKeyInit(&key[1], Anum_pg_class_relfilenode, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(f->to.relNumber));
+		read_by_index(pg_class, ClassTblspcRelfilenodeIndexId, key, 2);
+
+		relation_close(rel, NoLock);
+		(void) ledger_exists(f->new_file.id);
+	}
+	table_close(pg_class, NoLock);
 }
 
 /* Queue for lock_timeout in all, in turns, between which the WAL is read. */
 static bool
 queue_for_lock(CopyState *cs)
 {
-	int			left = cs->mc->settings->lock_timeout;
+	int			left = cs->settings->lock_timeout;
 	int			turn = QUEUE_TURN_MS;
 
 	for (;;)
@@ -222,7 +213,7 @@ lock_files(CopyState *cs, bool queue)
 		if (!(queue && measuring == NULL ? queue_for_lock(f) :
 			  ConditionalLockRelationOid(f->relid, AccessExclusiveLock)))
 			return false;
-		measuring = cs->mc->item;
+		measuring = cs->item;
 		IM_POINT("swap-file-locked");
 	}
 	return true;
@@ -245,9 +236,9 @@ row_position(const CopyState *cs)
 }
 
 /*
- * Return whether no other transaction is changing a row that we will change.
- * GRANT does so without a lock on the table, and keeps the row to the end of its
- * transaction; sessions that wait for our lock would wait for that, too.
+ * Return whether no other transaction is changing a row that we will change, as
+ * GRANT does without a lock on the table: sessions that wait for our lock would wait
+ * for its end, too.
  */
 static bool
 rows_are_free(CopyState *cs)
@@ -349,9 +340,8 @@ give_back(CopyState *cs, AttemptOutcome outcome)
 	}
 
 	/*
-	 * Nothing has to be durable, so the locks need not be held for a flush.
-	 * But flush afterwards: a standby may know of them already, and holds
-	 * them until it gets this record.
+	 * The locks need not be held for a flush.  But flush afterwards: a
+	 * standby may hold them until it gets this record.
 	 */
 	set_commit("off");
 	CommitTransactionCommand();
@@ -374,7 +364,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 {
 	AttemptOutcome outcome;
 	MovePhase	phase;
-	int			timeout_ms = cs->mc->settings->lock_timeout;
+	int			timeout_ms = cs->settings->lock_timeout;
 	char		timeout[32];
 
 	Assert(!IsTransactionState() && measuring == NULL && cs->first->locked);
@@ -384,7 +374,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",
-						NameStr(cs->mc->item->relname)),
+						NameStr(cs->item->relname)),
 				 errdetail("This server cannot recover from a crash after the file of such an index was removed."),
 				 errhint("Switch it on, and CHECKPOINT, before the move.")));
 	commit_locally();
@@ -395,7 +385,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 
 	/* first the locks and pages for which we could wait under the lock */
 	if (!lock_catalogs(cs->ledger, timeout_ms) ||
-		!try_unhindered(read_all_pages, cs))
+		!try_unhindered(read_pages, cs))
 		return give_back(cs, LOCK_NOT_GRANTED);
 	InvalidateCatalogSnapshot();
 
@@ -442,14 +432,15 @@ static VirtualTransactionId *
 swap_holders(CopyState *cs, int *count)
 {
 	VirtualTransactionId *result = NULL;
-	VirtualTransactionId *found = NULL;
 
 	Assert(!IsTransactionState());
 	*count = 0;
 	StartTransactionCommand();
 	if (lock_relation_within(RelationRelationId, AccessShareLock, false,
-							 cs->mc->settings->lock_timeout, NULL))
+							 cs->settings->lock_timeout, NULL))
 	{
+		/* it stays in this context when it grows */
+		result = MemoryContextAlloc(cs->cxt, sizeof(VirtualTransactionId));
 		foreach_file(f, cs)
 		{
 			VirtualTransactionId changer;
@@ -457,22 +448,19 @@ swap_holders(CopyState *cs, int *count)
 			VirtualTransactionId *holders = relation_lock_holders(f->relid, AccessExclusiveLock,
 																  &nholders);
 
-			found = virtual_transactions_add(found, count, holders, nholders);
+			result = virtual_transactions_add(result, count, holders, nholders);
 			if (relation_row_changer(f->relid, &changer))
-				found = virtual_transactions_add(found, count, &changer, 1);
+				result = virtual_transactions_add(result, count, &changer, 1);
 		}
-		result = MemoryContextAlloc(cs->cxt, sizeof(VirtualTransactionId) * (*count + 1));
-		memcpy(result, found, sizeof(VirtualTransactionId) * *count);
 	}
 	CommitTransactionCommand();
 	return result;
 }
 
 /*
- * Return whether one of these transactions, which hold the table, holds none of
- * its indexes, as pg_dump, COPY and LOCK TABLE: a query's planner locks the
- * indexes.  The other processes of a parallel pg_dump would fail if we queued.
- * Of a table without indexes nothing is known.
+ * Return whether one of these transactions, which hold the table, holds none of its
+ * indexes, as pg_dump, COPY and LOCK TABLE: a query's planner locks them.  The other
+ * processes of a parallel pg_dump would fail if we queued.
  */
 static bool
 reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int count)
@@ -481,7 +469,7 @@ reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int co
 	int			nusers = 0;
 	List	   *indexes;
 	ListCell   *lc;
-	bool		result = false;
+	int			n;
 
 	if (!cs->is_table)
 		return false;
@@ -495,15 +483,11 @@ reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int co
 
 		users = virtual_transactions_add(users, &nusers, holders, nholders);
 	}
-	for (int i = 0; i < count && indexes != NIL; i++)
-	{
-		int			n = nusers;
-
-		users = virtual_transactions_add(users, &n, &vxids[i], 1);
-		result = result || n > nusers;
-	}
+	n = nusers;
+	if (indexes != NIL)
+		(void) virtual_transactions_add(users, &n, vxids, count);
 	CommitTransactionCommand();
-	return result;
+	return n > nusers;
 }
 
 /* Return whether the writers of one of the files are about as fast as we are. */
@@ -520,7 +504,7 @@ is_outpaced(CopyState *cs)
 static AttemptOutcome
 try_swap(CopyState *cs, bool queue, int64 *most_us)
 {
-	int64		longest_us = cs->mc->settings->max_lock_time * INT64CONST(1000);
+	int64		longest_us = cs->settings->max_lock_time * INT64CONST(1000);
 	AttemptOutcome outcome = TOO_MUCH_LEFT;
 	CopyState  *hopeless = NULL;
 	int64		most_left = -1;
@@ -534,7 +518,7 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 	IM_POINT("swap-ready");
 	if (copy_last_us(cs) <= *most_us)
 	{
-		cs->mc->item->lock_attempts++;
+		cs->item->lock_attempts++;
 		outcome = attempt(cs, queue, *most_us);
 	}
 	if (outcome != TOO_MUCH_LEFT)
@@ -556,18 +540,6 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 		copy_cannot_keep_up(hopeless, most_left);
 	*most_us = Min(*most_us * 2, longest_us);
 	return TOO_MUCH_LEFT;
-}
-
-/* Rest between two attempts, and read the WAL. */
-static void
-rest_and_stay_near(CopyState *cs, int ms)
-{
-	for (; ms > MOST_AT_ONCE_MS; ms -= MOST_AT_ONCE_MS)
-	{
-		throttle_rest(MOST_AT_ONCE_MS);
-		copy_stay_near(cs);
-	}
-	throttle_rest(ms);
 }
 
 /* Prepare the ledger's rows of the old files, so as not to do it under the lock. */
@@ -637,33 +609,42 @@ find_long_holders(CopyState *cs, Attempts * attempts)
 	return wait->nvxids > 0;
 }
 
-/* Make an attempt, if there is a chance.  Sets *rest_ms, the time for others after it. */
-static AttemptOutcome
-try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
+/* Make an attempt, if there is a chance, and rest after it for others; true: all has moved. */
+static bool
+try_if_free(CopyState *cs, Attempts * attempts)
 {
 	int			nholders = attempts->nholders;
+	int			rest_ms = FIRST_LOOKS_MS;
 	bool		queue = nholders > 0 &&
 		(attempts->looks >= IM_LIMIT("looks", LOOKS_BEFORE_QUEUE) || is_outpaced(cs)) &&
 		!reads_whole_table(cs, attempts->holders, nholders);
 	bool		tried = queue || (nholders == 0 && attempts->holders != NULL);
-	AttemptOutcome outcome;
+	AttemptOutcome outcome = tried ? try_swap(cs, queue, &attempts->most_us) : LOCK_NOT_GRANTED;
 
+	if (outcome == SWAPPED)
+		return true;
 	attempts->looks = queue ? 0 : attempts->looks + 1;
-	outcome = tried ? try_swap(cs, queue, &attempts->most_us) : LOCK_NOT_GRANTED;
 	if (outcome == LOCK_NOT_GRANTED)
 	{
 		if (tried)
 			copy_is_not_outpaced(cs);	/* but others were in the way */
 		if (queue)
-			*rest_ms = Min(REST_AFTER_MS * ++attempts->queued, LONGEST_REST_MS);
+			rest_ms = Min(REST_AFTER_MS * ++attempts->queued, LONGEST_REST_MS);
 		else if (attempts->looks > LOOKS_BEFORE_QUEUE)
-			*rest_ms = LOOK_AGAIN_MS;
+			rest_ms = LOOK_AGAIN_MS;
 	}
 	/* this may go on without end, so others must hardly notice */
 	if ((queue || outcome == TOO_MUCH_LEFT) && wait_is_over(&attempts->wait) &&
-		cs->mc->settings->on_blocker == ON_BLOCKER_WAIT)
-		*rest_ms = LONG_REST_MS;
-	return outcome;
+		cs->settings->on_blocker == ON_BLOCKER_WAIT)
+		rest_ms = LONG_REST_MS;
+
+	for (; rest_ms > MOST_AT_ONCE_MS; rest_ms -= MOST_AT_ONCE_MS)
+	{
+		throttle_rest(MOST_AT_ONCE_MS);
+		copy_stay_near(cs);
+	}
+	throttle_rest(rest_ms);
+	return false;
 }
 
 /* Look at the holders, and make attempts when there is a chance, until one succeeds. */
@@ -677,11 +658,10 @@ make_attempts(CopyState *cs)
 	wait_begin(wait, NULL, &limits);
 	wait->relid = cs->relid;
 	/* a session that waits for us is given way to, or must not be waited for */
-	wait->ignore_deadlocks = cs->mc->settings->give_way;
+	wait->ignore_deadlocks = cs->settings->give_way;
 	for (;;)
 	{
 		bool		ready = follow_changes(cs, &attempts);
-		int			rest_ms = FIRST_LOOKS_MS;
 
 		if (find_long_holders(cs, &attempts))
 		{
@@ -690,18 +670,14 @@ make_attempts(CopyState *cs)
 			if (wait_look(wait))
 				copy_lock_wait_is_over(cs, wait->vxids, wait->nvxids);
 			throttle_rest(LOOK_AGAIN_MS);
-			continue;
 		}
 		/* there are no long holders, so catch up first */
-		if (!ready)
+		else if (!ready)
 			continue;
-
-		if (try_if_free(cs, &attempts, &rest_ms) == SWAPPED)
+		else if (try_if_free(cs, &attempts))
 			return;
-		rest_and_stay_near(cs, rest_ms);
-
 		/* attempts in vain with no long holders: there is much traffic */
-		if (wait_is_over(wait))
+		else if (wait_is_over(wait))
 			copy_lock_wait_is_over(cs, attempts.holders,
 								   virtual_transaction_pids(attempts.holders, attempts.nholders,
 															wait->pids, WAIT_MAX_PIDS) > 0 ?
@@ -719,7 +695,7 @@ void
 copy_swap(CopyState *cs)
 {
 	static bool registered = false;
-	MoveItem   *item = cs->mc->item;
+	MoveItem   *item = cs->item;
 
 	Assert(!IsTransactionState() && cs->first == cs && cs->locked);
 	if (!registered)

@@ -11,19 +11,17 @@
  * is only that which may change without WAL: hint bits, dead line pointers, unused
  * space.  A table is compared more strictly than by core's heap_mask().
  *
- * SP-GiST has one more difference that is no damage.  It prepares an empty
- * page in a buffer, new or used before, and leaves it for a later insertion,
- * without WAL (its redo initializes the page) and without writing it.  So the
- * copy, or the original after the buffer was evicted, can have the older
- * contents: zeros, or a page without tuples and with other flags.  Nothing
- * refers to such a page.
+ * SP-GiST has one more difference that is no damage.  It prepares an empty page,
+ * new or used before, for a later insertion, without WAL (its redo initializes the
+ * page) and without writing it.  So the copy, or the original after the buffer was
+ * evicted, can have the older contents: zeros, or a page without tuples and with
+ * other flags.  Nothing refers to such a page.
  *
  * Assumption: a block that differs is damaged, unless the WAL has a change of
- * it since it was copied.  Block 0 is the exception, see src/README.  For
- * access methods that we do not know, there is no mask for hint bits.  A
- * difference in them is an error all the same: only the user says that the
- * changes are in the WAL, and to copy such a block again would hide that this
- * is not true.
+ * it since it was copied.  Block 0 is the exception, see src/README.  Of access
+ * methods that we do not know we cannot mask hint bits.  A difference in them is an
+ * error all the same: only the user says that the changes are in the WAL, and to
+ * copy such a block again would hide that this is not true.
  *
  * Tricky: changes that come during the comparison must stay in the set of
  * changes until they are checked here.
@@ -155,7 +153,7 @@ report_difference(CopyState *cs, BlockNumber block)
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("the copy of %s \"%s\" differs from the original in block %u",
-					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname), block),
+					relation_noun(cs->item->relkind), NameStr(cs->item->relname), block),
 			 cs->opted_in ?
 			 errdetail("Nothing was moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.") :
 			 errdetail("Nothing was moved.")));
@@ -216,9 +214,7 @@ copy_verify_all(CopyState *cs)
 	/* nothing was taken from the set of changes since the start */
 	copy_drain(cs);
 	changed = wal_changes_take(cs->changes);
-	for (BlockNumber block = block_set_next(suspects, 0);
-		 block != InvalidBlockNumber;
-		 block = block_set_next(suspects, block + 1))
+	foreach_block(block, suspects)
 	{
 		/* block 0 can change without WAL; it is copied under the lock */
 		if (block != 0 && !block_set_has(changed, block))
@@ -247,9 +243,7 @@ copy_verify_rest(CopyState *cs)
 	BlockNumber block;
 
 	Assert(!IsTransactionState() && cs->verifying);
-	StartTransactionCommand();
 	add_new_blocks(cs, Min(cs->copied, file_blocks(&cs->to, MAIN_FORKNUM)));
-	CommitTransactionCommand();
 	block = block_set_next(cs->unverified, 0);
 
 	/* if they are many, they need not stay in shared buffers */
@@ -278,9 +272,7 @@ copy_verify_locked(CopyState *cs, BlockNumber nblocks)
 {
 	Assert(CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
 	add_new_blocks(cs, nblocks);
-	for (BlockNumber block = block_set_next(cs->unverified, 0);
-		 block != InvalidBlockNumber;
-		 block = block_set_next(cs->unverified, block + 1))
+	foreach_block(block, cs->unverified)
 	{
 		if (!is_same_block(cs, block, NULL))
 			report_difference(cs, block);
