@@ -4,9 +4,8 @@
  *	  Method copy: how long the last blocks take under the lock, how long the
  *	  move will take, and whether a round gets anywhere.
  *
- * The time left of a move includes all parts to come: blocks not copied yet,
- * blocks to be copied again, verifying, prewarming, and removing the old file.
- * Parts that have not begun are estimated from those that have:
+ * The time left of a move includes all parts to come.  Those that have not begun are
+ * estimated from those that have:
  *
  *	- writing, at the published rate, which includes rests (max_rate, standbys
  *	  that are behind);

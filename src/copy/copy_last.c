@@ -47,10 +47,6 @@
 /* If more changed blocks than these are left, copy directly once more */
 #define TOO_MANY_FOR_BUFFERS	IM_LIMIT("again", COPY_FAR_TOO_MANY)
 
-/* For the tests, see test_points.c */
-#define WITHOUT_BLOCK_0		IM_MUTATION("block-0")
-#define VERIFY_ALL			IM_MUTATION("verify-all")
-
 static void
 copy_through_buffer(CopyState *cs, BlockNumber block)
 {
@@ -238,7 +234,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	nblocks = copy_take_tail(cs);
 	if (nblocks > 0)
 		block_set_add(cs->todo, 0);
-	if (WITHOUT_BLOCK_0)
+	if (IM_MUTATION("block-0"))
 		block_set_remove(cs->todo, 0);
 	left = block_set_count(cs->todo);
 	if (copy_blocks_us(cs, left) > *most_us)
@@ -268,7 +264,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	*most_us -= copy_blocks_us(cs, ncopied);
 
 	IM_FILL_TAIL(&cs->to, nblocks);
-	if (VERIFY_ALL)
+	if (IM_MUTATION("verify-all"))
 	{
 		cs->verifying = true;
 		cs->verified = 0;

@@ -5,11 +5,10 @@
  *	  the WAL meanwhile.
  *
  * Locks, for the session: AccessShareLock on the table, then
- * ShareUpdateExclusiveLock on the index, if one moves.  A table needs the first
- * alone.  Its TOAST table and the index of that are locked in the same way, in
- * core's order, since REINDEX and VACUUM FULL can be told to work on them alone.
- * If DDL waits behind us we release all locks, queue behind it, and check whether
- * the files are still the same.
+ * ShareUpdateExclusiveLock on the index, if one moves.  TOAST is locked in the same
+ * way, since REINDEX and VACUUM FULL can be told to work on it alone.  If DDL waits
+ * behind us we release all locks, queue behind it, and check whether the files are
+ * still the same.
  *
  * Assumption: whatever gives one of these relations another file, or drops it,
  * or gives the table another TOAST table, conflicts with one of these locks.
@@ -35,10 +34,6 @@
 
 /* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
-
-/* For the tests, see test_points.c */
-#define WITHOUT_TAIL		IM_MUTATION("tail")
-#define FORGOTTEN_CHANGES	IM_LIMIT("catch-up", 0)
 
 /* Obey a cancel, and the death of the postmaster.  Every loop calls this. */
 void
@@ -66,8 +61,8 @@ copy_start_again(const char *why)
 
 /*
  * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once in a
- * copy.  Name the holders of the lock; without them, too much was to be done under
- * the lock, or a catalog was locked.  In a transaction or not.
+ * move.  Without holders, too much was to be done under the lock, or a catalog was
+ * locked.  In a transaction or not.
  */
 void
 copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders)
@@ -102,14 +97,6 @@ copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int n
 			 errhint("Make the move at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
 	if (own_transaction)
 		CommitTransactionCommand();
-}
-
-/* Read the WAL in time, if it is followed. */
-static bool
-keep_up_without_locks(void *arg)
-{
-	copy_keep_up((CopyState *) arg);
-	return true;
 }
 
 /* Return the lock of the long phase on a relation that moves. */
@@ -155,9 +142,8 @@ lock_all(CopyState *cs, Wait *wait)
 }
 
 /*
- * Get the locks of the long phase, however long others hold theirs; after
- * lock_wait do as on_blocker says.  Reads and writes do not wait behind these
- * locks.  Keeps up with the WAL, if that is followed already.
+ * Get the locks of the long phase, behind which reads and writes do not wait; after
+ * lock_wait do as on_blocker says.  Keeps up with the WAL.
  */
 void
 copy_wait_for_locks(CopyState *cs)
@@ -173,7 +159,7 @@ copy_wait_for_locks(CopyState *cs)
 	wait.ignore_deadlocks = true;
 	for (;;)
 	{
-		(void) pacing_rest(NULL, 0, NULL, keep_up_without_locks, cs);
+		(void) pacing_rest(NULL, 0, NULL, copy_let_others_pass, cs);
 
 		StartTransactionCommand();
 		if (lock_all(cs, &wait))
@@ -281,14 +267,13 @@ copy_check_relations(CopyState *cs, bool first)
 	cs->first->began = true;
 }
 
-/* Return whether DDL waits behind our locks and may pass. */
+/* Return whether DDL waits behind our locks, if held, and may pass. */
 bool
 copy_is_in_the_way(CopyState *cs)
 {
 	int			pid;
 
-	Assert(cs->first->locked);
-	if (!cs->settings->give_way)
+	if (!cs->first->locked || !cs->settings->give_way)
 		return false;
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
 		if (relation_lock_waiters(f->relid, long_lock(f), &pid, 1) > 0)
@@ -324,7 +309,7 @@ may_rest(void *arg)
 	CopyState  *cs = (CopyState *) arg;
 
 	copy_check_interrupts();
-	return !(cs->first->locked && copy_is_in_the_way(cs));
+	return !copy_is_in_the_way(cs);
 }
 
 /* After the swap, rest while the job is paused, unless a session waits for our locks. */
@@ -420,8 +405,8 @@ copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked)
 /*
  * Read the WAL if it could soon be recycled unread.  If paced, and not in a
  * hurry, yield the processor then, as at each piece of a copy: a process that
- * was woken on our processor, its flush being done, else waits until our time
- * slice of some milliseconds is over, even where another processor is idle.
+ * was woken on it, its flush being done, else waits for the end of our time slice,
+ * even where another processor is idle.
  */
 void
 copy_keep_up(CopyState *cs)
@@ -442,7 +427,7 @@ copy_take_tail(CopyState *cs)
 {
 	BlockNumber nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 
-	if (WITHOUT_TAIL)
+	if (IM_MUTATION("tail"))
 		return nblocks;
 	for (; cs->copied < nblocks; cs->copied++)
 		block_set_add(cs->todo, cs->copied);
@@ -456,7 +441,7 @@ copy_take_changes(CopyState *cs)
 	BlockSet   *set = wal_changes_take(cs->changes);
 
 	cs->taken_at = wal_changes_position(cs->changes);
-	for (int64 n = FORGOTTEN_CHANGES; n != 0 && block_set_count(set) > 0; n--)
+	for (int64 n = IM_LIMIT("catch-up", 0); n != 0 && block_set_count(set) > 0; n--)
 		block_set_remove(set, block_set_next(set, n > 0 ? 1 : 0));
 	cs->changed_blocks += block_set_count(set);
 	block_set_add_all(cs->todo, set);

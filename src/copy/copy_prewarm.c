@@ -4,10 +4,10 @@
  *	  Method copy: loading the blocks that were cached into the new file's
  *	  buffers (index_mover.prewarm).
  *
- * The old file's buffers tell which blocks are in use.  After the swap these
- * blocks are loaded from the new file.  A copy past the operating system's cache
- * has left none of them there, so before the swap they are read into that: else
- * clients and we would read the same blocks from the disk at the same time.
+ * The old file's buffers tell which blocks are in use.  After the swap these are
+ * loaded from the new file.  A copy past the operating system's cache has left none
+ * there, so before the swap they are read into that: else clients and we would read
+ * them from the disk at the same time.
  *
  * The buffers' tags are read as autoprewarm and pg_buffercache do: one header
  * lock at a time, so the result is not exact.
@@ -76,9 +76,8 @@ copy_estimate_cached(const RelFileLocator *locator)
 }
 
 /*
- * Read a megabyte of a set's blocks, from block "from" on, in a transaction of its
- * own: into shared buffers or, if "page" is given, one after the other into that,
- * so that only the operating system's cache has them then.  *distance is how far
+ * Read a megabyte of a set's blocks, from block "from" on: into shared buffers or, if
+ * "page" is given, into that, for the operating system's cache.  *distance is how far
  * to prefetch, -1 the first time.  Returns where to continue, or InvalidBlockNumber.
  */
 static BlockNumber
@@ -164,11 +163,10 @@ copy_prepare_prewarm(CopyState *cs)
 void
 copy_prewarm(CopyState *cs)
 {
-	BlockSet   *cached;
+	BlockSet   *cached = cached_blocks(cs);
 	BlockNumber block = 0;
 	int			distance = -1;
 
-	cached = cached_blocks(cs);
 	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
 
 	StartTransactionCommand();

@@ -173,7 +173,7 @@ extern void copy_rest_after_swap(CopyState *cs);
 extern void copy_prepare_prewarm(CopyState *cs);
 extern void copy_prewarm(CopyState *cs);
 extern double copy_estimate_cached(const RelFileLocator *locator);
-extern void visibility_map_create(const CopyState *cs);
+extern void copy_create_fork(const CopyState *cs, ForkNumber fork);
 extern void visibility_map_copy(CopyState *cs);
 #ifdef IM_HAS_WAL_SUMMARIES
 extern void copy_resume(CopyState *cs);

@@ -5,9 +5,8 @@
  *
  * A large copy records in its row of the ledger how many blocks of the new file are
  * durable, and from which position in the WAL on a change of these may be missing
- * in it.  After an end in mid-copy the file stays, and the next copy of the relation
- * into that tablespace takes over the blocks that no WAL summary names since that
- * position, nor the WAL behind the summaries.  All others are copied.
+ * in it.  The next copy of the relation into that tablespace takes over the blocks
+ * that no WAL summary names since then, nor the WAL behind the summaries.
  *
  * Why this is right, also on a standby that was promoted, is in src/README, "A copy
  * that goes on".  Whatever is not certain begins the copy again.
@@ -47,12 +46,6 @@
 /* While the WAL behind the summaries is read, a checkpoint may remove some of it */
 #define MOST_TRIES			5
 
-/* For the tests, see test_points.c */
-#define IGNORE_SUMMARIES	IM_MUTATION("resume-summaries")
-#define IGNORE_LIMIT		IM_MUTATION("resume-limit")
-#define RECORD_LATE			IM_MUTATION("resume-late")
-#define KEEP_BUFFERS		IM_MUTATION("resume-buffers")
-
 /* The range that read_summaries() reads: some WAL of one timeline. */
 typedef struct SummarizedWal
 {
@@ -82,13 +75,13 @@ read_summary(SummarizedWal * wal, WalSummaryFile *file)
 		unsigned	nblocks;
 
 		/* it was truncated, or all of the database's files there are others */
-		if ((is_ours && !IGNORE_LIMIT) ||
+		if ((is_ours && !IM_MUTATION("resume-limit")) ||
 			(locator.relNumber == 0 && locator.dbOid == cs->from.dbOid &&
 			 (locator.spcOid == cs->from.spcOid || locator.spcOid == cs->to.spcOid)))
 			cs->copied = Min(cs->copied, limit);
 		while ((nblocks = BlockRefTableReaderGetBlocks(reader, blocks, lengthof(blocks))) > 0)
 		{
-			for (unsigned i = 0; i < nblocks && is_ours && !IGNORE_SUMMARIES; i++)
+			for (unsigned i = 0; i < nblocks && is_ours && !IM_MUTATION("resume-summaries"); i++)
 				block_set_add(cs->todo, blocks[i]);
 		}
 		CHECK_FOR_INTERRUPTS();
@@ -115,8 +108,8 @@ read_summaries(void *arg)
 
 /*
  * Wait until WAL is summarized up to the last checkpoint, on this timeline, and let
- * others pass meanwhile.  Sets *upto to where the summaries end, which is where a
- * record starts.  Returns NULL, or why that is in vain.
+ * others pass meanwhile.  Sets *upto to where the summaries end, and a record starts.
+ * Returns NULL, or why that is in vain.
  */
 static const char *
 wait_for_summaries(CopyState *cs, TimeLineID timeline, XLogRecPtr *upto)
@@ -149,8 +142,7 @@ wait_for_summaries(CopyState *cs, TimeLineID timeline, XLogRecPtr *upto)
 
 /*
  * Put onto the list what the summaries name from the recorded position to where
- * they end on this timeline, *upto, following the history of timelines.  Returns
- * NULL, or why they do not tell all.
+ * they end on this timeline, *upto.  Returns NULL, or why they do not tell all.
  */
 static const char *
 find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
@@ -200,8 +192,8 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 
 /*
  * Find out what of the file of a row may be trusted: set cs->copied to its length,
- * cs->todo to the blocks of it that may have changed, and cs->changes to follow
- * what comes.  Returns NULL, or why nothing may be.
+ * cs->todo to the blocks of it that may have changed, and cs->changes.  Returns NULL,
+ * or why nothing may be.
  */
 static const char *
 find_trusted(CopyState *cs, const LedgerEntry *entry)
@@ -268,9 +260,8 @@ while_removing(void)
 }
 
 /*
- * Go on from the file that an earlier copy has left, if there is one and what is in
- * it can be trusted: set cs->resumed.  If it cannot, that file is removed, with a
- * NOTICE.  No transaction is open.
+ * Go on from the file that an earlier copy has left, if there is one and it can be
+ * trusted: set cs->resumed.  If it cannot, it is removed, with a NOTICE.
  */
 void
 copy_resume(CopyState *cs)
@@ -335,10 +326,7 @@ copy_resume(CopyState *cs)
 			 size_text(block_set_count(cs->todo) * BLCKSZ));
 }
 
-/*
- * Prepare for records of how far this copy is; and, if it goes on from an earlier
- * one's file, the file.  No transaction is open.
- */
+/* Prepare for records of how far this copy is, and the file of an earlier one. */
 void
 copy_resume_begin(CopyState *cs)
 {
@@ -351,7 +339,7 @@ copy_resume_begin(CopyState *cs)
 		cs->changes_from = cs->new_file.changes_from;
 		cs->timeline = cs->new_file.timeline;
 		/* recovery has used buffers */
-		if (!KEEP_BUFFERS)
+		if (!IM_MUTATION("resume-buffers"))
 			file_copy_unsync(cs->copy);
 		if (file_blocks(&cs->to, MAIN_FORKNUM) > cs->copied)
 			leftover_file_shorten(&cs->to, cs->copied, settings->pacing);
@@ -379,9 +367,8 @@ update_row(void *entry)
 }
 
 /*
- * If it is time, record how far the copy is.  synced: all of the new file is
- * durable, so do it at once.  Where the row cannot be written, as on a full disk,
- * that is a WARNING, and the last record stands.  No transaction is open.
+ * If it is time, or all of the new file is durable, record how far the copy is.  Where
+ * the row cannot be written, that is a WARNING, and the last record stands.
  */
 void
 copy_resume_record(CopyState *cs, bool synced)
@@ -395,7 +382,7 @@ copy_resume_record(CopyState *cs, bool synced)
 	entry.from_tablespace = cs->from.spcOid;
 	entry.from_relfilenumber = cs->from.relNumber;
 	entry.copied_blocks = cs->copied;
-	entry.changes_from = RECORD_LATE ? GetXLogInsertRecPtr() : cs->changes_from;
+	entry.changes_from = IM_MUTATION("resume-late") ? GetXLogInsertRecPtr() : cs->changes_from;
 	entry.timeline = cs->timeline;
 	entry.keep_until = GetCurrentTimestamp() +
 		(int64) cs->settings->resumable_for * 60 * USECS_PER_SEC;

@@ -340,6 +340,16 @@ copy_rounds_again(CopyState *cs)
 	progress_phase(phase);
 }
 
+/* Create a fork of the new file, which may be there already, if the copy goes on. */
+void
+copy_create_fork(const CopyState *cs, ForkNumber fork)
+{
+	StartTransactionCommand();
+	smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), fork, true);
+	log_smgrcreate(&cs->to, fork);
+	CommitTransactionCommand();
+}
+
 /*
  * Copy the free space map, if any.  It may change meanwhile, since its users check
  * the page that it names, which is in the new file, at least as long as the old is now.
@@ -347,18 +357,10 @@ copy_rounds_again(CopyState *cs)
 void
 copy_free_space_map(CopyState *cs)
 {
-	BlockNumber nblocks;
+	BlockNumber nblocks = file_blocks(&cs->from, FSM_FORKNUM);
 
-	StartTransactionCommand();
-	nblocks = file_blocks(&cs->from, FSM_FORKNUM);
 	if (nblocks > 0)
-	{
-		/* it is there already if the copy goes on */
-		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), FSM_FORKNUM, true);
-		log_smgrcreate(&cs->to, FSM_FORKNUM);
-	}
-	CommitTransactionCommand();
-
+		copy_create_fork(cs, FSM_FORKNUM);
 	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
 	{
 		copy_chunk(cs, FSM_FORKNUM, block, Min(FILE_COPY_CHUNK, nblocks - block));

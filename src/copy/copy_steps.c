@@ -344,15 +344,12 @@ copy_file(CopyState *cs)
 	cs->recopied_before = cs->item->blocks_recopied;
 	if (cs->settings->prewarm)
 		cs->eta.cached = copy_estimate_cached(&cs->from);
-	StartTransactionCommand();
 	cs->direct = wants_direct_io(cs);
-	CommitTransactionCommand();
 	cs->todo = block_set_create(cs->cxt);
 	copy_resume(cs);
 	if (!cs->resumed)
 		make_file(cs);
 
-	StartTransactionCommand();
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	if (!cs->resumed)
 		cs->changes = wal_changes_begin(&cs->from, InvalidXLogRecPtr, cs->direct,
@@ -364,14 +361,13 @@ copy_file(CopyState *cs)
 								cs->direct);
 	cs->unverified = block_set_create(cs->cxt);
 	MemoryContextSwitchTo(oldcontext);
-	CommitTransactionCommand();
 	copy_resume_begin(cs);
 
 	progress_phase(PHASE_COPYING);
 	copy_rounds(cs, true);
 	copy_free_space_map(cs);
 	if (cs->is_table)
-		visibility_map_create(cs);
+		copy_create_fork(cs, VISIBILITYMAP_FORKNUM);
 	IM_POINT("copy-before-sync");
 	StartTransactionCommand();
 	file_copy_sync(cs->copy);
@@ -400,7 +396,6 @@ next_file(CopyState *cs)
 	CopyState  *result = NULL;
 	BlockNumber most = 0;
 
-	StartTransactionCommand();
 	foreach_file(f, cs)
 	{
 		BlockNumber nblocks = f->copy == NULL ? file_blocks(&f->from, MAIN_FORKNUM) : 0;
@@ -411,7 +406,6 @@ next_file(CopyState *cs)
 			most = nblocks;
 		}
 	}
-	CommitTransactionCommand();
 	return result;
 }
 
@@ -453,30 +447,6 @@ copy_once(CopyState *cs)
 	after_swap(cs);
 }
 
-/* The same; return NULL or, with no transaction open, why to do it again. */
-static const char *
-try_once(CopyState *cs)
-{
-	MemoryContext oldcontext = CurrentMemoryContext;
-	ErrorData  *volatile again = NULL;
-
-	PG_TRY();
-	{
-		copy_once(cs);
-	}
-	PG_CATCH();
-	{
-		if (geterrcode() != ERRCODE_START_AGAIN)
-			PG_RE_THROW();
-		MemoryContextSwitchTo(oldcontext);
-		again = CopyErrorData();
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(oldcontext);
-	return again == NULL ? NULL : again->message;
-}
-
 /*
  * Move one relation by copying its file, with no transaction open; the outcome
  * is in mc->item.  After an ERROR, which has not moved it, the caller must call
@@ -488,6 +458,7 @@ move_by_copy(MoveContext *mc)
 	static bool registered = false;
 	MoveItem   *item = mc->item;
 	uint64		wal_before = pgWalUsage.wal_bytes;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	bool		told = false;
 
 	Assert(!IsTransactionState());
@@ -505,12 +476,26 @@ move_by_copy(MoveContext *mc)
 		MemoryContext cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
 												  ALLOCSET_DEFAULT_SIZES);
 		CopyState  *cs = new_file(cxt, mc, item);
-		const char *why;
+		ErrorData  *volatile again = NULL;
 
 		cs->began = start > 1;
 		cs->told = told;
 		current = cs;
-		why = try_once(cs);
+		PG_TRY();
+		{
+			copy_once(cs);
+		}
+		PG_CATCH();
+		{
+			/* see copy_start_again(): no transaction is open */
+			if (geterrcode() != ERRCODE_START_AGAIN)
+				PG_RE_THROW();
+			MemoryContextSwitchTo(oldcontext);
+			again = CopyErrorData();
+			FlushErrorState();
+		}
+		PG_END_TRY();
+		MemoryContextSwitchTo(oldcontext);
 		told = cs->told;
 
 		/* the row of a table shows the WAL of the move less that of its parts */
@@ -533,12 +518,12 @@ move_by_copy(MoveContext *mc)
 					 errmsg("gave up copying %s \"%s\" after %d starts",
 							relation_noun(item->relkind), NameStr(item->relname),
 							MOST_STARTS),
-					 errdetail("The last time, %s.", why)));
+					 errdetail("The last time, %s.", again->message)));
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: starting the copy of %s \"%s\" again, because %s",
 						runner_name(), relation_noun(item->relkind),
-						NameStr(item->relname), why)));
+						NameStr(item->relname), again->message)));
 	}
 }
 

@@ -239,16 +239,12 @@ add_new_blocks(CopyState *cs, BlockNumber nblocks)
 void
 copy_verify_rest(CopyState *cs)
 {
-	BufferAccessStrategy ring = NULL;
+	BufferAccessStrategy ring = new_ring(cs);
 	BlockNumber block;
 
 	Assert(!IsTransactionState() && cs->verifying);
 	add_new_blocks(cs, Min(cs->copied, file_blocks(&cs->to, MAIN_FORKNUM)));
 	block = block_set_next(cs->unverified, 0);
-
-	/* if they are many, they need not stay in shared buffers */
-	if (block_set_count(cs->unverified) > FILE_COPY_CHUNK)
-		ring = new_ring(cs);
 	while (block != InvalidBlockNumber)
 	{
 		StartTransactionCommand();
@@ -262,8 +258,7 @@ copy_verify_rest(CopyState *cs)
 		if (block != InvalidBlockNumber)
 			copy_between_chunks(cs);
 	}
-	if (ring)
-		FreeAccessStrategy(ring);
+	FreeAccessStrategy(ring);
 }
 
 /* The same under the lock, where a difference is an error, and of all blocks added. */

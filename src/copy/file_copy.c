@@ -147,12 +147,6 @@
 #define PIECE_UNIT			(PAGES_PER_RECORD / 2)
 
 /* For the tests, see test_points.c */
-#define IGNORE_BUFFERS		IM_MUTATION("lookup")
-#define NO_HOLES_LOGGED		IM_MUTATION("holes")
-#define LOG_ONCE			IM_MUTATION("log-once")
-#define WITHOUT_SYNC		IM_MUTATION("sync")
-#define SPOIL_READ_BACK		IM_MUTATION("read-back")
-#define WRITE_UNFLUSHED		IM_MUTATION("resume-unflushed")
 #define DIRECT_FLAG			IM_LIMIT("no-direct", PG_O_DIRECT)
 
 /* The segment of the new file that is being written. */
@@ -240,7 +234,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->redo_at_start = GetRedoRecPtr();
 	copy->flush_us = (double) PIECE_US / PAGES_PER_RECORD;
 	copy->standard_pages = relam == BTREE_AM_OID || relam == GIST_AM_OID ||
-		relam == HEAP_TABLE_AM_OID || NO_HOLES_LOGGED;
+		relam == HEAP_TABLE_AM_OID || IM_MUTATION("holes");
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
 	copy->other_chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
@@ -291,7 +285,7 @@ has_buffer(FileCopy *copy, ForkNumber fork, BlockNumber block)
 	LWLock	   *lock;
 	bool		found;
 
-	if (IGNORE_BUFFERS)
+	if (IM_MUTATION("lookup"))
 		return false;
 	InitBufferTag(&tag, &copy->from, fork, block);
 	hash = BufTableHashCode(&tag);
@@ -530,7 +524,7 @@ read_back(FileCopy *copy, SMgrRelation smgr)
 	if (copy->sample == InvalidBlockNumber)
 		return;
 	smgrread(smgr, MAIN_FORKNUM, copy->sample, page.data);
-	if (SPOIL_READ_BACK)
+	if (IM_MUTATION("read-back"))
 		page.data[BLCKSZ - 1] ^= 1;
 	if (memcmp(page.data, copy->sample_page, BLCKSZ) != 0)
 		ereport(ERROR,
@@ -753,19 +747,6 @@ wait_for_flush(FileCopy *copy)
 		copy->flush_us += (Max(us, 1) - copy->flush_us) / FLUSHES_SMOOTHED;
 }
 
-/* Have the WAL writer flush the records of a piece of so many blocks. */
-static void
-hand_over(FileCopy *copy, int nblocks)
-{
-	if (XLogRecPtrIsInvalid(copy->last_record))
-		return;
-	XLogSetAsyncXactLSN(copy->last_record);
-	copy->piece_before = copy->piece;
-	copy->piece.end = copy->last_record;
-	copy->piece.nblocks = nblocks;
-	INSTR_TIME_SET_CURRENT(copy->piece.at);
-}
-
 /*
  * Start to write consecutive blocks of one segment in the background, and return
  * whether that worked.  The file is extended before: a write that extends it would
@@ -803,9 +784,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 static bool
 must_be_repeated(XLogRecPtr redo)
 {
-	if (LOG_ONCE)
-		return false;
-	return XLogIsNeeded() && GetRedoRecPtr() != redo;
+	return XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once");
 }
 
 static void log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
@@ -844,12 +823,19 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 	{
 		redo = GetRedoRecPtr();
 		log_blocks(copy, fork, blocks, data, nblocks);
-		hand_over(copy, nblocks);
+		if (!XLogRecPtrIsInvalid(copy->last_record))
+		{
+			XLogSetAsyncXactLSN(copy->last_record);
+			copy->piece_before = copy->piece;
+			copy->piece.end = copy->last_record;
+			copy->piece.nblocks = nblocks;
+			INSTR_TIME_SET_CURRENT(copy->piece.at);
+		}
 		/* see file_copy_record() */
 		if (blocks[0] < copy->recorded && fork == MAIN_FORKNUM)
 		{
 			copy->durable = Min(copy->durable, blocks[0]);
-			if (!WRITE_UNFLUSHED)
+			if (!IM_MUTATION("resume-unflushed"))
 				XLogFlush(copy->last_record);
 		}
 		IM_POINT("copy-logged");
@@ -1041,7 +1027,7 @@ file_copy_sync(FileCopy *copy)
 	finish_write(copy);
 	close_segment(&copy->segment);
 	copy->synced = true;
-	if (WITHOUT_SYNC)
+	if (IM_MUTATION("sync"))
 		return;
 	smgrimmedsync(smgr, MAIN_FORKNUM);
 	if (smgrexists(smgr, FSM_FORKNUM))

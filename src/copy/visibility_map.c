@@ -13,26 +13,11 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/storage_xlog.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
-
-/* For the tests, see test_points.c */
-#define COMPARE_ONCE	IM_MUTATION("map-once")
-
-/* Create the fork of the new file, in a transaction of its own. */
-void
-visibility_map_create(const CopyState *cs)
-{
-	StartTransactionCommand();
-	/* it is there already if the copy goes on */
-	smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), VISIBILITYMAP_FORKNUM, true);
-	log_smgrcreate(&cs->to, VISIBILITYMAP_FORKNUM);
-	CommitTransactionCommand();
-}
 
 /* Return whether two pages differ in more than LSN and checksum. */
 static bool
@@ -58,8 +43,7 @@ read_recent(const RelFileLocator *locator, BlockNumber block, ReadBufferMode mod
 /*
  * Make the new map equal to the old one.  The last call is under the exclusive
  * lock, so the pages are compared where they are, and found where the call before
- * has found them.  Only we change the new pages, but the checkpointer may be
- * writing one: a share lock does not wait for it.
+ * has found them.  A share lock does not wait for a checkpointer that writes one.
  */
 void
 visibility_map_copy(CopyState *cs)
@@ -69,7 +53,7 @@ visibility_map_copy(CopyState *cs)
 	BlockNumber extended = smgrnblocks(to, VISIBILITYMAP_FORKNUM);
 
 	Assert(IsTransactionState() && extended <= nblocks);
-	if (COMPARE_ONCE && cs->map_blocks > 0)
+	if (IM_MUTATION("map-once") && cs->map_blocks > 0)
 		return;
 	if (cs->map_blocks < nblocks)
 	{

@@ -93,9 +93,6 @@
 #define SLOWEST_SPEED			5
 #define ENOUGH_TO_MEASURE		(256 * 1024)
 
-/* For the tests, see test_points.c */
-#define LATE_LSN		IM_MUTATION("late-lsn")
-
 typedef struct SeenRange
 {
 	BlockNumber first;
@@ -532,7 +529,7 @@ static void
 note_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
 		  XLogRecPtr lsn, const BlockSet *only)
 {
-	if (LATE_LSN)
+	if (IM_MUTATION("late-lsn"))
 		lsn = GetXLogInsertRecPtr();
 	if (changes->nseen == changes->maxseen)
 	{

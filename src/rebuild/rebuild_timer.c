@@ -10,15 +10,13 @@
  *   max_slot_wal_keep_size would invalidate a slot whose reader does not keep up:
  *   a standby that has lost its slot has to be rebuilt, while a move can be
  *   repeated.  So the command is canceled in time;
- * - the transaction that core waits for, by its virtual transaction ID.  After
- *   lock_wait, the handler sends the signal that index_mover.on_blocker asks
- *   for.  Core's own lock_timeout is longer than lock_wait then, see
- *   set_core_lock_timeout(), and ends a wait for any other lock;
+ * - the transaction that core waits for.  After lock_wait, the handler sends the
+ *   signal that index_mover.on_blocker asks for.  Core's own lock_timeout is longer
+ *   then, see set_core_lock_timeout(), and ends a wait for any other lock;
  * - the session that waits for the job, which may ask to step back;
  * - the reports of core.  Once deadlock_timeout is over, ProcSleep() reports the
  *   wait each time that the process is woken, and each tick of a timer wakes it.
- *   So log_lock_waits is switched on for one tick only: core reports each wait
- *   once, as it would without us.
+ *   So log_lock_waits is switched on for one tick only.
  *
  * Assumption: the end of WAL is where this process has written last, and it is
  * checked often enough for the reserve of replica_lag_slot_limit().  (Parallel
@@ -27,12 +25,12 @@
  * Locks: none, since the process may hold any when the handler runs.  So the
  * fields of slots and of other processes' PGPROCs are read one by one, each a
  * word.  A slot that is just being created or dropped may be misread, which
- * costs a rebuild and nothing else.  A session may be in its next transaction
- * when the signal arrives, as with pg_terminate_backend().
+ * costs a rebuild.  A session may be in its next transaction when the signal
+ * arrives, as with pg_terminate_backend().
  *
- * Tricky: a signal handler may read shared memory and call kill(), and no
- * more.  So the roles that may be signaled are read from the catalog before,
- * and the signaled processes are reported at the next commit, or at the end.
+ * Tricky: a signal handler may read shared memory and call kill(), and no more.
+ * The roles that may be signaled are read before, and the signaled processes are
+ * reported at the next commit, or at the end.
  *
  *-------------------------------------------------------------------------
  */
@@ -210,9 +208,8 @@ look_at_wait(void)
 		reported_wait = since;
 }
 
-/* Handle the timer. */
 static void
-look(void)
+handle_timer(void)
 {
 	int			save_errno = errno;
 
@@ -252,7 +249,7 @@ rebuild_timer_begin(const MoveSettings *job_settings)
 	SetConfigOption("log_lock_waits", "off", PGC_SUSET, PGC_S_SESSION);
 	settings = job_settings;
 	if (timer == MAX_TIMEOUTS)
-		timer = RegisterTimeout(USER_TIMEOUT, look);
+		timer = RegisterTimeout(USER_TIMEOUT, handle_timer);
 	enable_timeout_every(timer,
 						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(), TICK_MS),
 						 TICK_MS);

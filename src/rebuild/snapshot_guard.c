@@ -6,13 +6,10 @@
  *	  all their rows.
  *
  * The protocol, and why it is right, is in src/README, "Protocol of the caller's
- * snapshot".  A session is hidden by PROC_IN_SAFE_IC for milliseconds, for which the
- * runner has waited for all other sessions (rebuild.c).  So CREATE INDEX
- * CONCURRENTLY and DETACH PARTITION .. FINALIZE of other sessions hardly ever
- * pass over it, too.
- *
- * All waiting sessions are hidden, not only that of the rebuild's own job: two jobs
- * would otherwise wait for each other's callers.
+ * snapshot".  A session is hidden by PROC_IN_SAFE_IC for milliseconds only, so that
+ * CREATE INDEX CONCURRENTLY and DETACH PARTITION .. FINALIZE of other sessions hardly
+ * ever pass over it, too.  All waiting sessions are hidden: two jobs would otherwise
+ * wait for each other's callers.
  *
  * The planner's rule holds for all indexes, because of the commands of other
  * sessions; and for parallel workers, which plan the queries of the functions
@@ -43,9 +40,6 @@
 
 #define AREA_NAME	"index_mover snapshot guard"
 #define GUARD_GUC	"index_mover.hide_new_indexes"
-
-/* For the tests, see test_points.c */
-#define UNGUARDED	IM_MUTATION("snapshot-guard")
 
 /*
  * sessions[n] belongs to the process in slot n.  Written under ProcArrayLock, held
@@ -121,8 +115,6 @@ set_flag(int n)
 		proc->statusFlags &= ~PROC_IN_SAFE_IC;
 	ProcGlobal->statusFlags[proc->pgxactoff] = proc->statusFlags;
 }
-
-/* in the waiting session */
 
 /* Define the setting and install the hooks; called from _PG_init(). */
 void
@@ -203,8 +195,6 @@ guard_xact_callback(XactEvent event, void *arg)
 		snapshot_guard_hide_callers(false);
 }
 
-/* in the planner */
-
 /* Return whether an index is newer than the transaction's oldest snapshot. */
 static bool
 index_is_too_new(Oid index_oid)
@@ -233,10 +223,8 @@ is_partition_of(Oid relid, Oid parent)
 }
 
 /*
- * Raise ERROR 40001 if a partition that the active snapshot still sees as
- * attached has been detached: its rows would be missing from the query's
- * result.  A partition that was dropped does not matter here: DROP waits for
- * no snapshots.
+ * Raise ERROR 40001 if a partition that the active snapshot still sees as attached
+ * has been detached: its rows would be missing.  (DROP waits for no snapshots.)
  */
 static void
 check_partitions(Oid parent)
@@ -272,7 +260,7 @@ guard_relation_info(RELATION_INFO_PARAMS)
 	if (!hide_new_indexes && guarded_lxid != PROC_LXID(MyProc) &&
 		!(waiting && area->sessions[GetNumberFromPGProc(MyProc)].was_hidden))
 		return;
-	if (UNGUARDED)
+	if (IM_MUTATION("snapshot-guard"))
 		return;
 
 	/* a function with a SET clause may have taken the setting back */
@@ -296,9 +284,7 @@ guard_relation_info(RELATION_INFO_PARAMS)
 		check_partitions(RELATION_INFO_RELID);
 }
 
-/* in a runner */
-
-/* Return whether a process waits for a job, and so can be hidden. */
+/* In a runner: return whether a process waits for a job, and so can be hidden. */
 bool
 snapshot_guard_waits_for_job(PGPROC *proc)
 {
