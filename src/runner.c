@@ -20,6 +20,8 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/pmsignal.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 
@@ -395,11 +397,14 @@ job_swap_now_requested(void)
 /*
  * CHECK_FOR_INTERRUPTS(), plus ERROR 57014 after cancel_move() or the loss of
  * the waiting caller, and 40P01 when the waiting caller asks to step back.
- * Every loop of a runner calls this, so it also reads a changed configuration.
+ * Every loop of a runner calls this, so it also reads a changed configuration, and
+ * exits when the postmaster is gone.
  */
 void
 job_check_cancel(void)
 {
+	if (my_job != NULL && !PostmasterIsAlive())
+		proc_exit(1);
 	CHECK_FOR_INTERRUPTS();
 	/* a transaction keeps the settings that it began with */
 	if (my_job != NULL && ConfigReloadPending && !IsTransactionState())

@@ -26,7 +26,6 @@ struct BlockSet
 	int64		count;
 };
 
-/* Make an empty set in a memory context. */
 BlockSet *
 block_set_create(MemoryContext cxt)
 {
@@ -36,7 +35,6 @@ block_set_create(MemoryContext cxt)
 	return set;
 }
 
-/* Make a set empty. */
 void
 block_set_clear(BlockSet *set)
 {
@@ -112,7 +110,6 @@ block_set_count(const BlockSet *set)
 	return set->count;
 }
 
-/* Add every member of another set. */
 void
 block_set_add_all(BlockSet *set, const BlockSet *other)
 {

@@ -68,7 +68,6 @@ copy_blocks_us(const CopyState *cs, int64 nblocks)
 	return nblocks * cs->block_us;
 }
 
-/* Return whether so many blocks may be copied under the lock. */
 bool
 copy_fits_under_lock(const CopyState *cs, int64 nblocks)
 {
@@ -94,7 +93,6 @@ copy_rested_ms(const CopyState *cs)
 	return (progress_idle() - cs->throttle.rested_us) / 1000;
 }
 
-/* Before a round of copying. */
 void
 copy_begin_round(CopyState *cs)
 {
@@ -195,7 +193,6 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 	progress_eta(cs->eta.in_vain ? -1 : left + after);
 }
 
-/* Return how many blocks of all files are to be copied again. */
 int64
 copy_changes_left(const CopyState *cs)
 {

@@ -134,7 +134,6 @@ copy_wait_for_swap_time(CopyState *cs)
 	progress_phase(phase);
 }
 
-/* Copy the changed blocks of one file, for copy_catch_up(). */
 static void
 catch_up(CopyState *cs)
 {

@@ -24,8 +24,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
-#include "storage/pmsignal.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
@@ -34,15 +32,6 @@
 
 /* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
-
-/* Obey a cancel, and the death of the postmaster.  Every loop calls this. */
-void
-copy_check_interrupts(void)
-{
-	if (!PostmasterIsAlive())
-		proc_exit(1);
-	job_check_cancel();
-}
 
 /*
  * Have the copy started again, for a reason that is a constant; or ended, if its row
@@ -174,7 +163,7 @@ copy_wait_for_locks(CopyState *cs)
 			copy_lock_wait_is_over(cs, wait.vxids, wait.nvxids);
 		}
 		CommitTransactionCommand();
-		copy_check_interrupts();
+		job_check_cancel();
 		copy_keep_up(cs);
 	}
 	cs->first->locked = true;
@@ -182,7 +171,6 @@ copy_wait_for_locks(CopyState *cs)
 	progress_phase(phase);
 }
 
-/* Release the locks of the long phase, if held. */
 void
 copy_release_locks(CopyState *cs)
 {
@@ -211,7 +199,6 @@ has_same_parts(const CopyState *first)
 	return f == NULL;
 }
 
-/* Check one file, for copy_check_relations(). */
 static void
 check_file(CopyState *cs, bool first)
 {
@@ -308,7 +295,7 @@ may_rest(void *arg)
 {
 	CopyState  *cs = (CopyState *) arg;
 
-	copy_check_interrupts();
+	job_check_cancel();
 	return !copy_is_in_the_way(cs);
 }
 
@@ -344,7 +331,7 @@ copy_between_chunks(CopyState *cs)
 	int64		changed_before = wal_changes_count(cs->changes);
 
 	Assert(!IsTransactionState() && !cs->in_place);
-	copy_check_interrupts();
+	job_check_cancel();
 	space_check_again(cs->item, cs->settings);
 	wal_ahead();
 	if (cs->copy != NULL)

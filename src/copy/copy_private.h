@@ -162,7 +162,6 @@ copy_verifies(const CopyState *cs)
 	return verify == SWITCH_ON || (verify == SWITCH_AUTO && cs->is_table);
 }
 
-extern void copy_check_interrupts(void);
 pg_noreturn extern void copy_start_again(const char *why);
 extern const char *copy_changes_lost(ChangesResult result);
 extern void copy_wait_for_locks(CopyState *cs);

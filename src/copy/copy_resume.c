@@ -217,7 +217,7 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 		if (why != NULL)
 			return why;
 		MemoryContextSwitchTo(cs->cxt);
-		cs->changes = wal_changes_begin(&cs->from, upto, cs->direct, copy_check_interrupts);
+		cs->changes = wal_changes_begin(&cs->from, upto, cs->direct);
 		IM_POINT("resume-summaries");
 		result = wal_changes_read(cs->changes, wal_changes_mark(), cs->copied, false);
 	}
@@ -255,7 +255,7 @@ static CopyState *removing = NULL;
 static void
 while_removing(void)
 {
-	copy_check_interrupts();
+	job_check_cancel();
 	(void) copy_let_others_pass(removing);
 }
 

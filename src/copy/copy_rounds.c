@@ -127,7 +127,7 @@ copy_chunk(CopyState *cs, ForkNumber fork, BlockNumber first, BlockNumber nblock
 	StartTransactionCommand();
 	lsn = file_copy_range(cs->copy, fork, first, nblocks, current_pace(cs));
 	if (fork == MAIN_FORKNUM)
-		wal_changes_seen(cs->changes, first, nblocks, lsn);
+		wal_changes_seen(cs->changes, first, nblocks, lsn, NULL);
 	CommitTransactionCommand();
 	throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 }

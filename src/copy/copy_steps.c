@@ -352,8 +352,7 @@ copy_file(CopyState *cs)
 
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	if (!cs->resumed)
-		cs->changes = wal_changes_begin(&cs->from, InvalidXLogRecPtr, cs->direct,
-										copy_check_interrupts);
+		cs->changes = wal_changes_begin(&cs->from, InvalidXLogRecPtr, cs->direct);
 	while (cs->first->followers[nfollowers] != NULL)
 		nfollowers++;
 	cs->first->followers[nfollowers] = cs->changes;

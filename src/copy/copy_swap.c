@@ -219,7 +219,6 @@ lock_files(CopyState *cs, bool queue)
 	return true;
 }
 
-/* Return the position of a relation's row in pg_class. */
 static ItemPointerData
 row_position(const CopyState *cs)
 {
@@ -490,16 +489,6 @@ reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int co
 	return n > nusers;
 }
 
-/* Return whether the writers of one of the files are about as fast as we are. */
-static bool
-is_outpaced(CopyState *cs)
-{
-	foreach_file(f, cs)
-		if (f->outpaced)
-		return true;
-	return false;
-}
-
 /* Make an attempt, if the rest fits into *most_us, which is doubled each time it does not. */
 static AttemptOutcome
 try_swap(CopyState *cs, bool queue, int64 *most_us)
@@ -542,26 +531,6 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 	return TOO_MUCH_LEFT;
 }
 
-/* Prepare the ledger's rows of the old files, so as not to do it under the lock. */
-static void
-prepare_old_files(CopyState *cs)
-{
-	StartTransactionCommand();
-	/* the job keeps it from being dropped */
-	cs->ledger = extension_relation("ledger");
-	foreach_file(f, cs)
-	{
-		f->old_row = f->new_file;
-		f->old_row.id = f->claimed = ledger_new_id();
-		ledger_row_claim(f->old_row.id);
-		f->old_row.kind = LEDGER_OLD_FILE;
-		f->old_row.tablespace = f->from.spcOid;
-		f->old_row.relfilenumber = f->from.relNumber;
-	}
-	CommitTransactionCommand();
-}
-
-/* State of make_attempts(). */
 typedef struct Attempts
 {
 	Wait		wait;			/* for holders that were there at two looks */
@@ -615,12 +584,16 @@ try_if_free(CopyState *cs, Attempts * attempts)
 {
 	int			nholders = attempts->nholders;
 	int			rest_ms = FIRST_LOOKS_MS;
-	bool		queue = nholders > 0 &&
-		(attempts->looks >= IM_LIMIT("looks", LOOKS_BEFORE_QUEUE) || is_outpaced(cs)) &&
-		!reads_whole_table(cs, attempts->holders, nholders);
-	bool		tried = queue || (nholders == 0 && attempts->holders != NULL);
-	AttemptOutcome outcome = tried ? try_swap(cs, queue, &attempts->most_us) : LOCK_NOT_GRANTED;
+	bool		queue = attempts->looks >= IM_LIMIT("looks", LOOKS_BEFORE_QUEUE);
+	bool		tried;
+	AttemptOutcome outcome = LOCK_NOT_GRANTED;
 
+	foreach_file(f, cs)
+		queue = queue || f->outpaced;
+	queue = queue && nholders > 0 && !reads_whole_table(cs, attempts->holders, nholders);
+	tried = queue || (nholders == 0 && attempts->holders != NULL);
+	if (tried)
+		outcome = try_swap(cs, queue, &attempts->most_us);
 	if (outcome == SWAPPED)
 		return true;
 	attempts->looks = queue ? 0 : attempts->looks + 1;
@@ -702,7 +675,21 @@ copy_swap(CopyState *cs)
 		RegisterXactCallback(measure_commit, NULL);
 	registered = true;
 
-	prepare_old_files(cs);
+	/* prepare the ledger's rows of the old files */
+	StartTransactionCommand();
+	/* the job keeps it from being dropped */
+	cs->ledger = extension_relation("ledger");
+	foreach_file(f, cs)
+	{
+		f->old_row = f->new_file;
+		f->old_row.id = f->claimed = ledger_new_id();
+		ledger_row_claim(f->old_row.id);
+		f->old_row.kind = LEDGER_OLD_FILE;
+		f->old_row.tablespace = f->from.spcOid;
+		f->old_row.relfilenumber = f->from.relNumber;
+	}
+	CommitTransactionCommand();
+
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	make_attempts(cs);
 	Assert(!IsTransactionState());

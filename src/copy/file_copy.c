@@ -5,11 +5,9 @@
  *
  * Blocks are read from the buffer manager under share lock, through a small
  * ring of buffers, or, in file_copy_range(), past it; so every block copied
- * was valid at some moment during the call.
- *
- * Assumption: only we know the new file.  The caller knows which blocks of
- * the old one change after they were copied (see wal_changes.c), and has them
- * copied again.
+ * was valid at some moment during the call.  Only we know the new file.  The caller
+ * knows which blocks of the old one change after they were copied (wal_changes.c),
+ * and has them copied again.
  *
  * The new file is written in two ways.  Directly (file_copy_range(),
  * file_copy_set()): past shared buffers, up to 1 MB at once, logged as full pages
@@ -22,13 +20,12 @@
  *
  * Tricky: log first, then write.  If a checkpoint starts in between, a base
  * backup can start after the record and read the file before the write; so
- * both are repeated.  (A crash does no harm: the file is made durable before
- * it is used.)
+ * both are repeated.
  *
  * Write-back: after each 1 MB, tell the kernel to start writing it, and wait
  * for the megabyte before.  Without the first, the fsync at the end stalls
  * all commits (a quarter of a second for 600 MB); without the second, the
- * start itself can block for seconds.  This makes a copy faster, too.
+ * start itself can block for seconds.
  *
  * Reading past the buffers: file_copy_range() reads 1 MB of the old file at once,
  * and takes from it the blocks that have no buffer.  So others' buffers are left
@@ -149,7 +146,6 @@
 /* For the tests, see test_points.c */
 #define DIRECT_FLAG			IM_LIMIT("no-direct", PG_O_DIRECT)
 
-/* The segment of the new file that is being written. */
 typedef struct OpenSegment
 {
 	ForkNumber	fork;
@@ -243,7 +239,6 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	return copy;
 }
 
-/* Return where in its segment a block is. */
 static off_t
 segment_offset(BlockNumber block)
 {
@@ -399,7 +394,6 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 						relation_fork_path(copy->from, fork))));
 }
 
-/* Count blocks of the old file as read since "start". */
 static void
 count_reading(FileCopy *copy, instr_time start, int nblocks)
 {
@@ -610,8 +604,8 @@ leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 }
 
 /*
- * Set the checksum of a page of the new file, even if checksums are off: the
- * processes that switch them on while the server runs do not know the file.
+ * Set the checksum of a page, even if checksums are off: what switches them on while
+ * the server runs does not know the new file.
  */
 static void
 set_checksum(Page page, BlockNumber block)
@@ -699,15 +693,13 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 #endif
 
 /*
- * Have the kernel start to write these blocks of the new file's main fork to
- * disk, with all blocks between them in a segment, and wait for those of the
- * last call, unless in a hurry.
+ * Have the kernel start to write these blocks of the main fork to disk, with all
+ * between them, and wait for those of the last call, unless in a hurry.
  */
 static void
 start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
 				 FileCopyPace pace)
 {
-	/* as core does: then the user does not need anything to be on disk */
 	if (!enableFsync)
 		return;
 
@@ -1001,9 +993,8 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 }
 
 /*
- * Make the directory entries of the new file durable.  Core need not sync the
- * entry of a new file, because a crash replays the file's creation; but here a
- * checkpoint may have come since, and then nothing is replayed.
+ * Make the directory entries of the new file durable.  Core replays the creation of
+ * a file; but here a checkpoint may have come since.
  */
 static void
 sync_directories(FileCopy *copy)
@@ -1128,7 +1119,6 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	UnlockReleaseBuffer(buffer);
 }
 
-/* Flush all WAL that we have written. */
 void
 file_copy_flush_wal(FileCopy *copy)
 {

@@ -45,8 +45,7 @@
  * wal_level = minimal; but not while the archiver or a walsender still has to
  * read it, nor under the exclusive lock, which would be held for longer.
  *
- * No transaction is needed, unless the caller's check_interrupts function
- * needs one.
+ * No transaction is needed.
  *
  *-------------------------------------------------------------------------
  */
@@ -75,6 +74,7 @@
 #include "copy/block_set.h"
 #include "copy/wal_changes.h"
 #include "file_system.h"
+#include "job.h"
 #include "test_points.h"
 #include "wait/wait.h"
 
@@ -118,7 +118,6 @@ struct ChangedBlocks
 	MemoryContext cxt;
 	MemoryContextCallback on_reset;
 	RelFileLocator locator;
-	void		(*check_interrupts) (void);
 	bool		direct;			/* leave the page cache alone */
 	bool		locked;			/* ... but others may be waiting for us */
 	XLogReaderState *reader;
@@ -205,7 +204,6 @@ release_segment(const ChangedBlocks *changes, HeldSegment *held, bool with_close
 	held->fd = 0;
 }
 
-/* The reader has read its segment. */
 static void
 close_wal_segment(XLogReaderState *reader)
 {
@@ -446,8 +444,7 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
  * were read are given up in the page cache.
  */
 ChangedBlocks *
-wal_changes_begin(const RelFileLocator *locator, XLogRecPtr from, bool direct,
-				  void (*check_interrupts) (void))
+wal_changes_begin(const RelFileLocator *locator, XLogRecPtr from, bool direct)
 {
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
 											  "index_mover changed blocks",
@@ -458,7 +455,6 @@ wal_changes_begin(const RelFileLocator *locator, XLogRecPtr from, bool direct,
 	changes->cxt = cxt;
 	changes->locator = *locator;
 	changes->direct = direct;
-	changes->check_interrupts = check_interrupts;
 	changes->set = block_set_create(cxt);
 	changes->maxseen = 32;
 	changes->seen = palloc(changes->maxseen * sizeof(SeenRange));
@@ -525,9 +521,15 @@ wal_changes_position(const ChangedBlocks *changes)
 	return changes->reader->EndRecPtr;
 }
 
-static void
-note_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
-		  XLogRecPtr lsn, const BlockSet *only)
+/*
+ * Note that the caller has read these blocks, or those of them that are in the set
+ * "only", each under share lock, after lsn was the insert position, so with all records
+ * that start before it.  Forgotten after the next wal_changes_read(), whose target is
+ * later than any lsn, and until which the caller keeps the set as it is.
+ */
+void
+wal_changes_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
+				 XLogRecPtr lsn, const BlockSet *only)
 {
 	if (IM_MUTATION("late-lsn"))
 		lsn = GetXLogInsertRecPtr();
@@ -543,23 +545,7 @@ note_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
 	};
 }
 
-/*
- * Note that the caller has read these blocks, each under share lock, after lsn was
- * the insert position, so with all records that start before it.  Forgotten after the
- * next wal_changes_read(), whose target is later than any lsn.
- */
-void
-wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
-				 BlockNumber nblocks, XLogRecPtr lsn)
-{
-	note_seen(changes, first, nblocks, lsn, NULL);
-}
-
-/*
- * The same of the members of a set from "first" to before "end", which need
- * not be copied again for changes found so far.  The caller keeps the set as
- * it is until the next wal_changes_read().
- */
+/* The same of a set's members from "first" to before "end", which have all changes so far. */
 void
 wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
 					 BlockNumber first, BlockNumber end, XLogRecPtr lsn)
@@ -568,7 +554,7 @@ wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
 		 block < end;
 		 block = block_set_next(set, block + 1))
 		block_set_remove(changes->set, block);
-	note_seen(changes, first, end - first, lsn, set);
+	wal_changes_seen(changes, first, end - first, lsn, set);
 }
 
 /* The caller will read this block from now on: it need not be copied again for changes so far. */
@@ -635,7 +621,6 @@ wal_changes_unread_us(const ChangedBlocks *changes)
 	return end > here ? (int64) ((end - here) / changes->speed) : 0;
 }
 
-/* Return how many blocks the set has now. */
 int64
 wal_changes_count(const ChangedBlocks *changes)
 {
@@ -685,11 +670,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 			break;
 
 		if ((++nrecords & 0x3ff) == 0)
-		{
-			MemoryContextSwitchTo(oldcontext);
-			changes->check_interrupts();
-			MemoryContextSwitchTo(changes->cxt);
-		}
+			job_check_cancel();
 
 		if (XLogReadRecord(reader, &problem) == NULL)
 		{

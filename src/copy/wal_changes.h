@@ -23,8 +23,7 @@ typedef enum ChangesResult
 } ChangesResult;
 
 extern ChangedBlocks *wal_changes_begin(const RelFileLocator *locator, XLogRecPtr from,
-										bool direct,
-										void (*check_interrupts) (void));
+										bool direct);
 extern void wal_changes_end(ChangedBlocks *changes);
 
 extern XLogRecPtr wal_changes_mark(void);
@@ -32,7 +31,7 @@ extern XLogRecPtr wal_changes_position(const ChangedBlocks *changes);
 extern ChangesResult wal_changes_read(ChangedBlocks *changes,
 									  XLogRecPtr upto, BlockNumber limit, bool locked);
 extern void wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
-							 BlockNumber nblocks, XLogRecPtr lsn);
+							 BlockNumber nblocks, XLogRecPtr lsn, const BlockSet *only);
 extern void wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
 								 BlockNumber first, BlockNumber end, XLogRecPtr lsn);
 extern void wal_changes_forget(ChangedBlocks *changes, BlockNumber block);

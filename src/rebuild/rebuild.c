@@ -65,7 +65,6 @@
 /* Waits for old transactions, see wait_and_lock() */
 #define MAX_TRIES			3
 
-/* The rebuild that runs in this process. */
 typedef struct Rebuild
 {
 	bool		active;			/* core's command runs, and the hooks work */
@@ -182,12 +181,9 @@ core_phase(void)
 }
 
 /*
- * Wait for old snapshots right after the commit that follows validation, before
- * core makes the list of snapshots that it waits for: for all but the snapshots
- * of sessions that wait for jobs, which are hidden.
- *
- * RecentXmin, the xmin of our latest snapshot, is not below that of the
- * snapshot that validation used, which is core's limit.
+ * Wait for old snapshots, but for those of sessions that wait for jobs, which are
+ * hidden, before core makes its list of those that it waits for.  RecentXmin, of our
+ * latest snapshot, is not below the xmin of validation's, which is core's limit.
  */
 static void
 before_core_waits(void)
@@ -262,9 +258,8 @@ end_core_settings(void)
 }
 
 /*
- * Make sure that the command has made the index, because another module's utility
- * hook may have replaced the command, and set new_index, if the object access
- * hook has not been called.
+ * Make sure that the command has made the index, since another module's utility hook
+ * may have replaced it, and set new_index_oid, if our hook was not called.
  */
 static void
 check_result(const MoveItem *item, const RelationFacts *old)
@@ -298,7 +293,6 @@ check_result(const MoveItem *item, const RelationFacts *old)
 						   problem)));
 }
 
-/* Run core's command, under the session locks. */
 static void
 run_reindex(MoveContext *mc)
 {
@@ -411,9 +405,8 @@ report_moved(MoveItem *item)
 }
 
 /*
- * Return whether core waited for another transaction when its lock_timeout,
- * our lock_wait, ran out, and its process: 0 for a prepared transaction, which
- * core does not publish.  To be called before the abort.
+ * Before the abort: return whether core waited for another transaction when its
+ * lock_timeout ran out, and its process; of a prepared one core publishes 0.
  */
 static bool
 core_waited_for(int *pid)
@@ -430,8 +423,7 @@ core_waited_for(int *pid)
 
 /*
  * Describe what core_waited_for().  Core knows a prepared transaction by the session
- * that began it, so a session without a lock may be the one that has prepared the
- * blocker, or a later one in the same slot.
+ * that began it, so a session without a lock may have prepared the blocker.
  */
 static char *
 describe_waited_for(int pid)
@@ -671,8 +663,7 @@ rebuild_find_out(MoveItem *item)
 /*
  * Remove what this job's rebuilds have left behind, after an ERROR of
  * move_by_rebuild().  Waits at most max_wait_ms (0 = without limit) for each
- * transaction.  Does not throw for a leftover that can be removed later: it
- * stays in the ledger.
+ * transaction.  A leftover that cannot be removed yet stays in the ledger.
  */
 void
 rebuild_cleanup(MoveContext *mc, int max_wait_ms)

@@ -19,8 +19,7 @@
  *   So log_lock_waits is switched on for one tick only.
  *
  * Assumption: the end of WAL is where this process has written last, and it is
- * checked often enough for the reserve of replica_lag_slot_limit().  (Parallel
- * workers of a build scan and sort; the leader writes the index.)
+ * checked often enough for the reserve of replica_lag_slot_limit().
  *
  * Locks: none, since the process may hold any when the handler runs.  So the
  * fields of slots and of other processes' PGPROCs are read one by one, each a
