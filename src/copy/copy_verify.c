@@ -175,12 +175,11 @@ void
 copy_verify_all(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_VERIFYING);
-	BlockSet   *suspects = block_set_create(cs->cxt);
-	BlockSet   *changed;
 	BufferAccessStrategy ring = new_ring(cs);
 	int			ahead = 0;
 
 	Assert(!IsTransactionState() && !cs->verifying);
+	Assert(block_set_count(cs->todo) == 0 && block_set_count(cs->unverified) == 0);
 	cs->verifying = true;
 
 	for (BlockNumber block = 0; block < cs->copied;)
@@ -198,7 +197,7 @@ copy_verify_all(CopyState *cs)
 		next = file_copy_read_ahead(cs->copy, end, Min(FILE_COPY_CHUNK, cs->copied - end));
 		for (; block < end; block++)
 			if (!is_same_block(cs, block, ring))
-				block_set_add(suspects, block);
+				block_set_add(cs->unverified, block);
 		file_copy_read_done(cs->copy, ahead, begin, end - begin);
 		ahead = next;
 		CommitTransactionCommand();
@@ -213,16 +212,13 @@ copy_verify_all(CopyState *cs)
 
 	/* nothing was taken from the set of changes since the start */
 	copy_drain(cs);
-	changed = wal_changes_take(cs->changes);
-	foreach_block(block, suspects)
+	copy_take_changes(cs);
+	foreach_block(block, cs->unverified)
 	{
 		/* block 0 can change without WAL; it is copied under the lock */
-		if (block != 0 && !block_set_has(changed, block))
+		if (block != 0 && !block_set_has(cs->todo, block))
 			report_difference(cs, block);
 	}
-	block_set_add_all(cs->todo, changed);
-	block_set_free(changed);
-	block_set_free(suspects);
 	FreeAccessStrategy(ring);
 	progress_phase(phase);
 }

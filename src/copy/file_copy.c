@@ -91,9 +91,8 @@
  * was made durable with these contents.  (With full_page_writes off the same
  * holds except for torn pages.)
  *
- * No file descriptor outlives a call, but for that of a hurried one: this is
- * closed by the next call that is not, by file_copy_sync() and by
- * file_copy_free(), which must come before the new file is dropped.
+ * No file stays open after a call, but for that of a hurried one: this is closed by
+ * the next call that is not, by file_copy_sync() and by file_copy_free().
  *
  * Locks: the caller keeps the old file from being truncated, replaced or
  * dropped, and is in a transaction, which needs neither xid nor snapshot.
@@ -148,12 +147,11 @@
 
 typedef struct OpenSegment
 {
+	File		file;			/* 0 = none is open */
 	ForkNumber	fork;
 	BlockNumber number;
 	bool		direct;
-	int			fd;
-	off_t		length;
-	char	   *path;			/* NULL = none is open */
+	off_t		length;			/* if direct */
 } OpenSegment;
 
 /* Consecutive blocks of the new file that are being written in the background. */
@@ -248,12 +246,9 @@ segment_offset(BlockNumber block)
 static void
 close_segment(OpenSegment *segment)
 {
-	if (segment->path == NULL)
-		return;
-	(void) close(segment->fd);
-	ReleaseExternalFD();
-	pfree(segment->path);
-	segment->path = NULL;
+	if (segment->file > 0)
+		FileClose(segment->file);
+	segment->file = 0;
 }
 
 /*
@@ -466,37 +461,30 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 {
 	OpenSegment *segment = &copy->segment;
 	int			flags = O_RDWR | PG_BINARY | (block >= RELSEG_SIZE ? O_CREAT : 0);
-	MemoryContext oldcontext;
 	char	   *path;
 
-	if (segment->path != NULL && segment->fork == fork &&
+	if (segment->file > 0 && segment->fork == fork &&
 		segment->number == block / RELSEG_SIZE && segment->direct == direct)
 		return;
 	close_segment(segment);
 
-	oldcontext = MemoryContextSwitchTo(copy->cxt);
 	path = relation_segment_path(&copy->to, fork, block);
-	MemoryContextSwitchTo(oldcontext);
-	ReserveExternalFD();
-	segment->fd = BasicOpenFile(path, flags | (direct ? DIRECT_FLAG : 0));
-	if (segment->fd < 0 && direct)
+	segment->file = PathNameOpenFile(path, flags | (direct ? DIRECT_FLAG : 0));
+	if (segment->file < 0 && direct)
 	{
 		direct = false;
 		copy->refused = true;
-		segment->fd = BasicOpenFile(path, flags);
+		segment->file = PathNameOpenFile(path, flags);
 	}
-	if (segment->fd < 0)
-	{
-		ReleaseExternalFD();
+	if (segment->file < 0)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not open file \"%s\": %m", path)));
-	}
+	pfree(path);
 	segment->fork = fork;
 	segment->number = block / RELSEG_SIZE;
 	segment->direct = direct;
-	segment->length = direct ? lseek(segment->fd, 0, SEEK_END) : 0;
-	segment->path = path;
+	segment->length = direct ? FileSize(segment->file) : 0;
 }
 
 /* Remember a block that is written past the storage manager, for read_back(). */
@@ -551,30 +539,20 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 
 	while (size > 0)
 	{
-		ssize_t		written;
+		ssize_t		written = FileWrite(segment->file, (char *) data, size, offset,
+										WAIT_EVENT_DATA_FILE_WRITE);
 
-		errno = 0;
-		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_WRITE);
-		written = pg_pwrite(segment->fd, data, size, offset);
-		pgstat_report_wait_end();
-		if (written <= 0)
+		if (written <= 0 && errno == EINVAL && segment->direct)
 		{
-			if (errno == EINTR)
-				continue;
-			if (errno == EINVAL && segment->direct)
-			{
-				/* some do not refuse it before */
-				copy->refused = true;
-				open_segment(copy, fork, first, false);
-				continue;
-			}
-			/* if write didn't set errno, assume problem is no disk space */
-			if (errno == 0)
-				errno = ENOSPC;
+			/* some do not refuse it before */
+			copy->refused = true;
+			open_segment(copy, fork, first, false);
+			continue;
+		}
+		if (written <= 0)
 			ereport(ERROR,
 					(errcode_for_file_write(),
-					 errmsg("could not write file \"%s\": %m", segment->path)));
-		}
+					 errmsg("could not write file \"%s\": %m", FilePathName(segment->file))));
 		data += written;
 		size -= written;
 		offset += written;
@@ -680,14 +658,14 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 
 		/* the kernel reports an error only once: a later fsync would succeed */
 		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
-		rc = sync_file_range(copy->segment.fd, offset, size, flags);
+		rc = sync_file_range(FileGetRawDesc(copy->segment.file), offset, size, flags);
 		pgstat_report_wait_end();
 		if (rc < 0 && errno != ENOSYS)
 			ereport(ERROR,
 					(errcode_for_file_access(),
-					 errmsg("could not flush file \"%s\": %m", copy->segment.path)));
+					 errmsg("could not flush file \"%s\": %m", FilePathName(copy->segment.file))));
 		if (copy->direct && copy->refused && (flags & SYNC_FILE_RANGE_WAIT_AFTER))
-			drop_from_page_cache(copy->segment.fd, offset, size);
+			drop_from_page_cache(FileGetRawDesc(copy->segment.file), offset, size);
 	}
 }
 #endif
@@ -757,11 +735,11 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 		return false;
 	if (segment->length < offset + (off_t) size)
 	{
-		if (ftruncate(segment->fd, offset + (off_t) size) != 0)
+		if (FileTruncate(segment->file, offset + (off_t) size, WAIT_EVENT_DATA_FILE_EXTEND) != 0)
 			return false;
 		segment->length = offset + (off_t) size;
 	}
-	if (!background_write_start(segment->fd, data, size, offset))
+	if (!background_write_start(FileGetRawDesc(segment->file), data, size, offset))
 		return false;
 	note_sample(copy, MAIN_FORKNUM, first, data);
 	copy->under_way = (UnderWay)
@@ -1041,10 +1019,10 @@ file_copy_record(FileCopy *copy, BlockNumber nblocks)
 		 block += RELSEG_SIZE - block % RELSEG_SIZE)
 	{
 		open_segment(copy, MAIN_FORKNUM, block, false);
-		if (pg_fsync(copy->segment.fd) != 0)
+		if (FileSync(copy->segment.file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
 			ereport(data_sync_elevel(ERROR),
 					(errcode_for_file_access(),
-					 errmsg("could not fsync file \"%s\": %m", copy->segment.path)));
+					 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->segment.file))));
 	}
 	close_segment(&copy->segment);
 	sync_directories(copy);
