@@ -17,7 +17,9 @@ SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
 CREATE SCHEMA index_mover;
 
-CREATE SEQUENCE index_mover.job_seq;
+-- Unlogged, so that a call that waits for hours has no transaction ID: who creates a replication slot waits
+-- for those.  What a crash resets, history_next_job() makes up for.
+CREATE UNLOGGED SEQUENCE index_mover.job_seq;
 
 CREATE SEQUENCE index_mover.ledger_seq;
 

@@ -37,6 +37,7 @@
 
 #define JOB_TABLE		"job_log"
 #define JOB_PKEY		"job_log_pkey"
+#define JOB_SEQUENCE	"job_seq"
 #define MOVE_TABLE		"move_log"
 #define MOVE_PKEY		"move_log_pkey"
 
@@ -164,6 +165,30 @@ delete_job(const char *table, const char *pkey, int64 job)
 	ScanKeyData key = extension_key(1, F_INT8EQ, Int64GetDatum(job));
 
 	return extension_delete_rows(table, pkey, 1, &key);
+}
+
+/*
+ * Draw a number for a job, greater than all that the history has: the sequence is
+ * unlogged, so a crash sets it back.  Assigns no transaction ID.
+ */
+int64
+history_next_job(void)
+{
+	ExtensionScan scan;
+	HeapTuple	tuple;
+	bool		isnull;
+	int64		last = 0;
+	int64		result;
+
+	extension_scan_begin(&scan, JOB_TABLE, JOB_PKEY, 0, NULL);
+	tuple = systable_getnext_ordered(scan.scan, BackwardScanDirection);
+	if (HeapTupleIsValid(tuple))
+		last = DatumGetInt64(heap_getattr(tuple, Anum_job_job, RelationGetDescr(scan.rel), &isnull));
+	extension_scan_end(&scan);
+	do
+		result = extension_nextval(JOB_SEQUENCE);
+	while (result <= last);
+	return result;
 }
 
 /* Insert the row of a job. */

@@ -56,6 +56,7 @@ typedef struct LastMove
 } LastMove;
 
 extern HTAB *history_last_moves(TimestampTz since);
+extern int64 history_next_job(void);
 extern void history_insert_job(int64 job, const HistoryJob *entry);
 extern void history_alter_job(int64 job, const char *settings);
 extern bool history_read_job(int64 job, HistoryJob *entry);

@@ -263,7 +263,7 @@ sub longest_wait
 $primary->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'");
 $primary->reload;
 poll_until($primary, "SELECT current_setting('synchronous_standby_names')", 'nobody');
-# the first draw from a sequence after a checkpoint is logged, and needs an xid
+# after a checkpoint the first draw from a logged sequence would need a transaction ID
 $primary->safe_psql('postgres', 'CHECKPOINT');
 
 # Under the lock a client waits for us; behind the commit nobody does, although
@@ -281,6 +281,9 @@ $client->send("INSERT INTO waits VALUES (1, 'x')");
 poll_until($primary, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $client->{pid}", 'Lock', 'the client to wait for us');
 my $locks = "SELECT count(*) FROM pg_locks WHERE relation = 'waits_s'::regclass AND mode = 'AccessExclusiveLock' AND granted";
 is($primary->safe_psql('postgres', $locks), '1', 'before the commit we have the exclusive lock');
+# or who creates a replication slot would wait for the end of the move
+is($primary->safe_psql('postgres', "SELECT backend_xid IS NULL FROM pg_stat_activity WHERE application_name = 'mover'"), 't',
+	'the caller that waits has no transaction ID');
 $gate->run('SELECT pg_advisory_unlock(0, 5959)');
 $client->answer;
 is($client->errors, '', 'the commit lets go of it although no synchronous standby answers');
@@ -311,7 +314,6 @@ foreach my $round (1 .. 6)
 soon_ok($busy / 1000, 0.1 + 2 * $quiet / 1000, 'no client waits long');
 
 # a job that starts at commit, from a session that wants the standby's answer
-$primary->safe_psql('postgres', 'CHECKPOINT');
 my $call = start_call($primary, 'queuer',
 	"SELECT status FROM move_indexes('waits_s', 'pg_default', method => 'copy', wait => false)");
 ($rc, $out, $err) = finish_call($call);
@@ -321,6 +323,11 @@ poll_until($primary,
 	'0', 'the queued move');
 # which still has the old file to remove
 poll_until($primary, 'SELECT count(*) FROM index_mover_progress', '0', 'the end of the queued move');
+$call = start_call($primary, 'queuer', 'SELECT status FROM undo_move((SELECT max(job) FROM index_mover_history), wait => false)');
+($rc, $out, $err) = finish_call($call);
+like($out, qr/^queued$/m, 'a second move can be queued');
+wait_for_job_end($primary, $primary->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history'));
+wait_for_no_worker($primary);
 
 # but what else the caller's transaction has written is not lost sight of
 $primary->safe_psql('postgres', 'SET synchronous_commit = local; CREATE TABLE written (i int)');
@@ -341,5 +348,12 @@ finish_call($call);
 wait_for_job_end($primary, $primary->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history'));
 wait_for_no_worker($primary);
 files_ok($primary, 'primary at the end');
+
+# the sequence of job numbers is unlogged
+my $last = $primary->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history');
+$primary->stop('immediate');
+$primary->start;
+cmp_ok($primary->safe_psql('postgres', "SELECT job FROM move_indexes('waits_s', 'pg_default')"), '>', $last,
+	'after a crash job numbers go on');
 
 done_testing();

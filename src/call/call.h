@@ -57,7 +57,6 @@ extern void notices_raise(const JobSummary *summary, int elevel);
 extern void submit_init(void);
 extern int64 submit_last_job(void);
 extern void submit_job_has_begun(int64 job);
-extern int64 submit_next_job(void);
 extern void submit_alter_job(int64 job, const char *settings);
 extern void submit_skip_busy(List *plan);
 extern void submit_at_commit(int64 job, JobPurpose purpose, List *items,

@@ -310,7 +310,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 					(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
 		PG_RETURN_NULL();
 	}
-	rest = submit_next_job();
+	rest = history_next_job();
 	tell_of_copies_lost(job, moves, items, request.settings.resumable_size);
 	submit_at_commit(rest, JOB_MOVE, items, &request.settings);
 	ereport(NOTICE,

@@ -180,7 +180,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	}
 
 	submit_skip_busy(plan);
-	summary.job = settings->terms.job != 0 ? settings->terms.job : submit_next_job();
+	summary.job = settings->terms.job != 0 ? settings->terms.job : history_next_job();
 	foreach_ptr(MoveItem, item, plan)
 	{
 		if (item->status == STATUS_SKIPPED)
@@ -214,9 +214,12 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 			put_outcome(rsinfo, &summary, &rows[i]);
 		if (tells)
 			notices_end(&summary, (GetCurrentTimestamp() - start) / 1e6);
+		cleanup_call(plan, settings, wait);
 	}
 	else
 	{
+		/* first, see only_ours(): reading the ledger may write WAL */
+		cleanup_call(plan, settings, wait);
 		/* also without items: the number that the rows show leads somewhere */
 		submit_at_commit(summary.job, JOB_MOVE, items, settings);
 		foreach_ptr(MoveItem, item, items)
@@ -225,6 +228,5 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 			put_row(rsinfo, item, summary.job);
 		}
 	}
-	cleanup_call(plan, settings, wait);
 	notices_raise(&summary, wait && !as_rows ? ERROR : 0);
 }

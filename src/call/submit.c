@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * submit.c
- *	  Jobs that start when the caller's transaction commits; job numbers.
+ *	  Jobs that start when the caller's transaction commits.
  *
  * submit_at_commit() records the job in the caller's transaction.  The
  * PRE_COMMIT callback, which can still fail, registers the worker; the COMMIT
  * callback starts its work.
  *
- * Tricky: a commit that writes only our numbers and records must not wait for
- * a synchronous standby, see only_ours_upto.
+ * Tricky: a commit that writes only our records must not wait for a synchronous
+ * standby, see only_ours_upto.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,8 +25,6 @@
 #include "plan/plan.h"
 #include "worker/worker.h"
 
-#define JOB_SEQUENCE		"job_seq"
-
 /* A job of this transaction that starts, or is on record, from its commit on. */
 typedef struct QueuedJob
 {
@@ -42,7 +40,7 @@ static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 static int64 last_job = 0;		/* of this session, not a queued one */
 
 /*
- * End of this transaction's WAL while it has only drawn and recorded jobs.  Its
+ * End of this transaction's WAL while it has only recorded jobs.  Its
  * commit must not wait for a synchronous standby: if that is stopped, the move
  * would end, but the call would not; and a job is altered when one is in trouble.
  */
@@ -61,24 +59,6 @@ static void
 count_as_ours(bool before)
 {
 	only_ours_upto = before ? XactLastRecEnd : InvalidXLogRecPtr;
-}
-
-/*
- * Draw a number for a job, one that the history does not have: replication of
- * sequences may have set ours back.  This may write WAL and assign an xid.
- */
-int64
-submit_next_job(void)
-{
-	bool		ours = only_ours();
-	int64		result;
-	HistoryJob	other;
-
-	do
-		result = extension_nextval(JOB_SEQUENCE);
-	while (history_read_job(result, &other));
-	count_as_ours(ours);
-	return result;
 }
 
 /* Return the number of this session's last job that moves; 0 if none. */
@@ -177,7 +157,7 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 	JobShared  *shared = NULL;
 	QueuedJob  *queued = MemoryContextAllocZero(TopMemoryContext, sizeof(QueuedJob));
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	bool		ours = !XLogRecPtrIsInvalid(only_ours_upto);
+	bool		ours = only_ours();
 
 	queued->subid = GetCurrentSubTransactionId();
 	queued_jobs = lappend(queued_jobs, queued);

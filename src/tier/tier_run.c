@@ -185,7 +185,7 @@ carry_out(const RunExtra *extra, MoveSettings *settings, const ErrorData *error)
 	settings->terms.role = GetUserId();
 	settings->terms.job = extra->job;
 	if (items != NIL)
-		run.job = extra->job != 0 ? extra->job : submit_next_job();
+		run.job = extra->job != 0 ? extra->job : history_next_job();
 	/* its caller may have made it, and not committed */
 	if (error == NULL || is_enabled(name))
 		policy_run_write(name, &run);
@@ -365,7 +365,7 @@ plan_in_worker(void *arg)
 				 errmsg("its owner is to be set again")));
 	shm_mq_set_receiver(queue, MyProc);
 	worker = start_worker(MyDatabaseId, run->policy->owner, NameStr(run->policy->name),
-						  submit_next_job(), dsm_segment_handle(segment), 0);
+						  history_next_job(), dsm_segment_handle(segment), 0);
 	if (worker == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),

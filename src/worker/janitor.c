@@ -41,6 +41,7 @@
 #include "compat.h"
 #include "errors.h"
 #include "file_system.h"
+#include "history.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "printed_command.h"
@@ -168,7 +169,7 @@ look_at(void *arg)
 
 		plan_check_mounted(tablespace, request.settings.heal_unmounted);
 		tablespace_make_directory(tablespace);
-		job = extension_nextval("job_seq");
+		job = history_next_job();
 		shared = job_launch_create(job, MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
 								   lost, &request.settings, false, &segment);
 		(void) job_launch_worker(shared->slot, job, false);
