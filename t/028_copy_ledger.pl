@@ -288,4 +288,19 @@ foreach my $point ('swapped', 'old-file-step')
 $node->safe_psql('postgres', 'DROP TABLESPACE regress_away');
 pass('the source can be dropped when the old file is removed');
 
+# ---------------------------------------------------------------------------
+# A plan of many small relations does not read the ledger, with the rows that a
+# caller's snapshot keeps in it, for each of them
+# ---------------------------------------------------------------------------
+$node->safe_psql('postgres', <<'SQL');
+CREATE SCHEMA many;
+DO $$ BEGIN
+	FOR n IN 1 .. 30 LOOP EXECUTE format('CREATE TABLE many.t%s (i int PRIMARY KEY)', n); END LOOP;
+END $$;
+SQL
+my $scans = "SELECT pg_stat_force_next_flush(); SELECT seq_scan FROM pg_stat_all_tables WHERE relid = 'index_mover.ledger'::regclass";
+my $before = $node->safe_psql('postgres', $scans) =~ s/\n//r;
+is($node->safe_psql('postgres', "SELECT count(*) FROM move_schema_indexes('many', 'regress_fast', dry_run => true); $scans")
+		=~ s/^30\n\n(\d+)$/$1 - $before < 10/er, '1', 'many small relations: the ledger is read once or twice');
+
 done_testing();

@@ -233,7 +233,7 @@ tell_of_copies_lost(int64 job, const List *moves, const List *items, int resumab
 			 (move->sqlstate != NULL && strcmp(move->sqlstate, "57P01") == 0));
 		foreach_ptr(const MoveItem, part, items)
 			on_record |= (part == item || part->part_of == item->relid) &&
-			leftover_kept_bytes(part->relid, part->to_tablespace) > 0;
+			leftover_kept_bytes(part) > 0;
 		if (killed && !on_record)
 			ereport(NOTICE,
 					(errmsg("the copy of %s \"%s\" begins again",

@@ -42,7 +42,7 @@ extern void leftover_file_shorten(const RelFileLocator *locator, BlockNumber nbl
 extern void leftover_files_remove(void (*between_steps) (void), bool kept_too);
 extern bool leftover_file_is_kept(const LedgerEntry *entry);
 extern LedgerEntry *leftover_kept_file(Oid relid, Oid tablespace);
-extern int64 leftover_kept_bytes(Oid relid, Oid tablespace);
+extern int64 leftover_kept_bytes(const MoveItem *item);
 extern bool leftover_file_is_dead(const LedgerEntry *entry);
 extern Leftover *leftover_file_describe(const LedgerEntry *entry);
 

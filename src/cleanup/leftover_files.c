@@ -189,11 +189,16 @@ leftover_kept_file(Oid relid, Oid tablespace)
 	return NULL;
 }
 
-/* Return its bytes: so much less is needed there. */
+/*
+ * Return the bytes of the file from which the copy of an item can go on: so much less
+ * is needed.  A file of up to a megabyte is not looked for, because a job of 10,000
+ * small relations would read the ledger, and its dead rows, for each of them.
+ */
 int64
-leftover_kept_bytes(Oid relid, Oid tablespace)
+leftover_kept_bytes(const MoveItem *item)
 {
-	LedgerEntry *entry = leftover_kept_file(relid, tablespace);
+	LedgerEntry *entry = item->size_before <= 1024 * 1024 ? NULL :
+		leftover_kept_file(item->relid, item->to_tablespace);
 
 	return entry != NULL ? (int64) entry->copied_blocks * BLCKSZ : 0;
 }

@@ -347,6 +347,7 @@ static void
 skip_as(MoveItem *item, const MoveItem *skipped)
 {
 	item->status = STATUS_SKIPPED;
+	item->method = skipped->method;
 	strlcpy(item->sqlstate, skipped->sqlstate, sizeof(item->sqlstate));
 	strlcpy(item->detail, skipped->detail, sizeof(item->detail));
 }

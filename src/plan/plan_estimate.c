@@ -227,7 +227,7 @@ static int64
 new_file_size(const MoveItem *item)
 {
 	int64		kept = item->method == METHOD_COPY ?
-		leftover_kept_bytes(item->relid, item->to_tablespace) : 0;
+		leftover_kept_bytes(item) : 0;
 
 	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - kept, 0);
 }

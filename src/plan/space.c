@@ -192,7 +192,7 @@ space_check(const JobShared *job, const MoveItem *item,
 	if (item->method == METHOD_DEFAULT || space_to_copy(item) + others <= 0)
 		return;
 	space_needs(&needs, item->to_tablespace,
-				space_to_copy(item) + others - leftover_kept_bytes(item->relid, item->to_tablespace),
+				space_to_copy(item) + others - leftover_kept_bytes(item),
 				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
 				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
 	check_needs(&needs, &settings->min_free_space);
