@@ -317,6 +317,7 @@ $job = begin_job($node, 'small_pkey', 'regress_slow', swap_after => $when);
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'time of day');
 usleep(300_000);
 is(tablespace_of_index($node, 'small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
+is(sql("SELECT eta BETWEEN '22 h' AND '25 h' FROM index_mover_progress WHERE job = $job"), 't', 'which is the time left');
 # pausing and resuming is not what it waits for
 sql("SELECT pause_move($job)");
 poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
@@ -331,6 +332,8 @@ $job = begin_job($node, 'st_s', 'regress_fast', swap_after => 'infinity', verify
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'infinity');
 sql("UPDATE st SET s = md5(s) WHERE i % 10 = 3");
 is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'infinity waits');
+is(sql("SELECT p.eta IS NULL AND j.eta IS NULL FROM index_mover_progress p JOIN index_mover_jobs j USING (job) WHERE job = $job"), 't',
+	'no time left is known');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job, '{\"swap_after\": \"sometime\"}')",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is(sqlstate_of($err), '22023', 'resume_move with what is no time');

@@ -14,8 +14,8 @@
  *	- changes to come, from the changes so far: only copied blocks can change,
  *	  so their number grows with the square of the blocks copied.
  *
- * Assumption: other sessions go on writing at their rate.  Waits for locks,
- * and for the time of the swap, cannot be estimated.
+ * Assumption: other sessions go on writing at their rate.  Waits for locks
+ * cannot be estimated.
  *
  *-------------------------------------------------------------------------
  */
@@ -146,6 +146,21 @@ copy_look_at_round(CopyState *cs, int64 done)
 									 psprintf("%dMB", settings->max_rate / 1024 * 4 + 4)))));
 }
 
+/*
+ * Publish the seconds left, of which so many are not the wait for the time of the
+ * swap: none if that time may never come.
+ */
+void
+copy_publish_eta(const CopyState *cs, double left)
+{
+	TimestampTz swap_after = cs->settings->swap_after;
+
+	if (left >= 0 && swap_after > 0 && !cs->settings->terms.rehearse && !job_swap_now_requested())
+		left = TIMESTAMP_IS_NOEND(swap_after) ? -1 :
+			Max(left, (swap_after - GetCurrentTimestamp()) / 1e6);
+	progress_eta(left);
+}
+
 /* Publish the time left when this many blocks of a part are done. */
 void
 copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
@@ -190,7 +205,7 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 	foreach_file(f, cs)
 		if (f->copy == NULL && rate > 0)
 		after += Max(f->item->size_before, 0) / rate;
-	progress_eta(cs->eta.in_vain ? -1 : left + after);
+	copy_publish_eta(cs, cs->eta.in_vain ? -1 : left + after);
 }
 
 int64

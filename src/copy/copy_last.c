@@ -117,6 +117,7 @@ copy_wait_for_swap_time(CopyState *cs)
 		   !job_swap_now_requested())
 	{
 		waited = true;
+		copy_publish_eta(cs, 0);
 		throttle_rest(SHORT_REST_MS);
 		copy_between_chunks(cs);
 

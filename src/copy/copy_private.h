@@ -199,6 +199,7 @@ extern void copy_begin_round(CopyState *cs);
 extern void copy_has_rested(CopyState *cs, TimestampTz since, int64 rested_before,
 							int64 changed_before);
 extern void copy_look_at_round(CopyState *cs, int64 done);
+extern void copy_publish_eta(const CopyState *cs, double left);
 extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
 extern void copy_change_rate(CopyState *cs);
 extern void copy_verify_all(CopyState *cs);
