@@ -375,6 +375,8 @@ sql('CHECKPOINT');
 $stood = (look($job))[0];
 let_process_sleep(worker_pid($node), 4);
 is((look($job))[0], $stood, 'the copy waits, although max_replica_lag is 0');
+is(sql("SELECT bytes_per_second IS NULL AND eta IS NULL FROM index_mover_progress WHERE job = $job"), 't',
+	'it has no rate, and no time left is known');
 # (what is unused in its pages is not in the WAL)
 my $logged = sql("SELECT wal_bytes / ((blocks_copied + blocks_recopied) * $page_size.0) FROM index_mover_history WHERE name = 'th_s' AND "
 	. "method = 'copy' AND status = 'moved' ORDER BY job LIMIT 1");

@@ -87,6 +87,15 @@ look_at_backend(RunnerSlot *runner)
 	return phase_of_core != NULL ? phase_of_core : phase_name(runner->phase);
 }
 
+/* Return whether the copy stands still until a user, a standby or a slot lets it go on. */
+static bool
+rests_for_others(const RunnerSlot *runner)
+{
+	return runner->throttled_by[0] != '\0' &&
+		strcmp(runner->throttled_by, THROTTLED_MAX_RATE) != 0 &&
+		strcmp(runner->throttled_by, THROTTLED_SLOW_STORAGE) != 0;
+}
+
 /*
  * Return the seconds left, -1 if unknown.  A copy publishes them.  Of a
  * rebuild they are unknown: core reports the progress of one phase, but
@@ -99,12 +108,11 @@ seconds_left(const RunnerSlot *runner)
 {
 	double		since;
 
-	if (runner->method != METHOD_COPY || runner->eta < 0)
+	if (runner->method != METHOD_COPY || runner->eta < 0 || rests_for_others(runner))
 		return -1;
 	/* these phases end when another session lets them end */
 	if (runner->phase == PHASE_WAIT_START || runner->phase == PHASE_WAIT_SWAP_LOCK ||
-		runner->phase == PHASE_GIVING_WAY ||
-		strcmp(runner->throttled_by, "pause_move()") == 0)
+		runner->phase == PHASE_GIVING_WAY)
 		return -1;
 	since = TimestampDifferenceMilliseconds(runner->eta_at,
 											GetCurrentTimestamp()) / 1000.0;
@@ -147,7 +155,7 @@ progress_view_notices(int64 job)
 		if (runner->blocks_total > 0)
 			appendStringInfo(&buf, ", %.0f %%",
 							 100.0 * runner->blocks_done / runner->blocks_total);
-		if (runner->bytes_per_second > 0)
+		if (runner->bytes_per_second > 0 && !rests_for_others(runner))
 			appendStringInfo(&buf, ", %.1f MB/s", runner->bytes_per_second / 1048576.0);
 		if (runner->changed_per_second > 0)
 			appendStringInfo(&buf, ", " INT64_FORMAT " blocks/s change",
@@ -236,7 +244,8 @@ index_mover_running(PG_FUNCTION_ARGS)
 				row_set(&row, 14, Int64GetDatum(runner->lock_attempts));
 			}
 			row_text(&row, 8, runner->throttled_by);
-			row_int64(&row, 12, runner->bytes_per_second > 0 ? runner->bytes_per_second : -1);
+			row_int64(&row, 12, runner->bytes_per_second > 0 && !rests_for_others(runner) ?
+					  runner->bytes_per_second : -1);
 			/* in hundredths of a second: smaller units are noise */
 			row_interval(&row, 13, left < 0 ? -1 :
 						 (int64) rint(left * 100) * (USECS_PER_SEC / 100));

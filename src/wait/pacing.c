@@ -33,10 +33,6 @@
 /* The time of reading is that of the last so many megabytes. */
 #define SMOOTH_READ_MB		8
 
-/* Why a copy rests, as progress shows it */
-#define THROTTLED_MAX_RATE		"max_rate"
-#define THROTTLED_SLOW_STORAGE	"slow storage"
-
 /* The receiver that is furthest behind. */
 typedef struct Laggard
 {
