@@ -184,6 +184,12 @@ foreach my $dry_run ('false', 'true')
 }
 like($standby->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"), qr/^(?:queued|running)$/,
 	'a job that runs on the primary is not said to be interrupted');
+foreach my $call ("SELECT cancel_move($job)", 'SELECT cancel_move()', "SELECT pause_move($job)", "SELECT resume_move($job)",
+	"SELECT alter_move($job, 'max_rate', '0')", "CALL wait_for_move($job)")
+{
+	($rc, $out, $err) = $standby->psql('postgres', "\\set VERBOSITY verbose\n$call");
+	like($err, qr/ERROR:  25006: cannot execute \w+\(\) during recovery/, "$call: nor on a standby, which does not know whether it runs");
+}
 $primary->safe_psql('postgres', "SELECT cancel_move($job)");
 wait_for_job_end($primary, $job);
 $primary->wait_for_catchup($standby);

@@ -11,7 +11,7 @@
  * settings that were asked for.  Everything else is planned again.
  *
  * Privileges: all functions here are for members of the job's role and for
- * superusers.
+ * superusers.  ERROR 25006 during recovery: the jobs are in the primary's memory.
  *
  *-------------------------------------------------------------------------
  */
@@ -113,6 +113,7 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
 Datum
 index_mover_cancel_move(PG_FUNCTION_ARGS)
 {
+	PreventCommandDuringRecovery("cancel_move()");
 	reject_null(fcinfo, 1, "keep");
 	PG_RETURN_INT32(control_jobs(fcinfo, PG_GETARG_BOOL(1) ? REQUEST_CANCEL_AND_KEEP : REQUEST_CANCEL,
 								 "canceled"));
@@ -127,6 +128,7 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
 Datum
 index_mover_pause_move(PG_FUNCTION_ARGS)
 {
+	PreventCommandDuringRecovery("pause_move()");
 	PG_RETURN_INT32(control_jobs(fcinfo, REQUEST_PAUSE, "paused"));
 }
 
@@ -269,6 +271,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	List	   *items = NIL;
 	int64		rest;
 
+	PreventCommandDuringRecovery("resume_move()");
 	reject_null(fcinfo, 0, "job");
 	job = PG_GETARG_INT64(0);
 	if (find_job(job, &slot, &entry))
@@ -334,6 +337,7 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 	Datum		pair[2];
 	Jsonb	   *json;
 
+	PreventCommandDuringRecovery("alter_move()");
 	reject_null(fcinfo, 0, "job");
 	reject_null(fcinfo, 1, "setting");
 	reject_null(fcinfo, 2, "value");

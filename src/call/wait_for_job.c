@@ -452,6 +452,8 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	bool		was_running;
 	ErrorContextCallback callback;
 
+	/* the history does not say whether the primary's job runs */
+	PreventCommandDuringRecovery("wait_for_move()");
 	reject_null(fcinfo, 1, "raise");
 	raise = PG_GETARG_BOOL(1);
 
