@@ -114,6 +114,16 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover
 $node->psql('postgres', "BEGIN; SELECT FROM move_indexes('t', 'regress_fast', wait => false); ROLLBACK", stdout => \$stdout);
 is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE status = 'queued'"), '0',
 	'what was rolled back is not on record');
+{
+	my ($submitter, $waiter) = map { IndexMover::Session->new($node) } 1 .. 2;
+	my ($rolled_back) = $submitter->run("BEGIN; SELECT max(job) FROM move_indexes('t', 'regress_fast', wait => false)") =~ /(\d+)/;
+	$waiter->send("CALL wait_for_move($rolled_back)");
+	poll_until($node, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $waiter->pid, 'Extension', 'who waits for it');
+	$submitter->run('ROLLBACK');
+	$waiter->answer;
+	like($waiter->errors, qr/ERROR:  42704: job $rolled_back does not exist/, '... and who has waited for it is told');
+	$_->end foreach $submitter, $waiter;
+}
 all_right($node, 't', 'a job that was lost, and resumed', within => 5);
 
 # ---- a worker that never comes ------------------------------------------------

@@ -508,8 +508,8 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 
 	if (!history_read_job(job, &entry))
 	{
-		/* its worker could not record it, and has told the server log why */
-		if (was_running)
+		/* a cleanup is not recorded; a job of moves was rolled back */
+		if (was_running && slot.purpose == JOB_CLEANUP)
 			PG_RETURN_VOID();
 		call_no_such_job(job);
 	}
