@@ -829,6 +829,8 @@ CREATE TABLE index_mover.policy_run (
 -- src/tier/tier_scheduler.c
 CREATE FUNCTION index_mover.is_scheduled() RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_is_scheduled' LANGUAGE C STABLE PARALLEL RESTRICTED;
+CREATE FUNCTION index_mover.server_time_zone() RETURNS text
+AS 'MODULE_PATHNAME', 'index_mover_server_time_zone' LANGUAGE C STABLE PARALLEL SAFE;
 
 -- of the policies that row security shows, and for monitors of all
 CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
@@ -838,16 +840,26 @@ CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again' ELSE r.message END AS message,
 		   CASE WHEN s.is_due
 				THEN CASE WHEN p.window_start IS NULL THEN d.due
-						  WHEN CASE WHEN p.window_start < p.window_end THEN d.due::time >= p.window_start AND d.due::time < p.window_end
-									ELSE d.due::time >= p.window_start OR d.due::time < p.window_end END THEN d.due
-						  ELSE d.due::date + p.window_start + CASE WHEN d.due::time > p.window_start THEN interval '1 day' ELSE '0' END END
+						  WHEN CASE WHEN p.window_start < p.window_end THEN l.due::time >= p.window_start AND l.due::time < p.window_end
+									ELSE l.due::time >= p.window_start OR l.due::time < p.window_end END THEN d.due
+						  ELSE (l.due::date + p.window_start + CASE WHEN l.due::time > p.window_start THEN interval '1 day' ELSE '0' END)
+							   AT TIME ZONE z.name END
 				END AS next_run,
-		   s.is_due AS scheduled
+		   s.is_due AS scheduled, p.enabled
 	  FROM @extschema@.tier_policy p
 	  LEFT JOIN pg_roles o ON o.rolname = p.owner
 	  LEFT JOIN index_mover.policy_run r ON r.policy = p.name
-	  LEFT JOIN @extschema@.index_mover_jobs j ON j.job = r.job
+	  -- or the one that goes on with it
+	  LEFT JOIN @extschema@.index_mover_jobs j
+		ON j.job = (SELECT max(k.job) FROM index_mover.job_log k WHERE r.job > 0 AND k.job >= r.job AND k.policy = p.name)
+	 -- windows do not count in the time zone of who looks
+	 CROSS JOIN (SELECT coalesce((SELECT split_part(c, '=', 2)
+									FROM pg_db_role_setting s LEFT JOIN pg_database b ON b.oid = s.setdatabase, unnest(s.setconfig) c
+								   WHERE s.setrole = 0 AND (s.setdatabase = 0 OR b.datname = current_database()) AND c ILIKE 'TimeZone=%'
+								   ORDER BY s.setdatabase DESC LIMIT 1),
+								 index_mover.server_time_zone()) AS name) z
 	 CROSS JOIN LATERAL (SELECT greatest(r.started_at + p.every, now()) AS due) d
+	 CROSS JOIN LATERAL (SELECT d.due AT TIME ZONE z.name AS due) l
 	 CROSS JOIN LATERAL (SELECT CASE WHEN p.enabled AND p.every IS NOT NULL THEN (o.oid = p.owner_oid) IS TRUE AND index_mover.is_scheduled() END AS is_due) s
 	 WHERE pg_has_role('pg_monitor', 'USAGE') OR pg_has_role(o.oid, 'USAGE');
 COMMENT ON VIEW @extschema@.tier_policy_status IS 'the last run of each tier policy, its result, and the next one';
@@ -1066,7 +1078,7 @@ GRANT USAGE ON TYPE @extschema@.move_result TO PUBLIC;
 
 GRANT SELECT ON @extschema@.index_mover_progress, @extschema@.index_mover_history, @extschema@.index_mover_jobs TO PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running,
-	index_mover.printed_command, index_mover.is_scheduled TO PUBLIC;
+	index_mover.printed_command, index_mover.is_scheduled, index_mover.server_time_zone TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;

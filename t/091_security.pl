@@ -403,7 +403,7 @@ SELECT concat_ws(' ', coalesce(r.rolname, 'PUBLIC'), g.privilege_type || CASE WH
  GROUP BY 1
 SQL
 my %expected = (
-	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive is_scheduled printed_command running)),
+	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive is_scheduled printed_command running server_time_zone)),
 		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace heal_tablespace index_mover_blockers
 			  index_mover_check index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table
 			  resume_move tablespace_probe)),

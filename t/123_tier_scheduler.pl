@@ -119,11 +119,22 @@ sleep 3;
 is(sql($place), 'default', 'a window that is closed');
 is(sql("SELECT next_run - now() BETWEEN '1 h 55 min' AND '2 h 5 min' FROM tier_policy_status WHERE policy = 'old'"), 't',
 	'the next run is when it opens');
+is(sql("SET TimeZone = 'Asia/Kolkata'; "
+	. "SELECT next_run - now() BETWEEN '1 h 55 min' AND '2 h 5 min' FROM tier_policy_status WHERE policy = 'old'"),
+	't', 'in whatever time zone one looks');
+sql("ALTER DATABASE postgres SET TimeZone = 'Asia/Kolkata'");
+is(sql("SET TimeZone = 'UTC'; SELECT next_run AT TIME ZONE 'Asia/Kolkata' - (SELECT window_start FROM tier_policy WHERE name = 'old') = "
+	. "date_trunc('day', next_run AT TIME ZONE 'Asia/Kolkata') FROM tier_policy_status WHERE policy = 'old'"), 't',
+	'but the database may have one');
+sql('ALTER DATABASE postgres RESET TimeZone');
 # the day's midnight is always between these two
 sql("UPDATE tier_policy SET window_start = (now() - interval '1 min')::time, window_end = (now() - interval '1 h')::time WHERE name = "
 	. "'old'");
+# of an owner who is elsewhere
+sql("CREATE ROLE regress_india SUPERUSER; ALTER ROLE regress_india SET TimeZone = 'Asia/Kolkata'; "
+	. "UPDATE tier_policy SET owner = 'regress_india' WHERE name = 'old'");
 moves_ok('a window over midnight');
-is(sql("SELECT (settings->>'max_duration') IS NOT NULL FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"), 't',
+is(sql("SELECT (settings->>'max_duration')::interval > '20 h' FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"), 't',
 	'no relation begins after its end')
   or diag sql("SELECT settings FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1");
 sql("UPDATE tier_policy SET window_start = NULL, window_end = NULL, every = NULL WHERE name = 'old'; ALTER TABLE events_1 SET TABLESPACE "
@@ -144,6 +155,28 @@ sleep 3;
 is(sql("SELECT count(*) FROM index_mover_jobs WHERE policy = 'old'"), $runs, 'is the only one');
 sql("UPDATE tier_policy SET settings = NULL WHERE name = 'old'; SELECT cancel_move()");
 wait_for_jobs($node);
+
+# however many policies of a role are due, and however long they sleep: a slot or two, while the
+# others run, of this role when that one has ended
+sql(<<'SQL');
+CREATE ROLE regress_sleeper;
+CREATE FUNCTION sleeps() RETURNS date LANGUAGE sql AS $$ SELECT pg_sleep(600)::text::date $$;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function, every, owner)
+  SELECT 'sleeps ' || n, 'events', 'regress_slow', '1 year', 'sleeps()', '1 s', 'regress_sleeper' FROM generate_series(1, 5) n;
+SQL
+my $planning = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover policy' AND "
+	. "(wait_event = 'PgSleep' OR wait_event_type = 'Lock')";
+look();
+ok($node->poll_query_until('postgres', "SELECT ($planning) > 0"), 'a policy that sleeps');
+foreach (1 .. 8)
+{
+	look();
+	sleep 1.1;
+}
+cmp_ok(sql($planning), '<=', 2, 'takes no more slots for the others of its role');
+moves_ok('and holds up no other role');
+sql("DELETE FROM tier_policy WHERE name ~ 'sleeps'; "
+	. "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'index_mover policy'");
 
 # the clock set back: as if the last run were tomorrow
 sql("UPDATE index_mover.policy_run SET started_at = now() + interval '1 day'");

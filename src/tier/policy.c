@@ -26,7 +26,6 @@
 #include "commands/extension.h"
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
@@ -439,17 +438,27 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
  */
 
 /*
- * Wait until no other session begins a run of the policy; until the end of the
- * transaction.  Policies of the same hash value wait for each other, too.
+ * Wait until no other session plans a policy of this role, until the end of the
+ * transaction or policy_unlock(): a now_function can sleep, and no role is to take all
+ * worker slots so.  With nowait, returns false instead, also if this session has the
+ * lock.  (In no database core locks a role so.)
  */
-void
-policy_lock(const char *policy)
+bool
+policy_lock(Oid owner, bool nowait)
 {
-	LockDatabaseObject(RelationRelationId, extension_relation(RUN_TABLE),
-					   (uint16) string_hash(policy, NAMEDATALEN), ExclusiveLock);
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, AuthIdRelationId, owner, 0);
+	return LockAcquire(&tag, ExclusiveLock, false, nowait) == LOCKACQUIRE_OK;
 }
 
-/* Read the last run of a policy; all is 0 if there was none. */
+void
+policy_unlock(Oid owner)
+{
+	UnlockDatabaseObject(AuthIdRelationId, owner, 0, ExclusiveLock);
+}
+
+/* Read the last run of a policy, and which job has the rest of it; all is 0 if there was none. */
 void
 policy_run_read(const char *policy, PolicyRun *run)
 {

@@ -275,7 +275,8 @@ typedef struct PolicyRun
 	char	   *message;		/* error of the run itself; NULL = none */
 } PolicyRun;
 
-extern void policy_lock(const char *policy);
+extern bool policy_lock(Oid owner, bool nowait);
+extern void policy_unlock(Oid owner);
 extern void policy_run_read(const char *policy, PolicyRun *run);
 extern void policy_run_write(const char *policy, const PolicyRun *run);
 extern int	policy_failures(const PolicyRun *run, char **why);
@@ -330,6 +331,7 @@ extern void tier_plan_policy(void *arg);
  * ----------------------------------------------------------------
  */
 extern void tier_hold_extension(void);
-extern bool tier_run_start(Oid database, Oid owner, const char *policy, TimestampTz last);
+extern bool tier_run_start(Oid database, Oid owner, const char *policy, TimestampTz last,
+						   TimestampTz window_end);
 
 #endif							/* IM_TIER_PRIVATE_H */

@@ -56,6 +56,7 @@ typedef struct RunExtra
 								 * submits it */
 	dsm_handle	queue;
 	TimestampTz last;			/* the run before, as the scheduler has seen */
+	TimestampTz window_end;		/* after which no relation begins; 0 = none */
 } RunExtra;
 
 StaticAssertDecl(sizeof(RunExtra) <= BGW_EXTRALEN, "RunExtra is too large");
@@ -108,22 +109,23 @@ notice_refused(const PlanWork *work)
  * superuser (worker_connect_as()), and what the policy runs must not become it.
  */
 static List *
-plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
+plan_items(const RunExtra *extra, MoveSettings *settings)
 {
 	List	   *policies = policies_read(NameStr(extra->policy), false);
 	PlanWork	work = {tier_plan_begin(GetCurrentTransactionStartTimestamp()), policies != NIL ? linitial(policies) : NULL};
 	List	   *items = NIL;
-	bool		has_window;
-	int			left;
+	int			left = 0;
 
 	if (work.policy == NULL || work.policy->owner != GetUserId())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tier policy \"%s\" has changed", NameStr(extra->policy))));
 	/* no further relation begins after the end of the window */
-	has_window = scheduled && policy_window(work.policy, GetCurrentTimestamp(), &left);
-	if (has_window)
-		SetConfigOption("index_mover.max_duration", psprintf("%d", Max(left, 1)), PGC_SUSET, PGC_S_SESSION);
+	if (extra->window_end != 0)
+	{
+		left = Max((extra->window_end - GetCurrentTimestamp()) / USECS_PER_SEC, 1);
+		SetConfigOption("index_mover.max_duration", psprintf("%d", left), PGC_SUSET, PGC_S_SESSION);
+	}
 	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
 	policy_as_owner(work.policy->owner, tier_plan_policy, &work);
 	disable_timeout(STATEMENT_TIMEOUT, false);
@@ -137,8 +139,8 @@ plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
 		notice_refused(&work);
 
 	/* whatever the policy's settings say */
-	if (has_window && (settings->max_duration == 0 || settings->max_duration > left))
-		settings->max_duration = Max(left, 1);
+	if (left > 0 && (settings->max_duration == 0 || settings->max_duration > left))
+		settings->max_duration = left;
 	return items;
 }
 
@@ -168,7 +170,9 @@ carry_out(const RunExtra *extra, MoveSettings *settings, const ErrorData *error)
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	tier_hold_extension();
-	policy_lock(name);
+	/* its caller has the lock */
+	if (extra->job == 0)
+		(void) policy_lock(extra->owner, false);
 	MemoryContextSwitchTo(TopMemoryContext);
 	policy_run_read(name, &run);
 	/* it is not due any more */
@@ -181,7 +185,7 @@ carry_out(const RunExtra *extra, MoveSettings *settings, const ErrorData *error)
 	if (error != NULL)
 		run.message = error->message;
 	else
-		items = plan_items(extra, extra->job == 0, settings);
+		items = plan_items(extra, settings);
 	settings->terms.role = GetUserId();
 	settings->terms.job = extra->job;
 	if (items != NIL)
@@ -274,11 +278,11 @@ index_mover_policy_main(Datum arg)
 
 /* Ask for the worker of a policy; NULL if there is no free worker slot. */
 static BackgroundWorkerHandle *
-start_worker(Oid database, Oid owner, const char *policy, int64 job, dsm_handle queue, TimestampTz last)
+start_worker(Oid database, Oid owner, const char *policy, int64 job, dsm_handle queue, TimestampTz last, TimestampTz window_end)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
-	RunExtra	extra = {.database = database,.owner = owner,.job = job,.queue = queue,.last = last};
+	RunExtra	extra = {.database = database,.owner = owner,.job = job,.queue = queue,.last = last,.window_end = window_end};
 
 	namestrcpy(&extra.policy, policy);
 	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover policy %s", policy);
@@ -290,12 +294,12 @@ start_worker(Oid database, Oid owner, const char *policy, int64 job, dsm_handle 
 
 /*
  * Have a policy carried out by itself, unless it has run since its last run, as
- * of the caller; false if there is no free worker slot.
+ * of the caller, and within its window; false if there is no free worker slot.
  */
 bool
-tier_run_start(Oid database, Oid owner, const char *policy, TimestampTz last)
+tier_run_start(Oid database, Oid owner, const char *policy, TimestampTz last, TimestampTz window_end)
 {
-	return start_worker(database, owner, policy, 0, DSM_HANDLE_INVALID, last) != NULL;
+	return start_worker(database, owner, policy, 0, DSM_HANDLE_INVALID, last, window_end) != NULL;
 }
 
 /* A policy that a caller has planned in a worker */
@@ -364,8 +368,9 @@ plan_in_worker(void *arg)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("its owner is to be set again")));
 	shm_mq_set_receiver(queue, MyProc);
+	(void) policy_lock(run->policy->owner, false);
 	worker = start_worker(MyDatabaseId, run->policy->owner, NameStr(run->policy->name),
-						  history_next_job(), dsm_segment_handle(segment), 0);
+						  history_next_job(), dsm_segment_handle(segment), 0, 0);
 	if (worker == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -381,6 +386,7 @@ plan_in_worker(void *arg)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	policy_unlock(run->policy->owner);
 	dsm_detach(segment);
 }
 

@@ -28,11 +28,12 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
+#include "common/pg_prng.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
-#include "utils/fmgrprotos.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -47,15 +48,18 @@
 #include "worker/worker.h"
 
 PG_FUNCTION_INFO_V1(index_mover_is_scheduled);
+PG_FUNCTION_INFO_V1(index_mover_server_time_zone);
 PGDLLEXPORT void index_mover_scheduler_main(Datum arg);
 PGDLLEXPORT void index_mover_scheduler_look_main(Datum arg);
 
 #define LOOK_MS			60000	/* longest time between two looks */
+#define NEXT_MS			1000	/* until the next policy of a role */
 #define RESTART_S		60
 
 static char *scheduler_databases = NULL;
 static int	sample_interval = 10;
 static bool is_registered = false;	/* with the postmaster, when it started */
+static char server_time_zone[TZ_STRLEN_MAX + 1];
 static uint32 wait_event = 0;
 
 /* A database that is looked after; only the scheduler has it */
@@ -104,6 +108,20 @@ index_mover_is_scheduled(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(result && is_registered && !RecoveryInProgress());
 }
 
+/*
+ * index_mover.server_time_zone() RETURNS text
+ *
+ * The TimeZone that the server started with, which windows count in, unless the
+ * database has another; not that of the session.  NULL: there is no scheduler.
+ */
+Datum
+index_mover_server_time_zone(PG_FUNCTION_ARGS)
+{
+	if (!is_registered)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(server_time_zone));
+}
+
 /* Define the settings, and have the scheduler started; to be called in _PG_init(). */
 void
 tier_scheduler_register(void)
@@ -126,6 +144,7 @@ tier_scheduler_register(void)
 	worker.bgw_restart_time = RESTART_S;
 	RegisterBackgroundWorker(&worker);
 	is_registered = true;
+	strlcpy(server_time_zone, pg_get_timezone_name(session_timezone), sizeof(server_time_zone));
 }
 
 /* ----------------------------------------------------------------
@@ -157,18 +176,24 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	JobSlot		slot;
 	TimestampTz due = now;
 	int			left;
+	bool		has_window = policy_window(policy, now, &left); /* in the database's
+																 * time zone */
 
 	policy_run_read(NameStr(policy->name), &run);
 	if (run.started_at != 0 && run.started_at <= now)
 		due = after(run.started_at, policy->every);
 	if (due > now)
 		return (due - now) / 1000 + 1;
-	if (policy_window(policy, now, &left) && left < 0)
+	if (has_window && left < 0)
 		return -left * INT64CONST(1000);
 	/* one at a time */
 	if (!OidIsValid(policy->owner) || (run.job != 0 && job_find(run.job, &slot)))
 		return LOOK_MS;
-	if (tier_run_start(MyDatabaseId, policy->owner, NameStr(policy->name), run.started_at))
+	/* of a role, too; this look keeps the lock, and its worker waits for that */
+	if (!policy_lock(policy->owner, true))
+		return NEXT_MS;
+	if (tier_run_start(MyDatabaseId, policy->owner, NameStr(policy->name), run.started_at,
+					   has_window ? now + left * USECS_PER_SEC : 0))
 		return (after(now, policy->every) - now) / 1000;
 	ereport(LOG,
 			(errmsg("index_mover policy \"%s\" of database \"%s\" has to wait for a free background worker slot",
@@ -185,6 +210,9 @@ index_mover_scheduler_look_main(Datum arg)
 	int64		next = LOOK_MS;
 	TimestampTz now;
 	ErrorData  *error;
+	List	   *policies;
+	uint32		first;
+	uint32		n;
 
 	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -210,8 +238,14 @@ index_mover_scheduler_look_main(Datum arg)
 					 errmsg("could not take a sample in database \"%s\": %s",
 							get_database_name(MyDatabaseId), error->message)));
 		now = GetCurrentTimestamp();
-		foreach_ptr(const Policy, policy, policies_read(NULL, true))
+		policies = policies_read(NULL, true);
+		/* none of a role is always the first */
+		n = list_length(policies);
+		first = pg_prng_uint32(&pg_global_prng_state);
+		for (uint32 i = 0; i < n; i++)
 		{
+			const Policy *policy = list_nth(policies, (first + i) % n);
+
 			if (policy->every != NULL)
 				next = Min(next, look_at_policy(policy, now));
 		}
