@@ -734,7 +734,8 @@ COMMENT ON FUNCTION @extschema@.index_mover_blockers(regclass, interval)
 -- Tier policies: where relations belong by age, because they are idle, by heat, or
 -- because a file system is full.  Written by users, and carried out as their owners.
 CREATE TABLE @extschema@.tier_policy (
-	name name PRIMARY KEY,
+	name name PRIMARY KEY
+		CONSTRAINT "name must not be empty" CHECK (name <> ''),
 	enabled boolean NOT NULL DEFAULT true,
 	relation regclass				-- a partitioned table; NULL: any
 		CONSTRAINT "relation must not be 0" CHECK (relation <> 0),
@@ -866,11 +867,12 @@ COMMENT ON VIEW @extschema@.tier_policy_status IS 'the last run of each tier pol
 COMMENT ON COLUMN @extschema@.tier_policy_status.policy IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy_status.owner IS 'role that the policy is carried out as';
 COMMENT ON COLUMN @extschema@.tier_policy_status.last_run IS 'when the last run began; NULL: there was none';
-COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'job of the last run; NULL: nothing was to be moved, or the history has no such job';
+COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'job of the last run, or of its rest; NULL: nothing was to be moved, or the history has no such job';
 COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to move, or the status of the job; NULL: the history has no such job';
 COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'error of the last run itself; NULL: none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'earliest time of the next run by the scheduler; NULL: there is none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.scheduled IS 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled';
+COMMENT ON COLUMN @extschema@.tier_policy_status.enabled IS 'whether the policy counts';
 
 -- What the own tables say is about this cluster only, and a publication FOR ALL
 -- TABLES includes them.  What C code writes is not decoded (src/own_tables.c): for
@@ -925,7 +927,7 @@ BEGIN ATOMIC
 	SELECT 'warning', 'failing policy', t.policy, coalesce(t.message, format('job %s: %s', t.job, t.result)),
 		   -- a message is not about the job
 		   CASE WHEN t.message IS NULL THEN index_mover.printed_command('resume_move', t.job::text) END
-	  FROM @extschema@.tier_policy_status t WHERE t.result IN ('failed', 'interrupted')
+	  FROM @extschema@.tier_policy_status t WHERE t.enabled AND t.result IN ('failed', 'interrupted')
 	UNION ALL
 	SELECT 'warning', 'unscheduled policy', t.policy,
 		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL

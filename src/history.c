@@ -387,6 +387,26 @@ history_read_job(int64 job, HistoryJob *entry)
 	return true;
 }
 
+/* Return the last job that goes on with a policy's job, by resume_move(); or that job itself. */
+int64
+history_last_of_policy(const char *policy, int64 job)
+{
+	ExtensionScan scan;
+	const Row  *row = &scan.row;
+	ScanKeyData key;
+	int64		result = job;
+
+	ScanKeyInit(&key, Anum_job_job, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(job));
+	extension_scan_begin(&scan, JOB_TABLE, JOB_PKEY, 1, &key);
+	while (extension_scan_next(&scan))
+	{
+		if (!row->nulls[Anum_job_policy - 1] &&
+			strcmp(NameStr(*DatumGetName(row->values[Anum_job_policy - 1])), policy) == 0)
+			result = DatumGetInt64(row->values[Anum_job_job - 1]);
+	}
+	return result;
+}
+
 /* Return a text of a row; NULL if it is NULL. */
 static char *
 log_text(const Row *row, int column)

@@ -59,6 +59,7 @@ extern HTAB *history_last_moves(TimestampTz since);
 extern int64 history_next_job(void);
 extern void history_insert_job(int64 job, const HistoryJob *entry);
 extern void history_alter_job(int64 job, const char *settings);
+extern int64 history_last_of_policy(const char *policy, int64 job);
 extern bool history_read_job(int64 job, HistoryJob *entry);
 extern void history_insert(const JobShared *job, int item);
 extern void history_update(const JobShared *job, int item);

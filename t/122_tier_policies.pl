@@ -211,6 +211,7 @@ foreach my $case (
 	(map { [ "every = '$_'", 'every must be from a second to 100 years' ] } '0', '101 years', '178000000 years',
 		'5900000 years -2124000000 days'),
 	[ 'relation = 0', 'relation must not be 0' ],
+	[ "name = ''", 'name must not be empty' ],
 	[ q(now_function = 'now'), 'now_function must be written with its parentheses' ])
 {
 	my (undef, undef, $err) = $node->psql('postgres', "UPDATE tier_policy SET $case->[0]");
@@ -505,6 +506,18 @@ $session->end;
 is($rc, 0, 'no error');
 like($err, qr/WARNING:  policy "error" moves nothing/, 'but a WARNING');
 like($out, qr/^good_1\|moved$/m, 'and the next policy is carried out');
+# the command of the check: then it is well, with the job of the rest
+my $failing = "SELECT command FROM index_mover_check() WHERE kind = 'failing policy'";
+like(my $command = sql($failing), qr/resume_move\(\d+\);$/, 'the check has the command');
+like(sql("SELECT reason FROM tier_plan('error') LIMIT 1"), qr/^its last run has failed: could not lock relation/, 'the plan why');
+sql('UPDATE tier_policy SET enabled = false');
+is(sql($failing), '', 'unless it is disabled');
+sql('UPDATE tier_policy SET enabled = true');
+my $rest = sql($command);
+wait_for_jobs($node);
+is(sql($failing), '', 'which makes it well');
+is(sql("SELECT job, result FROM tier_policy_status WHERE policy = 'error'"), "$rest|moved", 'with the job of the rest');
+is(sql("SELECT count(*) FROM tier_plan('error') WHERE reason ~ 'failed'"), 0, 'also for the plan');
 sql('DELETE FROM tier_policy');
 
 # ---- where a reboot loses tables --------------------------------------------------------------------

@@ -280,13 +280,13 @@ policy_window(const Policy *policy, TimestampTz now, int *seconds)
 /*
  * Return the owner to be set for a row.  given: the OID that comes with the name,
  * as in a dump; 0 = none.  ERROR 42501 unless the current user may SET ROLE to
- * the owner; 42704 if there is no such role, but for a superuser, whose restore
- * must not fail.  The result is 0 if the owner is to be set again.
+ * the owner; 42704 if there is no such role, but for a superuser who inserts, whose
+ * restore must not fail.  The result is 0 if the owner is to be set again.
  */
 static Oid
-check_owner(const char *owner, Oid given)
+check_owner(const char *owner, Oid given, bool update)
 {
-	Oid			role = get_role_oid(owner, superuser());
+	Oid			role = get_role_oid(owner, superuser() && !update);
 
 	if (OidIsValid(role) && !im_can_set_role(GetUserId(), role))
 		ereport(ERROR,
@@ -407,7 +407,8 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	else if (new_owner)
 	{
 		VALUE(owner_oid) = ObjectIdGetDatum(check_owner(NameStr(*DatumGetName(VALUE(owner))),
-														is_restored ? DatumGetObjectId(VALUE(owner_oid)) : InvalidOid));
+														is_restored ? DatumGetObjectId(VALUE(owner_oid)) : InvalidOid,
+														update));
 		ISNULL(owner_oid) = !OidIsValid(DatumGetObjectId(VALUE(owner_oid)));
 	}
 	if (IS_SET(now_function) && !ISNULL(now_function))
@@ -472,6 +473,8 @@ policy_run_read(const char *policy, PolicyRun *run)
 	{
 		run->started_at = DatumGetTimestampTz(VALUE(run_started_at));
 		run->job = DatumGetInt64(VALUE(run_job));
+		if (run->job != 0)
+			run->job = history_last_of_policy(policy, run->job);
 		run->failures = DatumGetInt32(VALUE(run_failures));
 		if (!scan.row.nulls[Anum_run_message - 1])
 			run->message = TextDatumGetCString(VALUE(run_message));

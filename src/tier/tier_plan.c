@@ -535,7 +535,7 @@ wanted_by_idleness(PlanWork *work)
 		HeatUse		use = heat_use(h, work->policy->idle_of);
 		TierRow    *row;
 
-		if (!is_in_scope(h, work) || use.last > since)
+		if (!is_in_scope(h, work) || (use.last != 0 && use.last > since))
 			continue;
 		if (use.known_since > since)
 		{
