@@ -64,6 +64,9 @@ ALTER INDEX pg_largeobject_loid_pn_index SET TABLESPACE $old;
 ALTER TABLE pg_description SET TABLESPACE $old;
 CREATE TABLE parts (i int) PARTITION BY RANGE (i) TABLESPACE $old;
 ALTER TABLE index_mover.move_log SET TABLESPACE $old;
+CREATE SCHEMA "s 1";
+CREATE FUNCTION "s 1".sorts(a int[], "b" text) RETURNS int SET temp_tablespaces = $old, third LANGUAGE sql AS 'SELECT 1';
+CREATE PROCEDURE fills() SET default_tablespace = $old LANGUAGE sql AS 'SELECT 1';
 SQL
 
 my $also = 'This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in '
@@ -89,9 +92,11 @@ database|postgres|$also
 setting|default_tablespace|It names the tablespace, until the configuration is loaded again after: ALTER SYSTEM RESET default_tablespace;
 setting|default_tablespace|It names the tablespace: ALTER DATABASE plain RESET default_tablespace;
 setting|default_tablespace|It names the tablespace: ALTER ROLE "App ""one""" RESET default_tablespace;
+setting|default_tablespace|It names the tablespace: ALTER ROUTINE public.fills() RESET default_tablespace;
 setting|temp_tablespaces|It names the tablespace, in postgresql.conf.
 setting|temp_tablespaces|It names the tablespace: ALTER ROLE "App ""one""" IN DATABASE "other ""db""" SET temp_tablespaces TO third, '';
 setting|temp_tablespaces|It names the tablespace: ALTER ROLE ALL RESET temp_tablespaces;
+setting|temp_tablespaces|It names the tablespace: ALTER ROUTINE "s 1".sorts(integer[],pg_catalog.text) SET temp_tablespaces TO third;
 ROWS
 
 # ---- the moves, and the commands of the rows -------------------------------------------------

@@ -24,6 +24,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_db_role_setting.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_shdepend.h"
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
@@ -38,6 +39,7 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/regproc.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/varlena.h"
@@ -245,17 +247,23 @@ add_file_settings(List **entries, Oid tablespace, const char *file,
 	FreeConfigVariables(head);
 }
 
-/* Add the settings of a role or a database, or both. */
-static void
-add_role_settings(List **entries, Oid tablespace, Form_pg_db_role_setting form,
-				  ArrayType *settings, bool *added)
+/* Return the object of an ALTER for the settings of a role or a database, or both. */
+static char *
+role_setting_of(Form_pg_db_role_setting form)
 {
 	const char *database = OidIsValid(form->setdatabase) ? get_database_name(form->setdatabase) : NULL;
 	const char *role = OidIsValid(form->setrole) ? GetUserNameFromId(form->setrole, true) : NULL;
-	const char *of = psprintf("%s %s%s%s", role || !database ? "ROLE" : "DATABASE",
-							  role ? quote_identifier(role) : database ? quote_identifier(database) : "ALL",
-							  role && database ? " IN DATABASE " : "",
-							  role && database ? quote_identifier(database) : "");
+
+	return psprintf("%s %s%s%s", role || !database ? "ROLE" : "DATABASE",
+					role ? quote_identifier(role) : database ? quote_identifier(database) : "ALL",
+					role && database ? " IN DATABASE " : "",
+					role && database ? quote_identifier(database) : "");
+}
+
+/* Add the settings of an object, as in its row of the catalog. */
+static void
+add_object_settings(List **entries, Oid tablespace, ArrayType *settings, const char *of, bool *added)
+{
 	Datum	   *assignments;
 	int			count;
 
@@ -273,7 +281,7 @@ add_role_settings(List **entries, Oid tablespace, Form_pg_db_role_setting form,
 	}
 }
 
-/* Add the settings of roles and databases, and of the server. */
+/* Add the settings of roles and databases, of functions, and of the server. */
 static void
 add_settings(List **entries, Oid tablespace)
 {
@@ -287,10 +295,23 @@ add_settings(List **entries, Oid tablespace)
 											RelationGetDescr(rel), &isnull);
 
 		if (!isnull)
-			add_role_settings(entries, tablespace, (Form_pg_db_role_setting) GETSTRUCT(row),
-							  DatumGetArrayTypeP(settings), added);
+			add_object_settings(entries, tablespace, DatumGetArrayTypeP(settings),
+								role_setting_of((Form_pg_db_role_setting) GETSTRUCT(row)), added);
 	}
 	table_close(rel, AccessShareLock);
+
+	/* a function that sets one would fail */
+	foreach_ptr(HeapTupleData, row, catalog_all(ProcedureRelationId))
+	{
+		bool		isnull;
+		bool		of_function[lengthof(setting_names)];
+		Datum		settings = SysCacheGetAttr(PROCOID, row, Anum_pg_proc_proconfig, &isnull);
+
+		if (!isnull)
+			add_object_settings(entries, tablespace, DatumGetArrayTypeP(settings),
+								psprintf("ROUTINE %s", format_procedure_qualified(((Form_pg_proc) GETSTRUCT(row))->oid)),
+								of_function);
+	}
 
 	add_file_settings(entries, tablespace, PG_AUTOCONF_FILENAME,
 					  ", until the configuration is loaded again after: ", "SYSTEM", added);
