@@ -508,6 +508,7 @@ BEGIN ATOMIC
 		SELECT p.relid::oid FROM pg_partition_tree($1) p
 	), relations AS (
 		SELECT c.oid, c.relname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid, i.indisvalid,
+			   i.indexprs IS NOT NULL AS has_expressions,
 			   am.amname, ts.spcname,
 			   -- it enforces something, or others rely on it: a foreign key, for example
 			   i.indisunique OR i.indisexclusion OR i.indisclustered OR i.indisreplident OR c.relispartition
@@ -526,7 +527,7 @@ BEGIN ATOMIC
 		  LEFT JOIN pg_index i ON i.indexrelid = c.oid
 		 WHERE c.relkind IN ('r', 'm', 't', 'i')
 		   AND CASE WHEN $1 IS NULL
-					THEN n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\_toast%'
+					THEN n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_toast'
 						 AND (c.relpersistence <> 't' OR n.oid = pg_my_temp_schema())
 					ELSE c.oid IN (SELECT w.relid FROM wanted w) OR i.indrelid IN (SELECT w.relid FROM wanted w) END
 	), stats AS (
@@ -562,12 +563,13 @@ BEGIN ATOMIC
 					WHEN g.table_oid IN (SELECT l.relation FROM pg_locks l JOIN pg_database d ON d.oid = l.database
 										  WHERE d.datname = current_database() AND l.locktype = 'relation' AND l.mode = 'ShareUpdateExclusiveLock')
 					THEN 'invalid, perhaps not finished yet'
-					WHEN g.relname ~ '_cc(new|old)\d*$' THEN 'invalid, left by an interrupted concurrent build'
+					WHEN g.relname ~ '_cc(new|old)[0-9]*$' THEN 'invalid, left by an interrupted concurrent build'
 					ELSE 'invalid' END,
 			   CASE WHEN g.is_index THEN 'duplicate of ' || index_mover.duplicate_of(g.oid::regclass)::text END,
 			   CASE WHEN g.indisvalid AND NOT g.is_needed AND pg_stat_get_numscans(g.oid) = 0
 						 AND current_setting('track_counts')::boolean AND g.made_at IS NOT NULL AND u.unused_for > '7 days'
-					THEN format('unused: no scan in %s days on this server', extract(day FROM u.unused_for)) END,
+					THEN format('unused: no scan in %s days on this server%s', extract(day FROM u.unused_for),
+								CASE WHEN g.has_expressions THEN ', but the planner may use statistics of its expressions' END) END,
 			   CASE WHEN st.since > now() - '1 day'::interval THEN 'statistics cover less than a day' END,
 			   CASE WHEN g.sisters > g.sisters_here THEN 'sister indexes are in another tablespace' END,
 			   CASE WHEN p.pending_bytes > p.pending_limit_bytes THEN 'pending list is over its limit' END), '')
@@ -711,9 +713,13 @@ BEGIN ATOMIC
 								 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
 								 s.restart_lsn)) END),
 			   CASE WHEN s.active THEN 'let its consumer catch up'
+					-- 17 and newer
+					WHEN to_jsonb(s)->>'synced' = 'true' THEN 'let the consumer of the primary''s slot catch up'
 					ELSE 'start its consumer, or ' || index_mover.printed_command('drop_slot', s.slot_name::text) END
 		  FROM pg_replication_slots s
-		 WHERE s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL OR (NOT s.active AND s.restart_lsn IS NOT NULL)
+		 -- one that was invalidated holds back nothing any more
+		 WHERE s.wal_status IS DISTINCT FROM 'lost'
+		   AND (s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL OR (NOT s.active AND s.restart_lsn IS NOT NULL))
 		UNION ALL
 		SELECT 'standby', r.pid, r.application_name, NULL, age(r.backend_xmin),
 			   'vacuum, by hot_standby_feedback',
