@@ -229,7 +229,7 @@ $deleter->end;
 # nor does a function that raises the error of a cancel stop the other policies
 sql(<<'SQL');
 CREATE FUNCTION canceled() RETURNS date LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled USING MESSAGE = 'by myself'; END $$;
-CREATE FUNCTION sleeping() RETURNS date LANGUAGE sql AS 'SELECT pg_catalog.now()::date FROM pg_catalog.pg_sleep(60)';
+CREATE FUNCTION sleeping() RETURNS date LANGUAGE sql AS 'SELECT pg_catalog.now()::date FROM pg_catalog.pg_sleep(600)';
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function)
   VALUES ('canceled', 'good', 'regress_slow', '1 day', 'canceled()');
 SQL
@@ -238,6 +238,16 @@ is(sql("SELECT reason FROM tier_plan() WHERE policy = 'canceled'"), 'now_functio
 sql("UPDATE tier_policy SET now_function = 'sleeping()' WHERE name = 'canceled'");
 is(error_of($super, "SET statement_timeout = '100ms'; SELECT * FROM tier_plan()"),
 	'57014: canceling statement due to statement timeout', 'a cancel is one');
+# whatever ends the caller ends the planning
+my $planning = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover policy' AND wait_event = 'PgSleep'";
+my $caller = IndexMover::Session->new($node);
+my $caller_pid = $caller->pid;
+$caller->send("SELECT * FROM run_tier_policies('canceled')");
+poll_until($node, $planning, '1', 'a policy that is planned');
+my $ended = time;
+sql("SELECT pg_terminate_backend($caller_pid)");
+poll_until($node, $planning, '0', 'its caller is terminated');
+cmp_ok(time - $ended, '<', 20, 'and so is its worker');
 sql("DELETE FROM tier_policy WHERE name = 'canceled'");
 
 # several sessions run the same policies: of each, one run at a time is recorded

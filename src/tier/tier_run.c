@@ -356,6 +356,12 @@ receive_plan(CallRun *run, shm_mq_handle *messages)
 }
 
 static void
+terminate_worker(int code, Datum worker)
+{
+	TerminateBackgroundWorker((BackgroundWorkerHandle *) DatumGetPointer(worker));
+}
+
+static void
 plan_in_worker(void *arg)
 {
 	CallRun    *run = arg;
@@ -376,16 +382,12 @@ plan_in_worker(void *arg)
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not register background process"),
 				 errhint("You may need to increase \"max_worker_processes\".")));
-	PG_TRY();
+	/* also if this session is terminated: its worker may sleep */
+	PG_ENSURE_ERROR_CLEANUP(terminate_worker, PointerGetDatum(worker));
 	{
 		receive_plan(run, shm_mq_attach(queue, segment, worker));
 	}
-	PG_CATCH();
-	{
-		TerminateBackgroundWorker(worker);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	PG_END_ENSURE_ERROR_CLEANUP(terminate_worker, PointerGetDatum(worker));
 	policy_unlock(run->policy->owner);
 	dsm_detach(segment);
 }
