@@ -238,6 +238,14 @@ is(sql("SELECT reason FROM tier_plan() WHERE policy = 'canceled'"), 'now_functio
 sql("UPDATE tier_policy SET now_function = 'sleeping()' WHERE name = 'canceled'");
 is(error_of($super, "SET statement_timeout = '100ms'; SELECT * FROM tier_plan()"),
 	'57014: canceling statement due to statement timeout', 'a cancel is one');
+# what the caller has locked is not waited for until then
+sql('CREATE TABLE clock (today date); CREATE FUNCTION locked() RETURNS date LANGUAGE sql AS $$ SELECT max(today) FROM public.clock $$; '
+	. "UPDATE tier_policy SET now_function = 'locked()' WHERE name = 'canceled'");
+my $began = time;
+like(($node->psql('postgres', "BEGIN; LOCK TABLE clock; SELECT * FROM run_tier_policies('canceled')"))[2],
+	qr/WARNING:  policy "canceled" moves nothing: .*canceling statement due to lock timeout/, 'what the caller has locked');
+cmp_ok(time - $began, '<', 60, 'is not waited for long');
+sql("UPDATE tier_policy SET now_function = 'sleeping()' WHERE name = 'canceled'");
 # whatever ends the caller ends the planning
 my $planning = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover policy' AND wait_event = 'PgSleep'";
 my $caller = IndexMover::Session->new($node);

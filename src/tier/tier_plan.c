@@ -771,6 +771,9 @@ tier_plan_policy(void *arg)
 							 GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("DateStyle", "ISO, YMD", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
+	/* who waits for this worker can have locked what a now_function reads */
+	(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 	look_up_names(work);
 	if (work->plan->parts == NULL)
 		work->plan->parts = plan_parts_begin(&work->settings);
