@@ -712,7 +712,9 @@ BEGIN ATOMIC
 						THEN format('%s bytes of WAL', pg_wal_lsn_diff(
 								 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
 								 s.restart_lsn)) END),
-			   CASE WHEN s.active THEN 'let its consumer catch up'
+			   CASE WHEN s.active AND s.slot_type = 'physical' AND s.xmin IS NOT NULL
+					THEN 'end the long query on its standby, or set hot_standby_feedback = off there'
+					WHEN s.active THEN 'let its consumer catch up'
 					-- 17 and newer
 					WHEN to_jsonb(s)->>'synced' = 'true' THEN 'let the consumer of the primary''s slot catch up'
 					ELSE 'start its consumer, or ' || index_mover.printed_command('drop_slot', s.slot_name::text) END
