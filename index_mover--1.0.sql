@@ -144,7 +144,7 @@ CREATE FUNCTION @extschema@.move_schema_indexes(
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_schema_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_move_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.move_schema_indexes(regnamespace, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of a schema''s tables to a tablespace while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
@@ -153,7 +153,7 @@ CREATE FUNCTION @extschema@.move_tablespace_indexes(
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_tablespace_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_move_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.move_tablespace_indexes(name, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
@@ -162,7 +162,7 @@ CREATE FUNCTION @extschema@.move_table(
 	indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_table' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_move_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.move_table(regclass, name, boolean, name, boolean, boolean, boolean, boolean, jsonb)
 	IS 'move a table with its TOAST table to a tablespace while reads and writes go on; its indexes, too, if asked for';
 
@@ -173,7 +173,7 @@ CREATE FUNCTION @extschema@.move_schema_tables(
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_schema_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_move_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every table of a schema with its TOAST table to a tablespace while reads and writes go on; name_like and name_not_like pick by the table''s name, min_size and max_size by its size in bytes';
 

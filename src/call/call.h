@@ -16,6 +16,7 @@
 #include "errors.h"
 #include "history.h"
 #include "job.h"
+#include "plan/plan.h"
 #include "settings.h"
 
 /* A job as its client is told of it */
@@ -32,8 +33,7 @@ typedef struct JobSummary
 
 extern void call_check_moment(const char *function, bool dry_run, bool wait);
 extern void call_prevent_in_block(const char *function, const char *hint);
-extern MoveMethod call_parse_method(const char *name);
-extern int64 call_size_argument(FunctionCallInfo fcinfo, int n, const char *name);
+extern void call_arguments(FunctionCallInfo fcinfo, PlanRequest *request);
 extern bool call_may_see(Oid role);
 pg_noreturn extern void call_no_such_job(int64 job);
 

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * call_checks.c
- *	  Checks of arguments and of the session's state, for the SQL functions.
+ *	  Arguments of the SQL functions that move, and checks of the session's
+ *	  state.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,39 +10,15 @@
 
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 #include "call/call.h"
 #include "printed_command.h"
-
-/* Return the method of this name, in any letter case; else ERROR 22023. */
-MoveMethod
-call_parse_method(const char *name)
-{
-	for (MoveMethod method = METHOD_AUTO; method <= METHOD_REBUILD; method++)
-		if (pg_strcasecmp(name, method_name(method)) == 0)
-			return method;
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid method: \"%s\"", name),
-			 errhint("Valid methods are \"auto\", \"copy\", and \"rebuild\".")));
-	return METHOD_AUTO;			/* keep compiler quiet */
-}
-
-/* Return argument n, 0 for NULL; ERROR 22023 if it is negative. */
-int64
-call_size_argument(FunctionCallInfo fcinfo, int n, const char *name)
-{
-	int64		size = PG_ARGISNULL(n) ? 0 : PG_GETARG_INT64(n);
-
-	if (size < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be negative", name),
-				 errhint("It is in bytes, as of pg_size_bytes('10GB').")));
-	return size;
-}
 
 /* Error context callback: add a hint to core's error. */
 static void
@@ -91,6 +68,129 @@ call_check_moment(const char *function, bool dry_run, bool wait)
 	if (wait)
 		call_prevent_in_block(psprintf("%s with wait => true", function),
 							  "Call it on its own, with autocommit on, or with wait => false.");
+}
+
+/* Return the method of this name, in any letter case; else ERROR 22023. */
+static MoveMethod
+parse_method(const char *name)
+{
+	for (MoveMethod method = METHOD_AUTO; method <= METHOD_REBUILD; method++)
+		if (pg_strcasecmp(name, method_name(method)) == 0)
+			return method;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid method: \"%s\"", name),
+			 errhint("Valid methods are \"auto\", \"copy\", and \"rebuild\".")));
+	return METHOD_AUTO;			/* keep compiler quiet */
+}
+
+/* Return a size in bytes; ERROR 22023 if it is negative. */
+static int64
+parse_size(const char *name, Datum value)
+{
+	if (DatumGetInt64(value) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be negative", name),
+				 errhint("It is in bytes, as of pg_size_bytes('10GB').")));
+	return DatumGetInt64(value);
+}
+
+/* Put an argument into the request, which has its settings already. */
+static void
+put_argument(PlanRequest *request, const char *name, Datum value)
+{
+	if (strcmp(name, "relation") == 0 || strcmp(name, "schema") == 0)
+	{
+		request->scope = *name == 's' ? SCOPE_SCHEMA : SCOPE_RELATION;
+		request->object = DatumGetObjectId(value);
+	}
+	else if (strcmp(name, "from_tablespace") == 0 ||
+			 (request->heal && strcmp(name, "tablespace") == 0))
+	{
+		request->scope = SCOPE_TABLESPACE;
+		request->object = plan_source_tablespace(NameStr(*DatumGetName(value)));
+		request->to_tablespace = request->object;
+	}
+	else if (strcmp(name, "tablespace") == 0 || strcmp(name, "to_tablespace") == 0)
+		request->to_tablespace = plan_target_tablespace(NameStr(*DatumGetName(value)));
+	else if (strcmp(name, "index_tablespace") == 0)
+		request->index_tablespace = plan_target_tablespace(NameStr(*DatumGetName(value)));
+	else if (strcmp(name, "method") == 0)
+		request->method = parse_method(TextDatumGetCString(value));
+	else if (strcmp(name, "indexes") == 0)
+		request->indexes = DatumGetBool(value);
+	else if (strcmp(name, "freeze_first") == 0)
+		request->settings.terms.freeze_first = DatumGetBool(value);
+	else if (strcmp(name, "rehearse") == 0)
+		request->settings.terms.rehearse = DatumGetBool(value);
+	else if (strcmp(name, "name_like") == 0)
+		request->name_like = DatumGetTextPP(value);
+	else if (strcmp(name, "name_not_like") == 0)
+		request->name_not_like = DatumGetTextPP(value);
+	else if (strcmp(name, "min_size") == 0)
+		request->min_size = parse_size(name, value);
+	else if (strcmp(name, "max_size") == 0)
+		request->max_size = parse_size(name, value);
+}
+
+/* Return whether an argument may be NULL, for none. */
+static bool
+may_be_null(const PlanRequest *request, const char *name)
+{
+	static const char *const names[] = {
+		"index_tablespace", "settings", "name_like", "name_not_like", "min_size", "max_size",
+	};
+
+	for (int i = 0; i < lengthof(names); i++)
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	return request->heal && strcmp(name, "to_tablespace") == 0;
+}
+
+/*
+ * Read the arguments of a function that moves into a request, by the names that
+ * they have in pg_proc.  ERRORs: 22004 NULL; those of call_check_moment(),
+ * settings_capture() and put_argument(); 22023.
+ */
+void
+call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
+{
+	Oid			function = fcinfo->flinfo->fn_oid;
+	HeapTuple	proc = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Jsonb	   *settings = NULL;
+	Oid		   *types;
+	char	  **names;
+	char	   *modes;
+
+	(void) get_func_arg_info(proc, &types, &names, &modes);
+	ReleaseSysCache(proc);
+	for (int i = 0; i < PG_NARGS(); i++)
+	{
+		if (!may_be_null(request, names[i]))
+			reject_null(fcinfo, i, names[i]);
+		if (strcmp(names[i], "dry_run") == 0)
+			request->dry_run = PG_GETARG_BOOL(i);
+		else if (strcmp(names[i], "wait") == 0)
+			request->waits = PG_GETARG_BOOL(i);
+		else if (strcmp(names[i], "settings") == 0)
+			settings = call_settings_argument(fcinfo, i);
+	}
+	call_check_moment(psprintf("%s()", get_func_name(function)), request->dry_run, request->waits);
+	settings_capture(&request->settings, settings);
+	for (int i = 0; i < PG_NARGS(); i++)
+		if (!PG_ARGISNULL(i))
+			put_argument(request, names[i], PG_GETARG_DATUM(i));
+
+	if (OidIsValid(request->index_tablespace) && !request->indexes)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("index_tablespace requires indexes => true")));
+	if (request->max_size > 0 && request->min_size > request->max_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("min_size must not be greater than max_size"),
+				 errhint("They are bytes, as of pg_size_bytes('10GB').")));
 }
 
 /* Return whether the current user may see the relations of a role's job. */

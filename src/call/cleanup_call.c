@@ -22,7 +22,6 @@
 #include "call/call.h"
 #include "cleanup/cleanup.h"
 #include "file_system.h"
-#include "plan/plan.h"
 #include "printed_command.h"
 #include "row.h"
 

@@ -29,7 +29,6 @@
 
 #include "call/call.h"
 #include "cleanup/cleanup.h"
-#include "plan/plan.h"
 #include "printed_command.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cancel_move);

@@ -23,7 +23,6 @@
 
 #include "call/call.h"
 #include "file_system.h"
-#include "plan/plan.h"
 #include "row.h"
 
 #define LONG_WAIT_S		60.0	/* longer estimates are worth a NOTICE */

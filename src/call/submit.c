@@ -22,7 +22,6 @@
 
 #include "call/call.h"
 #include "own_tables.h"
-#include "plan/plan.h"
 #include "worker/worker.h"
 
 /* A job of this transaction that starts, or is on record, from its commit on. */
