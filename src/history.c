@@ -40,6 +40,7 @@
 #define JOB_SEQUENCE	"job_seq"
 #define MOVE_TABLE		"move_log"
 #define MOVE_PKEY		"move_log_pkey"
+#define LATEST_MOVES	500
 
 /* columns of index_mover.job_log, as in the SQL script */
 enum
@@ -136,7 +137,10 @@ insert_move(Relation rel, const JobShared *job, int n)
 	extension_insert(rel, lengthof(row.values), row.values, row.nulls);
 }
 
-/* Begin a scan of the moves of a job in the order of its plan, or of one of them. */
+/*
+ * Begin a scan of the moves of a job in the order of its plan, or of one of them; or,
+ * for job 0, of all jobs, the latest first.
+ */
 static void
 scan_moves(ExtensionScan *scan, int64 job, int item)
 {
@@ -145,7 +149,9 @@ scan_moves(ExtensionScan *scan, int64 job, int item)
 		extension_key(Anum_item, F_INT4EQ, Int32GetDatum(item))
 	};
 
-	extension_scan_begin(scan, MOVE_TABLE, MOVE_PKEY, item >= 0 ? 2 : 1, keys);
+	extension_scan_begin(scan, MOVE_TABLE, MOVE_PKEY, job == 0 ? 0 : item >= 0 ? 2 : 1, keys);
+	if (job == 0)
+		scan->direction = BackwardScanDirection;
 }
 
 /* Begin a scan at the row of a job; false, and the scan has ended, if there is none. */
@@ -421,7 +427,10 @@ log_name(const Row *row, int column)
 	return row->nulls[column - 1] ? NULL : pstrdup(NameStr(*DatumGetName(row->values[column - 1])));
 }
 
-/* Return the moves of one job in the order of its plan; NIL: unknown job. */
+/*
+ * Return the moves of one job in the order of its plan, NIL if it is unknown; for
+ * job 0, the latest of all jobs, the last one first.
+ */
 List *
 history_read(int64 job)
 {
@@ -443,14 +452,24 @@ history_read(int64 job)
 		entry->from_name = log_name(row, Anum_from_tablespace);
 		entry->to_name = log_name(row, Anum_to_tablespace);
 		entry->requested = method_of_name(log_text(row, Anum_requested));
+		entry->method = method_of_name(log_text(row, Anum_method));
 		entry->status = status_of_name(log_text(row, Anum_status));
 		entry->size = row->nulls[Anum_size_before - 1] ? 0 :
 			DatumGetInt64(row->values[Anum_size_before - 1]);
+		if (!row->nulls[Anum_started_at - 1] && !row->nulls[Anum_finished_at - 1])
+			entry->worked = (DatumGetTimestampTz(row->values[Anum_finished_at - 1]) -
+							 DatumGetTimestampTz(row->values[Anum_started_at - 1])) / 1e6 -
+				DatumGetInt64(row->values[Anum_idle - 1]) / 1e3;
 		entry->lock_time = row->nulls[Anum_lock_time - 1] ? -1 :
 			DatumGetIntervalP(row->values[Anum_lock_time - 1])->time;
 		entry->sqlstate = log_text(row, Anum_sqlstate);
 		entry->message = log_text(row, Anum_message);
 		result = lappend(result, entry);
+		if (job == 0 && list_length(result) == LATEST_MOVES)
+		{
+			extension_scan_end(&scan);
+			break;
+		}
 	}
 	return result;
 }

@@ -23,7 +23,10 @@ typedef struct HistoryEntry
 	char	   *from_name;		/* their names by then; NULL = unknown */
 	char	   *to_name;
 	MoveMethod	requested;
+	MoveMethod	method;
 	MoveStatus	status;			/* never "interrupted" */
+	double		worked;			/* seconds, without rests and waits; 0 =
+								 * unknown */
 	int64		size;			/* bytes, before the move */
 	int64		lock_time;		/* microseconds; -1 = none */
 	char	   *sqlstate;		/* NULL = none */

@@ -355,6 +355,7 @@ extension_scan_begin(ExtensionScan *scan, const char *table, const char *index,
 					 int nkeys, ScanKey keys)
 {
 	scan->rel = table_open(extension_relation(table), AccessShareLock);
+	scan->direction = ForwardScanDirection;
 	scan->index = index ? index_open(extension_relation(index), AccessShareLock) : NULL;
 	scan->scan = index ? systable_beginscan_ordered(scan->rel, scan->index, NULL, nkeys, keys) :
 		systable_beginscan(scan->rel, InvalidOid, false, NULL, nkeys, keys);
@@ -367,7 +368,7 @@ extension_scan_begin(ExtensionScan *scan, const char *table, const char *index,
 bool
 extension_scan_next(ExtensionScan *scan)
 {
-	scan->tuple = scan->index ? systable_getnext_ordered(scan->scan, ForwardScanDirection) :
+	scan->tuple = scan->index ? systable_getnext_ordered(scan->scan, scan->direction) :
 		systable_getnext(scan->scan);
 	if (!HeapTupleIsValid(scan->tuple))
 	{

@@ -9,6 +9,7 @@
 #define IM_OWN_TABLES_H
 
 #include "access/genam.h"
+#include "access/sdir.h"
 #include "utils/relcache.h"
 
 #include "row.h"
@@ -31,6 +32,7 @@ typedef struct ExtensionScan
 {
 	Relation	rel;
 	Relation	index;			/* NULL: in no order */
+	ScanDirection direction;	/* forward, unless set otherwise */
 	SysScanDesc scan;
 	HeapTuple	tuple;			/* after extension_scan_next(), and its
 								 * columns */

@@ -47,6 +47,7 @@ CREATE ROLE app;
 ALTER ROLE app SET default_tablespace = regress_slow;
 ALTER ROLE app IN DATABASE other SET temp_tablespaces = pg_default, regress_slow;
 ALTER DATABASE other SET default_tablespace = 'regress_slow';
+CREATE FUNCTION report() RETURNS void LANGUAGE sql SET default_tablespace = regress_slow SET work_mem = '1MB' AS '';
 SQL
 my $temporary = IndexMover::Session->new($node);
 $temporary->run('CREATE TEMPORARY TABLE mine (i int) TABLESPACE regress_slow');
@@ -75,6 +76,7 @@ other|database|0A000|This database has files in the tablespace, too. Those that 
 	in that database: SELECT * FROM index_mover_call.evacuate_tablespace('regress_slow', 'regress_fast');
 default_tablespace|setting|55000|It names the tablespace: ALTER DATABASE other RESET default_tablespace;
 default_tablespace|setting|55000|It names the tablespace: ALTER ROLE app RESET default_tablespace;
+default_tablespace|setting|55000|It names the tablespace: ALTER ROUTINE public.report() RESET default_tablespace;
 temp_tablespaces|setting|55000|It names the tablespace: ALTER ROLE app IN DATABASE other SET temp_tablespaces TO pg_default;
 mine|table|0A000|It is temporary, and goes with its session.
 scratch|table|0A000|It cannot be copied: the table is unlogged, so no WAL tells which of its blocks change. Under an exclusive lock: ALTER
@@ -135,6 +137,7 @@ is($rows->('other', 'count(*)', ") WHERE (status <> 'moved' AND kind NOT IN ('se
 $node->safe_psql('postgres', <<'SQL');
 DROP TABLE scratch;
 ALTER ROLE app RESET default_tablespace;
+ALTER ROUTINE public.report() RESET default_tablespace;
 ALTER ROLE app IN DATABASE other RESET temp_tablespaces;
 ALTER DATABASE other RESET default_tablespace;
 SQL

@@ -109,13 +109,13 @@ put_argument(PlanRequest *request, const char *name, Datum value)
 			 (request->heal && strcmp(name, "tablespace") == 0))
 	{
 		request->scope = SCOPE_TABLESPACE;
-		request->object = plan_source_tablespace(NameStr(*DatumGetName(value)));
+		request->object = plan_tablespace(DatumGetName(value), false);
 		request->to_tablespace = request->object;
 	}
 	else if (strcmp(name, "tablespace") == 0 || strcmp(name, "to_tablespace") == 0)
-		request->to_tablespace = plan_target_tablespace(NameStr(*DatumGetName(value)));
+		request->to_tablespace = plan_tablespace(DatumGetName(value), true);
 	else if (strcmp(name, "index_tablespace") == 0)
-		request->index_tablespace = plan_target_tablespace(NameStr(*DatumGetName(value)));
+		request->index_tablespace = plan_tablespace(DatumGetName(value), true);
 	else if (strcmp(name, "method") == 0)
 		request->method = parse_method(TextDatumGetCString(value));
 	else if (strcmp(name, "indexes") == 0)

@@ -392,7 +392,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	settings_load(&request.settings, entry.settings, call_settings_argument(fcinfo, 3),
 				  superuser(), "swap_after");
 	request.settings.terms.undo_of = job;
-	request.waits = wait;
+	request.waits = wait && !dry_run;
 	request.dry_run = dry_run;
 	plan = plan_from_history(job, history_read(job), true, &request);
 	result_rows_of_plan(fcinfo, plan, &request.settings, dry_run, wait);

@@ -109,21 +109,14 @@ submit_skip_busy(List *plan)
 	HTAB	   *busy = job_busy_tables();
 	const MoveItem *first = NULL;
 	const BusyTable *works_on_first = NULL;
-	bool		all = true;
 
 	foreach_ptr(MoveItem, item, plan)
 	{
-		const BusyTable *table;
-
 		/* a TOAST table goes with its table */
-		if (OidIsValid(item->part_of))
-			continue;
-		table = find_busy(busy, item);
+		const BusyTable *table = OidIsValid(item->part_of) ? NULL : find_busy(busy, item);
+
 		if (table == NULL)
-		{
-			all = all && item->status != STATUS_PLANNED;
 			continue;
-		}
 		if (first == NULL)
 		{
 			first = item;
@@ -135,10 +128,10 @@ submit_skip_busy(List *plan)
 				  "Job " INT64_FORMAT " is moving table \"%s\", or indexes of it.",
 				  table->job, NameStr(item->heap_name));
 	}
-	if (first != NULL && all)
+	plan_skip_parts(plan);
+	if (first != NULL && !plan_has_moves(plan))
 		job_is_busy(first, works_on_first);
 	hash_destroy(busy);
-	plan_skip_parts(plan);
 }
 
 /*

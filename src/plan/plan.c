@@ -61,23 +61,21 @@ static void
 notice_children(Oid relid, const char *relname, const PlanRequest *request)
 {
 	int			children = list_length(find_all_inheritors(relid, NoLock, NULL)) - 1;
-	char	   *tablespace = get_tablespace_name(request->to_tablespace);
 
-	if (children <= 0 || tablespace == NULL)
-		return;
-	ereport(NOTICE,
-			(request->tables ?
-			 errmsg_plural("%d table that inherits from \"%s\" is not moved",
-						   "%d tables that inherit from \"%s\" are not moved",
-						   children, children, relname) :
-			 errmsg_plural("indexes of %d table that inherits from \"%s\" are not moved",
-						   "indexes of %d tables that inherit from \"%s\" are not moved",
-						   children, children, relname),
-			 errhint("To move them: %s",
-					 printed_command(request->tables ? "move_child_tables" : "move_children",
-									 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-																relname),
-									 tablespace))));
+	if (children > 0)
+		ereport(NOTICE,
+				(request->tables ?
+				 errmsg_plural("%d table that inherits from \"%s\" is not moved",
+							   "%d tables that inherit from \"%s\" are not moved",
+							   children, children, relname) :
+				 errmsg_plural("indexes of %d table that inherits from \"%s\" are not moved",
+							   "indexes of %d tables that inherit from \"%s\" are not moved",
+							   children, children, relname),
+				 errhint("To move them: %s",
+						 printed_command(request->tables ? "move_child_tables" : "move_children",
+										 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+																	relname),
+										 get_tablespace_name(request->to_tablespace)))));
 }
 
 /*
@@ -87,9 +85,7 @@ notice_children(Oid relid, const char *relname, const PlanRequest *request)
 static void
 notice_shards(const List *entries, const PlanRequest *request)
 {
-	char	   *tablespace = get_tablespace_name(request->to_tablespace);
-
-	if (tablespace == NULL || citus_has_sent_us())
+	if (citus_has_sent_us())
 		return;
 	foreach_ptr(const PlanEntry, entry, entries)
 	{
@@ -102,7 +98,7 @@ notice_shards(const List *entries, const PlanRequest *request)
 						 printed_command("on_all_nodes",
 										 printed_command(request->tables ? "queue_schema_tables" : "queue_schema_indexes",
 														 quote_identifier(NameStr(entry->facts.schema_name)),
-														 tablespace)))));
+														 get_tablespace_name(request->to_tablespace))))));
 		return;
 	}
 }
@@ -224,84 +220,29 @@ table_elsewhere(Oid relid, Oid tablespace)
 		facts.relid : InvalidOid;
 }
 
-/*
- * Return the relations to move of a schema or of a tablespace, whichever is
- * valid.  As ALTER INDEX ALL IN TABLESPACE, passes over catalogs, shared and
- * temporary relations.
- */
-static List *
-relations_in(Oid schema, Oid tablespace, const PlanRequest *request)
-{
-	List	   *relids = NIL;
-	List	   *rows = OidIsValid(schema) ?
-		catalog_rows(RelationRelationId, InvalidOid, Anum_pg_class_relnamespace, schema,
-					 0, InvalidOid) :
-		catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
-					 Anum_pg_class_reltablespace, tablespace_in_catalog(tablespace),
-					 0, InvalidOid);
-
-	foreach_ptr(HeapTupleData, row, rows)
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-		Oid			table;
-		RelationFacts facts;
-
-		if (request->tables && IsToastNamespace(form->relnamespace) &&
-			OidIsValid(table = table_elsewhere(form->oid, tablespace)))
-			relids = list_append_unique_oid(relids, table);
-		if (!is_wanted(form, request))
-			continue;
-		if (!request->tables || request->scope != SCOPE_SCHEMA)
-			relids = lappend_oid(relids, form->oid);
-		else if (relation_facts(form->oid, &facts) &&
-				 is_picked(&facts.relname,
-						   relation_files_size(facts.tablespace, facts.relfilenumber),
-						   request))
-			relids = add_table(relids, form->oid, request);
-	}
-	list_free_deep(rows);
-	return relids;
-}
-
 /* ERROR 3F000 no such schema, 42501 no USAGE, 0A000 system or temporary one. */
-static List *
-relations_of_schema(const PlanRequest *request)
+static void
+check_schema(Oid schema)
 {
-	Oid			schema = request->object;
 	char	   *name = get_namespace_name(schema);
 	AclResult	aclresult;
-	List	   *relids;
 
 	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_SCHEMA),
 				 errmsg("schema with OID %u does not exist", schema)));
-
-	aclresult = object_aclcheck(NamespaceRelationId, schema, GetUserId(),
-								ACL_USAGE);
+	aclresult = object_aclcheck(NamespaceRelationId, schema, GetUserId(), ACL_USAGE);
 	if (aclresult != ACLCHECK_OK)
 		aclcheck_error(aclresult, OBJECT_SCHEMA, name);
-
 	if (IsCatalogNamespace(schema) || IsToastNamespace(schema))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move system relations"),
 				 errdetail("Schema \"%s\" is the system's.", name)));
 	plan_refuse_temporary(schema, NULL);
-
-	relids = relations_in(schema, InvalidOid, request);
-	if (relids == NIL)
-		ereport(NOTICE,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("no matching relations in schema \"%s\" found", name)));
-
-	return relids;
 }
 
-/*
- * Tell which other databases have files in the tablespace.  A user that wants
- * to empty it should know; only a session there can move these files.
- */
+/* Tell who wants to empty a tablespace which other databases have files there. */
 static void
 notice_other_databases(Oid tablespace)
 {
@@ -314,24 +255,54 @@ notice_other_databases(Oid tablespace)
 	if (names.len > 0)
 		ereport(NOTICE,
 				(errmsg("tablespace \"%s\" also has files of other databases",
-						get_tablespace_name(tablespace)),
+						tablespace_name(tablespace)),
 				 errdetail("They belong to %s, and only a session there can move them.",
 						   names.data)));
 }
 
+/*
+ * Return the relations to move of a schema or of a tablespace.  As ALTER INDEX ALL
+ * IN TABLESPACE, passes over catalogs, shared and temporary relations.
+ */
 static List *
-relations_of_tablespace(const PlanRequest *request)
+relations_in(const PlanRequest *request)
 {
-	Oid			tablespace = request->object;
-	List	   *relids = relations_in(InvalidOid, tablespace, request);
+	bool		in_schema = request->scope == SCOPE_SCHEMA;
+	Oid			object = request->object;
+	List	   *relids = NIL;
+	List	   *rows = in_schema ?
+		catalog_rows(RelationRelationId, InvalidOid, Anum_pg_class_relnamespace, object,
+					 0, InvalidOid) :
+		catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
+					 Anum_pg_class_reltablespace, tablespace_in_catalog(object),
+					 0, InvalidOid);
 
+	foreach_ptr(HeapTupleData, row, rows)
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+		Oid			table;
+		RelationFacts facts;
+
+		if (request->tables && IsToastNamespace(form->relnamespace) &&
+			OidIsValid(table = table_elsewhere(form->oid, object)))
+			relids = list_append_unique_oid(relids, table);
+		if (!is_wanted(form, request))
+			continue;
+		if (!request->tables || !in_schema)
+			relids = lappend_oid(relids, form->oid);
+		else if (relation_facts(form->oid, &facts) &&
+				 is_picked(&facts.relname,
+						   relation_files_size(facts.tablespace, facts.relfilenumber),
+						   request))
+			relids = add_table(relids, form->oid, request);
+	}
+	list_free_deep(rows);
 	if (relids == NIL && !request->evacuate && !request->heal)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("no matching relations in tablespace \"%s\" found", tablespace_name(tablespace))));
-	if (!request->evacuate && !request->heal)
-		notice_other_databases(tablespace);
-
+				 in_schema ?
+				 errmsg("no matching relations in schema \"%s\" found", get_namespace_name(object)) :
+				 errmsg("no matching relations in tablespace \"%s\" found", tablespace_name(object))));
 	return relids;
 }
 
@@ -355,35 +326,57 @@ measure_bloat(const RelationFacts *facts, double *ratio)
 	return result;
 }
 
+/* Choose the method of an index that both methods can move, or only copy can, and say why. */
+static void
+choose_by_bloat(PlanEntry *entry, const MoveSettings *settings, const char *no_rebuild)
+{
+	MoveItem   *item = &entry->item;
+	double		threshold = settings->rebuild_threshold;
+
+	item->method = METHOD_COPY;
+	if (item->size_before <= SMALL_INDEX)
+		item_say(item, "Copy, because the index is small (at most 128 kB).");
+	else if (!measure_bloat(&entry->facts, &entry->bloat_ratio))
+	{
+		entry->bloat_ratio = -1;
+		item_say(item, "Copy; its bloat could not be measured.");
+	}
+	else if (entry->bloat_ratio <= threshold)
+		item_say(item, "Copy, because the estimated bloat of %.2f is not above rebuild_threshold (%.2f).",
+				 entry->bloat_ratio, threshold);
+	else if (no_rebuild != NULL)
+		item_say(item, "Copy, although the estimated bloat of %.2f is above rebuild_threshold (%.2f), because rebuild cannot move it: %s.",
+				 entry->bloat_ratio, threshold, no_rebuild);
+	else
+	{
+		item->method = METHOD_REBUILD;
+		item_say(item, "Rebuild, because the estimated bloat of %.2f is above rebuild_threshold (%.2f).",
+				 entry->bloat_ratio, threshold);
+	}
+}
+
 /* Set the method of a row that should be moved, and why, or skip the row. */
 static void
 choose_method(PlanEntry *entry, const PlanRequest *request)
 {
 	MoveItem   *item = &entry->item;
-	const MoveSettings *settings = &request->settings;
-	const char *no_copy = copy_hindrance(item->relid, settings->copy_access_methods);
-	const char *no_rebuild;
+	bool		is_index = relkind_is_index(item->relkind);
+	const char *no_copy = copy_hindrance(item->relid, request->settings.copy_access_methods);
+	const char *no_rebuild = is_index ? rebuild_hindrance(item->relid) : NULL;
 	const char *lost = no_copy == NULL && request->method != METHOD_REBUILD ?
 		lost_file(&entry->facts, false) : NULL;
-	int			code = lost != NULL ? ERRCODE_INDEX_CORRUPTED : ERRCODE_FEATURE_NOT_SUPPORTED;
-
-	if (!relkind_is_index(item->relkind))
-	{
-		item->method = METHOD_COPY;
-		if (lost != NULL)
-			item_skip(item, ERRCODE_DATA_CORRUPTED, "It cannot be copied: %s.", lost);
-		else if (no_copy != NULL)
-			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-					  "It cannot be copied: %s. Under an exclusive lock: %s",
-					  no_copy, item_core_command(item));
-		return;
-	}
+	int			code = lost == NULL ? ERRCODE_FEATURE_NOT_SUPPORTED :
+		is_index ? ERRCODE_INDEX_CORRUPTED : ERRCODE_DATA_CORRUPTED;
 
 	if (lost != NULL)
 		no_copy = lost;
-	no_rebuild = rebuild_hindrance(item->relid);
-	item->method = request->method;
-	if (no_copy != NULL && no_rebuild != NULL)
+	item->method = is_index ? request->method : METHOD_COPY;
+	if (!is_index && lost != NULL)
+		item_skip(item, code, "It cannot be copied: %s.", lost);
+	else if (!is_index && no_copy != NULL)
+		item_skip(item, code, "It cannot be copied: %s. Under an exclusive lock: %s",
+				  no_copy, item_core_command(item));
+	else if (no_copy != NULL && no_rebuild != NULL)
 	{
 		bool		copy_first = item->method != METHOD_REBUILD;
 
@@ -398,62 +391,38 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 	else if (item->method == METHOD_REBUILD && no_rebuild != NULL)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "Method rebuild cannot move it: %s. Method copy can.", no_rebuild);
-	else if (item->method != METHOD_AUTO)
-		return;
-	else if (no_copy != NULL)
+	else if (item->method == METHOD_AUTO && no_copy != NULL)
 	{
 		item->method = METHOD_REBUILD;
 		item_say(item, "Rebuild, because copy cannot move it: %s.", no_copy);
 	}
-	else
-	{
-		item->method = METHOD_COPY;
-		if (item->size_before <= SMALL_INDEX)
-			item_say(item, "Copy, because the index is small (at most 128 kB).");
-		else if (!measure_bloat(&entry->facts, &entry->bloat_ratio))
-		{
-			entry->bloat_ratio = -1;
-			item_say(item, "Copy; its bloat could not be measured.");
-		}
-		else if (entry->bloat_ratio <= settings->rebuild_threshold)
-			item_say(item, "Copy, because the estimated bloat of %.2f is not above rebuild_threshold (%.2f).",
-					 entry->bloat_ratio, settings->rebuild_threshold);
-		else if (no_rebuild != NULL)
-			item_say(item, "Copy, although the estimated bloat of %.2f is above rebuild_threshold (%.2f), because rebuild cannot move it: %s.",
-					 entry->bloat_ratio, settings->rebuild_threshold, no_rebuild);
-		else
-		{
-			item->method = METHOD_REBUILD;
-			item_say(item, "Rebuild, because the estimated bloat of %.2f is above rebuild_threshold (%.2f).",
-					 entry->bloat_ratio, settings->rebuild_threshold);
-		}
-	}
+	else if (item->method == METHOD_AUTO)
+		choose_by_bloat(entry, &request->settings, no_rebuild);
 }
 
-/* Say which settings of a copy do not apply to a rebuild that has begun. */
+/*
+ * Skip a planned item that is not copied if a rehearsal is requested; else say which
+ * settings of a copy do not apply to a rebuild that has begun.
+ */
 static void
-say_what_rebuild_ignores(MoveItem *item, const MoveSettings *settings)
+check_terms(MoveItem *item, const MoveSettings *settings)
 {
 	bool		rate = settings->max_rate > 0;
 	bool		time = settings->swap_after > 0;
 
-	if (item->method != METHOD_REBUILD || item->status != STATUS_PLANNED)
+	if (item->status != STATUS_PLANNED || item->method == METHOD_COPY)
 		return;
-	if (rate || time)
-		item_say(item, "A rebuild does not obey: %s%s%s.", rate ? "max_rate" : "",
-				 rate && time ? ", " : "", time ? "swap_after" : "");
-	if (settings->max_replica_lag > 0)
-		item_say(item, "A rebuild waits for standbys before it builds, and not from then on.");
-}
-
-/* Skip an item that cannot be rehearsed, if a rehearsal is requested. */
-static void
-skip_rehearsal(MoveItem *item, const MoveSettings *settings)
-{
-	if (settings->terms.rehearse && item->status == STATUS_PLANNED &&
-		item->method != METHOD_COPY)
+	if (settings->terms.rehearse)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, item->method == METHOD_REBUILD ?
 				  "A rebuild cannot be rehearsed." : "There is nothing to rehearse.");
+	else if (item->method == METHOD_REBUILD)
+	{
+		if (rate || time)
+			item_say(item, "A rebuild does not obey: %s%s%s.", rate ? "max_rate" : "",
+					 rate && time ? ", " : "", time ? "swap_after" : "");
+		if (settings->max_replica_lag > 0)
+			item_say(item, "A rebuild waits for standbys before it builds, and not from then on.");
+	}
 }
 
 /* Make the row of one relation, without a decision; NULL if it is gone. */
@@ -465,7 +434,6 @@ new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 
 	if (!relation_facts(relid, &entry->facts))
 		return NULL;
-
 	item_fill(item, &entry->facts);
 	item->old_relid = relid;
 	item->to_tablespace = to_tablespace;
@@ -474,21 +442,6 @@ new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 	item->size_before = relation_files_size(entry->facts.tablespace,
 											entry->facts.relfilenumber);
 	return entry;
-}
-
-/* Add the rows of a table's TOAST table and the index of that. */
-static void
-add_parts(PlanEntry *table)
-{
-	foreach_oid(oid, parts_of_table(&table->facts))
-	{
-		PlanEntry  *part = new_entry(oid, table->item.to_tablespace, METHOD_COPY);
-
-		if (part == NULL)
-			continue;
-		part->item.part_of = table->item.relid;
-		table->parts = lappend(table->parts, part);
-	}
 }
 
 /* Make the row of one relation; NULL if it is gone or not selected. */
@@ -517,7 +470,7 @@ plan_relation(Oid relid, const PlanRequest *request)
 			item_say(item, entry->facts.relkind == RELKIND_PARTITIONED_INDEX ?
 					 "A partitioned index has no file; only the default for the indexes of new partitions is set." :
 					 "A partitioned table has no file; only the default for new partitions is set.");
-		skip_rehearsal(item, &request->settings);
+		check_terms(item, &request->settings);
 		return entry;
 	}
 
@@ -549,11 +502,18 @@ plan_relation(Oid relid, const PlanRequest *request)
 		choose_method(entry, request);
 		if (item->repair && item->status == STATUS_PLANNED)
 			item_say(item, "The index is not valid; the rebuild repairs it.");
-		say_what_rebuild_ignores(item, &request->settings);
-		skip_rehearsal(item, &request->settings);
+		check_terms(item, &request->settings);
 	}
-	add_parts(entry);
+	/* the TOAST table and the index of that go with it */
+	foreach_oid(oid, parts_of_table(&entry->facts))
+	{
+		PlanEntry  *part = new_entry(oid, item->to_tablespace, METHOD_COPY);
 
+		if (part == NULL)
+			continue;
+		part->item.part_of = relid;
+		entry->parts = lappend(entry->parts, part);
+	}
 	return entry;
 }
 
@@ -609,30 +569,23 @@ compare_entries(const ListCell *a, const ListCell *b)
  * 42501, and those of plan_complete().
  */
 List *
-plan_moves(const PlanRequest *given)
+plan_moves(PlanRequest *request)
 {
-	PlanRequest own = *given;
-	const PlanRequest *request = &own;
-	List	   *relids = NIL;
+	List	   *relids;
 	List	   *tables = NIL;	/* and indexes; without their parts */
 	List	   *entries = NIL;
 
 	Assert(IsTransactionState());
-	switch (request->scope)
-	{
-		case SCOPE_RELATION:
-		case SCOPE_ONE:
-			relids = relations_of_named(request);
-			break;
-		case SCOPE_SCHEMA:
-			relids = relations_of_schema(request);
-			break;
-		case SCOPE_TABLESPACE:
-			relids = relations_of_tablespace(request);
-			break;
-	}
+	if (request->scope == SCOPE_SCHEMA)
+		check_schema(request->object);
+	if (request->scope == SCOPE_SCHEMA || request->scope == SCOPE_TABLESPACE)
+		relids = relations_in(request);
+	else
+		relids = relations_of_named(request);
+	if (request->scope == SCOPE_TABLESPACE && !request->evacuate && !request->heal)
+		notice_other_databases(request->object);
 
-	own.all_pages = request->heal && any_is_lost(relids);
+	request->all_pages = request->heal && any_is_lost(relids);
 	foreach_oid(relid, relids)
 	{
 		PlanEntry  *entry;
@@ -674,20 +627,9 @@ plan_moves(const PlanRequest *given)
 void
 plan_complete(PlanParts *parts, List *items, const PlanRequest *request)
 {
-	bool		is_part = parts != NULL;
-
-	if (!is_part)
-		parts = plan_parts_begin(&request->settings);
 	plan_skip_parts(items);
-	if (request->waits && !request->dry_run)
+	if (request->waits)
 		plan_skip_locked(items);
-	plan_estimate_entries(parts, items, request);
-	plan_estimate_space(parts, items, &request->settings, is_part);
-	if (is_part)
-		plan_skip_parts(items);
-	else
-	{
-		plan_warn_lost_on_reboot(items);
-		plan_warn_archiver(items);
-	}
+	plan_estimate(parts, items, request);
+	plan_skip_parts(items);
 }

@@ -48,16 +48,16 @@ typedef struct PlanRequest
 	MoveSettings settings;
 } PlanRequest;
 
-extern List *plan_moves(const PlanRequest *given);
+extern List *plan_moves(PlanRequest *request);
 extern void plan_skip_parts(const List *items);
+extern bool plan_has_moves(const List *items);
 
 /* For a plan in parts, of requests with "part" */
 typedef struct PlanParts PlanParts;
 extern PlanParts *plan_parts_begin(const MoveSettings *settings);
 extern void plan_complete(PlanParts *parts, List *items, const PlanRequest *request);
 extern double plan_seconds(const List *items, const MoveSettings *settings);
-extern Oid	plan_source_tablespace(const char *name);
-extern Oid	plan_target_tablespace(const char *name);
+extern Oid	plan_tablespace(Name name, bool is_target);
 extern void plan_check_mounted(Oid tablespace, bool force);
 extern void lost_indexes_hide(JobShared *job);
 extern bool plan_recheck(MoveItem *item, bool began);

@@ -82,8 +82,7 @@ may_use_schema(Oid schema_oid)
 {
 	/* no user has, or needs, that right for pg_toast */
 	return IsToastNamespace(schema_oid) ||
-		object_aclcheck(NamespaceRelationId, schema_oid, GetUserId(),
-						ACL_USAGE) == ACLCHECK_OK;
+		object_aclcheck(NamespaceRelationId, schema_oid, GetUserId(), ACL_USAGE) == ACLCHECK_OK;
 }
 
 /*
@@ -213,55 +212,31 @@ item_check(MoveItem *item, const RelationFacts *facts)
 	return true;
 }
 
-/* Return the OID of the named tablespace; ERROR 42704, with a hint. */
-static Oid
-find_tablespace(const char *name)
-{
-	Oid			result = get_tablespace_oid(name, true);
-
-	if (!OidIsValid(result))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("tablespace \"%s\" does not exist", name),
-				 strchr(name, '"') != NULL ?
-				 errhint("Tablespace names are given as in pg_tablespace, without double quotes.") : 0));
-	return result;
-}
-
 /*
- * Look up the tablespace that relations are to leave, or to be healed in.  ERROR 42704
- * no such tablespace; 22023 pg_global.
+ * Look up a tablespace that relations are to leave, or to be healed in, or check the
+ * target of a move.  ERROR 42704 no such tablespace; 22023 pg_global; 42501 no CREATE
+ * on the target.
  */
 Oid
-plan_source_tablespace(const char *name)
+plan_tablespace(Name name, bool is_target)
 {
-	Oid			tablespace = find_tablespace(name);
-
-	if (tablespace == GLOBALTABLESPACE_OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("cannot move relations in to or out of pg_global tablespace")));
-	return tablespace;
-}
-
-/*
- * Look up and check the target tablespace of a move.  ERROR 42704 no such
- * tablespace; 22023 pg_global; 42501 no CREATE on it.
- */
-Oid
-plan_target_tablespace(const char *name)
-{
-	Oid			tablespace = find_tablespace(name);
+	Oid			tablespace = get_tablespace_oid(NameStr(*name), true);
 	AclResult	aclresult;
 
+	if (!OidIsValid(tablespace))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("tablespace \"%s\" does not exist", NameStr(*name)),
+				 strchr(NameStr(*name), '"') != NULL ?
+				 errhint("Tablespace names are given as in pg_tablespace, without double quotes.") : 0));
 	if (tablespace == GLOBALTABLESPACE_OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("only shared relations can be placed in pg_global tablespace")));
-
-	aclresult = target_aclcheck(tablespace);
+				 is_target ? errmsg("only shared relations can be placed in pg_global tablespace") :
+				 errmsg("cannot move relations in to or out of pg_global tablespace")));
+	aclresult = is_target ? target_aclcheck(tablespace) : ACLCHECK_OK;
 	if (aclresult != ACLCHECK_OK)
-		aclcheck_error(aclresult, OBJECT_TABLESPACE, name);
+		aclcheck_error(aclresult, OBJECT_TABLESPACE, NameStr(*name));
 	return tablespace;
 }
 
@@ -373,6 +348,18 @@ plan_skip_parts(const List *items)
 	}
 }
 
+/* Return whether a plan has anything to move. */
+bool
+plan_has_moves(const List *items)
+{
+	foreach_ptr(const MoveItem, item, items)
+	{
+		if (item->status == STATUS_PLANNED)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Return the name of a relation that this transaction or session has locked: a
  * table, an index of it, or a partitioned table above it; NULL if there is none.
@@ -419,21 +406,15 @@ plan_skip_locked(const List *items)
 		if (first == NULL)
 			first = item;
 	}
-	if (first == NULL)
-		return;
 	plan_skip_parts(items);
-	foreach_ptr(const MoveItem, item, items)
-	{
-		if (item->status == STATUS_PLANNED)
-			return;
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_IN_USE),
-			 errmsg("cannot move %s \"%s\" because the current transaction holds a lock on \"%s\"",
-					relation_noun(first->relkind), NameStr(first->relname),
-					name_of_own_lock(first->heap_oid)),
-			 errdetail("The move would wait for this transaction, and this transaction for the move."),
-			 errhint("Call it first in a transaction of its own, or with wait => false.")));
+	if (first != NULL && !plan_has_moves(items))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("cannot move %s \"%s\" because the current transaction holds a lock on \"%s\"",
+						relation_noun(first->relkind), NameStr(first->relname),
+						name_of_own_lock(first->heap_oid)),
+				 errdetail("The move would wait for this transaction, and this transaction for the move."),
+				 errhint("Call it first in a transaction of its own, or with wait => false.")));
 }
 
 /*

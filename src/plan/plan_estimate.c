@@ -20,22 +20,16 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/pg_am.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
 #include "file_system.h"
-#include "own_tables.h"
+#include "history.h"
 #include "plan/plan_private.h"
 #include "wait/wait.h"
 
@@ -55,123 +49,122 @@
 #define SECONDS_PER_REBUILD		0.01
 #define SECONDS_PER_JOB			0.2 /* the start of its workers */
 
-/* how much of the log of past moves to read */
+/* what the latest moves tell */
 #define EXPERIENCE_MOVES		20	/* large ones */
-#define EXPERIENCE_ROWS			500
 #define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller ones tell no rate */
 #define EXPERIENCE_MAX_SMALL	(1 * MB)	/* not much but SECONDS_PER_* */
 #define EXPERIENCE_MIN_SMALL	5	/* so many, because one may have waited */
 
-/* The sums of past moves by one method */
+/* What the latest moves by one method tell, in seconds */
 typedef struct Experience
 {
-	int			moves;			/* large ones */
-	double		bytes;
-	double		seconds;
-	int			small_moves;
-	double		small_seconds;
+	double		per_move;		/* fixed cost */
+	double		bytes;			/* a second; 0 = unknown */
 } Experience;
 
-/*
- * Sum up the latest successful moves by copy (experience[0]) and by rebuild
- * (experience[1]).
- *
- * Reads the log of moves without a check of privileges on it: nothing but
- * averages leaves this file.
- */
-static void
-read_experience(Experience experience[2])
+/* The space that moves use on one file system, or for one purpose */
+typedef struct SpaceUse
 {
-	static const char *const names[] = {"method", "status", "size_before", "started_at", "finished_at", "idle"};
-	Oid			log_oid = extension_relation("move_log");
-	Relation	log = table_open(log_oid, AccessShareLock);
-	Relation	pkey = index_open(extension_relation("move_log_pkey"),
-								  AccessShareLock);
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	int			rows = 0;
+	int64		device;			/* or one of these: */
+#define WAL_FILES	(-1)
+#define SORT_FILES	(-2)
+	double		read_ms;		/* that a megabyte takes to be read; 0 =
+								 * unknown */
+	int64		kept;			/* permanently, by the moves before */
+	int64		largest[MAX_WORKERS];	/* of moves that keep nothing, and can
+										 * run at the same time; downwards */
+}			SpaceUse;
 
-	/* backward, for the latest jobs */
-	scan = systable_beginscan_ordered(log, pkey, NULL, 0, NULL);
-	while (rows++ < EXPERIENCE_ROWS &&
-		   HeapTupleIsValid(tuple = systable_getnext_ordered(scan, BackwardScanDirection)))
+/* The state of a plan that is made in parts */
+struct PlanParts
+{
+	Experience	copy;
+	Experience	rebuild;
+	List	   *uses;			/* of SpaceUse */
+	int			nlargest;
+};
+
+/*
+ * Learn from the latest successful moves by a method.  Reads the history without a
+ * check of privileges on it: nothing but averages leaves this file.
+ */
+static Experience
+experience_of(const List *latest, MoveMethod method, double per_move)
+{
+	double		bytes = 0;
+	double		seconds = 0;
+	double		small_seconds = 0;
+	int			large = 0;
+	int			small = 0;
+
+	foreach_ptr(const HistoryEntry, move, latest)
 	{
-		Datum		columns[lengthof(names)];
-		bool		isnull = false;
-		MoveMethod	method;
-		Experience *e;
-		int64		size;
-		double		elapsed;
-
-		for (int n = 0; n < lengthof(names) && !isnull; n++)
-			columns[n] = heap_getattr(tuple, get_attnum(log_oid, names[n]),
-									  RelationGetDescr(log), &isnull);
-		if (isnull ||
-			status_of_name(TextDatumGetCString(columns[1])) != STATUS_MOVED)
+		if (move->status != STATUS_MOVED || move->method != method || move->worked <= 0)
 			continue;
-		method = method_of_name(TextDatumGetCString(columns[0]));
-		if (method != METHOD_COPY && method != METHOD_REBUILD)
-			continue;
-		e = &experience[method == METHOD_REBUILD];
-
-		size = DatumGetInt64(columns[2]);
-		/* of work only: the next move may not rest or wait */
-		elapsed = (DatumGetTimestampTz(columns[4]) - DatumGetTimestampTz(columns[3])) /
-			(double) USECS_PER_SEC - DatumGetInt64(columns[5]) / 1000.0;
-		if (elapsed <= 0)
-			continue;
-		if (size >= EXPERIENCE_MIN_SIZE && e->moves < EXPERIENCE_MOVES)
+		if (move->size >= EXPERIENCE_MIN_SIZE && large < EXPERIENCE_MOVES)
 		{
-			e->moves++;
-			e->bytes += size;
-			e->seconds += elapsed;
+			large++;
+			bytes += move->size;
+			seconds += move->worked;
 		}
-		else if (size <= EXPERIENCE_MAX_SMALL)
+		else if (move->size <= EXPERIENCE_MAX_SMALL)
 		{
-			e->small_moves++;
-			e->small_seconds += elapsed;
+			small++;
+			small_seconds += move->worked;
 		}
 	}
-	systable_endscan_ordered(scan);
-	index_close(pkey, AccessShareLock);
-	table_close(log, AccessShareLock);
+	return (Experience)
+	{
+		.per_move = small >= EXPERIENCE_MIN_SMALL ? small_seconds / small : per_move,
+			.bytes = large > 0 ? bytes / seconds : 0
+	};
 }
 
-/* Return the fixed cost of a move, in seconds. */
-static double
-seconds_per_move(const Experience *e, double by_default)
+/* Begin a plan of plan_moves() requests that are parts of it. */
+PlanParts *
+plan_parts_begin(const MoveSettings *settings)
 {
-	return e->small_moves >= EXPERIENCE_MIN_SMALL ?
-		e->small_seconds / e->small_moves : by_default;
+	PlanParts  *parts = palloc0(sizeof(PlanParts));
+	List	   *latest = history_read(0);
+
+	parts->copy = experience_of(latest, METHOD_COPY, SECONDS_PER_COPY);
+	parts->rebuild = experience_of(latest, METHOD_REBUILD, SECONDS_PER_REBUILD);
+	parts->nlargest = Max(settings->max_workers - 1, 0);
+	return parts;
 }
 
-/* The speed of a tablespace, measured once in a plan */
-typedef struct SourceSpace
+static SpaceUse *
+find_use(PlanParts *parts, int64 device)
 {
-	Oid			tablespace;
-	double		read_ms;		/* of a megabyte; 0 = unknown */
-} SourceSpace;
+	SpaceUse   *result;
+
+	foreach_ptr(SpaceUse, known, parts->uses)
+	{
+		if (known->device == device)
+			return known;
+	}
+	result = palloc0(sizeof(SpaceUse));
+	result->device = device;
+	parts->uses = lappend(parts->uses, result);
+	return result;
+}
 
 /* Return the ms that a megabyte of a relation takes to be read, 0 if unknown. */
 static double
-source_read_ms(List **sources, const PlanEntry *entry)
+source_read_ms(PlanParts *parts, const PlanEntry *entry)
 {
-	SourceSpace *source;
+	Oid			tablespace = entry->facts.tablespace;
+	FileSystemFacts facts;
+	SpaceUse   *use;
 
 	/* a small one tells nothing, and costs no time */
-	if (entry->item.size_before < EXPERIENCE_MIN_SIZE)
+	if (entry->item.size_before < EXPERIENCE_MIN_SIZE || !file_system_facts(tablespace, &facts))
 		return 0;
-	foreach_ptr(const SourceSpace, known, *sources)
-	{
-		if (known->tablespace == entry->facts.tablespace)
-			return known->read_ms;
-	}
-	source = palloc(sizeof(SourceSpace));
-	source->tablespace = entry->facts.tablespace;
-	source->read_ms = relation_read_ms(entry->facts.tablespace,
-									   entry->facts.relfilenumber);
-	*sources = lappend(*sources, source);
-	return source->read_ms;
+	use = find_use(parts, facts.device);
+	/* once in a plan */
+	if (use->read_ms == 0)
+		use->read_ms = relation_read_ms(tablespace, entry->facts.relfilenumber);
+	return use->read_ms;
 }
 
 /* Fill in bytes and seconds of a copy; read_ms: as of source_read_ms(). */
@@ -179,10 +172,9 @@ static void
 estimate_copy(MoveItem *item, const MoveSettings *settings, const Experience *e, double read_ms)
 {
 	double		mb = space_to_copy(item) / MB;
-	double		per_move = seconds_per_move(e, SECONDS_PER_COPY);
 
 	item->bytes_to_write = space_to_copy(item);
-	item->estimated = per_move + mb * MB / (e->moves > 0 ? e->bytes / e->seconds : DEFAULT_COPY_RATE);
+	item->estimated = e->per_move + mb * MB / (e->bytes > 0 ? e->bytes : DEFAULT_COPY_RATE);
 	if (read_ms > FAST_READ_MS)
 	{
 		bool		rests = settings->pacing && settings->max_read_share < 1;
@@ -191,7 +183,7 @@ estimate_copy(MoveItem *item, const MoveSettings *settings, const Experience *e,
 			item_say(item, "Reading takes %.0f ms/MB, so it rests, to take no more than max_read_share (%g) of the storage.",
 					 read_ms, settings->max_read_share);
 		item->estimated = Max(item->estimated,
-							  per_move + mb * read_ms / 1000 / (rests ? settings->max_read_share : 1));
+							  e->per_move + mb * read_ms / 1000 / (rests ? settings->max_read_share : 1));
 	}
 	if (settings->max_rate > 0)
 		item->estimated = Max(item->estimated, mb * 1024 / settings->max_rate);
@@ -213,9 +205,9 @@ estimate_rebuild(PlanEntry *entry, const MoveSettings *settings, const Experienc
 		item->sort_bytes = new_size;
 		item->bytes_to_write += new_size;
 	}
-	item->estimated = seconds_per_move(e, SECONDS_PER_REBUILD);
-	if (e->moves > 0)
-		item->estimated += size / (e->bytes / e->seconds);
+	item->estimated = e->per_move;
+	if (e->bytes > 0)
+		item->estimated += size / e->bytes;
 	else
 		item->estimated += 2.0 * Max(relation_files_size(entry->facts.heap_tablespace,
 														 entry->facts.heap_relfilenumber), 0) / DEFAULT_SCAN_RATE +
@@ -232,81 +224,36 @@ new_file_size(const MoveItem *item)
 	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - kept, 0);
 }
 
-/* Add a number to the nlargest largest ones, which are sorted downwards. */
-static void
-keep_largest(int64 *largest, int nlargest, int64 number)
+/* Return what a move that uses these bytes needs there, together with the others. */
+static int64
+needed_with(PlanParts *parts, int64 device, int64 bytes)
 {
-	for (int i = 0; i < nlargest; i++)
-		if (number > largest[i])
-		{
-			int64		swap = largest[i];
+	const		SpaceUse *use = find_use(parts, device);
+	int64		result = use->kept + bytes;
 
-			largest[i] = number;
-			number = swap;
+	for (int i = 0; i < parts->nlargest; i++)
+		result += use->largest[i];
+	return bytes > 0 ? result : 0;
+}
+
+static void
+add_use(PlanParts *parts, int64 device, int64 bytes)
+{
+	SpaceUse   *use = find_use(parts, device);
+
+	for (int i = 0; i < parts->nlargest; i++)
+		if (bytes > use->largest[i])
+		{
+			int64		swap = use->largest[i];
+
+			use->largest[i] = bytes;
+			bytes = swap;
 		}
 }
 
-static int64
-sum_of(const int64 *numbers, int n)
-{
-	return n == 0 ? 0 : numbers[n - 1] + sum_of(numbers, n - 1);
-}
-
-/* The space that moves use on one file system */
-typedef struct TargetSpace
-{
-	int64		device;
-	int64		kept;			/* permanently, by the moves before */
-	int64		largest[MAX_WORKERS];	/* of moves that keep nothing, and can
-										 * run at the same time */
-} TargetSpace;
-
-/* The state of a plan that is made in parts */
-struct PlanParts
-{
-	Experience	experience[2];
-	List	   *sources;		/* of SourceSpace */
-	List	   *targets;		/* of TargetSpace */
-	int			nlargest;
-	int64		largest_all[MAX_WORKERS];	/* of concurrent moves to any
-											 * target: WAL, */
-	int64		largest_sort[MAX_WORKERS];	/* sort files */
-	bool		warned;			/* of a directory; or it is not to be warned */
-};
-
-/* Begin a plan of plan_moves() requests that are parts of it. */
-PlanParts *
-plan_parts_begin(const MoveSettings *settings)
-{
-	PlanParts  *parts = palloc0(sizeof(PlanParts));
-
-	read_experience(parts->experience);
-	parts->nlargest = Max(settings->max_workers - 1, 0);
-	return parts;
-}
-
-static TargetSpace *
-find_free_space(List **targets, int64 device)
-{
-	TargetSpace *target;
-
-	foreach_ptr(TargetSpace, known, *targets)
-	{
-		if (known->device == device)
-			return known;
-	}
-	target = palloc0(sizeof(TargetSpace));
-	target->device = device;
-	*targets = lappend(*targets, target);
-	return target;
-}
-
-/*
- * Return whether the directories of a planned move serve; if not, say so in its
- * row, and in a WARNING unless *warned is set, and set that.
- */
-static bool
-check_directories(MoveItem *item, bool *warned)
+/* Return what is wrong with the directories of a planned move, after "the"; else NULL. */
+static char *
+directory_hindrance(const MoveItem *item)
 {
 	Oid			tablespace = item->to_tablespace;
 	const char *hindrance = tablespace_hindrance(tablespace);
@@ -319,66 +266,59 @@ check_directories(MoveItem *item, bool *warned)
 	}
 	/* what heal_tablespace() lacks, it makes */
 	if (hindrance == NULL || (item->heal && tablespace == item->from_tablespace))
-		return true;
-	item->fits = false;
-	item_say(item, "The directory of tablespace \"%s\" %s.", tablespace_name(tablespace), hindrance);
-	if (!*warned)
-		ereport(WARNING,
-				(errcode(ERRCODE_UNDEFINED_FILE),
-				 errmsg("the directory of tablespace \"%s\" %s", tablespace_name(tablespace), hindrance)));
-	*warned = true;
-	return false;
+		return NULL;
+	return psprintf("directory of tablespace \"%s\" %s", tablespace_name(tablespace), hindrance);
 }
 
 /*
  * Set for a planned move, and for what moves with it, whether there is free
  * space: for the new files, their WAL and sort files, together with the largest
- * moves that can run at the same time, and what those before have kept.  With
- * reserve, it is one of those from now on.  Returns what is missing, if anything.
+ * moves that can run at the same time, and what those before have kept.  If so, or
+ * with "always", it is one of those from now on.  Returns false if *missing is
+ * missing.
  */
-static const SpaceNeed *
+static bool
 take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings,
-		   bool reserve, SpaceNeeds *needs)
+		   bool always, SpaceNeed *missing)
 {
 	MoveItem   *item = &entry->item;
 	int64		size = new_file_size(item);
 	int64		wal_bytes = Max(item->wal_bytes, 0);
-	int			n = parts->nlargest;
 	FileSystemFacts facts;
 	FileSystemFacts source;
-	TargetSpace *target;
-	const SpaceNeed *missing;
+	SpaceNeeds	needs;
+	const SpaceNeed *need;
 
-	if (!check_directories(item, &parts->warned) || item->size_before < 0 ||
-		!file_system_facts(item->to_tablespace, &facts))
-		return NULL;
+	if (item->size_before < 0 || !file_system_facts(item->to_tablespace, &facts))
+		return true;
 	/* all files of a table are there twice until its swap */
 	foreach_ptr(const MoveItem, part, entry->parts)
 	{
 		size += new_file_size(part);
 		wal_bytes += Max(part->wal_bytes, 0);
 	}
-	target = find_free_space(&parts->targets, facts.device);
 
-	space_needs(needs, item->to_tablespace,
-				target->kept + sum_of(target->largest, n) + size,
-				item->sort_bytes > 0 ? item->sort_bytes + sum_of(parts->largest_sort, n) : 0,
-				wal_bytes > 0 ? wal_bytes + sum_of(parts->largest_all, n) : 0);
-	missing = size == 0 ? NULL : space_missing(needs, &settings->min_free_space);
-	item->fits = missing == NULL;
+	space_needs(&needs, item->to_tablespace, needed_with(parts, facts.device, size),
+				needed_with(parts, SORT_FILES, item->sort_bytes),
+				needed_with(parts, WAL_FILES, wal_bytes));
+	need = size == 0 ? NULL : space_missing(&needs, &settings->min_free_space);
+	item->fits = need == NULL;
 	foreach_ptr(MoveItem, part, entry->parts)
 		part->fits = item->fits;
-	if (missing != NULL && !reserve)
-		return missing;
+	if (need != NULL)
+		*missing = *need;
 
-	keep_largest(parts->largest_all, n, size);
-	keep_largest(parts->largest_sort, n, Max(item->sort_bytes, 0));
-	if (file_system_facts(item->from_tablespace, &source) &&
-		source.device == facts.device)
-		keep_largest(target->largest, n, size);
-	else
-		target->kept += size;
-	return missing;
+	if (need == NULL || always)
+	{
+		add_use(parts, WAL_FILES, size);
+		add_use(parts, SORT_FILES, item->sort_bytes);
+		if (file_system_facts(item->from_tablespace, &source) &&
+			source.device == facts.device)
+			add_use(parts, facts.device, size);
+		else
+			find_use(parts, facts.device)->kept += size;
+	}
+	return need == NULL;
 }
 
 /*
@@ -386,41 +326,49 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings,
  * it.  In a whole plan, what has none is a WARNING, and so is a missing directory;
  * in a part of a plan such a move is skipped.
  */
-void
-plan_estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bool skip)
+static void
+estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bool skip)
 {
 	int			planned = 0;
 	int			too_large = 0;
 	char	   *first_reason = NULL;
+	bool		warned = skip;	/* the caller has its own words */
 
-	parts->warned = skip;		/* the caller has its own words */
 	foreach_ptr(PlanEntry, entry, entries)
 	{
 		MoveItem   *item = &entry->item;
-		SpaceNeeds	needs;
-		const SpaceNeed *missing;
+		SpaceNeed	missing;
 		char	   *reason;
 
 		if (item->status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
 			OidIsValid(item->part_of))
 			continue;
 		planned++;
+		if ((reason = directory_hindrance(item)) != NULL)
+		{
+			item->fits = false;
+			if (skip)
+				item_skip(item, ERRCODE_UNDEFINED_FILE, "The %s.", reason);
+			else
+				item_say(item, "The %s.", reason);
+			if (!warned)
+				ereport(WARNING,
+						(errcode(ERRCODE_UNDEFINED_FILE), errmsg("the %s", reason)));
+			warned = true;
+			continue;
+		}
+		if (take_space(parts, entry, settings, !skip, &missing))
+			continue;
 		if (skip)
-			item->detail[0] = '\0';
-		missing = take_space(parts, entry, settings, !skip, &needs);
-		if (skip && missing != NULL)
+		{
 			item_skip(item, ERRCODE_DISK_FULL, "Tablespace \"%s\" has no space for it.",
 					  get_tablespace_name(item->to_tablespace));
-		else if (skip && item->fits == 0)	/* it has said which directory
-											 * serves not */
-			item_skip(item, ERRCODE_UNDEFINED_FILE, "%s", pstrdup(item->detail));
-		if (skip || missing == NULL)
 			continue;
+		}
 		reason = psprintf("%s needs %s; %s free, %s reserved by index_mover.min_free_space.",
-						  space_place(missing), size_text(missing->needed),
-						  size_text(missing->available),
-						  size_text(settings_reserved(&settings->min_free_space,
-													  missing->total)));
+						  space_place(&missing), size_text(missing.needed),
+						  size_text(missing.available),
+						  size_text(settings_reserved(&settings->min_free_space, missing.total)));
 		item_say(item, "Does not fit: %s", reason);
 		if (too_large++ == 0)
 			first_reason = reason;
@@ -436,40 +384,31 @@ plan_estimate_space(PlanParts *parts, List *entries, const MoveSettings *setting
 				 errdetail("Does not fit: %s", first_reason)));
 }
 
-/* entries: in order of execution, size_before, method, bloat_ratio set. */
-void
-plan_estimate_entries(PlanParts *parts, List *entries, const PlanRequest *request)
+/* Estimate one planned move, but for its space. */
+static void
+estimate_move(PlanParts *parts, PlanEntry *entry, const PlanRequest *request)
 {
-	foreach_ptr(PlanEntry, entry, entries)
+	MoveItem   *item = &entry->item;
+	int			pid;
+
+	if (item->method == METHOD_DEFAULT)
+		item->bytes_to_write = item->wal_bytes = item->estimated = 0;
+	else if (item->size_before >= 0)
 	{
-		MoveItem   *item = &entry->item;
-		int			pid;
+		if (item->method == METHOD_COPY)
+			estimate_copy(item, &request->settings, &parts->copy, source_read_ms(parts, entry));
+		else
+			estimate_rebuild(entry, &request->settings, &parts->rebuild);
 
-		if (item->status != STATUS_PLANNED)
-			continue;
-		if (item->method == METHOD_DEFAULT)
-			item->bytes_to_write = item->wal_bytes = item->estimated = 0;
-		else if (item->size_before >= 0)
-		{
-			if (item->method == METHOD_COPY)
-				estimate_copy(item, &request->settings, &parts->experience[0],
-							  source_read_ms(&parts->sources, entry));
-			else
-				estimate_rebuild(entry, &request->settings, &parts->experience[1]);
-
-			/*
-			 * the new file is logged page by page, except with wal_level
-			 * minimal
-			 */
-			item->wal_bytes = !XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT ? 0 :
-				item->bytes_to_write - Max(item->sort_bytes, 0);
-		}
-		/* the swap would have to wait for it */
-		if (request->dry_run && item->method == METHOD_COPY &&
-			(pid = relation_vacuum_pid(item->heap_oid)) != 0)
-			item_say(item, "VACUUM of the table is running (process %d); the swap can only come after it.",
-					 pid);
+		/* the new file is logged page by page, except with wal_level minimal */
+		item->wal_bytes = !XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT ? 0 :
+			item->bytes_to_write - Max(item->sort_bytes, 0);
 	}
+	/* the swap would have to wait for it */
+	if (request->dry_run && item->method == METHOD_COPY &&
+		(pid = relation_vacuum_pid(item->heap_oid)) != 0)
+		item_say(item, "VACUUM of the table is running (process %d); the swap can only come after it.",
+				 pid);
 }
 
 /*
@@ -490,43 +429,56 @@ plan_seconds(const List *items, const MoveSettings *settings)
 	return seconds > 0 ? SECONDS_PER_JOB + seconds : 0;
 }
 
-/* Warn of tables that are to be moved to where a reboot loses them. */
-void
-plan_warn_lost_on_reboot(const List *items)
+/*
+ * Warn of tables that are to be moved to where a reboot loses them, and if WAL will
+ * be written while the archiver fails: pg_wal keeps it.
+ */
+static void
+warn_of_risks(const List *items)
 {
-	const char *medium;
-
-	foreach_ptr(const MoveItem, item, items)
-	{
-		if (item->status != STATUS_PLANNED || !RELKIND_HAS_TABLE_AM(item->relkind) ||
-			(medium = tablespace_lost_on_reboot(item->to_tablespace)) == NULL)
-			continue;
-		ereport(WARNING,
-				(errmsg("a reboot loses tables in tablespace \"%s\", which is on %s",
-						get_tablespace_name(item->to_tablespace), medium),
-				 errhint("Put only indexes there, which can be made again from their tables.")));
-		return;
-	}
-}
-
-/* Warn if WAL will be written while the archiver fails: pg_wal keeps it. */
-void
-plan_warn_archiver(const List *items)
-{
-	PgStat_ArchiverStats *stats = pgstat_fetch_stat_archiver();
+	PgStat_ArchiverStats *archiver = pgstat_fetch_stat_archiver();
+	const char *medium = NULL;
 	int64		wal_bytes = 0;
 
 	foreach_ptr(const MoveItem, item, items)
 	{
-		if (item->status == STATUS_PLANNED && item->wal_bytes > 0)
-			wal_bytes += item->wal_bytes;
+		if (item->status != STATUS_PLANNED)
+			continue;
+		wal_bytes += Max(item->wal_bytes, 0);
+		if (medium == NULL && RELKIND_HAS_TABLE_AM(item->relkind) &&
+			(medium = tablespace_lost_on_reboot(item->to_tablespace)) != NULL)
+			ereport(WARNING,
+					(errmsg("a reboot loses tables in tablespace \"%s\", which is on %s",
+							get_tablespace_name(item->to_tablespace), medium),
+					 errhint("Put only indexes there, which can be made again from their tables.")));
 	}
 	if (XLogArchivingActive() && wal_bytes > 0 &&
-		stats->last_failed_timestamp > stats->last_archived_timestamp)
+		archiver->last_failed_timestamp > archiver->last_archived_timestamp)
 		ereport(WARNING,
 				(errmsg("the WAL archiver is failing"),
 				 errdetail("The last attempt to archive a WAL file failed at %s (%s). The move adds about %lld MB to pg_wal, which stay there until archiving succeeds.",
-						   timestamptz_to_str(stats->last_failed_timestamp),
-						   stats->last_failed_wal,
+						   timestamptz_to_str(archiver->last_failed_timestamp),
+						   archiver->last_failed_wal,
 						   (long long) (wal_bytes / (1024 * 1024) + 1))));
+}
+
+/*
+ * Estimate the planned moves of a plan, in order of execution: size_before, method and
+ * bloat_ratio are set.  parts: see plan_complete().
+ */
+void
+plan_estimate(PlanParts *parts, List *entries, const PlanRequest *request)
+{
+	bool		is_part = parts != NULL;
+
+	if (!is_part)
+		parts = plan_parts_begin(&request->settings);
+	foreach_ptr(PlanEntry, entry, entries)
+	{
+		if (entry->item.status == STATUS_PLANNED)
+			estimate_move(parts, entry, request);
+	}
+	estimate_space(parts, entries, &request->settings, is_part);
+	if (!is_part)
+		warn_of_risks(entries);
 }

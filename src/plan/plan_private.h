@@ -36,10 +36,7 @@ typedef struct PlanEntry
 extern PlanEntry *plan_new_entry(void);
 extern void plan_refuse_temporary(Oid schema, const char *type);
 extern bool plan_lost(PlanEntry *entry, const PlanRequest *request);
-extern void plan_estimate_entries(PlanParts *parts, List *entries, const PlanRequest *request);
-extern void plan_estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bool skip);
-extern void plan_warn_lost_on_reboot(const List *items);
-extern void plan_warn_archiver(const List *items);
+extern void plan_estimate(PlanParts *parts, List *entries, const PlanRequest *request);
 extern List *plan_other_databases(Oid tablespace);
 extern List *plan_what_stays(List *entries, Oid tablespace, Oid to);
 

@@ -121,112 +121,118 @@ alter_database_command(Oid database, Oid from, Oid to, Oid filled)
 		printed_command("alter_database", name, best);
 }
 
-/* Make the row of something that stays. */
+static const char *const setting_names[] = {"default_tablespace", "temp_tablespaces"};
+
+/* A plan that evacuates a tablespace, and what stays there */
+typedef struct Stays
+{
+	List	   *entries;
+	Oid			tablespace;
+	Oid			to;
+	bool		is_set[lengthof(setting_names)];	/* for new sessions, by a
+													 * setting that has a row */
+}			Stays;
+
+/* Add the row of something that stays. */
 static MoveItem *
-add_row(List **entries, char relkind, const char *name, Oid tablespace)
+add_row(Stays * stays, char relkind, const char *name)
 {
 	PlanEntry  *entry = plan_new_entry();
 	MoveItem   *item = &entry->item;
 
 	item->relkind = relkind;
 	namestrcpy(&item->relname, name);
-	item->from_tablespace = tablespace;
+	item->from_tablespace = stays->tablespace;
+	item->to_tablespace = stays->to;
 	item->method = METHOD_DEFAULT;
-	*entries = lappend(*entries, entry);
+	stays->entries = lappend(stays->entries, entry);
 	return item;
 }
 
 /* Add this database's relations that no call can move. */
 static void
-add_relations(List **entries, Oid tablespace, Oid to)
+add_relations(Stays * stays)
 {
 	foreach_ptr(HeapTupleData, row, catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
-												 Anum_pg_class_reltablespace, tablespace_in_catalog(tablespace),
+												 Anum_pg_class_reltablespace, tablespace_in_catalog(stays->tablespace),
 												 0, InvalidOid))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+		bool		is_temporary = isAnyTempNamespace(form->relnamespace);
+		MoveItem   *item;
 
-		if (isAnyTempNamespace(form->relnamespace) && RELKIND_HAS_STORAGE(form->relkind))
-			(void) item_skip(add_row(entries, form->relkind, NameStr(form->relname), tablespace),
-							 ERRCODE_FEATURE_NOT_SUPPORTED,
-							 "It is temporary, and goes with its session.");
-		else if (IsCatalogNamespace(form->relnamespace) && tablespace != MyDatabaseTableSpace &&
-				 RELKIND_HAS_STORAGE(form->relkind))
+		if (!RELKIND_HAS_STORAGE(form->relkind) ||
+			!(is_temporary || (IsCatalogNamespace(form->relnamespace) && stays->tablespace != MyDatabaseTableSpace)))
+			continue;
+		item = add_row(stays, form->relkind, NameStr(form->relname));
+		if (is_temporary)
 		{
-			MoveItem   *item = add_row(entries, form->relkind, NameStr(form->relname), tablespace);
-
-			namestrcpy(&item->schema_name, "pg_catalog");
-			item->to_tablespace = to;
-			/* one statement with its setting, so that it can be run as it is */
-			(void) item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-							 "It is a system catalog, which a superuser can move, under an exclusive lock: %s",
-							 printed_command("do", psprintf("BEGIN SET LOCAL allow_system_table_mods = on; %s END",
-															item_core_command(item))));
+			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+					  "It is temporary, and goes with its session.");
+			continue;
 		}
+		namestrcpy(&item->schema_name, "pg_catalog");
+		/* one statement with its setting, so that it can be run as it is */
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "It is a system catalog, which a superuser can move, under an exclusive lock: %s",
+				  printed_command("do", psprintf("BEGIN SET LOCAL allow_system_table_mods = on; %s END",
+												 item_core_command(item))));
 	}
 }
 
 /* Add the catalogs, which are in the default tablespace of this database. */
 static void
-add_catalogs(List **entries, Oid tablespace, Oid to)
+add_catalogs(Stays * stays)
 {
-	bool		fills = has_files(GetDatabasePath(MyDatabaseId, to));
-	char	   *command;
+	bool		fills = has_files(GetDatabasePath(MyDatabaseId, stays->to)) ||
+		plan_has_moves(stays->entries);
+	char	   *command = alter_database_command(MyDatabaseId, stays->tablespace, stays->to,
+												 fills ? stays->to : InvalidOid);
 
-	foreach_ptr(const PlanEntry, entry, *entries)
-		fills = fills || entry->item.status == STATUS_PLANNED;
-	command = alter_database_command(MyDatabaseId, tablespace, to, fills ? to : InvalidOid);
-	(void) item_skip(add_row(entries, ITEM_CATALOGS, "pg_catalog", tablespace),
-					 ERRCODE_FEATURE_NOT_SUPPORTED,
-					 "This is the default tablespace of the database: its system catalogs, large objects and sequences stay. %s%s",
-					 command != NULL ? "From another database, with no session connected to this one: " :
-					 "Core can move them only to a tablespace without files of this database, and there is none.",
-					 command != NULL ? command : "");
+	item_skip(add_row(stays, ITEM_CATALOGS, "pg_catalog"), ERRCODE_FEATURE_NOT_SUPPORTED,
+			  "This is the default tablespace of the database: its system catalogs, large objects and sequences stay. %s%s",
+			  command != NULL ? "From another database, with no session connected to this one: " :
+			  "Core can move them only to a tablespace without files of this database, and there is none.",
+			  command != NULL ? command : "");
 }
-
-static const char *const setting_names[] = {"default_tablespace", "temp_tablespaces"};
 
 /*
  * Add a row if a setting's value names the tablespace: where it is set, in words and, if
  * "of" is not NULL, as the object of an ALTER after which it names the others only.
  */
 static bool
-add_setting(List **entries, Oid tablespace, int setting, const char *value,
-			const char *words, const char *of)
+add_setting(Stays * stays, const char *name, const char *value, const char *words, const char *of)
 {
-	const char *name = setting_names[setting];
-	const char *tablespace_name = get_tablespace_name(tablespace);
+	const char *tablespace = get_tablespace_name(stays->tablespace);
 	bool		found = false;
 	List	   *names = NIL;
 	StringInfoData rest;
 
 	initStringInfo(&rest);
 	/* default_tablespace is a name as it is, temp_tablespaces a list */
-	if (setting == 0)
+	if (name == setting_names[0])
 		names = list_make1(unconstify(char *, value));
 	else if (!SplitIdentifierString(pstrdup(value), ',', &names))
 		return false;
 	foreach_ptr(const char, other, names)
 	{
-		if (tablespace_name != NULL && strcmp(other, tablespace_name) == 0)
+		if (tablespace != NULL && strcmp(other, tablespace) == 0)
 			found = true;
 		else					/* '' is the database's, and no identifier */
 			appendStringInfo(&rest, "%s%s", rest.len > 0 ? ", " : "",
 							 *other ? quote_identifier(other) : "''");
 	}
 	if (found)
-		(void) item_skip(add_row(entries, ITEM_SETTING, name, tablespace),
-						 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						 "It names the tablespace%s%s", words, of == NULL ? "" :
-						 printed_command("alter_setting", of, rest.len > 0 ?
-										 psprintf("SET %s TO %s", name, rest.data) : psprintf("RESET %s", name)));
+		item_skip(add_row(stays, ITEM_SETTING, name), ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+				  "It names the tablespace%s%s", words, of == NULL ? "" :
+				  printed_command("alter_setting", of, rest.len > 0 ?
+								  psprintf("SET %s TO %s", name, rest.data) : psprintf("RESET %s", name)));
 	return found;
 }
 
 /* Add the settings of the server that a file of its configuration makes. */
 static void
-add_file_settings(List **entries, Oid tablespace, const char *file,
-				  const char *words, const char *of, bool *added)
+add_file_settings(Stays * stays, const char *file, const char *words, const char *of)
 {
 	ConfigVariable *head = NULL;
 	ConfigVariable *tail = NULL;
@@ -241,16 +247,16 @@ add_file_settings(List **entries, Oid tablespace, const char *file,
 		for (ConfigVariable *variable = head; variable != NULL; variable = variable->next)
 			if (variable->name != NULL && pg_strcasecmp(variable->name, setting_names[i]) == 0)
 				value = variable->value;
-		if (value != NULL && add_setting(entries, tablespace, i, value, words, of))
-			added[i] = true;
+		stays->is_set[i] |= value != NULL && add_setting(stays, setting_names[i], value, words, of);
 	}
 	FreeConfigVariables(head);
 }
 
-/* Return the object of an ALTER for the settings of a role or a database, or both. */
+/* Return a role, a database or both as the object of an ALTER. */
 static char *
-role_setting_of(Form_pg_db_role_setting form)
+role_setting(HeapTuple row)
 {
+	Form_pg_db_role_setting form = (Form_pg_db_role_setting) GETSTRUCT(row);
 	const char *database = OidIsValid(form->setdatabase) ? get_database_name(form->setdatabase) : NULL;
 	const char *role = OidIsValid(form->setrole) ? GetUserNameFromId(form->setrole, true) : NULL;
 
@@ -260,76 +266,65 @@ role_setting_of(Form_pg_db_role_setting form)
 					role && database ? quote_identifier(database) : "");
 }
 
-/* Add the settings of an object, as in its row of the catalog. */
-static void
-add_object_settings(List **entries, Oid tablespace, ArrayType *settings, const char *of, bool *added)
+/* The same of a function. */
+static char *
+function_setting(HeapTuple row)
 {
-	Datum	   *assignments;
-	int			count;
-
-	deconstruct_array(settings, TEXTOID, -1, false, TYPALIGN_INT, &assignments, NULL, &count);
-	for (int n = 0; n < count; n++)
-	{
-		char	   *name;
-		char	   *value;
-
-		ParseLongOption(TextDatumGetCString(assignments[n]), &name, &value);
-		for (int i = 0; i < lengthof(setting_names); i++)
-			if (strcmp(name, setting_names[i]) == 0 &&
-				add_setting(entries, tablespace, i, value, ": ", of))
-				added[i] = true;
-	}
+	return psprintf("ROUTINE %s", format_procedure_qualified(((Form_pg_proc) GETSTRUCT(row))->oid));
 }
 
-/* Add the settings of roles and databases, of functions, and of the server. */
+/* Add the settings in a column of a catalog, whose rows are these objects of an ALTER. */
 static void
-add_settings(List **entries, Oid tablespace)
+add_catalog_settings(Stays * stays, Oid catalog, AttrNumber column, char *(*object) (HeapTuple row))
 {
-	Relation	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
-	bool		added[lengthof(setting_names)] = {false};
+	Relation	rel = table_open(catalog, AccessShareLock);
 
-	foreach_ptr(HeapTupleData, row, catalog_all(DbRoleSettingRelationId))
+	foreach_ptr(HeapTupleData, row, catalog_all(catalog))
 	{
 		bool		isnull;
-		Datum		settings = heap_getattr(row, Anum_pg_db_role_setting_setconfig,
-											RelationGetDescr(rel), &isnull);
+		Datum		settings = heap_getattr(row, column, RelationGetDescr(rel), &isnull);
+		Datum	   *assignments;
+		int			count = 0;
 
 		if (!isnull)
-			add_object_settings(entries, tablespace, DatumGetArrayTypeP(settings),
-								role_setting_of((Form_pg_db_role_setting) GETSTRUCT(row)), added);
+			deconstruct_array(DatumGetArrayTypeP(settings), TEXTOID, -1, false, TYPALIGN_INT,
+							  &assignments, NULL, &count);
+		for (int n = 0; n < count; n++)
+		{
+			char	   *name;
+			char	   *value;
+
+			ParseLongOption(TextDatumGetCString(assignments[n]), &name, &value);
+			for (int i = 0; i < lengthof(setting_names); i++)
+				if (strcmp(name, setting_names[i]) == 0 &&
+					add_setting(stays, setting_names[i], value, ": ", object(row)))
+					/* that of a function is for its calls only */
+					stays->is_set[i] |= catalog == DbRoleSettingRelationId;
+		}
 	}
 	table_close(rel, AccessShareLock);
+}
 
-	/* a function that sets one would fail */
-	foreach_ptr(HeapTupleData, row, catalog_all(ProcedureRelationId))
-	{
-		bool		isnull;
-		bool		of_function[lengthof(setting_names)];
-		Datum		settings = SysCacheGetAttr(PROCOID, row, Anum_pg_proc_proconfig, &isnull);
+/* Add the settings of roles, databases and functions, and of the server. */
+static void
+add_settings(Stays * stays)
+{
+	add_catalog_settings(stays, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig, role_setting);
+	add_catalog_settings(stays, ProcedureRelationId, Anum_pg_proc_proconfig, function_setting);
+	add_file_settings(stays, PG_AUTOCONF_FILENAME,
+					  ", until the configuration is loaded again after: ", "SYSTEM");
+	add_file_settings(stays, ConfigFileName, ", in postgresql.conf.", NULL);
 
-		if (!isnull)
-			add_object_settings(entries, tablespace, DatumGetArrayTypeP(settings),
-								psprintf("ROUTINE %s", format_procedure_qualified(((Form_pg_proc) GETSTRUCT(row))->oid)),
-								of_function);
-	}
-
-	add_file_settings(entries, tablespace, PG_AUTOCONF_FILENAME,
-					  ", until the configuration is loaded again after: ", "SYSTEM", added);
-	add_file_settings(entries, tablespace, ConfigFileName, ", in postgresql.conf.", NULL, added);
-
-	/*
-	 * a new session of this role would have one of these values, or the
-	 * server's
-	 */
+	/* else a new session of this role would have one of these values */
 	for (int i = 0; i < lengthof(setting_names); i++)
-		if (!added[i])
-			(void) add_setting(entries, tablespace, i, GetConfigOptionResetString(setting_names[i]),
+		if (!stays->is_set[i])
+			(void) add_setting(stays, setting_names[i], GetConfigOptionResetString(setting_names[i]),
 							   ", on a command line, or in a file that has changed since it was loaded.", NULL);
 }
 
-/* Add another database that uses a tablespace. */
+/* Add another database that uses the tablespace. */
 static void
-add_database(List **entries, Oid database, Oid tablespace, Oid to)
+add_database(Stays * stays, Oid database)
 {
 	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
 	Form_pg_database form;
@@ -339,13 +334,13 @@ add_database(List **entries, Oid database, Oid tablespace, Oid to)
 	if (!HeapTupleIsValid(tuple))
 		return;					/* dropped in the meantime */
 	form = (Form_pg_database) GETSTRUCT(tuple);
-	item = add_row(entries, ITEM_DATABASE, NameStr(form->datname), tablespace);
-	(void) item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-					 "This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: %s",
-					 printed_command("evacuate", get_tablespace_name(tablespace),
-									 get_tablespace_name(to)));
-	if (form->dattablespace == tablespace &&
-		(command = alter_database_command(database, tablespace, to, InvalidOid)) != NULL)
+	item = add_row(stays, ITEM_DATABASE, NameStr(form->datname));
+	item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+			  "This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: %s",
+			  printed_command("evacuate", get_tablespace_name(stays->tablespace),
+							  get_tablespace_name(stays->to)));
+	if (form->dattablespace == stays->tablespace &&
+		(command = alter_database_command(database, stays->tablespace, stays->to, InvalidOid)) != NULL)
 		item_say(item, "Or, with no session connected to it: %s", command);
 	ReleaseSysCache(tuple);
 }
@@ -358,28 +353,27 @@ add_database(List **entries, Oid database, Oid tablespace, Oid to)
 List *
 plan_what_stays(List *entries, Oid tablespace, Oid to)
 {
+	Stays		stays = {entries, tablespace, to};
 	char		temp[MAXPGPATH];
 
-	add_relations(&entries, tablespace, to);
+	add_relations(&stays);
 	foreach_oid(database, plan_other_databases(tablespace))
-		add_database(&entries, database, tablespace, to);
+		add_database(&stays, database);
 
 	TempTablespacePath(temp, tablespace);
 	if (has_files(temp))
-		(void) item_skip(add_row(&entries, ITEM_FILES, PG_TEMP_FILES_DIR, tablespace),
-						 ERRCODE_OBJECT_IN_USE,
-						 "Queries have temporary files there, which go when they end.");
+		item_skip(add_row(&stays, ITEM_FILES, PG_TEMP_FILES_DIR), ERRCODE_OBJECT_IN_USE,
+				  "Queries have temporary files there, which go when they end.");
 	foreach_ptr(const Leftover, file, leftovers_list())
 	{
 		if (file->keep_until != 0 && file->tablespace == tablespace)
-			(void) item_skip(add_row(&entries, ITEM_COPY, file->name, tablespace),
-							 ERRCODE_OBJECT_IN_USE,
-							 "It is kept until %s, so that job " INT64_FORMAT " can go on. To remove it: %s",
-							 timestamptz_to_str(file->keep_until), file->job,
-							 printed_command("cleanup"));
+			item_skip(add_row(&stays, ITEM_COPY, file->name), ERRCODE_OBJECT_IN_USE,
+					  "It is kept until %s, so that job " INT64_FORMAT " can go on. To remove it: %s",
+					  timestamptz_to_str(file->keep_until), file->job,
+					  printed_command("cleanup"));
 	}
-	add_settings(&entries, tablespace);
+	add_settings(&stays);
 	if (tablespace == MyDatabaseTableSpace)
-		add_catalogs(&entries, tablespace, to);
-	return entries;
+		add_catalogs(&stays);
+	return stays.entries;
 }
