@@ -219,6 +219,8 @@ AS 'MODULE_PATHNAME', 'index_mover_printed_command' LANGUAGE C STABLE STRICT PAR
 -- src/call/progress_view.c
 CREATE FUNCTION index_mover.is_ours(pid int) RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_is_ours' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+CREATE FUNCTION index_mover.check_relation(relation regclass) RETURNS void
+AS 'MODULE_PATHNAME', 'index_mover_check_relation' LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 
 CREATE FUNCTION index_mover.running(
 	OUT pid int, OUT job bigint, OUT name text, OUT kind text, OUT table_name text,
@@ -335,7 +337,9 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 		   CASE WHEN a.visible THEN m.moved END AS moved,
 		   CASE WHEN a.visible THEN m.total END AS total,
 		   CASE WHEN a.visible
-				THEN CASE WHEN m.size > 0 THEN round(least(d.bytes_done, m.size) * 100.0 / m.size, 1)
+				THEN CASE WHEN m.size > 0
+						  -- a copy catches up, and may fail, until the outcome of its swap is on record
+						  THEN least(round(d.bytes_done * 100.0 / m.size, 1), CASE WHEN m.size_left IS NULL THEN 100 ELSE 99.9 END)
 						  WHEN m.size_left IS NULL AND m.status NOT IN ('failed', 'canceled') THEN 100 END
 				END::float8 AS percent,
 		   CASE WHEN a.visible THEN m.size END AS size,
@@ -427,7 +431,7 @@ COMMENT ON FUNCTION @extschema@.pause_move(bigint) IS 'pause a job, or all that 
 
 CREATE FUNCTION @extschema@.resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_resume_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled or interrupted in an ended one; returns the job that goes on';
+COMMENT ON FUNCTION @extschema@.resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled, interrupted or lacked a privilege in an ended one; returns the job that goes on';
 
 CREATE FUNCTION @extschema@.alter_move(job bigint, setting text, value text) RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_alter_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
@@ -644,6 +648,7 @@ CREATE FUNCTION @extschema@.index_mover_blockers(
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED ROWS 10
 BEGIN ATOMIC
+	SELECT index_mover.check_relation($1);
 	WITH tables AS (
 		SELECT unnest(ARRAY[c.oid, c.reltoastrelid]) AS relid
 		  FROM pg_class c
@@ -1100,6 +1105,6 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschem
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
 	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval), index_mover.problems,
 	index_mover.try_size, index_mover.movable_methods, index_mover.duplicate_of, index_mover.relation_heat,
-	index_mover.is_ours, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
+	index_mover.is_ours, index_mover.check_relation, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status TO pg_monitor;
 

@@ -15,6 +15,7 @@ CREATE ROLE regress_recheck_owner;
 CREATE ROLE regress_recheck_other;
 GRANT CREATE ON TABLESPACE regress_recheck_ts TO regress_recheck_owner;
 GRANT EXECUTE ON FUNCTION move_indexes TO regress_recheck_owner;
+GRANT EXECUTE ON FUNCTION resume_move TO regress_recheck_owner;
 GRANT EXECUTE ON PROCEDURE wait_for_move TO regress_recheck_owner;
 CREATE SCHEMA regress_recheck;
 CREATE SCHEMA regress_recheck2;
@@ -86,6 +87,10 @@ REVOKE CREATE ON TABLESPACE regress_recheck_ts FROM regress_recheck_owner;
 COMMIT;
 CALL wait_for_move(:job);
 SELECT name, status, sqlstate, message FROM index_mover_history WHERE job = :job;
+-- the rest of the job is what lacked a privilege
+SET ROLE regress_recheck_owner;
+SELECT resume_move(:job);
+RESET ROLE;
 GRANT CREATE ON TABLESPACE regress_recheck_ts TO regress_recheck_owner;
 BEGIN;
 SET ROLE regress_recheck_owner;
@@ -106,7 +111,12 @@ CALL wait_for_move(:job);
 SELECT name, status, sqlstate, message FROM index_mover_history WHERE job = :job;
 GRANT USAGE ON SCHEMA regress_recheck TO regress_recheck_owner;
 SET ROLE regress_recheck_owner;
-SELECT name, status, sqlstate FROM move_indexes('priv', 'regress_recheck_ts', 'rebuild');
+SET client_min_messages = warning;
+SELECT resume_move(:job) AS job \gset
+CALL wait_for_move(:job);
+SELECT name, status, sqlstate FROM index_mover_history WHERE job = :job;
+SELECT resume_move(:job) IS NULL AS nothing;
+RESET client_min_messages;
 RESET ROLE;
 
 -- partitions: a new one is made where the default says; the default was set by
@@ -132,6 +142,6 @@ SET client_min_messages = warning;
 DROP SCHEMA regress_recheck, regress_recheck2 CASCADE;
 DROP TABLESPACE regress_recheck_ts;
 DROP TABLESPACE regress_recheck_ts2;
-REVOKE EXECUTE ON FUNCTION move_indexes FROM regress_recheck_owner;
+REVOKE EXECUTE ON FUNCTION move_indexes, resume_move FROM regress_recheck_owner;
 REVOKE EXECUTE ON PROCEDURE wait_for_move FROM regress_recheck_owner;
 DROP ROLE regress_recheck_owner, regress_recheck_other;

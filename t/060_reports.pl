@@ -136,6 +136,14 @@ is("$out|$err", '|psql:<stdin>:1: NOTICE:  nothing to gain: no relation that wou
 is($standby->safe_psql('postgres', q(SELECT count(*) FROM index_mover_blockers('zoo'))), '0', 'index_mover_blockers on a standby');
 ($rc, $out, $err) = $standby->psql('postgres', 'SELECT take_index_sample()', extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
 like($err, qr/25006/, 'samples are taken on the primary');
+foreach my $case (
+	[ q('pg_stats'), qr/42809: "pg_stats" is not a table, materialized view, or index\n(?:psql.*)?DETAIL:  .* views/ ],
+	[ '4294967295', qr/42P01: relation with OID 4294967295 does not exist/ ])
+{
+	(undef, undef, $err) = $node->psql('postgres', "SELECT * FROM index_mover_blockers($case->[0])",
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($err, $case->[1], "index_mover_blockers($case->[0])");
+}
 
 # ---------------------------------------------------------------------------
 # Somebody's locks

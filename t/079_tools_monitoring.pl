@@ -136,6 +136,7 @@ until ($seen[-1][1] eq 'moved')
 my @falls = grep { $seen[$_][0] < $seen[ $_ - 1 ][0] } 1 .. $#seen;
 is(scalar(@falls), 0, 'the percent of a job never falls') or diag explain [ @seen[ map { $_ - 1, $_ } @falls ] ];
 is($seen[-1][0], 100, 'and ends with 100');
+is(scalar(grep { $_->[0] == 100 && ($_->[2] // '') =~ /copying|verifying|swap/ } @seen), 0, 'which it is not before the last swap');
 note scalar(@seen) . ' looks';
 my $states = "SELECT status, (SELECT string_agg(DISTINCT status, ',') FROM index_mover_history h WHERE h.job = j.job) "
   . "FROM index_mover_jobs j WHERE job = $whole";

@@ -411,7 +411,7 @@ my %expected = (
 		qw(index_mover_history index_mover_jobs index_mover_progress)),
 	'PUBLIC USAGE' => 'index_mover_call move_result',
 	'pg_monitor EXECUTE' => join(' ',
-		map({ "index_mover.$_" } qw(duplicate_of file_birth is_ours movable_methods problems relation_heat stats_since
+		map({ "index_mover.$_" } qw(check_relation duplicate_of file_birth is_ours movable_methods problems relation_heat stats_since
 			  try_size)),
 		qw(index_mover_blockers index_mover_check index_report recommend_moves tablespace_probe take_index_sample)),
 	'pg_monitor SELECT' => 'relation_heat tier_policy_status',

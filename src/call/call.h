@@ -26,7 +26,6 @@ typedef struct JobSummary
 	JobTotals	totals;
 	int			not_moved;		/* failed, canceled, interrupted */
 	int			denied;			/* skipped, because a privilege is missing */
-	char	   *target;			/* name of the tablespace */
 	bool		warn;			/* of each failure; else the ERROR has them */
 	StringInfoData failures;
 } JobSummary;
@@ -47,11 +46,12 @@ extern char *notices_name(Oid relation, const char *schema, const char *name);
 #define item_name(item) \
 	notices_name((item)->relid, NameStr((item)->schema_name), NameStr((item)->relname))
 extern char *notices_duration(double seconds);
-extern void notices_begin(JobSummary *summary);
-extern void notices_end(JobSummary *summary, double seconds);
+extern void notices_begin(const JobSummary *summary);
+extern void notices_end(const JobSummary *summary, double seconds);
 extern void notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 							const char *noun, const char *name,
 							const char *sqlstate, const char *reason);
+extern void notices_item(JobSummary *summary, const MoveItem *item, MoveStatus status);
 extern void notices_raise(const JobSummary *summary, int elevel);
 
 extern void submit_init(void);
@@ -61,8 +61,8 @@ extern void submit_alter_job(int64 job, const char *settings);
 extern void submit_skip_busy(List *plan);
 extern void submit_at_commit(int64 job, JobPurpose purpose, List *items,
 							 const MoveSettings *settings);
-extern MoveItem *wait_for_rows(int64 job, JobSummary *summary, List *items,
-							   const MoveSettings *settings);
+extern void wait_for_rows(int64 job, JobSummary *summary, List *items,
+						  const MoveSettings *settings);
 extern void cleanup_call_init(void);
 extern void cleanup_call(const List *plan, const MoveSettings *settings, bool wait);
 

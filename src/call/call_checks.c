@@ -177,6 +177,7 @@ call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
 			settings = call_settings_argument(fcinfo, i);
 	}
 	call_check_moment(psprintf("%s()", get_func_name(function)), request->dry_run, request->waits);
+	request->waits &= !request->dry_run;
 	settings_capture(&request->settings, settings);
 	for (int i = 0; i < PG_NARGS(); i++)
 		if (!PG_ARGISNULL(i))

@@ -73,7 +73,7 @@ cleanup_call(const List *plan, const MoveSettings *settings, bool wait)
 		items = lappend(items, item);
 	}
 	if (items != NIL && wait)
-		(void) wait_for_rows(history_next_job(), NULL, items, settings);
+		wait_for_rows(history_next_job(), NULL, items, settings);
 	else if (items != NIL)
 		submit_at_commit(history_next_job(), JOB_CLEANUP, items, settings);
 }
@@ -197,7 +197,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables(true) != NIL)
 	{
-		(void) wait_for_rows(history_next_job(), NULL, NIL, &settings);
+		wait_for_rows(history_next_job(), NULL, NIL, &settings);
 		after = leftovers_list();
 	}
 	put_leftovers(rsinfo, before, after, dry_run);

@@ -4,9 +4,6 @@
  *	  Steering jobs: cancel, pause, resume, alter; and new jobs from the
  *	  history of an earlier one: undo_move(), the rest of a job.
  *
- * A runner checks its job's flags in all its own loops; a cancel sends a
- * signal, too, which ends core's waits.
- *
  * From the history come the relations, their tablespaces, and the method and
  * settings that were asked for.  Everything else is planned again.
  *
@@ -149,6 +146,15 @@ alter_job(const JobSlot *slot, Jsonb *json)
 	return true;
 }
 
+/* Return whether a move of an ended job is left to do, also for lack of a privilege. */
+static bool
+is_left(const HistoryEntry *move)
+{
+	return !STATUS_IS_DONE(move->status) ||
+		(move->status == STATUS_SKIPPED && move->sqlstate != NULL &&
+		 strcmp(move->sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0);
+}
+
 /*
  * Return the plan that moves the relations of a job with these moves (of
  * HistoryEntry) back to where they were or, without back, those that are left to
@@ -159,6 +165,7 @@ static List *
 plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 {
 	List	   *plan = NIL;
+	List	   *planned = NIL;	/* Oids */
 
 	request->scope = SCOPE_ONE;
 	request->part = true;
@@ -168,7 +175,7 @@ plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 		const HistoryEntry *entry = move;
 		Oid			table = InvalidOid;
 
-		if (!(back ? move->moved : !STATUS_IS_DONE(move->status)))
+		if (!(back ? move->moved : is_left(move)))
 			continue;
 		/* only a lost index of a TOAST table is rebuilt by itself */
 		if (move->requested != METHOD_REBUILD)
@@ -191,12 +198,9 @@ plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 		request->to_tablespace = back ? entry->from_tablespace : entry->to_tablespace;
 		foreach_ptr(MoveItem, item, plan_moves(request))
 		{
-			bool		seen = false;
-
-			foreach_ptr(const MoveItem, planned, plan)
-				seen |= planned->relid == item->relid;
-			if (seen)
+			if (list_member_oid(planned, item->relid))
 				continue;
+			planned = lappend_oid(planned, item->relid);
 			plan = lappend(plan, item);
 			if (get_tablespace_name(request->to_tablespace) == NULL)
 				item_skip(item, ERRCODE_UNDEFINED_OBJECT,
@@ -213,6 +217,19 @@ plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 	return plan;
 }
 
+/* Return whether an entry is for a move that a kill or a stop has ended. */
+static bool
+was_killed(const List *moves, Oid relid)
+{
+	foreach_ptr(const HistoryEntry, move, moves)
+	{
+		if (move->relid == relid)
+			return move->status == STATUS_RUNNING ||
+				(move->sqlstate != NULL && strcmp(move->sqlstate, "57P01") == 0);
+	}
+	return false;
+}
+
 /*
  * Tell of large copies that a kill or a stop has ended, and that begin again because
  * nothing was recorded of them (see copy/copy_resume.c).
@@ -222,20 +239,15 @@ tell_of_copies_lost(int64 job, const List *moves, const List *items, int resumab
 {
 	foreach_ptr(const MoveItem, item, items)
 	{
-		bool		killed = false;
 		bool		on_record = false;
 
-		if (item->method != METHOD_COPY || OidIsValid(item->part_of) ||
-			resumable_size < 0 || item->size_before / 1024 <= resumable_size)
+		if (item->method != METHOD_COPY || OidIsValid(item->part_of) || resumable_size < 0 ||
+			item->size_before / 1024 <= resumable_size || !was_killed(moves, item->relid))
 			continue;
-		foreach_ptr(const HistoryEntry, move, moves)
-			killed |= move->relid == item->relid &&
-			(move->status == STATUS_RUNNING ||
-			 (move->sqlstate != NULL && strcmp(move->sqlstate, "57P01") == 0));
 		foreach_ptr(const MoveItem, part, items)
 			on_record |= (part == item || part->part_of == item->relid) &&
 			leftover_kept_bytes(part) > 0;
-		if (killed && !on_record)
+		if (!on_record)
 			ereport(NOTICE,
 					(errmsg("the copy of %s \"%s\" begins again",
 							relation_noun(item->relkind), NameStr(item->relname)),
@@ -248,13 +260,13 @@ tell_of_copies_lost(int64 job, const List *moves, const List *items, int resumab
  * resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
  *
  * Resumes a paused job, and a copy that waits for the time of its swap
- * (index_mover.swap_after), unless settings has a new one.  If the job has ended, queues what it has not
- * moved as a new job, which starts when this transaction commits.  Returns
- * the job that goes on; NULL, with a NOTICE, if nothing is left to do.  What
- * cannot be moved any more is a WARNING or NOTICE each.  The
- * job's method and settings stay but for those in settings.  ERRORs: 22004
- * NULL; those of find_job(), of move_indexes() with wait => false, and of
- * alter_move().
+ * (index_mover.swap_after), unless settings has a new one.  If the job has ended,
+ * queues what it has not moved, also for lack of a privilege, as a new job, which
+ * starts when this transaction commits.  Returns the job that goes on; NULL, with a
+ * NOTICE, if nothing is left to do.  What cannot be moved any more is a WARNING or
+ * NOTICE each.  The job's method and settings stay but for those in settings.
+ * ERRORs: 22004 NULL; those of find_job(), of move_indexes() with wait => false,
+ * and of alter_move().
  */
 Datum
 index_mover_resume_move(PG_FUNCTION_ARGS)
@@ -300,18 +312,14 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 		if (item->status != STATUS_SKIPPED)
 			items = lappend(items, item);
 		else if (item->sqlstate[0] != '\0')
-			notices_outcome(&summary, STATUS_FAILED, OidIsValid(item->part_of),
-							relation_noun(item->relkind), item_name(item),
-							item->sqlstate, item->detail);
+			notices_item(&summary, item, STATUS_FAILED);
 	}
 	cleanup_call(plan, &request.settings, false);
+	if (items == NIL && summary.not_moved == 0)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
 	if (items == NIL)
-	{
-		if (summary.not_moved == 0)
-			ereport(NOTICE,
-					(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
 		PG_RETURN_NULL();
-	}
 	rest = history_next_job();
 	tell_of_copies_lost(job, moves, items, request.settings.resumable_size);
 	submit_at_commit(rest, JOB_MOVE, items, &request.settings);

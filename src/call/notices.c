@@ -55,17 +55,16 @@ notices_duration(double seconds)
 
 /* Return the tablespace in quotes, or words for several of them. */
 static const char *
-target_words(JobSummary *summary)
+target_words(const JobTotals *totals)
 {
-	if (summary->target == NULL)
-		summary->target = get_tablespace_name(summary->totals.tablespace);
-	return OidIsValid(summary->totals.tablespace) && summary->target != NULL ?
-		psprintf("\"%s\"", summary->target) : "several";
+	const char *name = OidIsValid(totals->tablespace) ? get_tablespace_name(totals->tablespace) : NULL;
+
+	return name != NULL ? psprintf("\"%s\"", name) : "several";
 }
 
 /* Send the line at the beginning of a job. */
 void
-notices_begin(JobSummary *summary)
+notices_begin(const JobSummary *summary)
 {
 	const JobTotals *totals = &summary->totals;
 
@@ -77,12 +76,12 @@ notices_begin(JobSummary *summary)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT ": %d %s, %s, to tablespace %s",
 						summary->job, totals->total, relations_noun(totals),
-						size_text(totals->size), target_words(summary))));
+						size_text(totals->size), target_words(totals))));
 }
 
 /* Send the line at the end of a job that took so many seconds. */
 void
-notices_end(JobSummary *summary, double seconds)
+notices_end(const JobSummary *summary, double seconds)
 {
 	const JobTotals *totals = &summary->totals;
 
@@ -95,7 +94,7 @@ notices_end(JobSummary *summary, double seconds)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s%s",
 						summary->job, totals->moved, totals->total,
-						relations_noun(totals), target_words(summary),
+						relations_noun(totals), target_words(totals),
 						size_text(totals->size_moved), notices_duration(seconds),
 						totals->longest_lock == 0 ? "" :
 						psprintf(", longest lock %.1f ms", totals->longest_lock / 1000.0))));
@@ -134,6 +133,14 @@ notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 						 summary->failures.len > 0 ? "\n" : "", noun, name,
 						 reason ? reason : "not moved");
 	}
+}
+
+/* The same of an item with this status. */
+void
+notices_item(JobSummary *summary, const MoveItem *item, MoveStatus status)
+{
+	notices_outcome(summary, status, OidIsValid(item->part_of), relation_noun(item->relkind),
+					item_name(item), item->sqlstate, item->detail);
 }
 
 /*

@@ -26,6 +26,7 @@
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -39,6 +40,7 @@
 PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_alive);
 PG_FUNCTION_INFO_V1(index_mover_is_ours);
+PG_FUNCTION_INFO_V1(index_mover_check_relation);
 
 /* Phases of pg_stat_progress_create_index, see system_views.sql */
 static const char *const core_phases[] = {
@@ -307,4 +309,29 @@ index_mover_is_ours(PG_FUNCTION_ARGS)
 		if (runners[i].pid == pid || runners[i].caller_pid == pid)
 			PG_RETURN_BOOL(true);
 	PG_RETURN_BOOL(false);
+}
+
+/*
+ * index_mover.check_relation(relation regclass) RETURNS void
+ *
+ * For index_mover_blockers(): ERROR 42P01 if there is no such relation, 42809 if a
+ * move can have nothing to do with it.
+ */
+Datum
+index_mover_check_relation(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	char		relkind = get_rel_relkind(relid);
+
+	if (relkind == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	if (!relkind_is_index(relkind) && !RELKIND_HAS_TABLE_AM(relkind) &&
+		relkind != RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a table, materialized view, or index", get_rel_name(relid)),
+				 errdetail_relkind_not_supported(relkind)));
+	PG_RETURN_VOID();
 }

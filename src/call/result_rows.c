@@ -80,29 +80,23 @@ notice_long_wait(List *items, const MoveSettings *settings)
 	/* by name, because one is new in 17 */
 	static const char *const names[] = {"statement_timeout", "transaction_timeout"};
 	double		estimate = plan_seconds(items, settings);
-	int			timeout = 0;
-	const char *timeout_name = NULL;
 
+	/* one estimate in a call: the timeout is worse */
 	for (int i = 0; i < lengthof(names); i++)
 	{
 		const char *value = GetConfigOption(names[i], true, false);
-		int			ms;
+		int			timeout;
 
-		if (value != NULL && parse_int(value, &ms, GUC_UNIT_MS, NULL) && ms > 0 &&
-			(timeout == 0 || ms < timeout))
-		{
-			timeout = ms;
-			timeout_name = names[i];
-		}
-	}
-
-	/* one estimate in a call: the timeout is worse */
-	if (timeout > 0 && estimate * 1000 > timeout)
+		if (value == NULL || !parse_int(value, &timeout, GUC_UNIT_MS, NULL) ||
+			timeout <= 0 || estimate * 1000 <= timeout)
+			continue;
 		ereport(NOTICE,
 				(errmsg("the move takes about %.0f seconds, but %s is %d ms",
-						ceil(estimate), timeout_name, timeout),
+						ceil(estimate), names[i], timeout),
 				 errhint("The timeout cancels the move. Raise it, or use wait => false.")));
-	else if (estimate > LONG_WAIT_S)
+		return;
+	}
+	if (estimate > LONG_WAIT_S)
 		ereport(NOTICE,
 				(errmsg("the move takes about %.0f minutes, and this session's snapshot holds back vacuum as long as it waits",
 						ceil(estimate / 60)),
@@ -139,16 +133,6 @@ notice_plan(List *plan, const MoveSettings *settings)
 								 size_text(facts.free_bytes)))));
 }
 
-/* Put the row of an item that has ended, and note it in the summary. */
-static void
-put_outcome(ReturnSetInfo *rsinfo, JobSummary *summary, const MoveItem *item)
-{
-	put_row(rsinfo, item, summary->job);
-	notices_outcome(summary, item->status, OidIsValid(item->part_of),
-					relation_noun(item->relkind), item_name(item),
-					item->sqlstate, item->detail);
-}
-
 /*
  * Carry out a plan (of MoveItem *), and materialize one row of type
  * move_result for each item: first the skipped ones, then the others, both in
@@ -162,7 +146,9 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	bool		as_rows = (settings->on_failure == ON_FAILURE_ROW);
 	bool		tells = (settings->progress_interval > 0);
+	TimestampTz start = GetCurrentTimestamp();
 	JobSummary	summary = {.warn = as_rows};
+	List	   *skipped = NIL;
 	List	   *items = NIL;
 	int			rebuilds = 0;
 
@@ -184,12 +170,12 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	{
 		if (item->status == STATUS_SKIPPED)
 		{
-			put_outcome(rsinfo, &summary, item);
+			skipped = lappend(skipped, item);
 			continue;
 		}
-		items = lappend(items, item);
-		if (item->requested == METHOD_AUTO && item->method == METHOD_REBUILD)
-			rebuilds++;
+		/* copies get the outcome, since cleanup_call() asks what was planned */
+		items = lappend(items, memcpy(palloc(sizeof(MoveItem)), item, sizeof(MoveItem)));
+		rebuilds += item->requested == METHOD_AUTO && item->method == METHOD_REBUILD;
 	}
 	/* this takes longer than a copy */
 	if (tells && rebuilds > 0)
@@ -202,18 +188,8 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 
 	if (wait && items != NIL)
 	{
-		TimestampTz start = GetCurrentTimestamp();
-		int			nrows = list_length(items);
-		MoveItem   *rows;
-
 		notice_long_wait(items, settings);
-		rows = wait_for_rows(summary.job, &summary, items, settings);
-		summary.totals = job_totals(rows, nrows);
-		for (int i = 0; i < nrows; i++)
-			put_outcome(rsinfo, &summary, &rows[i]);
-		if (tells)
-			notices_end(&summary, (GetCurrentTimestamp() - start) / 1e6);
-		cleanup_call(plan, settings, wait);
+		wait_for_rows(summary.job, &summary, items, settings);
 	}
 	else
 	{
@@ -222,10 +198,17 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		/* also without items: the number that the rows show leads somewhere */
 		submit_at_commit(summary.job, JOB_MOVE, items, settings);
 		foreach_ptr(MoveItem, item, items)
-		{
 			item->status = STATUS_QUEUED;
-			put_row(rsinfo, item, summary.job);
-		}
 	}
+	foreach_ptr(const MoveItem, item, list_concat(skipped, items))
+	{
+		put_row(rsinfo, item, summary.job);
+		if (item->status != STATUS_QUEUED)
+			notices_item(&summary, item, item->status);
+	}
+	if (tells)
+		notices_end(&summary, (GetCurrentTimestamp() - start) / 1e6);
+	if (wait && items != NIL)
+		cleanup_call(plan, settings, wait);
 	notices_raise(&summary, wait && !as_rows ? ERROR : 0);
 }

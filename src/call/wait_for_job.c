@@ -12,9 +12,8 @@
  * wait_for_move() commits first, so that it holds no snapshot and does not hold
  * back vacuum; hence it cannot run inside a transaction block.
  *
- * Tricky: the deadlock detector cannot see a wait on a latch.  So once a
- * second we check whether a process that the worker waits for waits, also
- * indirectly, for us.
+ * Tricky: the deadlock detector cannot see a wait on a latch, so we look for
+ * deadlocks, see "The two processes" in src/README.
  *
  *-------------------------------------------------------------------------
  */
@@ -315,30 +314,27 @@ begin_to_wait(JobWait *wait, int64 job, const MoveSettings *settings)
 }
 
 /*
- * Run a job and wait for its rows; those of a move are returned as a palloc'd copy.
+ * Run a job and wait for its end; the items of a move get their outcome.
  * summary: of a move, told when it begins; NULL for a cleanup, which is not done
  * if it has items, and there is no slot or no worker.
  *
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 the
  * job waits for a process that waits for us; 57014 and the like after canceling the job.
  */
-MoveItem *
+void
 wait_for_rows(int64 job, JobSummary *summary, List *items,
 			  const MoveSettings *settings)
 {
 	JobWait		wait = {.summary = summary,.context = CurrentMemoryContext};
 	dsm_segment *segment;
-	MoveItem   *result;
 
 	/* first, because it may fail, which would cancel the job */
 	begin_to_wait(&wait, job, settings);
-	if (summary != NULL)
-		summary->target = get_tablespace_name(((MoveItem *) linitial(items))->to_tablespace);
 
 	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings),
 									summary != NULL ? JOB_MOVE : JOB_CLEANUP, JOB_STARTING, items, settings, true, &segment);
 	if (wait.shared == NULL)
-		return NULL;
+		return;
 	/* alter_move() can change them */
 	wait.settings = &wait.shared->settings;
 	attach_queues(&wait, segment);
@@ -360,13 +356,12 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	snapshot_guard_end();
 
-	result = NULL;
 	if (summary != NULL)
 	{
-		Size		size = sizeof(MoveItem) * wait.shared->nitems;
-
 		submit_job_has_begun(job);
-		result = memcpy(palloc(size), wait.shared->items, size);
+		summary->totals = job_totals(wait.shared->items, wait.shared->nitems);
+		for (int i = 0; i < wait.shared->nitems; i++)
+			*(MoveItem *) list_nth(items, i) = wait.shared->items[i];
 	}
 
 	/* the worker tolerates that its messages have no receiver any more */
@@ -378,7 +373,6 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 				(errcode(wait.worker_error.sqlerrcode),
 				 errmsg("background worker of index_mover ended early"),
 				 errdetail_internal("%s", wait.worker_error.message)));
-	return result;
 }
 
 /* Show in pg_locks and pg_stat_activity whether this session has a transaction. */

@@ -341,6 +341,12 @@ copy_resume_begin(CopyState *cs)
 		/* recovery has used buffers */
 		if (!IM_MUTATION("resume-buffers"))
 			file_copy_unsync(cs->copy);
+
+		/*
+		 * In one step, which after a crash redo repeats: the row names
+		 * nothing of what goes.  That is what one record's step had added, a
+		 * gigabyte at most, unless F was truncated.
+		 */
 		if (file_blocks(&cs->to, MAIN_FORKNUM) > cs->copied)
 			leftover_file_shorten(&cs->to, cs->copied, settings->pacing);
 		file_copy_record(cs->copy, cs->copied);
