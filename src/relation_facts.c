@@ -48,6 +48,11 @@ relation_facts(Oid relid, RelationFacts *facts)
 	{
 		index_form = (Form_pg_index) GETSTRUCT(tuple);
 		facts->heap_oid = index_form->indrelid;
+		facts->unique = index_form->indisunique;
+		facts->exclusion = index_form->indisexclusion;
+		facts->immediate = index_form->indimmediate;
+		facts->primary = index_form->indisprimary;
+		facts->replident = index_form->indisreplident;
 		facts->valid = index_form->indisvalid;
 		facts->live = index_form->indislive;
 		ReleaseSysCache(tuple);
@@ -75,6 +80,7 @@ relation_facts(Oid relid, RelationFacts *facts)
 	facts->heap_name = class_form->relname;
 	facts->heap_tablespace = tablespace_from_catalog(class_form->reltablespace);
 	facts->heap_relfilenumber = class_form->relfilenode;
+	facts->identity = class_form->relreplident;
 	ReleaseSysCache(tuple);
 
 	schema_name = get_namespace_name(facts->schema_oid);

@@ -36,7 +36,14 @@ typedef struct RelationFacts
 	Oid			heap_tablespace;	/* the same three of the table */
 	RelFileNumber heap_relfilenumber;
 	Oid			toast_oid;		/* of a table; 0: it has none */
-	bool		valid;
+	char		identity;		/* of the table: pg_class.relreplident */
+	/* of an index, as in pg_index: */
+	bool		unique;
+	bool		exclusion;
+	bool		immediate;
+	bool		primary;
+	bool		replident;
+	bool		valid;			/* also of a table */
 	bool		live;
 } RelationFacts;
 

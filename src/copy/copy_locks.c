@@ -206,9 +206,12 @@ check_file(CopyState *cs, bool first)
 	RelFileLocator file;
 	RelationFacts facts;
 	const char *lost;
-	const char *hindrance = copy_hindrance(cs->relid, cs->settings->copy_access_methods);
+	const char *hindrance;
 
 	Assert(CheckRelationOidLockedByMe(cs->relid, long_lock(cs), false));
+	if (!relation_facts(cs->relid, &facts))
+		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
+	hindrance = copy_hindrance(&facts, cs->settings->copy_access_methods);
 	if (hindrance != NULL)
 	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
@@ -217,11 +220,9 @@ check_file(CopyState *cs, bool first)
 		copy_start_again("it is skipped");
 	}
 
-	if (!relation_facts(cs->relid, &facts))
-		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
 	file = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	cs->relam = facts.relam;
-	cs->opted_in = copy_hindrance(cs->relid, "") != NULL;
+	cs->opted_in = copy_hindrance(&facts, "") != NULL;
 
 	if (first && (lost = lost_file(&facts, false)) != NULL)
 	{

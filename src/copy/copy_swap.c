@@ -365,11 +365,12 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	MovePhase	phase;
 	int			timeout_ms = cs->settings->lock_timeout;
 	char		timeout[32];
+	RelationFacts facts;
 
 	Assert(!IsTransactionState() && measuring == NULL && cs->first->locked);
 	wal_ahead();
 	StartTransactionCommand();
-	if (recovery_needs_full_pages(cs->relid))
+	if (relation_facts(cs->relid, &facts) && recovery_needs_full_pages(&facts))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",

@@ -77,21 +77,12 @@ dependents_of(Oid index)
 
 /* Return whether decoding takes the old keys of a table's rows from an index. */
 static bool
-is_decoded(const Form_pg_index index)
+is_decoded(const RelationFacts *facts)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index->indrelid));
-	char		identity = REPLICA_IDENTITY_NOTHING;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		/* an unlogged table is not decoded */
-		if (((Form_pg_class) GETSTRUCT(tuple))->relpersistence == RELPERSISTENCE_PERMANENT)
-			identity = ((Form_pg_class) GETSTRUCT(tuple))->relreplident;
-		ReleaseSysCache(tuple);
-	}
-	return XLogLogicalInfoActive() &&
-		((identity == REPLICA_IDENTITY_DEFAULT && index->indisprimary) ||
-		 (identity == REPLICA_IDENTITY_INDEX && index->indisreplident));
+	/* an unlogged table is not decoded */
+	return XLogLogicalInfoActive() && facts->persistence == RELPERSISTENCE_PERMANENT &&
+		((facts->identity == REPLICA_IDENTITY_DEFAULT && facts->primary) ||
+		 (facts->identity == REPLICA_IDENTITY_INDEX && facts->replident));
 }
 
 /* Decide how a lost index is rebuilt, and say it. */
@@ -99,22 +90,15 @@ static void
 lost_index_decide(PlanEntry *entry, const char *lost)
 {
 	MoveItem   *item = &entry->item;
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(item->relid));
 	PgStat_StatTabEntry *stats = pgstat_fetch_stat_tabentry(item->relid);
-	Form_pg_index index;
 	bool		is_toast = IsToastNamespace(entry->facts.schema_oid);
-	bool		enforces;
+	bool		enforces = entry->facts.unique || entry->facts.exclusion;
 	char	   *dependents = dependents_of(item->relid);
 
-	if (!HeapTupleIsValid(tuple))
-		return;
-	index = (Form_pg_index) GETSTRUCT(tuple);
-	enforces = index->indisunique || index->indisexclusion;
-	item->hide = !is_toast && !is_decoded(index);
-	item->plain = !is_toast && rebuild_hindrance(item->relid) != NULL;
+	item->hide = !is_toast && !is_decoded(&entry->facts);
+	item->plain = !is_toast && rebuild_hindrance(&entry->facts) != NULL;
 	entry->rank = (item->hide ? enforces ? 1 : 2 : 0) * RANK_OF_CLASS -
 		(stats ? Min(stats->blocks_fetched, RANK_OF_CLASS - 1) : 0);
-	ReleaseSysCache(tuple);
 
 	item_say(item, "Lost: %s.", lost);
 	if (is_toast)
@@ -122,11 +106,9 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 	else if (!item->hide)
 		item_say(item, "Rebuilt first: it is the replica identity, and must stay in use; until then what uses it fails.");
 	else if (enforces)
-		item_say(item, "Until it is rebuilt, queries do without it, and these fail: inserts, updates that are not HOT, ON CONFLICT on it (42P10), VACUUM of the table.");
+		item_say(item, "Until it is rebuilt, queries do without it, and these fail: inserts, updates that are not HOT, ON CONFLICT on it (42P10), VACUUM of the table. Until then pg_dump leaves it out.");
 	else
-		item_say(item, "Until it is rebuilt, queries and writes do without it.");
-	if (item->hide)
-		item_say(item, "Until then pg_dump leaves it out.");
+		item_say(item, "Until it is rebuilt, queries and writes do without it. Until then pg_dump leaves it out.");
 	if (item->plain)
 		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, its table is not written, and queries of it wait.");
 	if (dependents[0] != '\0')

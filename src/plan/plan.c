@@ -58,23 +58,23 @@
  * partitions, such as a hypertable's chunks, stay, and how to move them.
  */
 static void
-notice_children(Oid relid, const char *relname, const PlanRequest *request)
+notice_children(const RelationFacts *facts, const PlanRequest *request)
 {
-	int			children = list_length(find_all_inheritors(relid, NoLock, NULL)) - 1;
+	int			children = list_length(find_all_inheritors(facts->relid, NoLock, NULL)) - 1;
+	const char *name = NameStr(facts->relname);
 
 	if (children > 0)
 		ereport(NOTICE,
 				(request->tables ?
 				 errmsg_plural("%d table that inherits from \"%s\" is not moved",
 							   "%d tables that inherit from \"%s\" are not moved",
-							   children, children, relname) :
+							   children, children, name) :
 				 errmsg_plural("indexes of %d table that inherits from \"%s\" are not moved",
 							   "indexes of %d tables that inherit from \"%s\" are not moved",
-							   children, children, relname),
+							   children, children, name),
 				 errhint("To move them: %s",
 						 printed_command(request->tables ? "move_child_tables" : "move_children",
-										 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-																	relname),
+										 quote_qualified_identifier(NameStr(facts->schema_name), name),
 										 get_tablespace_name(request->to_tablespace)))));
 }
 
@@ -140,45 +140,34 @@ add_table(List *list, Oid table, const PlanRequest *request)
 static List *
 relations_of_named(const PlanRequest *request)
 {
-	Oid			relid = request->object;
+	RelationFacts facts;
 	List	   *relids = NIL;
-	char		relkind = get_rel_relkind(relid);
-	char	   *relname = get_rel_name(relid);
 
-	/* one of many, whose row tells the error */
-	if (request->scope == SCOPE_ONE)
-		return list_make1_oid(relid);
-	plan_check_named_relation(relid, relkind, relname, request);
-	switch (relkind)
+	plan_named_relation(request, &facts);
+	if (facts.relkind == RELKIND_INDEX)
+		return list_make1_oid(facts.relid);
+	if (facts.relkind == RELKIND_PARTITIONED_INDEX)
+		return find_all_inheritors(facts.relid, NoLock, NULL);
+	if (facts.relkind == RELKIND_PARTITIONED_TABLE)
 	{
-		case RELKIND_INDEX:
-			return list_make1_oid(relid);
+		foreach_oid(child, find_all_inheritors(facts.relid, NoLock, NULL))
+		{
+			char		relkind = get_rel_relkind(child);
 
-		case RELKIND_PARTITIONED_INDEX:
-			return find_all_inheritors(relid, NoLock, NULL);
-
-		case RELKIND_PARTITIONED_TABLE:
-			foreach_oid(child, find_all_inheritors(relid, NoLock, NULL))
-			{
-				/* skip foreign tables and the like, as REINDEX does */
-				relkind = get_rel_relkind(child);
-				if (relkind == RELKIND_RELATION ||
-					relkind == RELKIND_PARTITIONED_TABLE)
-					relids = add_table(relids, child, request);
-			}
-			break;
-
-		default:
-			relids = add_table(relids, relid, request);
-			notice_children(relid, relname, request);
-			break;
+			/* skip foreign tables and the like, as REINDEX does */
+			if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE)
+				relids = add_table(relids, child, request);
+		}
 	}
-
+	else
+	{
+		relids = add_table(relids, facts.relid, request);
+		notice_children(&facts, request);
+	}
 	if (relids == NIL)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("table \"%s\" has no indexes to move", relname)));
-
+				 errmsg("table \"%s\" has no indexes to move", NameStr(facts.relname))));
 	return relids;
 }
 
@@ -361,8 +350,8 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 {
 	MoveItem   *item = &entry->item;
 	bool		is_index = relkind_is_index(item->relkind);
-	const char *no_copy = copy_hindrance(item->relid, request->settings.copy_access_methods);
-	const char *no_rebuild = is_index ? rebuild_hindrance(item->relid) : NULL;
+	const char *no_copy = copy_hindrance(&entry->facts, request->settings.copy_access_methods);
+	const char *no_rebuild = is_index ? rebuild_hindrance(&entry->facts) : NULL;
 	const char *lost = no_copy == NULL && request->method != METHOD_REBUILD ?
 		lost_file(&entry->facts, false) : NULL;
 	int			code = lost == NULL ? ERRCODE_FEATURE_NOT_SUPPORTED :
@@ -578,10 +567,12 @@ plan_moves(PlanRequest *request)
 	Assert(IsTransactionState());
 	if (request->scope == SCOPE_SCHEMA)
 		check_schema(request->object);
-	if (request->scope == SCOPE_SCHEMA || request->scope == SCOPE_TABLESPACE)
-		relids = relations_in(request);
-	else
+	if (request->scope == SCOPE_ONE)
+		relids = list_make1_oid(request->object);	/* whose row tells errors */
+	else if (request->scope == SCOPE_RELATION)
 		relids = relations_of_named(request);
+	else
+		relids = relations_in(request);
 	if (request->scope == SCOPE_TABLESPACE && !request->evacuate && !request->heal)
 		notice_other_databases(request->object);
 

@@ -64,9 +64,9 @@ extern bool plan_recheck(MoveItem *item, bool began);
 extern AclResult plan_aclcheck(Oid heap_oid, bool indexes);
 extern void movable_methods(Oid relid, const char *access_methods,
 							bool *copy, bool *rebuild);
-extern const char *copy_hindrance(Oid relid, const char *access_methods);
-extern const char *rebuild_hindrance(Oid index_oid);
-extern bool recovery_needs_full_pages(Oid relid);
+extern const char *copy_hindrance(const RelationFacts *facts, const char *access_methods);
+extern const char *rebuild_hindrance(const RelationFacts *facts);
+extern bool recovery_needs_full_pages(const RelationFacts *facts);
 
 /* The need of a move on one file system: the sum over the places on it. */
 typedef struct SpaceNeed

@@ -205,7 +205,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 
 	if (!item_check_file(item, facts))
 		return false;
-	if (recovery_needs_full_pages(item->relid))
+	if (recovery_needs_full_pages(facts))
 		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 						 "full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.");
 
@@ -260,62 +260,57 @@ plan_refuse_temporary(Oid schema, const char *type)
 }
 
 /*
- * Raise an error if the relation that the user named can never be moved, or
- * not by this user: 42809 kind, 42501, 0A000 catalogs and temporary tables.
- * For an index, its table is checked.
+ * Get the facts of the relation that the user has named.  ERRORs if it can never be
+ * moved, or not by this user: 42P01, 42809 kind, 42501, 0A000 catalogs, temporary
+ * tables, TOAST.
  */
 void
-plan_check_named_relation(Oid relid, char relkind, const char *relname,
-						  const PlanRequest *request)
+plan_named_relation(const PlanRequest *request, RelationFacts *facts)
 {
 	bool		tables = request->tables;
-	bool		is_index = relkind_is_index(relkind);
-	Oid			heap_oid = relid;
-	Oid			schema_oid = get_rel_namespace(relid);
+	char	   *name;
+	bool		is_index;
 	Oid			table;
 	AclResult	aclresult;
 
-	if (is_index)
-		heap_oid = IndexGetRelation(relid, true);
-	if (relname == NULL || !OidIsValid(schema_oid) || !OidIsValid(heap_oid))
+	if (!relation_facts(request->object, facts))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
+				 errmsg("relation with OID %u does not exist", request->object)));
+	name = NameStr(facts->relname);
+	is_index = relkind_is_index(facts->relkind);
 
-	if (is_index ? tables : !RELKIND_HAS_TABLE_AM(relkind) && relkind != RELKIND_PARTITIONED_TABLE)
+	if (is_index ? tables :
+		!RELKIND_HAS_TABLE_AM(facts->relkind) && facts->relkind != RELKIND_PARTITIONED_TABLE)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 tables ?
-				 errmsg("\"%s\" is not a table or materialized view", relname) :
-				 errmsg("cannot move indexes of relation \"%s\"", relname),
-				 errdetail_relkind_not_supported(relkind), is_index ?
+				 errmsg("\"%s\" is not a table or materialized view", name) :
+				 errmsg("cannot move indexes of relation \"%s\"", name),
+				 errdetail_relkind_not_supported(facts->relkind), is_index ?
 				 errhint("To move an index: %s",
 						 printed_command("move_indexes",
-										 quote_qualified_identifier(get_namespace_name(schema_oid), relname),
+										 quote_qualified_identifier(NameStr(facts->schema_name), name),
 										 get_tablespace_name(request->to_tablespace), "auto")) : 0));
 
-	if (!may_use_schema(schema_oid))
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA,
-					   get_namespace_name(schema_oid));
-
-	aclresult = plan_aclcheck(heap_oid, !tables);
+	if (!may_use_schema(facts->schema_oid))
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA, NameStr(facts->schema_name));
+	aclresult = plan_aclcheck(facts->heap_oid, !tables);
 	if (aclresult != ACLCHECK_OK)
-		aclcheck_error(aclresult, get_relkind_objtype(relkind), relname);
+		aclcheck_error(aclresult, get_relkind_objtype(facts->relkind), name);
 
-	if (IsCatalogRelationOid(heap_oid))
+	if (IsCatalogRelationOid(facts->heap_oid))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot move system relation \"%s\"", relname)));
-
+				 errmsg("cannot move system relation \"%s\"", name)));
 	/* pg_upgrade takes for granted that they are where their table is */
-	if (OidIsValid(table = table_of_toast(relid)))
+	if (OidIsValid(table = table_of_toast(facts->relid)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot move TOAST relation \"%s\" by itself", relname),
+				 errmsg("cannot move TOAST relation \"%s\" by itself", name),
 				 errdetail("A TOAST table and its index are where their table is."),
 				 errhint("Move its table, \"%s\".", get_rel_name(table))));
-
-	plan_refuse_temporary(schema_oid, tables ? "TABLE" : "INDEX");
+	plan_refuse_temporary(facts->schema_oid, tables ? "TABLE" : "INDEX");
 }
 
 static void
@@ -461,7 +456,7 @@ plan_recheck(MoveItem *item, bool began)
 						 "The table was made unlogged %s.",
 						 began ? "during the move" : "before the move began");
 	if (item->method == METHOD_REBUILD && !item->heal &&
-		(hindrance = rebuild_hindrance(item->relid)) != NULL)
+		(hindrance = rebuild_hindrance(&facts)) != NULL)
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 						 "Method rebuild cannot move the index: %s.", hindrance);
 

@@ -25,7 +25,6 @@
 #include "catalog/catalog.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
 #include "commands/defrem.h"
@@ -94,12 +93,14 @@ static bool
 name_is_listed(const char *name, const char *list)
 {
 	List	   *names = NIL;
-	ListCell   *lc;
 
-	if (list != NULL && SplitIdentifierString(pstrdup(list), ',', &names))
-		foreach(lc, names)
-			if (strcmp((char *) lfirst(lc), name) == 0)
+	if (list != NULL)
+		(void) SplitIdentifierString(pstrdup(list), ',', &names);
+	foreach_ptr(const char, listed, names)
+	{
+		if (strcmp(listed, name) == 0)
 			return true;
+	}
 	return false;
 }
 
@@ -146,52 +147,39 @@ access_method_is_copyable(Oid am, const char *am_name, const char *access_method
  * copy reads and writes them past any other, which may encrypt them.
  */
 static bool
-storage_is_core(Form_pg_class form)
+storage_is_core(const RelationFacts *facts)
 {
-	RelFileLocator locator = {form->reltablespace, MyDatabaseId, form->relfilenode};
+	RelFileLocator locator = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
 
-	if (OTHER_STORAGE)
-		return false;
-	if (!OidIsValid(locator.spcOid))
-		locator.spcOid = MyDatabaseTableSpace;
-	return !RelFileNumberIsValid(locator.relNumber) ||
-		smgropen(locator, INVALID_PROC_NUMBER)->smgr_which == 0;
+	return !OTHER_STORAGE &&
+		(!RelFileNumberIsValid(locator.relNumber) ||
+		 smgropen(locator, INVALID_PROC_NUMBER)->smgr_which == 0);
 }
 
 /*
  * Return why method copy cannot move this relation, a clause ("the index is
  * unlogged, ..."); NULL if it can.  access_methods is the copy_access_methods of a
- * job or the session.  Reads catalogs only, without locks or privileges.
+ * job or the session.  Needs no locks or privileges.
  */
 const char *
-copy_hindrance(Oid relid, const char *access_methods)
+copy_hindrance(const RelationFacts *facts, const char *access_methods)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	const char *result = NULL;
-	Form_pg_class form;
-	const char *noun;
-	char	   *am_name;
-	bool		is_index;
+	const char *noun = relation_noun(facts->relkind);
+	bool		is_index = relkind_is_index(facts->relkind);
+	char	   *am_name = get_am_name(facts->relam);
 
-	if (!HeapTupleIsValid(tuple))
-		return "the relation does not exist any more";
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	noun = relation_noun(form->relkind);
-	am_name = get_am_name(form->relam);
-	is_index = relkind_is_index(form->relkind);
-	if (form->relpersistence == RELPERSISTENCE_UNLOGGED)
-		result = psprintf("the %s is unlogged, so no WAL tells which of its blocks change", noun);
-	else if (form->relpersistence != RELPERSISTENCE_PERMANENT)
-		result = psprintf("the %s is temporary", noun);
-	else if (!access_method_is_copyable(form->relam, am_name, is_index ? access_methods : NULL))
-		result = psprintf(is_index ?
-						  "access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)" :
-						  "table access method \"%s\" is not \"heap\"", am_name ? am_name : "?");
-	else if (!storage_is_core(form))
-		result = psprintf("the storage manager of the %s is not PostgreSQL's own, and may encrypt what a copy reads and writes past it",
-						  noun);
-	ReleaseSysCache(tuple);
-	return result;
+	if (facts->persistence == RELPERSISTENCE_UNLOGGED)
+		return psprintf("the %s is unlogged, so no WAL tells which of its blocks change", noun);
+	if (facts->persistence != RELPERSISTENCE_PERMANENT)
+		return psprintf("the %s is temporary", noun);
+	if (!access_method_is_copyable(facts->relam, am_name, is_index ? access_methods : NULL))
+		return psprintf(is_index ?
+						"access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)" :
+						"table access method \"%s\" is not \"heap\"", am_name ? am_name : "?");
+	if (!storage_is_core(facts))
+		return psprintf("the storage manager of the %s is not PostgreSQL's own, and may encrypt what a copy reads and writes past it",
+						noun);
+	return NULL;
 }
 
 /*
@@ -199,31 +187,23 @@ copy_hindrance(Oid relid, const char *access_methods)
  * index.  Otherwise as copy_hindrance().
  */
 const char *
-rebuild_hindrance(Oid index_oid)
+rebuild_hindrance(const RelationFacts *facts)
 {
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-	const char *result = NULL;
-	Form_pg_index form;
-
-	if (!HeapTupleIsValid(tuple))
-		return "the index does not exist any more";
-	form = (Form_pg_index) GETSTRUCT(tuple);
-	if (form->indisexclusion)
-		result = "REINDEX CONCURRENTLY does not support exclusion constraints";
-	else if (IsToastNamespace(get_rel_namespace(index_oid)))
-		result = "REINDEX cannot move the indexes of TOAST tables";
-	else if (form->indisunique && !form->indimmediate &&
-			 strtol(GetConfigOption("server_version_num", false, false),
-					NULL, 10) < REINDEX_KEEPS_DEFERRABLE_SINCE)
-		result = psprintf("while REINDEX CONCURRENTLY runs, this server (%s) would enforce the deferrable constraint at once, which a later minor version has cured",
-						  GetConfigOption("server_version", false, false));
-	ReleaseSysCache(tuple);
-	return result;
+	if (facts->exclusion)
+		return "REINDEX CONCURRENTLY does not support exclusion constraints";
+	if (IsToastNamespace(facts->schema_oid))
+		return "REINDEX cannot move the indexes of TOAST tables";
+	if (facts->unique && !facts->immediate &&
+		strtol(GetConfigOption("server_version_num", false, false),
+			   NULL, 10) < REINDEX_KEEPS_DEFERRABLE_SINCE)
+		return psprintf("while REINDEX CONCURRENTLY runs, this server (%s) would enforce the deferrable constraint at once, which a later minor version has cured",
+						GetConfigOption("server_version", false, false));
+	return NULL;
 }
 
 /*
  * Return whether a crash after the move of this index would be fatal, because
- * full_page_writes is off.  Reads catalogs only, without locks or privileges.
+ * full_page_writes is off.
  *
  * A move removes a file that WAL since the last checkpoint has changed, as do
  * DROP INDEX and REINDEX.  Recovery then finds changes of missing blocks and,
@@ -234,24 +214,10 @@ rebuild_hindrance(Oid index_oid)
  * not the one since the checkpoint.
  */
 bool
-recovery_needs_full_pages(Oid relid)
+recovery_needs_full_pages(const RelationFacts *facts)
 {
-	HeapTuple	tuple;
-	Form_pg_class form;
-	bool		result;
-
-	if (!BRIN_REDO_NEEDS_BUFFER || fullPageWrites)
-		return false;
-
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	result = form->relkind == RELKIND_INDEX &&
-		form->relpersistence == RELPERSISTENCE_PERMANENT &&
-		handler_of(form->relam) == F_BRINHANDLER;
-	ReleaseSysCache(tuple);
-	return result;
+	return BRIN_REDO_NEEDS_BUFFER && !fullPageWrites && facts->relkind == RELKIND_INDEX &&
+		facts->persistence == RELPERSISTENCE_PERMANENT && handler_of(facts->relam) == F_BRINHANDLER;
 }
 
 /*
@@ -270,10 +236,10 @@ movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild
 		!OidIsValid(table_of_toast(relid)) &&
 	/* the next move removes the leftovers of an interrupted one */
 		(facts.valid || !leftover_index_is_ours(relid)) &&
-		!recovery_needs_full_pages(relid);
+		!recovery_needs_full_pages(&facts);
 
-	*copy = can && facts.valid && copy_hindrance(relid, access_methods) == NULL;
-	*rebuild = can && relkind_is_index(facts.relkind) && rebuild_hindrance(relid) == NULL;
+	*copy = can && facts.valid && copy_hindrance(&facts, access_methods) == NULL;
+	*rebuild = can && relkind_is_index(facts.relkind) && rebuild_hindrance(&facts) == NULL;
 }
 
 PG_FUNCTION_INFO_V1(index_mover_movable_methods);

@@ -18,8 +18,7 @@ extern bool item_check(MoveItem *item, const RelationFacts *facts);
 extern bool item_check_file(MoveItem *item, const RelationFacts *facts);
 extern char *item_core_command(const MoveItem *item);
 
-extern void plan_check_named_relation(Oid relid, char relkind, const char *relname,
-									  const PlanRequest *request);
+extern void plan_named_relation(const PlanRequest *request, RelationFacts *facts);
 extern void plan_skip_locked(const List *items);
 
 /* An item during planning */
