@@ -78,16 +78,13 @@ move(FunctionCallInfo fcinfo, PlanRequest *request)
 }
 
 /*
- * move_indexes(relation regclass, tablespace name,
- *		method text DEFAULT 'auto', rehearse boolean DEFAULT false,
- *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
- *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
- * move_schema_indexes(schema regnamespace, tablespace name, ...,
- *		name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
- *		min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
+ * move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto',
+ *		rehearse boolean DEFAULT false, dry_run boolean DEFAULT false,
+ *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
  *		RETURNS SETOF move_result
+ * move_schema_indexes(schema regnamespace, tablespace name, ..., name_like text,
+ *		name_not_like text, min_size bigint, max_size bigint)
  * move_tablespace_indexes(from_tablespace name, to_tablespace name, ...)
- *		RETURNS SETOF move_result
  *
  * Moves every index of a table, materialized view or partitioned table, or one
  * index, to a tablespace; of every table of a schema; or that this database has in
@@ -124,15 +121,11 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
 }
 
 /*
- * move_table(relation regclass, tablespace name,
- *		indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
- *		freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
- *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
- *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
- * move_schema_tables(schema regnamespace, tablespace name, ...,
- *		name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
- *		min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
- *		RETURNS SETOF move_result
+ * move_table(relation regclass, tablespace name, indexes boolean DEFAULT false,
+ *		index_tablespace name DEFAULT NULL, freeze_first boolean DEFAULT false,
+ *		rehearse, dry_run, wait, settings) RETURNS SETOF move_result
+ * move_schema_tables(schema regnamespace, tablespace name, ..., name_like text,
+ *		name_not_like text, min_size bigint, max_size bigint)
  *
  * Moves a table or materialized view, or those of a schema, with its TOAST table
  * and the index of that, by method copy; of a partitioned table every partition,
@@ -163,9 +156,8 @@ index_mover_move_tables(PG_FUNCTION_ARGS)
 
 /*
  * evacuate_tablespace(from_tablespace name, to_tablespace name,
- *		freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
- *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
- *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+ *		freeze_first boolean DEFAULT false, rehearse, dry_run, wait, settings)
+ *		RETURNS SETOF move_result
  *
  * Moves every table, materialized view and index of this database that is in
  * from_tablespace, and the defaults of partitioned ones last.  Has a row
@@ -186,8 +178,7 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 
 /*
  * heal_tablespace(tablespace name, to_tablespace name DEFAULT NULL,
- *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
- *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+ *		dry_run, wait, settings) RETURNS SETOF move_result
  *
  * Rebuilds each index of this database in a tablespace whose file is lost or a ruin,
  * where it was or, but for those of TOAST tables, in to_tablespace; before, hides it

@@ -45,11 +45,9 @@ log_control(int64 job, const char *what)
 }
 
 /*
- * Find a job to control.  Returns true if it is running; else *entry is its
- * row in the history or, if entry is NULL, a NOTICE tells.
- *
- * ERRORs: 42704 there never was such a job; 42501 the current user is no member
- * of the job's role, and no superuser.
+ * Find a job to control.  Returns true if it is running; else *entry is its row in
+ * the history or, if entry is NULL, a NOTICE tells.  ERRORs: 42704 there never was
+ * such a job; 42501 the current user may not control it.
  */
 static bool
 find_job(int64 job, JobSlot *slot, HistoryJob *entry)

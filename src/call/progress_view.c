@@ -99,11 +99,8 @@ rests_for_others(const RunnerSlot *runner)
 }
 
 /*
- * Return the seconds left, -1 if unknown.  A copy publishes them.  Of a
- * rebuild they are unknown: core reports the progress of one phase, but
- * nothing about later ones (the sort between scan and writing, which only
- * some access methods have, and the three scans of the validation), and a
- * number for one phase would be taken for one for all of the rest.
+ * Return the seconds left, -1 if unknown, as for a rebuild: core reports the progress
+ * of one phase, and a number for that would be taken for one for all of the rest.
  */
 static double
 seconds_left(const RunnerSlot *runner)
@@ -266,10 +263,9 @@ index_mover_running(PG_FUNCTION_ARGS)
  * index_mover_alive(OUT job bigint, OUT paused boolean, OUT bytes_done bigint)
  *		RETURNS SETOF record
  *
- * Returns the jobs of this database that are queued or have a live worker, or
- * had one when the query's snapshot was taken:
- * whether pause_move() is in effect, and how many bytes of their relations, as
- * planned, are done.  For every user; raises no errors.
+ * Returns the jobs of this database that are queued or have a live worker, or had one
+ * when the query's snapshot was taken; how many bytes of their relations, as planned,
+ * are done.  For every user; raises no errors.
  */
 Datum
 index_mover_alive(PG_FUNCTION_ARGS)
@@ -295,8 +291,8 @@ index_mover_alive(PG_FUNCTION_ARGS)
 /*
  * index_mover_is_ours(pid int) RETURNS boolean
  *
- * Returns whether the process is a worker of a job, or waits for its rows.
- * For the view index_mover_blockers() reads; raises no errors.
+ * For index_mover_blockers(): whether the process is a worker of a job, or waits
+ * for its rows.
  */
 Datum
 index_mover_is_ours(PG_FUNCTION_ARGS)

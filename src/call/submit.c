@@ -81,10 +81,7 @@ submit_job_has_begun(int64 job)
 	last_job = job;
 }
 
-/*
- * Return the job that works on the table of an item that is to move, or that moves the
- * relation away from where the plan finds it already; NULL if there is none.
- */
+/* Return the job that works on an item's table, or moves it from where it is to be; or NULL. */
 static const BusyTable *
 find_busy(HTAB *busy, const MoveItem *item)
 {

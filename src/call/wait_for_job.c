@@ -4,13 +4,12 @@
  *	  Waiting for a job: wait_for_rows() for the one that a call starts, and the
  *	  procedure wait_for_move() for any.
  *
- * wait_for_rows() relays the worker's messages; whatever ends the wait early (a
- * cancel, a timeout, the loss of the client) cancels the job.  It holds no
- * lock, but the caller's snapshot, and a rebuild would wait for that without
- * end: see rebuild/snapshot_guard.c.
+ * Whatever ends the wait of wait_for_rows() early (a cancel, a timeout, the loss
+ * of the client) cancels the job.  It holds no lock, but the caller's snapshot, and
+ * a rebuild would wait for that without end: see rebuild/snapshot_guard.c.
  *
- * wait_for_move() commits first, so that it holds no snapshot and does not hold
- * back vacuum; hence it cannot run inside a transaction block.
+ * wait_for_move() commits first, so that it holds no snapshot, nor back vacuum;
+ * hence it cannot run inside a transaction block.
  *
  * Tricky: the deadlock detector cannot see a wait on a latch, so we look for
  * deadlocks, see "The two processes" in src/README.
@@ -34,6 +33,7 @@
 #include "storage/proc.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "call/call.h"
@@ -62,7 +62,6 @@ typedef struct JobWait
 	/* of the call that has started it */
 	JobShared  *shared;			/* else NULL */
 	JobSummary *summary;		/* of a move */
-	MemoryContext context;
 	BackgroundWorkerHandle *worker; /* the first one; NULL = none yet */
 	shm_mq_handle **messages;	/* of each runner */
 	ErrorData	worker_error;	/* last ERROR or FATAL of a worker; elevel 0 =
@@ -140,7 +139,6 @@ check_deadlock(const JobWait *wait)
 	{
 		int			blocker;
 		int			found;
-		bool		ours;
 
 		if (runners[i].job != wait->job || runners[i].database != MyDatabaseId)
 			continue;
@@ -149,30 +147,27 @@ check_deadlock(const JobWait *wait)
 			continue;
 		if (found != MyProcPid)
 			blocker = found;
-		ours = (wait->shared != NULL);
-		if (ours && blocker != runners[i].pid && runner_ask_to_step_back(&runners[i], blocker))
-			continue;
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-				 errmsg("deadlock detected"),
-				 !ours ?
-				 errdetail("Job " INT64_FORMAT " waits for process %d, which waits for this session.",
-						   wait->job, blocker) :
-				 blocker == runners[i].pid ?
-				 errdetail("The move waits for the session that has called it.") :
-				 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
-						   blocker),
-				 ours ?
-				 errhint("Call the move in a session that holds no locks, or use wait => false.") :
-				 errhint("See %s and %s instead.",
-						 printed_command("progress"), printed_command("history"))));
+		if (wait->shared == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+					 errmsg("deadlock detected"),
+					 errdetail("Job " INT64_FORMAT " waits for process %d, which waits for this session.",
+							   wait->job, blocker),
+					 errhint("See %s and %s instead.",
+							 printed_command("progress"), printed_command("history"))));
+		if (blocker == runners[i].pid || !runner_ask_to_step_back(&runners[i], blocker))
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+					 errmsg("deadlock detected"),
+					 blocker == runners[i].pid ?
+					 errdetail("The move waits for the session that has called it.") :
+					 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
+							   blocker),
+					 errhint("Call the move in a session that holds no locks, or use wait => false.")));
 	}
 }
 
-/*
- * Look for deadlocks and for the client once a second, tell the progress, and
- * sleep.
- */
+/* Look for deadlocks and the client once a second, tell the progress, and sleep. */
 static void
 look_and_nap(JobWait *wait, int ms)
 {
@@ -251,7 +246,7 @@ abandon_job(int code, Datum arg)
 	/* before that it is not in the history */
 	if (shared->begun)
 		submit_job_has_begun(shared->job);
-	MemoryContextSwitchTo(wait->context);
+	MemoryContextSwitchTo(TopTransactionContext);
 	error = CopyErrorData();
 	if (error->sqlerrcode != ERRCODE_QUERY_CANCELED || error->detail != NULL)
 		return;
@@ -325,7 +320,7 @@ void
 wait_for_rows(int64 job, JobSummary *summary, List *items,
 			  const MoveSettings *settings)
 {
-	JobWait		wait = {.summary = summary,.context = CurrentMemoryContext};
+	JobWait		wait = {.summary = summary};
 	dsm_segment *segment;
 
 	/* first, because it may fail, which would cancel the job */
@@ -485,10 +480,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 
-	/*
-	 * The transaction has only begun: no one needs to wait for it, but
-	 * programs that poll pg_locks would (see pollers.c).
-	 */
+	/* no one needs to wait for it, but programs that poll pg_locks would */
 	Assert(!ActiveSnapshotSet() && !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	show_transaction(false);
 	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)

@@ -54,49 +54,51 @@ segment_size(const RelFileLocator *file, ForkNumber fork, unsigned int segment)
 	return stat(path, &st) == 0 ? (int64) st.st_size : -1;
 }
 
-/* Look for the file and its segments: md.c takes a short one for the last. */
-static void
-look_at_segments(LostFile *lost)
+/*
+ * Look for the file and its segments: md.c takes a short one for the last.  As all
+ * looks, returns what is wrong, or NULL.
+ */
+static const char *
+look_at_segments(const LostFile *lost)
 {
 	int64		size = segment_size(&lost->file, MAIN_FORKNUM, 0);
 
 	if (size < 0)
-		lost->problem = errno == ENOENT || errno == ENOTDIR ? "its file is missing" :
+		return errno == ENOENT || errno == ENOTDIR ? "its file is missing" :
 			psprintf("its file cannot be looked at: %m");
-	else if (size < BLCKSZ && relkind_is_index(lost->facts->relkind))
-		lost->problem = "its file is empty";
-	for (unsigned int segment = 1; lost->problem == NULL; segment++)
+	if (size < BLCKSZ && relkind_is_index(lost->facts->relkind))
+		return "its file is empty";
+	for (unsigned int segment = 1; segment == 1 || size > 0 || segment <= lost->facts->pages / RELSEG_SIZE; segment++)
 	{
 		size = segment_size(&lost->file, MAIN_FORKNUM, segment);
 		/* after it, because the file may grow */
 		if (size > 0 && segment_size(&lost->file, MAIN_FORKNUM, segment - 1) != (int64) RELSEG_SIZE * BLCKSZ)
-			lost->problem = psprintf("segment %u of its file is missing or too short", segment - 1);
-		if (size <= 0 && segment >= lost->facts->pages / RELSEG_SIZE)
-			break;
+			return psprintf("segment %u of its file is missing or too short", segment - 1);
 	}
-	if (lost->problem == NULL && lost->facts->persistence == RELPERSISTENCE_UNLOGGED &&
-		segment_size(&lost->file, INIT_FORKNUM, 0) < 0)
-		lost->problem = "its init fork is missing";
+	return lost->facts->persistence == RELPERSISTENCE_UNLOGGED &&
+		segment_size(&lost->file, INIT_FORKNUM, 0) < 0 ? "its init fork is missing" : NULL;
 }
 
 /* Look at one page; set *root if it is the first. */
-static void
-look_at_page(LostFile *lost, BlockNumber block, BlockNumber *root, BufferAccessStrategy ring)
+static const char *
+look_at_page(const LostFile *lost, BlockNumber block, BlockNumber *root, BufferAccessStrategy ring)
 {
 	Buffer		buffer = ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, ring,
 												   lost->facts->persistence == RELPERSISTENCE_PERMANENT);
 	Page		page = BufferGetPage(buffer);
+	const char *problem = NULL;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	if (block == 0 && (*root = page_root(lost->facts->relam, page)) == InvalidBlockNumber)
-		lost->problem = "its first page is invalid";
+		problem = "its first page is invalid";
 	else if (block == 0 && *root >= file_blocks(&lost->file, MAIN_FORKNUM))
-		lost->problem = psprintf("its file ends before block %u, the root", *root);
+		problem = psprintf("its file ends before block %u, the root", *root);
 	else if (PageIsNew(page) && (lost->all_pages || (block == *root && block > 0)))
-		lost->problem = psprintf("block %u is empty", block);
+		problem = psprintf("block %u is empty", block);
 	else if (!page_is_of(lost->facts->relam, page))
-		lost->problem = psprintf("block %u is invalid", block);
+		problem = psprintf("block %u is invalid", block);
 	UnlockReleaseBuffer(buffer);
+	return problem;
 }
 
 /* Look at the pages; called in a subtransaction. */
@@ -119,7 +121,7 @@ look_at_pages(void *arg)
 	while (lost->problem == NULL && block < nblocks)
 	{
 		CHECK_FOR_INTERRUPTS();
-		look_at_page(lost, block, &root, ring);
+		lost->problem = look_at_page(lost, block, &root, ring);
 		if (!all_pages && block == root)
 			break;
 		block = all_pages ? block + 1 : root;
@@ -144,6 +146,7 @@ lost_file(const RelationFacts *facts, bool all_pages)
 {
 	LostFile	lost = {.facts = facts,.all_pages = all_pages};
 	ErrorData  *error = NULL;
+	int			category;
 
 	if (!RelFileNumberIsValid(facts->relfilenumber) || !RELKIND_HAS_STORAGE(facts->relkind))
 		return NULL;
@@ -152,7 +155,7 @@ lost_file(const RelationFacts *facts, bool all_pages)
 		return NULL;
 
 	lost.file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
-	look_at_segments(&lost);
+	lost.problem = look_at_segments(&lost);
 	if (lost.problem != NULL)
 	{
 		/* whoever drops or replaces it says so before the file is removed */
@@ -170,11 +173,12 @@ lost_file(const RelationFacts *facts, bool all_pages)
 		}
 		UnlockRelationOid(facts->heap_oid, AccessShareLock);
 	}
+	if (error == NULL)
+		return lost.problem;
+	category = ERRCODE_TO_CATEGORY(error->sqlerrcode);
 	/* of open(), EACCES and EISDIR are in the category of access rules */
-	if (error != NULL && ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_INTERNAL_ERROR &&
-		ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_SYSTEM_ERROR &&
-		ERRCODE_TO_CATEGORY(error->sqlerrcode) !=
-		ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION))
+	if (category != ERRCODE_INTERNAL_ERROR && category != ERRCODE_SYSTEM_ERROR &&
+		category != ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION))
 		ReThrowError(error);
-	return error != NULL ? error->message : lost.problem;
+	return error->message;
 }

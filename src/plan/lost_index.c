@@ -115,10 +115,7 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 		item_say(item, "Needed by %s.", dependents);
 }
 
-/*
- * Complete the row of a relation that may be lost.  Returns false if it is not.
- * Otherwise the row is planned, or skipped with the reason.
- */
+/* Complete the row of a relation, planned or skipped, if it is lost; else return false. */
 bool
 plan_lost(PlanEntry *entry, const PlanRequest *request)
 {
@@ -213,9 +210,8 @@ lost_index_hide(void *arg)
 }
 
 /*
- * Hide the lost indexes of a job that can be hidden, each in a transaction of its
- * own.  Called by its first runner, with no transaction open; one that cannot be
- * hidden is a WARNING.
+ * Hide the lost indexes of a job, each in a transaction of its own.  Called by its
+ * first runner, with no transaction open; one that cannot be hidden is a WARNING.
  */
 void
 lost_indexes_hide(JobShared *job)

@@ -112,9 +112,8 @@ is_like(const NameData *name, text *pattern)
 }
 
 /*
- * Return whether the request selects a relation of this name and size in
- * bytes; if not, it gets no row.  One without a file, or of unknown size, is
- * never selected by size.
+ * Return whether the request selects a relation of this name and size in bytes; if
+ * not, it gets no row.  One without a file is never selected by size.
  */
 static bool
 is_picked(const NameData *name, int64 size, const PlanRequest *request)
@@ -549,13 +548,9 @@ compare_entries(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Make the plan: a List of MoveItem *, palloc'd in the current context, in
- * the order of execution.  STATUS_PLANNED items are to be moved;
- * STATUS_SKIPPED ones carry sqlstate and detail.  Reads catalogs only, and
- * releases every lock it takes.
- *
- * ERROR 42809 wrong kind of relation, 0A000 catalogs and temporary tables,
- * 42501, and those of plan_complete().
+ * Make the plan: a List of MoveItem *, palloc'd, in the order of execution.
+ * STATUS_PLANNED items are to be moved; STATUS_SKIPPED ones carry sqlstate and
+ * detail.  ERRORs: those of plan_named_relation(), check_schema(), plan_complete().
  */
 List *
 plan_moves(PlanRequest *request)
@@ -607,10 +602,9 @@ plan_moves(PlanRequest *request)
 }
 
 /*
- * Complete a plan of plan_moves(), in order of execution: skip the tables that
- * this transaction has locked, estimate each move and whether the free space
- * suffices, and warn of a failing archiver.  ERROR 55006 if all that would be moved
- * is locked.  plan_moves() has done so unless its request is part of a larger one.
+ * Complete a plan, which plan_moves() has done unless its request is part of a larger
+ * one: skip the tables that this transaction has locked (ERROR 55006 if these are
+ * all), estimate each move and whether the free space suffices, and warn of risks.
  *
  * parts: what plan_parts_begin() has returned, if this is one of many plans.  Then a
  * move is skipped that has no space after those before, and there are no WARNINGs.

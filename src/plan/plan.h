@@ -75,13 +75,14 @@ typedef struct SpaceNeed
 	int64		device;
 	int64		needed;			/* bytes */
 	int64		available;
-	int64		total;
+	int64		reserved;		/* of these, by min_free_space */
 } SpaceNeed;
 
 #define SPACE_PLACES	8		/* target, pg_wal, places of sort files */
 
 typedef struct SpaceNeeds
 {
+	const FreeSpaceRule *rule;
 	int			n;
 	SpaceNeed	need[SPACE_PLACES];
 } SpaceNeeds;
@@ -94,10 +95,10 @@ space_to_copy(const MoveItem *item)
 		0 : Max(item->size_before, 0);
 }
 
-extern void space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes,
-						int64 sort_bytes, int64 wal_bytes);
+extern void space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, Oid target,
+						int64 new_bytes, int64 sort_bytes, int64 wal_bytes);
 extern char *space_place(const SpaceNeed *need);
-extern const SpaceNeed *space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule);
+extern const SpaceNeed *space_missing(const SpaceNeeds *needs);
 extern void space_check(const JobShared *job, const MoveItem *item,
 						const MoveSettings *settings);
 extern void space_check_again(const MoveItem *item, const MoveSettings *settings);

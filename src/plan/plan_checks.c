@@ -110,9 +110,8 @@ target_aclcheck(Oid tablespace)
 }
 
 /*
- * Check whether the server can open the file of a relation, unless it is missing.  If
- * not, skip the row and return false: when core drops the old file, an error would be
- * a PANIC.
+ * Skip the row and return false if the server cannot open the relation's file, unless
+ * it is missing: when core drops it, an error would be a PANIC.
  */
 bool
 item_check_file(MoveItem *item, const RelationFacts *facts)
@@ -129,9 +128,8 @@ item_check_file(MoveItem *item, const RelationFacts *facts)
 
 /*
  * Check whether the current user can move this relation now, by whatever method.
- * If not, skip the row with the reason and return false.
- *
- * The caller has set item->to_tablespace, method and repair.
+ * If not, skip the row with the reason and return false.  The caller has set the
+ * item's to_tablespace, method, repair and heal.
  */
 bool
 item_check(MoveItem *item, const RelationFacts *facts)
@@ -377,9 +375,8 @@ name_of_own_lock(Oid heap_oid)
 }
 
 /*
- * For a caller that will wait inside its transaction: skip the planned
- * MoveItems for which it holds a lock on the table, on any index of it, or on a
- * partitioned table above it, and what moves with them.  ERROR 55006 if these are all.
+ * For a caller that will wait inside its transaction: skip the planned MoveItems
+ * whose move would wait for its locks.  ERROR 55006 if these are all.
  *
  * Any mode counts, because a rebuild waits first for every writer and last
  * for every reader, and the swap of a copy for all that use the index.  The
@@ -413,11 +410,9 @@ plan_skip_locked(const List *items)
 }
 
 /*
- * Repeat all checks in the runner after it has locked the relation.  If that
- * cannot be moved any more (dropped, already in place, invalid, no privilege
- * ...), skip the row with the reason and return false; otherwise update the
- * row's names and source tablespace and return true.  began: the work itself
- * has begun; this affects only the wording.
+ * Repeat all checks in the runner after it has locked the relation.  If that cannot
+ * be moved any more, skip the row with the reason and return false; otherwise update
+ * its names and source tablespace.  began: for the wording, the work has begun.
  */
 bool
 plan_recheck(MoveItem *item, bool began)

@@ -3,15 +3,13 @@
  * plan_estimate.c
  *	  How much a move will read and write, and how long it takes.
  *
- * Sizes are those of the files that pg_class names.  No relation is opened,
- * so planning never waits for a lock.  If a file vanishes in between
- * (TRUNCATE, REINDEX) the size is unknown, which is no error.
+ * Sizes are those of the files that pg_class names.  No relation is opened, so
+ * planning never waits for a lock.  That of a file that vanishes is unknown.
  *
  * Time is estimated from past moves of the same method in this database: a
- * small one tells the fixed cost of a move, a large one the rate;
- * without them, from SECONDS_PER_* and the low rates DEFAULT_*.  That of a copy
- * also from a megabyte that is read here from each tablespace, because it
- * rests where that is slow, and past moves may be from another one.
+ * small one tells the fixed cost of a move, a large one the rate; without them,
+ * from the constants below.  That of a copy also from a megabyte that is read here
+ * from each device, because it rests where that is slow.
  *
  * Tricky: a moved index frees its old file.  So within one file system only
  * the moves that run at the same time need free space, otherwise all do.
@@ -298,10 +296,10 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings,
 		wal_bytes += Max(part->wal_bytes, 0);
 	}
 
-	space_needs(&needs, item->to_tablespace, needed_with(parts, facts.device, size),
+	space_needs(&needs, &settings->min_free_space, item->to_tablespace, needed_with(parts, facts.device, size),
 				needed_with(parts, SORT_FILES, item->sort_bytes),
 				needed_with(parts, WAL_FILES, wal_bytes));
-	need = size == 0 ? NULL : space_missing(&needs, &settings->min_free_space);
+	need = size == 0 ? NULL : space_missing(&needs);
 	item->fits = need == NULL;
 	foreach_ptr(MoveItem, part, entry->parts)
 		part->fits = item->fits;
@@ -368,7 +366,7 @@ estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bo
 		reason = psprintf("%s needs %s; %s free, %s reserved by index_mover.min_free_space.",
 						  space_place(&missing), size_text(missing.needed),
 						  size_text(missing.available),
-						  size_text(settings_reserved(&settings->min_free_space, missing.total)));
+						  size_text(missing.reserved));
 		item_say(item, "Does not fit: %s", reason);
 		if (too_large++ == 0)
 			first_reason = reason;

@@ -3,15 +3,13 @@
  * plan_methods.c
  *	  Which relations the methods copy and rebuild are able to move.
  *
- * Copy follows the WAL to learn which blocks of the index change while it
- * copies them.  That assumes that each change of a block is logged in a
- * record that names the block.  This is a property of the access method, so
- * there is a list.  Rebuild is core's REINDEX CONCURRENTLY and has core's
- * limits.
+ * Copy follows the WAL to learn which blocks change while it copies them.  That
+ * assumes that each change is logged in a record that names the block: a property
+ * of the access method, so there is a list.  Rebuild is core's REINDEX
+ * CONCURRENTLY and has core's limits.
  *
- * Everything comes from the system caches without locks, and may be outdated
- * if the caller does not hold a lock on the index.  plan_recheck() repeats
- * the checks for what can change in an index's life (logged or unlogged).
+ * Facts may be outdated if the caller does not hold a lock on the relation;
+ * plan_recheck() repeats the checks for what can change in its life.
  *
  * An access method is identified by its handler function, not by its name:
  * any name is available to a user who may create an access method.
@@ -221,9 +219,8 @@ recovery_needs_full_pages(const RelationFacts *facts)
 }
 
 /*
- * Return which methods can move an index or a table, by the same checks as a
- * move, regardless of the user and of its tablespace.  access_methods is as for
- * copy_hindrance().  Reads only catalogs, without locks.
+ * Return which methods can move an index or a table, by the same checks as a move,
+ * regardless of the user and of its tablespace.  access_methods: see copy_hindrance().
  */
 void
 movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild)

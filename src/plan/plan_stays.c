@@ -92,10 +92,9 @@ plan_other_databases(Oid tablespace)
 }
 
 /*
- * Return core's command that moves all that is in the default tablespace of a
- * database elsewhere: to "to" rather than to pg_default, and to that rather than
- * to another one; NULL if there is none.  Core wants no files of the database
- * there, so it must not be "filled".
+ * Return core's command that moves all that is in a database's default tablespace
+ * elsewhere: to "to", else to pg_default, else to another one; NULL if there is none.
+ * Core wants no files of the database there, so it must not be "filled".
  */
 static char *
 alter_database_command(Oid database, Oid from, Oid to, Oid filled)
@@ -346,9 +345,8 @@ add_database(Stays * stays, Oid database)
 }
 
 /*
- * Add to a plan that moves all of a tablespace to another one a skipped row for
- * each thing that stays, with commands that core accepts after the moves, in the
- * order of the rows.
+ * Add to a plan that evacuates a tablespace a skipped row for each thing that stays,
+ * with commands that core accepts after the moves, in the order of the rows.
  */
 List *
 plan_what_stays(List *entries, Oid tablespace, Oid to)

@@ -48,10 +48,10 @@ any_slot_in_use(void)
 
 /* Return the first need that exceeds the free space; NULL if none does. */
 const SpaceNeed *
-space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule)
+space_missing(const SpaceNeeds *needs)
 {
 	for (int i = 0; i < needs->n; i++)
-		if (needs->need[i].needed > needs->need[i].available - settings_reserved(rule, needs->need[i].total))
+		if (needs->need[i].needed > needs->need[i].available - needs->need[i].reserved)
 			return &needs->need[i];
 	return NULL;
 }
@@ -66,9 +66,9 @@ space_place(const SpaceNeed *need)
 
 /* Raise ERROR 53100 if a need exceeds the free space. */
 static void
-check_needs(const SpaceNeeds *needs, const FreeSpaceRule *rule)
+check_needs(const SpaceNeeds *needs)
 {
-	const SpaceNeed *need = space_missing(needs, rule);
+	const SpaceNeed *need = space_missing(needs);
 
 	if (need == NULL)
 		return;
@@ -79,7 +79,7 @@ check_needs(const SpaceNeeds *needs, const FreeSpaceRule *rule)
 			 errmsg("not enough free space in %s", space_place(need)),
 			 errdetail("The move needs " INT64_FORMAT " bytes, " INT64_FORMAT
 					   " bytes are free, of which " INT64_FORMAT " must stay free.",
-					   need->needed, need->available, settings_reserved(rule, need->total)),
+					   need->needed, need->available, need->reserved),
 			 errhint("Free some space, or lower index_mover.min_free_space.")));
 }
 
@@ -116,7 +116,8 @@ add_need(SpaceNeeds *needs, Oid tablespace, const FileSystemFacts *facts, int64 
 		need = &needs->need[needs->n++];
 		*need = (SpaceNeed)
 		{
-			tablespace, facts->device, 0, facts->free_bytes, facts->total_bytes
+			tablespace, facts->device, 0, facts->free_bytes,
+				settings_reserved(needs->rule, facts->total_bytes)
 		};
 	}
 	need->needed += bytes;
@@ -127,12 +128,13 @@ add_need(SpaceNeeds *needs, Oid tablespace, const FileSystemFacts *facts, int64 
  * anything is sorted on disk, of temp_tablespaces.
  */
 void
-space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
-			int64 wal_bytes)
+space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, Oid target, int64 new_bytes,
+			int64 sort_bytes, int64 wal_bytes)
 {
 	FileSystemFacts facts;
 
 	Assert(IsTransactionState());
+	needs->rule = rule;
 	needs->n = 0;
 	if (file_system_facts(target, &facts))
 		add_need(needs, target, &facts, new_bytes);
@@ -166,9 +168,8 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 }
 
 /*
- * Raise ERROR 53100 if the move, together with the moves that run at the same
- * time (also of the table's TOAST), would leave less than min_free_space of a
- * file system that it writes to.
+ * Raise ERROR 53100 if the move, together with those that run at the same time, would
+ * leave less than min_free_space of a file system that it writes to.
  */
 void
 space_check(const JobShared *job, const MoveItem *item,
@@ -191,11 +192,11 @@ space_check(const JobShared *job, const MoveItem *item,
 
 	if (item->method == METHOD_DEFAULT || space_to_copy(item) + others <= 0)
 		return;
-	space_needs(&needs, item->to_tablespace,
+	space_needs(&needs, &settings->min_free_space, item->to_tablespace,
 				space_to_copy(item) + others - leftover_kept_bytes(item),
 				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
 				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
-	check_needs(&needs, &settings->min_free_space);
+	check_needs(&needs);
 }
 
 /* The same for the next few MB, before each MB is written. */
@@ -203,12 +204,12 @@ void
 space_check_again(const MoveItem *item, const MoveSettings *settings)
 {
 	FileSystemFacts facts;
-	SpaceNeeds	needs = {0};
+	SpaceNeeds	needs = {&settings->min_free_space};
 
 	Assert(!IsTransactionState());
 	if (file_system_facts(item->to_tablespace, &facts))
 		add_need(&needs, item->to_tablespace, &facts, NEXT_BYTES);
 	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
 		add_need(&needs, InvalidOid, &facts, NEXT_BYTES);
-	check_needs(&needs, &settings->min_free_space);
+	check_needs(&needs);
 }
