@@ -20,7 +20,6 @@
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
 #include "rebuild/snapshot_guard.h"
-#include "settings.h"
 #include "test_points.h"
 #include "tier/tier.h"
 #include "worker/worker.h"

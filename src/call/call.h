@@ -10,7 +10,6 @@
 
 #include "fmgr.h"
 #include "lib/stringinfo.h"
-#include "nodes/pg_list.h"
 #include "utils/jsonb.h"
 
 #include "errors.h"

@@ -31,7 +31,7 @@ typedef struct QueuedJob
 	bool		moves;			/* else a cleanup: no worker is no ERROR */
 	bool		starts;			/* else there is nothing to move */
 	int			slot;
-	SubTransactionId subid;		/* forgotten if this one aborts */
+	SubTransactionId subid;		/* in which it was queued */
 } QueuedJob;
 
 static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
@@ -226,27 +226,26 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
+/* Forget what a subtransaction, or one within it, has queued. */
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
 {
 	ListCell   *lc;
 
+	if (event != SUBXACT_EVENT_ABORT_SUB)
+		return;
 	foreach(lc, queued_jobs)
 	{
 		QueuedJob  *queued = lfirst(lc);
 
-		if (queued->subid != mySubid)
+		/* those within it have higher numbers, and none is open after it */
+		if (queued->subid < mySubid)
 			continue;
-		if (event == SUBXACT_EVENT_COMMIT_SUB)
-			queued->subid = parentSubid;
-		else if (event == SUBXACT_EVENT_ABORT_SUB)
-		{
-			if (queued->starts)
-				job_free_slot(queued->slot, queued->job);
-			queued_jobs = foreach_delete_current(queued_jobs, lc);
-			pfree(queued);
-		}
+		if (queued->starts)
+			job_free_slot(queued->slot, queued->job);
+		queued_jobs = foreach_delete_current(queued_jobs, lc);
+		pfree(queued);
 	}
 }
 

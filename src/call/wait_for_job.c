@@ -19,7 +19,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "commands/tablespace.h"
 #include "executor/spi.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"

@@ -38,11 +38,9 @@
 #include "catalog/pg_index.h"
 #include "commands/tablespace.h"
 #include "lib/stringinfo.h"
-#include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
-#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 

@@ -12,7 +12,6 @@
 
 #include "job.h"
 #include "settings.h"
-#include "test_points.h"
 
 typedef enum PlanScope
 {

@@ -17,7 +17,6 @@
 
 #include "access/xact.h"
 #include "catalog/catalog.h"
-#include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
 #include "catalog/partition.h"

@@ -33,7 +33,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/varlena.h"
 
@@ -41,6 +40,7 @@
 #include "compat.h"
 #include "own_tables.h"
 #include "plan/plan.h"
+#include "test_points.h"
 
 /* For the tests, see test_points.c */
 #define OTHER_STORAGE	IM_MUTATION("other-storage")

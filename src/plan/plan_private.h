@@ -8,11 +8,9 @@
 #ifndef IM_PLAN_PRIVATE_H
 #define IM_PLAN_PRIVATE_H
 
-#include "nodes/pg_list.h"
 
 #include "job.h"
 #include "plan/plan.h"
-#include "settings.h"
 
 extern bool item_check(MoveItem *item, const RelationFacts *facts);
 extern bool item_check_file(MoveItem *item, const RelationFacts *facts);
