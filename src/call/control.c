@@ -166,7 +166,6 @@ plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 	List	   *planned = NIL;	/* Oids */
 
 	request->scope = SCOPE_ONE;
-	request->part = true;
 	history_trace(job, moves);
 	foreach_ptr(const HistoryEntry, move, moves)
 	{
@@ -191,8 +190,6 @@ plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 		}
 		request->object = OidIsValid(table) ? table : entry->relid;
 		request->method = entry->requested;
-		request->tables = !relkind_is_index(get_rel_relkind(request->object));
-		request->indexes = !request->tables;
 		request->to_tablespace = back ? entry->from_tablespace : entry->to_tablespace;
 		foreach_ptr(MoveItem, item, plan_moves(request))
 		{

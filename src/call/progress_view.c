@@ -63,30 +63,22 @@ static const char *const core_phases[] = {
 static const char *
 look_at_backend(RunnerSlot *runner)
 {
-	const char *phase_of_core = NULL;
-	int			n = runner->phase == PHASE_REBUILDING ? pgstat_fetch_stat_numbackends() : 0;
+	const PgBackendStatus *status = runner->phase == PHASE_REBUILDING ? blockers_find(runner->pid) : NULL;
+	const int64 *params;
+	int64		phase;
 
-	for (int i = 1; i <= n; i++)
+	if (status == NULL || status->st_progress_command != PROGRESS_COMMAND_CREATE_INDEX)
+		return phase_name(runner->phase);
+	params = status->st_progress_param;
+	phase = params[PROGRESS_CREATEIDX_PHASE];
+	runner->blocks_total = params[PROGRESS_SCAN_BLOCKS_TOTAL];
+	runner->blocks_done = params[PROGRESS_SCAN_BLOCKS_DONE];
+	if (runner->nblockers == 0 && params[PROGRESS_WAITFOR_CURRENT_PID] != 0)
 	{
-		LocalPgBackendStatus *local = pgstat_get_local_beentry_by_index(i);
-		const PgBackendStatus *status = local ? &local->backendStatus : NULL;
-		int64		phase;
-
-		if (status == NULL || status->st_procpid != runner->pid ||
-			status->st_progress_command != PROGRESS_COMMAND_CREATE_INDEX)
-			continue;
-		phase = status->st_progress_param[PROGRESS_CREATEIDX_PHASE];
-		if (phase >= 0 && phase < lengthof(core_phases))
-			phase_of_core = core_phases[phase];
-		runner->blocks_total = status->st_progress_param[PROGRESS_SCAN_BLOCKS_TOTAL];
-		runner->blocks_done = status->st_progress_param[PROGRESS_SCAN_BLOCKS_DONE];
-		if (runner->nblockers == 0 && status->st_progress_param[PROGRESS_WAITFOR_CURRENT_PID] != 0)
-		{
-			runner->nblockers = 1;
-			runner->blockers[0] = status->st_progress_param[PROGRESS_WAITFOR_CURRENT_PID];
-		}
+		runner->nblockers = 1;
+		runner->blockers[0] = params[PROGRESS_WAITFOR_CURRENT_PID];
 	}
-	return phase_of_core != NULL ? phase_of_core : phase_name(runner->phase);
+	return phase >= 0 && phase < lengthof(core_phases) ? core_phases[phase] : phase_name(runner->phase);
 }
 
 /* Return whether the copy stands still until a user, a standby or a slot lets it go on. */
@@ -137,7 +129,6 @@ progress_view_notices(int64 job)
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners = job_read_runners(runners);
 
-	pgstat_clear_backend_activity_snapshot();
 	for (int n = 0; n < nrunners; n++)
 	{
 		RunnerSlot *runner = &runners[n];

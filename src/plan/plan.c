@@ -563,7 +563,11 @@ plan_moves(PlanRequest *request)
 	if (request->scope == SCOPE_SCHEMA)
 		check_schema(request->object);
 	if (request->scope == SCOPE_ONE)
-		relids = list_make1_oid(request->object);	/* whose row tells errors */
+	{
+		/* its row tells errors */
+		relids = list_make1_oid(request->object);
+		request->tables = !relkind_is_index(get_rel_relkind(request->object));
+	}
 	else if (request->scope == SCOPE_RELATION)
 		relids = relations_of_named(request);
 	else
@@ -593,7 +597,7 @@ plan_moves(PlanRequest *request)
 		entries = list_concat(lappend(entries, table), table->parts);
 	if (request->evacuate)
 		entries = plan_what_stays(entries, request->object, request->to_tablespace);
-	if (!request->part)
+	if (request->scope != SCOPE_ONE)
 	{
 		notice_shards(entries, request);
 		plan_complete(NULL, entries, request);

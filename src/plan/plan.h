@@ -17,7 +17,9 @@ typedef enum PlanScope
 {
 	SCOPE_RELATION,				/* object = table, matview, partitioned table
 								 * or index */
-	SCOPE_ONE,					/* the same, but this very relation only */
+	SCOPE_ONE,					/* the same, but this very relation only, as
+								 * part of a plan that plan_complete()
+								 * completes */
 	SCOPE_SCHEMA,				/* object = schema */
 	SCOPE_TABLESPACE,			/* object = source tablespace */
 } PlanScope;
@@ -37,7 +39,6 @@ typedef struct PlanRequest
 	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
 	bool		waits;			/* the caller will wait inside its transaction */
 	bool		dry_run;
-	bool		part;			/* of a plan that plan_complete() completes */
 	/* select by LIKE patterns and bytes */
 	text	   *name_like;		/* NULL = any */
 	text	   *name_not_like;	/* NULL = none */
@@ -51,7 +52,7 @@ extern List *plan_moves(PlanRequest *request);
 extern void plan_skip_parts(const List *items);
 extern bool plan_has_moves(const List *items);
 
-/* For a plan in parts, of requests with "part" */
+/* For a plan in parts, of requests for one relation each */
 typedef struct PlanParts PlanParts;
 extern PlanParts *plan_parts_begin(const MoveSettings *settings);
 extern void plan_complete(PlanParts *parts, List *items, const PlanRequest *request);

@@ -181,7 +181,7 @@ static bool
 plan_row(PlanWork *work, TierRow *row)
 {
 	PlanOne		one = {.request = {.scope = SCOPE_ONE,.object = row->relid,.to_tablespace = row->to,
-	.method = METHOD_AUTO,.part = true,.settings = work->settings}};
+	.method = METHOD_AUTO,.settings = work->settings}};
 	RelationFacts facts;
 	ErrorData  *error;
 	const MoveItem *first;
@@ -190,8 +190,6 @@ plan_row(PlanWork *work, TierRow *row)
 	if (!relation_facts(row->relid, &facts) || (facts.tablespace == row->to && parts_are_in(&facts, row->to)) ||
 		(work->policy->kind != POLICY_BUDGET && OidIsValid(work->from) && facts.tablespace != work->from))
 		return false;
-	one.request.indexes = row->is_index;
-	one.request.tables = !row->is_index;
 	error = errors_catch(plan_one, &one);
 	if (errors_was_canceled(error))
 		ReThrowError(error);
@@ -298,7 +296,7 @@ examine(PlanWork *work, TierRow *row)
 static void
 decide(PlanWork *work, TierRow *row)
 {
-	PlanRequest request = {.settings = work->settings,.part = true};
+	PlanRequest request = {.settings = work->settings};
 	Claim	   *claim = hash_search(work->plan->claimed, &row->table_oid, HASH_FIND, NULL);
 
 	work->rows = lappend(work->rows, row);
