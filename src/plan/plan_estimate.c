@@ -71,7 +71,7 @@ typedef struct SpaceUse
 	int64		kept;			/* permanently, by the moves before */
 	int64		largest[MAX_WORKERS];	/* of moves that keep nothing, and can
 										 * run at the same time; downwards */
-}			SpaceUse;
+} SpaceUse;
 
 /* The state of a plan that is made in parts */
 struct PlanParts
@@ -226,7 +226,7 @@ new_file_size(const MoveItem *item)
 static int64
 needed_with(PlanParts *parts, int64 device, int64 bytes)
 {
-	const		SpaceUse *use = find_use(parts, device);
+	const SpaceUse *use = find_use(parts, device);
 	int64		result = use->kept + bytes;
 
 	for (int i = 0; i < parts->nlargest; i++)
@@ -296,7 +296,8 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings,
 		wal_bytes += Max(part->wal_bytes, 0);
 	}
 
-	space_needs(&needs, &settings->min_free_space, item->to_tablespace, needed_with(parts, facts.device, size),
+	space_needs(&needs, &settings->min_free_space, item->to_tablespace,
+				needed_with(parts, facts.device, size),
 				needed_with(parts, SORT_FILES, item->sort_bytes),
 				needed_with(parts, WAL_FILES, wal_bytes));
 	need = size == 0 ? NULL : space_missing(&needs);
@@ -365,8 +366,7 @@ estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bo
 		}
 		reason = psprintf("%s needs %s; %s free, %s reserved by index_mover.min_free_space.",
 						  space_place(&missing), size_text(missing.needed),
-						  size_text(missing.available),
-						  size_text(missing.reserved));
+						  size_text(missing.available), size_text(missing.reserved));
 		item_say(item, "Does not fit: %s", reason);
 		if (too_large++ == 0)
 			first_reason = reason;

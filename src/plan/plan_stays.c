@@ -128,11 +128,11 @@ typedef struct Stays
 	Oid			to;
 	bool		is_set[lengthof(setting_names)];	/* for new sessions, by a
 													 * setting that has a row */
-}			Stays;
+} Stays;
 
 /* Add the row of something that stays. */
 static MoveItem *
-add_row(Stays * stays, char relkind, const char *name)
+add_row(Stays *stays, char relkind, const char *name)
 {
 	PlanEntry  *entry = plan_new_entry();
 	MoveItem   *item = &entry->item;
@@ -148,7 +148,7 @@ add_row(Stays * stays, char relkind, const char *name)
 
 /* Add this database's relations that no call can move. */
 static void
-add_relations(Stays * stays)
+add_relations(Stays *stays)
 {
 	foreach_ptr(HeapTupleData, row, catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
 												 Anum_pg_class_reltablespace, tablespace_in_catalog(stays->tablespace),
@@ -179,7 +179,7 @@ add_relations(Stays * stays)
 
 /* Add the catalogs, which are in the default tablespace of this database. */
 static void
-add_catalogs(Stays * stays)
+add_catalogs(Stays *stays)
 {
 	bool		fills = has_files(GetDatabasePath(MyDatabaseId, stays->to)) ||
 		plan_has_moves(stays->entries);
@@ -198,7 +198,7 @@ add_catalogs(Stays * stays)
  * "of" is not NULL, as the object of an ALTER after which it names the others only.
  */
 static bool
-add_setting(Stays * stays, const char *name, const char *value, const char *words, const char *of)
+add_setting(Stays *stays, const char *name, const char *value, const char *words, const char *of)
 {
 	const char *tablespace = get_tablespace_name(stays->tablespace);
 	bool		found = false;
@@ -229,7 +229,7 @@ add_setting(Stays * stays, const char *name, const char *value, const char *word
 
 /* Add the settings of the server that a file of its configuration makes. */
 static void
-add_file_settings(Stays * stays, const char *file, const char *words, const char *of)
+add_file_settings(Stays *stays, const char *file, const char *words, const char *of)
 {
 	ConfigVariable *head = NULL;
 	ConfigVariable *tail = NULL;
@@ -272,7 +272,7 @@ function_setting(HeapTuple row)
 
 /* Add the settings in a column of a catalog, whose rows are these objects of an ALTER. */
 static void
-add_catalog_settings(Stays * stays, Oid catalog, AttrNumber column, char *(*object) (HeapTuple row))
+add_catalog_settings(Stays *stays, Oid catalog, AttrNumber column, char *(*object) (HeapTuple row))
 {
 	Relation	rel = table_open(catalog, AccessShareLock);
 
@@ -304,7 +304,7 @@ add_catalog_settings(Stays * stays, Oid catalog, AttrNumber column, char *(*obje
 
 /* Add the settings of roles, databases and functions, and of the server. */
 static void
-add_settings(Stays * stays)
+add_settings(Stays *stays)
 {
 	add_catalog_settings(stays, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig, role_setting);
 	add_catalog_settings(stays, ProcedureRelationId, Anum_pg_proc_proconfig, function_setting);
@@ -321,7 +321,7 @@ add_settings(Stays * stays)
 
 /* Add another database that uses the tablespace. */
 static void
-add_database(Stays * stays, Oid database)
+add_database(Stays *stays, Oid database)
 {
 	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
 	Form_pg_database form;
