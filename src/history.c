@@ -139,7 +139,7 @@ insert_move(Relation rel, const JobShared *job, int n)
 
 /*
  * Begin a scan of the moves of a job in the order of its plan, or of one of them; or,
- * for job 0, of all jobs, the latest first.
+ * of ALL_JOBS_BACKWARD, the latest first.
  */
 static void
 scan_moves(ExtensionScan *scan, int64 job, int item)
@@ -149,8 +149,8 @@ scan_moves(ExtensionScan *scan, int64 job, int item)
 		extension_key(Anum_item, F_INT4EQ, Int32GetDatum(item))
 	};
 
-	extension_scan_begin(scan, MOVE_TABLE, MOVE_PKEY, job == 0 ? 0 : item >= 0 ? 2 : 1, keys);
-	if (job == 0)
+	extension_scan_begin(scan, MOVE_TABLE, MOVE_PKEY, job == ALL_JOBS_BACKWARD ? 0 : item >= 0 ? 2 : 1, keys);
+	if (job == ALL_JOBS_BACKWARD)
 		scan->direction = BackwardScanDirection;
 }
 
@@ -428,8 +428,8 @@ log_name(const Row *row, int column)
 }
 
 /*
- * Return the moves of one job in the order of its plan, NIL if it is unknown; for
- * job 0, the latest of all jobs, the last one first.
+ * Return the moves of one job in the order of its plan, NIL if it is unknown; or the
+ * latest of ALL_JOBS_BACKWARD.
  */
 List *
 history_read(int64 job)
@@ -465,7 +465,7 @@ history_read(int64 job)
 		entry->sqlstate = log_text(row, Anum_sqlstate);
 		entry->message = log_text(row, Anum_message);
 		result = lappend(result, entry);
-		if (job == 0 && list_length(result) == LATEST_MOVES)
+		if (job == ALL_JOBS_BACKWARD && list_length(result) == LATEST_MOVES)
 		{
 			extension_scan_end(&scan);
 			break;

@@ -30,14 +30,10 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/catalog.h"
-#include "catalog/dependency.h"
 #include "catalog/indexing.h"
-#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_depend.h"
 #include "catalog/pg_index.h"
 #include "commands/tablespace.h"
-#include "lib/stringinfo.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
@@ -51,27 +47,6 @@
 
 /* First the planner's order, then the counts of blocks */
 #define RANK_OF_CLASS	(INT64CONST(1) << 56)
-
-/* Return the names of what depends on an index, such as foreign keys; "" if nothing does. */
-static char *
-dependents_of(Oid index)
-{
-	StringInfoData names;
-
-	initStringInfo(&names);
-	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependReferenceIndexId,
-												 Anum_pg_depend_refclassid, RelationRelationId,
-												 Anum_pg_depend_refobjid, index))
-	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
-		ObjectAddress address = {form->classid, form->objid, form->objsubid};
-		char	   *name = form->deptype == DEPENDENCY_NORMAL ? getObjectDescription(&address, true) : NULL;
-
-		if (name != NULL)
-			appendStringInfo(&names, "%s%s", names.len > 0 ? ", " : "", name);
-	}
-	return names.data;
-}
 
 /* Return whether decoding takes the old keys of a table's rows from an index. */
 static bool
@@ -91,7 +66,6 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 	PgStat_StatTabEntry *stats = pgstat_fetch_stat_tabentry(item->relid);
 	bool		is_toast = IsToastNamespace(entry->facts.schema_oid);
 	bool		enforces = entry->facts.unique || entry->facts.exclusion;
-	char	   *dependents = dependents_of(item->relid);
 
 	item->hide = !is_toast && !is_decoded(&entry->facts);
 	item->plain = !is_toast && rebuild_hindrance(&entry->facts) != NULL;
@@ -109,8 +83,6 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 		item_say(item, "Until it is rebuilt, queries and writes do without it. Until then pg_dump leaves it out.");
 	if (item->plain)
 		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, its table is not written, and queries of it wait.");
-	if (dependents[0] != '\0')
-		item_say(item, "Needed by %s.", dependents);
 }
 
 /* Complete the row of a relation, planned or skipped, if it is lost; else return false. */
@@ -194,16 +166,14 @@ lost_index_hide(void *arg)
 		return;
 	pg_index = table_open(IndexRelationId, RowExclusiveLock);
 	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(item->relid));
-	if (HeapTupleIsValid(tuple))
-	{
-		form = (Form_pg_index) GETSTRUCT(tuple);
-		form->indisvalid = false;
-		/* what it enforces, it must go on to enforce */
-		form->indisready = form->indisready && (form->indisunique || form->indisexclusion);
-		CatalogTupleUpdate(pg_index, &tuple->t_self, tuple);
-		/* plans, and the list of the table's indexes */
-		CacheInvalidateRelcacheByRelid(item->heap_oid);
-	}
+	Assert(HeapTupleIsValid(tuple));	/* it is locked */
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	form->indisvalid = false;
+	/* what it enforces, it must go on to enforce */
+	form->indisready = form->indisready && (facts.unique || facts.exclusion);
+	CatalogTupleUpdate(pg_index, &tuple->t_self, tuple);
+	/* plans, and the list of the table's indexes */
+	CacheInvalidateRelcacheByRelid(item->heap_oid);
 	table_close(pg_index, RowExclusiveLock);
 }
 

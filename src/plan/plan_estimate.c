@@ -123,7 +123,7 @@ PlanParts *
 plan_parts_begin(const MoveSettings *settings)
 {
 	PlanParts  *parts = palloc0(sizeof(PlanParts));
-	List	   *latest = history_read(0);
+	List	   *latest = history_read(ALL_JOBS_BACKWARD);
 
 	parts->copy = experience_of(latest, METHOD_COPY, SECONDS_PER_COPY);
 	parts->rebuild = experience_of(latest, METHOD_REBUILD, SECONDS_PER_REBUILD);
