@@ -249,23 +249,17 @@ add_use(PlanParts *parts, int64 device, int64 bytes)
 		}
 }
 
-/* Return what is wrong with the directories of a planned move, after "the"; else NULL. */
-static char *
-directory_hindrance(const MoveItem *item)
+/* Return what is wrong with the directory of the target or, in its place, of *tablespace. */
+static const char *
+directory_hindrance(const MoveItem *item, Oid *tablespace)
 {
-	Oid			tablespace = item->to_tablespace;
-	const char *hindrance = tablespace_hindrance(tablespace);
+	const char *hindrance = tablespace_hindrance(*tablespace = item->to_tablespace);
 
 	/* a rebuild does not read the old file */
 	if (hindrance == NULL && item->method == METHOD_COPY && item->size_before < 0)
-	{
-		tablespace = item->from_tablespace;
-		hindrance = tablespace_hindrance(tablespace);
-	}
+		hindrance = tablespace_hindrance(*tablespace = item->from_tablespace);
 	/* what heal_tablespace() lacks, it makes */
-	if (hindrance == NULL || (item->heal && tablespace == item->from_tablespace))
-		return NULL;
-	return psprintf("directory of tablespace \"%s\" %s", tablespace_name(tablespace), hindrance);
+	return item->heal && *tablespace == item->from_tablespace ? NULL : hindrance;
 }
 
 /*
@@ -337,22 +331,27 @@ estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bo
 	{
 		MoveItem   *item = &entry->item;
 		SpaceNeed	missing;
+		const char *hindrance;
+		Oid			tablespace;
 		char	   *reason;
 
 		if (item->status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
 			OidIsValid(item->part_of))
 			continue;
 		planned++;
-		if ((reason = directory_hindrance(item)) != NULL)
+		if ((hindrance = directory_hindrance(item, &tablespace)) != NULL)
 		{
+			const char *name = tablespace_name(tablespace);
+
 			item->fits = false;
 			if (skip)
-				item_skip(item, ERRCODE_UNDEFINED_FILE, "The %s.", reason);
+				item_skip(item, ERRCODE_UNDEFINED_FILE, "The directory of tablespace \"%s\" %s.", name, hindrance);
 			else
-				item_say(item, "The %s.", reason);
+				item_say(item, "The directory of tablespace \"%s\" %s.", name, hindrance);
 			if (!warned)
 				ereport(WARNING,
-						(errcode(ERRCODE_UNDEFINED_FILE), errmsg("the %s", reason)));
+						(errcode(ERRCODE_UNDEFINED_FILE),
+						 errmsg("the directory of tablespace \"%s\" %s", name, hindrance)));
 			warned = true;
 			continue;
 		}
