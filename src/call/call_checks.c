@@ -8,13 +8,14 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_proc.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
 #include "call/call.h"
@@ -156,13 +157,16 @@ may_be_null(const PlanRequest *request, const char *name)
 void
 call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
 {
-	Oid			function = fcinfo->flinfo->fn_oid;
-	HeapTuple	proc = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	HeapTuple	proc = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
+	char	   *function;
 	Jsonb	   *settings = NULL;
 	Oid		   *types;
 	char	  **names;
 	char	   *modes;
 
+	if (!HeapTupleIsValid(proc))	/* just dropped */
+		elog(ERROR, "cache lookup failed for function %u", fcinfo->flinfo->fn_oid);
+	function = psprintf("%s()", NameStr(((Form_pg_proc) GETSTRUCT(proc))->proname));
 	(void) get_func_arg_info(proc, &types, &names, &modes);
 	ReleaseSysCache(proc);
 	for (int i = 0; i < PG_NARGS(); i++)
@@ -176,7 +180,7 @@ call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
 		else if (strcmp(names[i], "settings") == 0)
 			settings = call_settings_argument(fcinfo, i);
 	}
-	call_check_moment(psprintf("%s()", get_func_name(function)), request->dry_run, request->waits);
+	call_check_moment(function, request->dry_run, request->waits);
 	request->waits &= !request->dry_run;
 	settings_capture(&request->settings, settings);
 	for (int i = 0; i < PG_NARGS(); i++)
