@@ -46,39 +46,32 @@
 #define OTHER_STORAGE	IM_MUTATION("other-storage")
 
 /*
- * Handlers of extensions that log each change of a block by generic WAL
- * records, and a whole build by page images (t/027_copy_access_methods.pl).
+ * Libraries and handlers of extensions that log each change of a block by generic
+ * WAL records, and a whole build by page images (t/027_copy_access_methods.pl).
  */
-static const struct
-{
-	const char *function;
-	const char *library;
-}			extension_handlers[] =
-
-{
-	{"blhandler", "$libdir/bloom"},
-	{"hnswhandler", "$libdir/vector"},
-	{"ivfflathandler", "$libdir/vector"},
-	{"rumhandler", "$libdir/rum"},
+static const char *const extension_handlers[] = {
+	"$libdir/bloom blhandler",
+	"$libdir/rum rumhandler",
+	"$libdir/vector hnswhandler",
+	"$libdir/vector ivfflathandler",
 };
 
 static bool
 is_known_extension_handler(Oid handler)
 {
 	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(handler));
-	Datum		function;
 	Datum		library;
+	Datum		function;
 	bool		isnull[2];
 	bool		result = false;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
-	function = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull[0]);
-	library = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin, &isnull[1]);
+	library = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin, &isnull[0]);
+	function = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull[1]);
 	for (int i = 0; i < lengthof(extension_handlers) && !isnull[0] && !isnull[1]; i++)
-		result = result ||
-			(strcmp(TextDatumGetCString(function), extension_handlers[i].function) == 0 &&
-			 strcmp(TextDatumGetCString(library), extension_handlers[i].library) == 0);
+		result |= strcmp(extension_handlers[i], psprintf("%s %s", TextDatumGetCString(library),
+														 TextDatumGetCString(function))) == 0;
 	ReleaseSysCache(tuple);
 	return result;
 }
