@@ -53,11 +53,11 @@ typedef struct SummarizedWal
 	TimeLineID	timeline;
 	XLogRecPtr	begin;
 	XLogRecPtr	end;
-}			SummarizedWal;
+} SummarizedWal;
 
 /* Add to the list the blocks of the copied file that one summary names. */
 static void
-read_summary(SummarizedWal * wal, WalSummaryFile *file)
+read_summary(SummarizedWal *wal, WalSummaryFile *file)
 {
 	CopyState  *cs = wal->cs;
 	WalSummaryIO io = {.file = OpenWalSummaryFile(file, false)};
@@ -224,13 +224,11 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 	if (result != CHANGES_READ)
 		return copy_changes_lost(result);
 
-	StartTransactionCommand();
 	length = smgrexists(smgropen(cs->to, INVALID_PROC_NUMBER), MAIN_FORKNUM) ?
 		file_blocks(&cs->to, MAIN_FORKNUM) : 0;
 	/* blocks of zeros, by which it was extended, may be lost in a crash */
 	cs->copied = Min(cs->copied, file_blocks(&cs->from, MAIN_FORKNUM));
 	map_is_cut = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM) < file_blocks(&cs->to, VISIBILITYMAP_FORKNUM);
-	CommitTransactionCommand();
 	if (length < entry->copied_blocks)
 		return psprintf("the file that was kept has %u blocks instead of " INT64_FORMAT, length,
 						entry->copied_blocks);
@@ -248,10 +246,9 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 	return NULL;
 }
 
-/* The copy for which while_removing() is called. */
 static CopyState *removing = NULL;
 
-/* Let others pass while a large file is removed. */
+/* Let others pass while its large file is removed. */
 static void
 while_removing(void)
 {

@@ -112,9 +112,8 @@ measure_commit(XactEvent event, void *arg)
 }
 
 /*
- * The catalogs that the swap changes, and those from which a relcache entry is
- * built (utils/cache/relcache.c): one that was invalidated may have to be built
- * under the exclusive lock.  Our lock on them keeps out REINDEX, too.
+ * The catalogs that the swap changes, and those from which a relcache entry may have
+ * to be built under the exclusive lock (utils/cache/relcache.c).
  */
 static const Oid swap_catalogs[] = {
 	AccessMethodRelationId, AccessMethodProcedureRelationId, AttrDefaultRelationId,
@@ -135,43 +134,30 @@ lock_catalogs(Oid ledger, int timeout_ms)
 	return lock_relation_within(ledger, RowExclusiveLock, false, timeout_ms, NULL);
 }
 
-/* Look up a pg_class row, which may not exist, to read its pages. */
-static void
-read_by_index(Relation pg_class, Oid index, ScanKey key, int nkeys)
-{
-	SysScanDesc scan = systable_beginscan(pg_class, index, true, NULL, nkeys, key);
-
-	(void) systable_getnext(scan);
-	systable_endscan(scan);
-}
-
 /* Read the pages of the relations' rows, of their future index entries, and of the ledger. */
 static void
 read_pages(void *arg)
 {
 	Relation	pg_class = table_open(RelationRelationId, NoLock);
-	ScanKeyData key[2];
 
 	foreach_file(f, (CopyState *) arg)
 	{
 		Relation	rel = relation_open(f->relid, NoLock);
+		ScanKeyData key[2];
+		SysScanDesc scan;
 
-		ScanKeyInit(&key[0], Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(f->relid));
-		read_by_index(pg_class, ClassOidIndexId, key, 1);
-
+		(void) catalog_rows(RelationRelationId, ClassOidIndexId,
+							Anum_pg_class_oid, f->relid, 0, InvalidOid);
+		(void) catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
+							Anum_pg_class_reltablespace, tablespace_in_catalog(f->to.spcOid),
+							Anum_pg_class_relfilenode, f->to.relNumber);
 		ScanKeyInit(&key[0], Anum_pg_class_relname, BTEqualStrategyNumber, F_NAMEEQ,
 					NameGetDatum(&rel->rd_rel->relname));
 		ScanKeyInit(&key[1], Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
 					ObjectIdGetDatum(rel->rd_rel->relnamespace));
-		read_by_index(pg_class, ClassNameNspIndexId, key, 2);
-
-		ScanKeyInit(&key[0], Anum_pg_class_reltablespace, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(tablespace_in_catalog(f->to.spcOid)));
-		ScanKeyInit(&key[1], Anum_pg_class_relfilenode, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(f->to.relNumber));
-		read_by_index(pg_class, ClassTblspcRelfilenodeIndexId, key, 2);
-
+		scan = systable_beginscan(pg_class, ClassNameNspIndexId, true, NULL, 2, key);
+		(void) systable_getnext(scan);
+		systable_endscan(scan);
 		relation_close(rel, NoLock);
 		(void) ledger_exists(f->new_file.id);
 	}
@@ -541,11 +527,11 @@ typedef struct Attempts
 	int64		most_us;		/* for the last blocks, in the next attempt */
 	int			queued;			/* attempts in the queue */
 	int			looks;			/* in vain, without queueing */
-}			Attempts;
+} Attempts;
 
 /* Copy changed blocks, if it is time to, and return true; or only read the WAL. */
 static bool
-follow_changes(CopyState *cs, Attempts * attempts)
+follow_changes(CopyState *cs, Attempts *attempts)
 {
 	TimestampTz began = GetCurrentTimestamp();
 	TimestampTz ended;
@@ -564,7 +550,7 @@ follow_changes(CopyState *cs, Attempts * attempts)
 
 /* Look at the holders.  Return whether some were there at the last look, too. */
 static bool
-find_long_holders(CopyState *cs, Attempts * attempts)
+find_long_holders(CopyState *cs, Attempts *attempts)
 {
 	Wait	   *wait = &attempts->wait;
 	int			nholders;
@@ -581,7 +567,7 @@ find_long_holders(CopyState *cs, Attempts * attempts)
 
 /* Make an attempt, if there is a chance, and rest after it for others; true: all has moved. */
 static bool
-try_if_free(CopyState *cs, Attempts * attempts)
+try_if_free(CopyState *cs, Attempts *attempts)
 {
 	int			nholders = attempts->nholders;
 	int			rest_ms = FIRST_LOOKS_MS;

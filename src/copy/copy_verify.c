@@ -159,23 +159,12 @@ report_difference(CopyState *cs, BlockNumber block)
 			 errdetail("Nothing was moved.")));
 }
 
-/* Return a ring of buffers that outlives a transaction. */
-static BufferAccessStrategy
-new_ring(CopyState *cs)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
-	BufferAccessStrategy ring = GetAccessStrategy(BAS_BULKREAD);
-
-	MemoryContextSwitchTo(oldcontext);
-	return ring;
-}
-
 /* Compare all that is copied.  A block that has changed since will be compared again. */
 void
 copy_verify_all(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_VERIFYING);
-	BufferAccessStrategy ring = new_ring(cs);
+	BufferAccessStrategy ring = GetAccessStrategy(BAS_BULKREAD);
 	int			ahead = 0;
 
 	Assert(!IsTransactionState() && !cs->verifying);
@@ -235,7 +224,7 @@ add_new_blocks(CopyState *cs, BlockNumber nblocks)
 void
 copy_verify_rest(CopyState *cs)
 {
-	BufferAccessStrategy ring = new_ring(cs);
+	BufferAccessStrategy ring = GetAccessStrategy(BAS_BULKREAD);
 	BlockNumber block;
 
 	Assert(!IsTransactionState() && cs->verifying);

@@ -572,7 +572,7 @@ leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 
 	if (lower < SizeOfPageHeaderData || upper <= lower || upper > BLCKSZ)
 		return 0;
-	/* each byte equals the one before it, and the first is zero */
+	/* all bytes are zero */
 	if (page[lower] == 0 && memcmp(page + lower, page + lower + 1, upper - lower - 1) == 0)
 		return REGBUF_STANDARD;
 	if (!copy->standard_pages || fork != MAIN_FORKNUM || block == 0)
@@ -592,10 +592,7 @@ set_checksum(Page page, BlockNumber block)
 		((PageHeader) page)->pd_checksum = pg_checksum_page((char *) page, block);
 }
 
-/*
- * Log these pages if needed, and set their checksums.  Not by log_newpages(), which
- * has one flag for all of them.
- */
+/* Log these pages if needed (log_newpages() has one flag for all), and set their checksums. */
 static void
 log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		   char *data, int nblocks)

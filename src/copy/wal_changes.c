@@ -9,9 +9,8 @@
  * is missed is in src/README, "Protocol of a copy".
  *
  * A change is forgotten when the caller copies the block again: its record
- * starts before the target of the last read, and so before the position that is
- * noted for the copy.  A record that is read later, but starts before that
- * position, is passed over, as after the first copy.  A round copies a list of
+ * starts before the position that is noted for the copy.  A record that is read
+ * later, but starts before that position, is passed over.  A round copies a list of
  * blocks, with others between them, which must not count as seen: so the list
  * itself is remembered until the next read.
  *
@@ -393,9 +392,9 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 	uint8		info = XLogRecGetInfo(reader) & ~XLR_INFO_MASK;
 
 	/*
-	 * Records that change relation files in other ways than by their block
-	 * references have this flag.  As in pg_rewind's extractPageInfo(), ignore
-	 * only those that are known not to change a locked relation's file.
+	 * These change files in other ways than by their block references.  As
+	 * pg_rewind's extractPageInfo(), ignore only those that are known not to
+	 * change a locked relation's.
 	 */
 	if (XLogRecGetInfo(reader) & XLR_SPECIAL_REL_UPDATE)
 	{
@@ -497,10 +496,7 @@ wal_changes_end(ChangedBlocks *changes)
 		MemoryContextDelete(changes->cxt);
 }
 
-/*
- * Return a position for wal_changes_read() to read up to, which is after
- * every change so far: the end of a new, flushed record that does nothing.
- */
+/* Return a position after every change so far: the end of a new, flushed record. */
 XLogRecPtr
 wal_changes_mark(void)
 {
@@ -639,9 +635,8 @@ wal_changes_take(ChangedBlocks *changes)
 
 /*
  * Read the WAL up to "upto", which wal_changes_mark() has returned, and add
- * the blocks below "limit" to the set: the caller will read the others later,
- * and so after every change that is found now.  With "locked", the exclusive
- * lock may be held, and all is left that need not be done now.
+ * the blocks below "limit" to the set: the caller will read the others later.
+ * With "locked", all is left that need not be done now.
  *
  * ERRORs: 58P01 or 58030 if the WAL cannot be read; but if a segment is gone,
  * in nearly all cases the result is CHANGES_WAL_GONE.

@@ -95,10 +95,7 @@ attach_area(void)
 		area = GetNamedDSMSegment(AREA_NAME, snapshot_guard_shmem_size(), init_guard_area, &found, NULL);
 }
 
-/*
- * Set the flag of the process in slot n as its state says.  A process that waits is
- * in the array of processes, to its transaction's end.
- */
+/* Set the flag of the process in slot n, which is in the array of processes. */
 static void
 set_flag(int n)
 {
@@ -134,10 +131,7 @@ snapshot_guard_init(void)
 	RegisterXactCallback(guard_xact_callback, NULL);
 }
 
-/*
- * Begin the guard, which lasts to the end of the transaction.  The setting is
- * for parallel workers; as after SET LOCAL, it is reset at the end.
- */
+/* Begin the guard, to the end of the transaction.  The setting is for parallel workers. */
 static void
 start_guard(void)
 {
@@ -147,10 +141,7 @@ start_guard(void)
 								 GUC_ACTION_LOCAL, true, ERROR, false);
 }
 
-/*
- * Begin a wait for a job with a snapshot, before the job can start.  Runners may hide
- * the snapshot until snapshot_guard_end().
- */
+/* Begin a wait with a snapshot, before the job can start: runners may hide it. */
 void
 snapshot_guard_begin(void)
 {
@@ -295,10 +286,7 @@ snapshot_guard_waits_for_job(PGPROC *proc)
 	return n < MaxBackends && area->sessions[n].waits;
 }
 
-/*
- * Hide the snapshots of all sessions that wait for a job, or begin to, until they are
- * shown again, which an abort does, too.
- */
+/* Hide, or show, the snapshots of all sessions that wait, or begin to; an abort shows them. */
 void
 snapshot_guard_hide_callers(bool hide)
 {
