@@ -117,10 +117,7 @@ block_set_add_all(BlockSet *set, const BlockSet *other)
 		block_set_add(set, block);
 }
 
-/*
- * Return the first member >= from, or InvalidBlockNumber if there is none.
- * (A caller's "+ 1" cannot wrap: InvalidBlockNumber is never a member.)
- */
+/* Return the first member >= from, or InvalidBlockNumber, which is never a member. */
 BlockNumber
 block_set_next(const BlockSet *set, BlockNumber from)
 {

@@ -130,14 +130,10 @@ lock_all(CopyState *cs, Wait *wait)
 	return true;
 }
 
-/*
- * Get the locks of the long phase, behind which reads and writes do not wait; after
- * lock_wait do as on_blocker says.  Keeps up with the WAL.
- */
+/* Get the locks of the long phase, or do as on_blocker says; keep up with the WAL. */
 void
 copy_wait_for_locks(CopyState *cs)
 {
-	const MoveSettings *settings = cs->settings;
 	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = cs->mc};
 	Wait		wait;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
@@ -158,13 +154,12 @@ copy_wait_for_locks(CopyState *cs)
 		}
 		if (wait_look(&wait))
 		{
-			if (settings->on_blocker != ON_BLOCKER_WAIT)
+			if (cs->settings->on_blocker != ON_BLOCKER_WAIT)
 				wait_give_up(&wait);
 			copy_lock_wait_is_over(cs, wait.vxids, wait.nvxids);
 		}
 		CommitTransactionCommand();
 		job_check_cancel();
-		copy_keep_up(cs);
 	}
 	cs->first->locked = true;
 	progress_blockers(NULL, 0);
@@ -184,19 +179,13 @@ copy_release_locks(CopyState *cs)
 static bool
 has_same_parts(const CopyState *first)
 {
-	const CopyState *f = first->next;
 	RelationFacts facts;
-	ListCell   *lc;
+	List	   *followed = NIL;
 
-	if (!first->is_table || !relation_facts(first->relid, &facts))
-		return f == NULL;
-	foreach(lc, parts_of_table(&facts))
-	{
-		if (f == NULL || f->relid != lfirst_oid(lc))
-			return false;
-		f = f->next;
-	}
-	return f == NULL;
+	for (const CopyState *f = first->next; f != NULL; f = f->next)
+		followed = lappend_oid(followed, f->relid);
+	return equal(followed, first->is_table && relation_facts(first->relid, &facts) ?
+				 parts_of_table(&facts) : NIL);
 }
 
 static void

@@ -89,14 +89,11 @@ typedef struct CopyState
 	MoveItem   *item;			/* of this file */
 	const MoveSettings *settings;
 	Oid			relid;			/* an index, or a table of any kind */
-	Oid			table;			/* its lock keeps out DDL: the index's table;
-								 * the same as relid for a table, a TOAST
-								 * table and the index of that */
+	Oid			table;			/* of the move: its lock keeps out DDL */
 	bool		is_table;
 	bool		in_place;		/* in the target already: only locked */
 	TimestampTz began_at;		/* the copy of this file */
-	Buffer	   *map_buffers;	/* where pages of the visibility map, old and
-								 * new, were found last */
+	Buffer	   *map_buffers;	/* pages of the visibility map, as found last */
 	BlockNumber map_blocks;
 	ItemPointerData row;		/* of pg_class, when the swap changes it */
 	RelFileLocator from;
@@ -107,8 +104,7 @@ typedef struct CopyState
 
 	LedgerEntry new_file;		/* id 0 = no row */
 	bool		resumed;		/* the copy goes on from an earlier one's file */
-	bool		new_file_made;	/* by us; otherwise a file of that name is not
-								 * ours */
+	bool		new_file_made;	/* by us; else one of that name is not ours */
 	LedgerEntry old_file;		/* the same, after the swap */
 	LedgerEntry old_row;		/* inserted by the swap */
 	int64		claimed;		/* number of another row that we have claimed */
@@ -117,19 +113,16 @@ typedef struct CopyState
 
 	ChangedBlocks *changes;
 	FileCopy   *copy;
-	double		block_us;		/* to copy a block through shared buffers,
-								 * smoothed */
+	double		block_us;		/* to copy one through buffers, smoothed */
 	TimestampTz outpaced_since; /* no fewer blocks are left; 0 = fewer are */
 	int64		outpaced_rested_ms; /* pacing_rested_ms() then */
 	int64		recopied_before;	/* blocks, for which not to give up */
 	bool		outpaced;		/* the writers are about as fast as we are */
 	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
-	BlockNumber record_step;	/* record how far it is each time that so many
-								 * are copied; 0 = never */
+	BlockNumber record_step;	/* record after so many; 0 = never */
 	BlockNumber record_at;		/* the next time */
-	XLogRecPtr	changes_from;	/* the copies of blocks have all changes that
-								 * begin before */
+	XLogRecPtr	changes_from;	/* the copies have all that begins before */
 	XLogRecPtr	taken_at;		/* the same when the list is copied */
 	TimeLineID	timeline;		/* of changes_from */
 	BlockSet   *todo;			/* of these, the ones to be copied again */

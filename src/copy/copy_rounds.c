@@ -317,10 +317,7 @@ copy_rounds(CopyState *cs, bool first_time)
 	cs->eta.in_vain = false;
 }
 
-/*
- * Copy directly again after file_copy_sync(), when much is left again: that is several
- * times as fast as through shared buffers.  Does not give up: the caller decides that.
- */
+/* The same after file_copy_sync(), since that is faster than by buffers.  Does not give up. */
 void
 copy_rounds_again(CopyState *cs)
 {

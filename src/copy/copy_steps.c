@@ -43,7 +43,6 @@
 /* Starts after which a copy is given up */
 #define MOST_STARTS			5
 
-/* The move that this process is carrying out. */
 static CopyState *current = NULL;
 
 /* Obey pause_move() while the old file is removed. */
@@ -183,10 +182,7 @@ discard_file(CopyState *cs)
 	cs->new_file.id = 0;
 }
 
-/*
- * Load the blocks that were cached, and remove the old files.  As the move has
- * happened, an error here is only a WARNING; a file left behind is in the ledger.
- */
+/* Load the blocks that were cached, and remove the old files; an error is only a WARNING. */
 static void
 after_swap(CopyState *cs)
 {
@@ -268,10 +264,7 @@ tell_rehearsal(CopyState *cs)
 	item->status = STATUS_REHEARSED;
 }
 
-/*
- * Return whether to leave the operating system's cache alone: by default, if
- * the old and the new file together would take a quarter of it.
- */
+/* By default leave the operating system's cache alone if both files would take a quarter of it. */
 static bool
 wants_direct_io(CopyState *cs)
 {
@@ -435,7 +428,7 @@ copy_once(CopyState *cs)
 	copy_wait_for_swap_time(cs);
 
 	/*
-	 * not where there is no such cache, nor while outpaced, which would get
+	 * not where there is no such cache; nor while outpaced: that would get
 	 * worse
 	 */
 	foreach_file(f, cs)

@@ -111,10 +111,7 @@ measure_commit(XactEvent event, void *arg)
 	measuring = NULL;
 }
 
-/*
- * The catalogs that the swap changes, and those from which a relcache entry may have
- * to be built under the exclusive lock (utils/cache/relcache.c).
- */
+/* What the swap changes, and what core may build a relcache entry from under the lock. */
 static const Oid swap_catalogs[] = {
 	AccessMethodRelationId, AccessMethodProcedureRelationId, AttrDefaultRelationId,
 	AttributeRelationId, ConstraintRelationId, ExtensionRelationId, IndexRelationId,
@@ -220,11 +217,7 @@ row_position(const CopyState *cs)
 	return position;
 }
 
-/*
- * Return whether no other transaction is changing a row that we will change, as
- * GRANT does without a lock on the table: sessions that wait for our lock would wait
- * for its end, too.
- */
+/* Return whether no other transaction is changing our rows, as GRANT does without a lock. */
 static bool
 rows_are_free(CopyState *cs)
 {

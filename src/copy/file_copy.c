@@ -192,10 +192,8 @@ struct FileCopy
 	bool		refused;		/* ... which the file system does not like */
 	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
-	BlockNumber recorded;		/* blocks of which a record says that they are
-								 * durable */
-	BlockNumber durable;		/* of these, the ones below were not written
-								 * since */
+	BlockNumber recorded;		/* blocks that a record calls durable */
+	BlockNumber durable;		/* those below were not written since */
 	OpenSegment segment;
 	BlockNumber sample;			/* last block that began a direct write */
 	char	   *sample_page;	/* as written; see read_back() */
@@ -251,10 +249,7 @@ close_segment(OpenSegment *segment)
 	segment->file = 0;
 }
 
-/*
- * Wait for blocks under way, and close the file, before it is dropped; the memory is
- * freed with its context.
- */
+/* End writes, and close the file, before it is dropped; the memory goes with its context. */
 void
 file_copy_free(FileCopy *copy)
 {
@@ -581,10 +576,7 @@ leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	return REGBUF_STANDARD;
 }
 
-/*
- * Set the checksum of a page, even if checksums are off: what switches them on while
- * the server runs does not know the new file.
- */
+/* Even if checksums are off: what switches them on later does not know the new file. */
 static void
 set_checksum(Page page, BlockNumber block)
 {
@@ -1050,10 +1042,9 @@ file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
 		 block = block_set_next(set, block + 1))
 	{
 		/* not by the ring, so that they stay */
-		ReleaseBuffer(ReadBufferWithoutRelcache(copy->from, MAIN_FORKNUM, block,
-												RBM_NORMAL, NULL, true));
-		ReleaseBuffer(ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
-												RBM_NORMAL, NULL, true));
+		for (int i = 0; i < 2; i++)
+			ReleaseBuffer(ReadBufferWithoutRelcache(i == 0 ? copy->from : copy->to, MAIN_FORKNUM,
+													block, RBM_NORMAL, NULL, true));
 	}
 }
 

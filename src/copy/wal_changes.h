@@ -17,8 +17,7 @@ typedef struct ChangedBlocks ChangedBlocks;
 typedef enum ChangesResult
 {
 	CHANGES_READ,				/* all of them, up to the target */
-	CHANGES_FILE_REPLACED,		/* truncated, or changed in ways that the WAL
-								 * does not tell block by block */
+	CHANGES_FILE_REPLACED,		/* or changed in ways that name no blocks */
 	CHANGES_WAL_GONE,			/* a segment was removed before it was read */
 } ChangesResult;
 

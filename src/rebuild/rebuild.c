@@ -257,10 +257,7 @@ end_core_settings(void)
 	rebuild_timer_end();
 }
 
-/*
- * Make sure that the command has made the index, since another module's utility hook
- * may have replaced it, and set new_index_oid, if our hook was not called.
- */
+/* Make sure that the index was made, and set new_index_oid, if our hook was not called. */
 static void
 check_result(const MoveItem *item, const RelationFacts *old)
 {
