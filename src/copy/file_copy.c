@@ -968,11 +968,12 @@ sync_directories(FileCopy *copy)
 {
 	char	   *directory = relation_fork_path(copy->to, MAIN_FORKNUM);
 
-	get_parent_directory(directory);
-	fsync_fname(directory, true);
-	/* the directory may be as new as the file */
-	get_parent_directory(directory);
-	fsync_fname(directory, true);
+	/* twice: the directory may be as new as the file */
+	for (int i = 0; i < 2; i++)
+	{
+		get_parent_directory(directory);
+		fsync_fname(directory, true);
+	}
 	pfree(directory);
 }
 

@@ -19,15 +19,6 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 
-/* Return whether two pages differ in more than LSN and checksum. */
-static bool
-pages_differ(const char *one, const char *other)
-{
-	Size		start = offsetof(PageHeaderData, pd_flags);
-
-	return memcmp(one + start, other + start, BLCKSZ - start) != 0;
-}
-
 /* Read a block, looking first into the buffer that has had it. */
 static Buffer
 read_recent(const RelFileLocator *locator, BlockNumber block, ReadBufferMode mode,
@@ -51,6 +42,8 @@ visibility_map_copy(CopyState *cs)
 	SMgrRelation to = smgropen(cs->to, INVALID_PROC_NUMBER);
 	BlockNumber nblocks = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM);
 	BlockNumber extended = smgrnblocks(to, VISIBILITYMAP_FORKNUM);
+	Size		compared_from = offsetof(PageHeaderData, pd_flags); /* behind LSN and
+																	 * checksum */
 
 	Assert(IsTransactionState() && extended <= nblocks);
 	if (IM_MUTATION("map-once") && cs->map_blocks > 0)
@@ -77,7 +70,8 @@ visibility_map_copy(CopyState *cs)
 		new = read_recent(&cs->to, block, RBM_NORMAL, &cs->map_buffers[block * 2 + 1]);
 		LockBuffer(old, BUFFER_LOCK_SHARE);
 		LockBuffer(new, BUFFER_LOCK_SHARE);
-		if (pages_differ(BufferGetPage(old), BufferGetPage(new)))
+		if (memcmp((char *) BufferGetPage(old) + compared_from,
+				   (char *) BufferGetPage(new) + compared_from, BLCKSZ - compared_from) != 0)
 		{
 			LockBuffer(new, BUFFER_LOCK_UNLOCK);
 			LockBuffer(new, BUFFER_LOCK_EXCLUSIVE);
