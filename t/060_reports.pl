@@ -18,7 +18,7 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 needs_test_points();
-my $node = new_node('primary', streaming => 1, conf => 'max_replication_slots = 5');
+my $node = new_node('primary', streaming => 1, conf => "max_replication_slots = 5\nwal_level = logical");
 make_zoo($node, 'zoo', 5000);
 $node->safe_psql('postgres', <<'SQL');
 CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);
@@ -234,12 +234,37 @@ is($node->safe_psql('postgres',
 		. q{index_mover_blockers() WHERE kind = 'slot'}),
 	'slot|forgotten|t|t', 'a slot that nobody reads');
 $node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('forgotten')));
+# one that was invalidated has its xmin still, and holds back nothing
+$node->safe_psql('postgres', q(SELECT pg_create_logical_replication_slot('lost', 'pgoutput')));
+is($node->safe_psql('postgres', "SELECT name, holds_back FROM index_mover_blockers() WHERE kind = 'slot'") =~ s/\d+/N/r,
+	'lost|vacuum of the catalogs; N bytes of WAL', 'a logical slot that nobody reads');
+$node->safe_psql('postgres', "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'; SELECT pg_reload_conf()");
+foreach (1 .. 5)
+{
+	$node->safe_psql('postgres', 'SELECT pg_switch_wal(); CREATE TABLE wal (i int); DROP TABLE wal');
+	$node->wait_for_catchup($standby);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+}
+is($node->safe_psql('postgres', 'SELECT wal_status, catalog_xmin IS NOT NULL, (SELECT count(*) FROM index_mover_blockers() '
+	. "WHERE kind = 'slot') FROM pg_replication_slots"), 'lost|t|0', 'until it is lost');
+$node->safe_psql('postgres', "SELECT pg_drop_replication_slot('lost'); ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()");
 
 my $reader = IndexMover::Session->new($standby);
 $reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo');
 ok($node->poll_query_until('postgres',
 	q(SELECT count(*) = 1 FROM index_mover_blockers() WHERE kind = 'standby' AND xid_age >= 0 AND action ~ 'hot_standby_feedback = off')),
 	'a standby that holds back vacuum');
+# with a slot, that has it, and the standby is not behind
+$node->safe_psql('postgres', q(SELECT pg_create_physical_replication_slot('its_slot')));
+$standby->append_conf('postgresql.conf', "primary_slot_name = 'its_slot'");
+$standby->reload;
+ok($node->poll_query_until('postgres',
+	q(SELECT count(*) = 1 FROM index_mover_blockers() WHERE kind = 'slot' AND name = 'its_slot' AND action ~ 'hot_standby_feedback = off')),
+	'by its slot, too');
+$standby->append_conf('postgresql.conf', "primary_slot_name = ''");
+$standby->reload;
+ok($node->poll_query_until('postgres', 'SELECT NOT active FROM pg_replication_slots'), 'the slot is free again');
+$node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('its_slot')));
 $reader->run('COMMIT');
 
 # ---------------------------------------------------------------------------
