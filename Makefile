@@ -15,7 +15,6 @@ OBJS = \
 	src/tier/heat.o \
 	src/tier/places.o \
 	src/tier/ranking.o \
-	src/tier/recommend.o \
 	src/call/call_checks.o \
 	src/call/cleanup_call.o \
 	src/call/control.o \

@@ -792,7 +792,8 @@ CREATE TABLE @extschema@.tier_policy (
 	CONSTRAINT "now_function must be written with its parentheses" CHECK (now_function LIKE '%(%)'),
 	CONSTRAINT "now_function is for older_than" CHECK (now_function IS NULL OR older_than IS NOT NULL),
 	CONSTRAINT "window_start and window_end go together" CHECK (num_nulls(window_start, window_end) <> 1),
-	CONSTRAINT "window_start and window_end must not be the same" CHECK (window_start <> window_end)
+	CONSTRAINT "window_start and window_end must not be the same"		-- 24:00 is 0:00
+		CHECK (window_start <> window_end AND (window_start < '24:00' OR window_end > '0:00'))
 );
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
 COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, because they are idle, by heat, or because a file system is full; run_tier_policies() moves them there';
@@ -826,7 +827,8 @@ AS 'MODULE_PATHNAME', 'index_mover_tier_policy_check' LANGUAGE C;
 -- also in a restore with session_replication_role = replica
 CREATE TRIGGER tier_policy_check BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
 	FOR EACH ROW EXECUTE FUNCTION index_mover.tier_policy_check();
-ALTER TABLE @extschema@.tier_policy ENABLE ALWAYS TRIGGER tier_policy_check;
+CREATE TRIGGER tier_policy_truncate BEFORE TRUNCATE ON @extschema@.tier_policy EXECUTE FUNCTION index_mover.tier_policy_check();
+ALTER TABLE @extschema@.tier_policy ENABLE ALWAYS TRIGGER tier_policy_check, ENABLE ALWAYS TRIGGER tier_policy_truncate;
 ALTER TABLE @extschema@.tier_policy ENABLE ROW LEVEL SECURITY;
 CREATE POLICY members ON @extschema@.tier_policy
 	USING (EXISTS (SELECT FROM pg_roles r WHERE r.rolname = owner AND pg_has_role(r.oid, 'USAGE')));
@@ -835,7 +837,7 @@ CREATE POLICY members ON @extschema@.tier_policy
 CREATE TABLE index_mover.policy_run (
 	policy name PRIMARY KEY,
 	started_at timestamptz NOT NULL,
-	job bigint NOT NULL,			-- 0: nothing was to be moved
+	job bigint NOT NULL,			-- 0: nothing was to be moved; -1: it is planned, for 6 minutes at most
 	failures int NOT NULL,			-- before it, in a row
 	message text					-- error of the run itself, as apart from its moves
 );
@@ -849,9 +851,8 @@ AS 'MODULE_PATHNAME', 'index_mover_server_time_zone' LANGUAGE C STABLE PARALLEL 
 -- of the policies that row security shows, and for monitors of all
 CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 	SELECT p.name AS policy, p.owner, r.started_at AS last_run, j.job,
-		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE OR r.message IS NOT NULL THEN 'failed'
-				WHEN r.job = 0 THEN 'nothing to move' ELSE j.status END AS result,
-		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again' ELSE r.message END AS message,
+		   CASE WHEN m.message IS NOT NULL THEN 'failed'
+				WHEN r.job = 0 THEN 'nothing to move' WHEN r.job = -1 THEN 'planning' ELSE j.status END AS result, m.message,
 		   CASE WHEN s.is_due
 				THEN CASE WHEN p.window_start IS NULL THEN d.due
 						  WHEN CASE WHEN p.window_start < p.window_end THEN l.due::time >= p.window_start AND l.due::time < p.window_end
@@ -866,6 +867,9 @@ CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 	  -- or the one that goes on with it
 	  LEFT JOIN @extschema@.index_mover_jobs j
 		ON j.job = (SELECT max(k.job) FROM index_mover.job_log k WHERE r.job > 0 AND k.job >= r.job AND k.policy = p.name)
+	 CROSS JOIN LATERAL (SELECT CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again'
+									 WHEN r.job = -1 AND r.started_at < now() - interval '6 min' THEN 'its worker, or the server, has ended early'
+									 ELSE r.message END AS message) m
 	 -- windows do not count in the time zone of who looks
 	 CROSS JOIN (SELECT coalesce((SELECT split_part(c, '=', 2)
 									FROM pg_db_role_setting s LEFT JOIN pg_database b ON b.oid = s.setdatabase, unnest(s.setconfig) c

@@ -459,7 +459,7 @@ SQL
 	sql('ALTER TABLESPACE regress_slow RESET (random_page_cost, effective_io_concurrency)');
 	own_devices($node);
 	sql('ALTER TABLESPACE regress_fast SET (random_page_cost = 50)');
-	run_printed('src/tier/recommend.c probe', told("SELECT * FROM dba.recommend_moves('regress_fast')"), answer => qr/^[\d.]+\|/);
+	run_printed('src/tier/ranking.c probe', told("SELECT * FROM dba.recommend_moves('regress_fast')"), answer => qr/^[\d.]+\|/);
 	sql(<<'SQL');
 DELETE FROM index_mover.probe;
 ALTER TABLESPACE regress_slow SET (random_page_cost = 40); ALTER TABLESPACE regress_fast SET (random_page_cost = 1);
@@ -471,13 +471,13 @@ SQL
 	$node->restart;    # so that there is something to read
 	sql(q(SET enable_seqscan = off; SELECT count(*) FROM "W; " WHERE t @@ '1_1'; SELECT pg_stat_force_next_flush()));
 	my $advice = q(FROM dba.recommend_moves('regress_fast') WHERE coalesce(index, table_name)::text = );
-	run_printed('src/tier/recommend.c flush_pending', sql("SELECT reason $advice 'words_t'"));
+	run_printed('src/tier/ranking.c flush_pending', sql("SELECT reason $advice 'words_t'"));
 	is(sql("SELECT pending_pages FROM dba.gin_pending_list('words_t')"), '0', "$db: the pending list is empty");
-	run_printed('src/tier/recommend.c move_indexes', sql("SELECT command $advice 'words_t'"), answer => qr/words_t\|index\|moved\|/);
+	run_printed('src/tier/ranking.c move_indexes', sql("SELECT command $advice 'words_t'"), answer => qr/words_t\|index\|moved\|/);
 	sql(q(SELECT pg_stat_reset()));
 	$node->restart;
 	sql(q(SET enable_seqscan = off; SELECT count(*) FROM "W; " WHERE t @@ '1'; SELECT pg_stat_force_next_flush()));
-	run_printed('src/tier/recommend.c move_table', sql("SELECT command $advice '\"W; \"'"), answer => qr/\|table\|moved\|/);
+	run_printed('src/tier/ranking.c move_table', sql("SELECT command $advice '\"W; \"'"), answer => qr/\|table\|moved\|/);
 
 	# --- policies: nothing of ours looks up a name
 	sql(<<SQL);

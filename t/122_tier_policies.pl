@@ -212,6 +212,7 @@ foreach my $case (
 		'5900000 years -2124000000 days'),
 	[ 'relation = 0', 'relation must not be 0' ],
 	[ "name = ''", 'name must not be empty' ],
+	[ q(window_start = '24:00', window_end = '0:00'), 'window_start and window_end must not be the same' ],
 	[ q(now_function = 'now'), 'now_function must be written with its parentheses' ])
 {
 	my (undef, undef, $err) = $node->psql('postgres', "UPDATE tier_policy SET $case->[0]");
@@ -224,6 +225,16 @@ $deleter->run("BEGIN; DELETE FROM tier_policy WHERE name = 'not yet'");
 unlike(($node->psql('postgres', "SET statement_timeout = '30s'; SELECT * FROM run_tier_policies()"))[2], qr/ERROR/,
 	'a policy that is just deleted holds up no run');
 $deleter->run('ROLLBACK');
+$deleter->end;
+
+# who may delete policies may lock the table: others do not wait for long
+$deleter = IndexMover::Session->new($node);
+$deleter->run('SET ROLE alice; BEGIN; LOCK TABLE tier_policy');
+foreach my $call ('tier_plan()', 'run_tier_policies()', "evacuate_tablespace('regress_fast', 'pg_default', dry_run => true)")
+{
+	is(error_of($super, "SET statement_timeout = '60s'; SELECT * FROM $call"),
+		'55P03: could not obtain lock on the tables of extension "index_mover"', "the table is locked: $call");
+}
 $deleter->end;
 
 # nor does a function that raises the error of a cancel stop the other policies
@@ -265,8 +276,9 @@ $node->pgbench('-n -c 4 -t 10', 0, [qr{processed: 40/40}], [qr/^(?!.*duplicate k
 wait_for_jobs($node);
 
 # ---- at another time --------------------------------------------------------------------------
+cmp_ok(sql('SELECT count(*) FROM index_mover.policy_run'), '>', 0, 'there were runs');
 sql(<<'SQL');
-DELETE FROM tier_policy;
+TRUNCATE tier_policy;
 CREATE TABLE later (d timestamptz) PARTITION BY RANGE (d);
 CREATE TABLE later_1 PARTITION OF later FOR VALUES FROM ('2030-01-01 UTC') TO ('2030-02-01 UTC');
 CREATE TABLE counted (n int) PARTITION BY RANGE (n);
@@ -275,6 +287,7 @@ CREATE FUNCTION number_of(interval) RETURNS int LANGUAGE sql AS $$ SELECT 950 - 
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
 	('later', 'later', 'regress_slow', '1 year', NULL), ('counted', 'counted', 'regress_slow', '10 days', 'number_of(interval)');
 SQL
+is(sql('SELECT count(*) FROM index_mover.policy_run'), 0, 'they go with their policies, also by TRUNCATE');
 is(sql('SELECT count(*) FROM tier_plan()'), 0, 'nothing is old');
 is(sql("SELECT relation FROM tier_plan('later', at => '2031-02-02 UTC')"), 'later_1', 'but will be');
 is(sql("SELECT count(*) FROM tier_plan('later', at => '2031-01-30 UTC')"), 0, 'and not before');

@@ -177,6 +177,26 @@ cmp_ok(sql($planning), '<=', 2, 'takes no more slots for the others of its role'
 moves_ok('and holds up no other role');
 sql("DELETE FROM tier_policy WHERE name ~ 'sleeps'; "
 	. "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'index_mover policy'");
+# a worker that dies before it could say so: that is a run, too, and a failure
+sql(<<'SQL');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function, every)
+  VALUES ('killed', 'events', 'regress_slow', '1 year', 'sleeps()', '1 day');
+SQL
+look();
+my $sleeps = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover policy' AND wait_event = 'PgSleep'";
+ok($node->poll_query_until('postgres', $sleeps, 1), 'a policy is planned');
+my $result = "SELECT result, message FROM tier_policy_status WHERE policy = 'killed'";
+is(sql($result), 'planning|', 'the status says so');
+sql("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE backend_type = 'index_mover policy' AND wait_event = 'PgSleep'");
+look();
+sleep 3;
+is(sql($sleeps), 0, 'its worker was killed, and is not started again at once');
+sql("UPDATE tier_policy SET now_function = NULL WHERE name = 'killed'; "
+	. "UPDATE index_mover.policy_run SET started_at = started_at - interval '10 min' WHERE policy = 'killed'");
+is(sql($result), 'failed|its worker, or the server, has ended early', 'some minutes later that is a failure');
+is(sql("SELECT reason FROM tier_plan('killed') LIMIT 1"), 'its last run has failed: its worker, or the server, has ended early',
+	'in the plan, too');
+sql("DELETE FROM tier_policy WHERE name = 'killed'");
 
 # the clock set back: as if the last run were tomorrow
 sql("UPDATE index_mover.policy_run SET started_at = now() + interval '1 day'");

@@ -87,16 +87,19 @@
 #include "access/xact.h"
 #include "access/xloginsert.h"
 #include "catalog/pg_control.h"
+#include "catalog/pg_type_d.h"
 #include "catalog/storage_xlog.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "utils/array.h"
 #include "utils/guc.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
 #include "job.h"
 #include "test_points.h"
+#include "tier/tier_private.h"
 
 #define WAIT2_LOCK		5960
 
@@ -382,6 +385,48 @@ test_fill_tail(const RelFileLocator *locator, BlockNumber nblocks)
 		return;
 	for (BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM); block < nblocks; block++)
 		smgrextend(smgr, MAIN_FORKNUM, block, zero.data, false);
+}
+
+PG_FUNCTION_INFO_V1(index_mover_test_ranking);
+
+static Datum *
+elements(FunctionCallInfo fcinfo, int argno, Oid type, int *n)
+{
+	Datum	   *result;
+
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), type, type == BOOLOID ? 1 : 8, true,
+					  type == BOOLOID ? TYPALIGN_CHAR : TYPALIGN_DOUBLE, &result, NULL, n);
+	return result;
+}
+
+/*
+ * index_mover_test_ranking(sizes bigint[], values float8[], residents boolean[],
+ *		fixed boolean[], budget bigint) RETURNS int[]
+ *
+ * ranking_choose(); returns 0 = remains elsewhere, 1 = goes, 2 = stays, 3 = leaves.
+ */
+Datum
+index_mover_test_ranking(PG_FUNCTION_ARGS)
+{
+	int			n;
+	Datum	   *sizes = elements(fcinfo, 0, INT8OID, &n);
+	Datum	   *values = elements(fcinfo, 1, FLOAT8OID, &n);
+	Datum	   *residents = elements(fcinfo, 2, BOOLOID, &n);
+	Datum	   *fixed = elements(fcinfo, 3, BOOLOID, &n);
+	Candidate  *candidates = palloc0_array(Candidate, n);
+	Datum	   *fates = palloc_array(Datum, n);
+
+	for (int i = 0; i < n; i++)
+	{
+		candidates[i].size = DatumGetInt64(sizes[i]);
+		candidates[i].value = DatumGetFloat8(values[i]);
+		candidates[i].is_resident = DatumGetBool(residents[i]);
+		candidates[i].is_fixed = DatumGetBool(fixed[i]);
+	}
+	ranking_choose(candidates, n, PG_GETARG_INT64(4));
+	for (int i = 0; i < n; i++)
+		fates[i] = Int32GetDatum(candidates[i].is_chosen ? 1 + candidates[i].is_resident : 3 * candidates[i].is_resident);
+	PG_RETURN_ARRAYTYPE_P(construct_array(fates, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
 }
 
 #endif							/* INDEX_MOVER_TEST */

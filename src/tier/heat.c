@@ -4,23 +4,20 @@
  *	  How much each relation of this database is used on this server, from the
  *	  cumulative statistics and the samples of them.
  *
- * A row of index_mover.sample is what the counters of a relation were at a moment.
- * It is written only if they have changed, so at any moment the counters are those
- * of the last row at or before it; the moments themselves are rows of relation 0.
- * A rebuilt index has another OID, so rows are found by table and name.
+ * A row of index_mover.sample is what the counters of a relation were at a moment, if
+ * they had changed; the moments themselves are rows of relation 0.  A rebuilt index
+ * has another OID, so rows are found by table and name.
  *
- * Of the last day all rows are kept, of the last week the last one of each hour, before
- * that the last one of each day, and for each relation.  A row at which a counter has
- * gone back, and the one before it, stay: without them a reset would not be seen.  What
- * is older than the retention is one row for each relation that there is: without it
- * nothing would be known of a relation that has been idle ever since.  No other code
- * writes these rows.
+ * Of the last day all rows are kept, of the last week the last one of each hour,
+ * before that of each day, and of what is older than the retention the last of each
+ * relation that there is: it may have been idle ever since.  A row at which a counter
+ * has gone back, and the one before it, stay, so that a reset is seen.
  *
- * A counter that went back was reset, and nothing is known of the use before that
- * step.  All were reset at heat_stats_since(), the last moment at which a counter can
- * have come back to the same value unseen.  So "no use" is said only of the time
- * since then, and since the relation was there: since its first sample, or since its
- * file was made.  From 16 on the statistics have the time of the last scan, too.
+ * Nothing is known of the use before a counter went back.  All were reset at
+ * stats_since(), the last moment at which one can have come back to the same value
+ * unseen.  So "no use" is said only of the time since then, and since the relation was
+ * there: since its first sample, or since its file was made.  From 16 on the
+ * statistics have the time of the last scan, too.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,102 +31,105 @@
 #include "access/xlog_internal.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
-#include "catalog/indexing.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
+#include "funcapi.h"
 #include "pgstat.h"
 #include "storage/fd.h"
-#include "utils/builtins.h"
-#include "utils/syscache.h"
-#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "own_tables.h"
 #include "relation_facts.h"
 #include "tier/tier_private.h"
 
 #define RATE_DAYS		7		/* of the samples that rates are of */
-#define RETENTION_DAYS	100
 
 PG_FUNCTION_INFO_V1(index_mover_stats_since);
+PG_FUNCTION_INFO_V1(index_mover_relation_heat);
 PG_FUNCTION_INFO_V1(index_mover_take_index_sample);
 
 /* columns of index_mover.sample, as in the SQL script */
 enum
 {
-	Anum_sample_taken_at = 1,
-	Anum_sample_table_oid,
-	Anum_sample_index_name,
-	Anum_sample_counters,		/* the first */
-	Natts_sample = Anum_sample_counters + HEAT_COUNTERS - 1
+	Anum_taken_at = 1,
+	Anum_table_oid,
+	Anum_index_name,
+	Anum_counters,				/* the first */
+	Natts_sample = Anum_counters + HEAT_COUNTERS - 1
 };
 
-typedef struct HeatSample
+/* A row of it, or the counters of now */
+struct HeatSample
 {
-	Oid			table_oid;		/* 0: the row says only that samples were
-								 * taken at this moment */
+	Oid			table_oid;		/* 0: only the moment */
 	NameData	index_name;		/* "" = of the table itself */
 	TimestampTz taken_at;
 	int64		counters[HEAT_COUNTERS];
 	ItemPointerData tid;
-} HeatSample;
+	Heat	   *heat;			/* whose counters of now; NULL = a row */
+};
 
 /* Compare the relations that two samples are of. */
 static int
-compare_sampled(const void *a, const void *b)
+compare_sampled(const HeatSample *a, const HeatSample *b)
 {
-	const HeatSample *x = a;
-	const HeatSample *y = b;
-
-	if (x->table_oid != y->table_oid)
-		return x->table_oid > y->table_oid ? 1 : -1;
-	return strcmp(NameStr(x->index_name), NameStr(y->index_name));
+	if (a->table_oid != b->table_oid)
+		return a->table_oid > b->table_oid ? 1 : -1;
+	return strcmp(NameStr(a->index_name), NameStr(b->index_name));
 }
 
+/* First the moments, then the samples of each relation, and its counters of now. */
 static int
-compare_samples(const void *a, const void *b)
+compare_samples(const void *x, const void *y)
 {
-	TimestampTz x = ((const HeatSample *) a)->taken_at;
-	TimestampTz y = ((const HeatSample *) b)->taken_at;
+	const HeatSample *a = x;
+	const HeatSample *b = y;
 	int			result = compare_sampled(a, b);
 
-	return result != 0 ? result : (x > y) - (x < y);
+	if (result == 0)
+		result = (a->heat != NULL) - (b->heat != NULL);
+	return result != 0 ? result : (a->taken_at > b->taken_at) - (a->taken_at < b->taken_at);
 }
 
-/*
- * Return the samples, palloc'd: first the moments, then those of each relation
- * together, each in the order of time.
- */
-static HeatSample *
-read_samples(int *count)
+/* Read the samples, and add the counters of now. */
+static void
+read_samples(HeatTable *table)
 {
-	Size		room = 1024;
-	HeatSample *samples = palloc_array(HeatSample, room);
+	Size		room = table->n + 1024;
+	HeatSample *samples = palloc_extended(room * sizeof(HeatSample), MCXT_ALLOC_HUGE);
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 	int			n = 0;
 
-	extension_scan_begin(&scan, "sample", NULL, 0, NULL);
-	while (extension_scan_next(&scan))
+	for (Heat *heat = table->heats; n < table->n; heat++, n++)
 	{
-		HeatSample *sample;
-
+		samples[n] = (HeatSample)
+		{
+			.table_oid = heat->table_oid,.taken_at = table->now,.heat = heat
+		};
+		if (heat->relkind == RELKIND_INDEX)
+			samples[n].index_name = heat->name;
+		memcpy(samples[n].counters, heat->counters, sizeof(heat->counters));
+	}
+	extension_scan_begin(&scan, "sample", NULL, 0, NULL);
+	for (; extension_scan_next(&scan); n++)
+	{
 		if (n == room)
 			samples = repalloc_huge(samples, (room *= 2) * sizeof(HeatSample));
-		sample = &samples[n++];
-		memset(sample, 0, sizeof(HeatSample));
-		sample->taken_at = DatumGetTimestampTz(values[Anum_sample_taken_at - 1]);
-		sample->table_oid = DatumGetObjectId(values[Anum_sample_table_oid - 1]);
-		if (!scan.row.nulls[Anum_sample_index_name - 1])
-			namestrcpy(&sample->index_name,
-					   TextDatumGetCString(values[Anum_sample_index_name - 1]));
+		samples[n] = (HeatSample)
+		{
+			.table_oid = DatumGetObjectId(values[Anum_table_oid - 1]),
+				.taken_at = DatumGetTimestampTz(values[Anum_taken_at - 1]),.tid = scan.tuple->t_self
+		};
+		if (!scan.row.nulls[Anum_index_name - 1])
+			namestrcpy(&samples[n].index_name, TextDatumGetCString(values[Anum_index_name - 1]));
 		for (int i = 0; i < HEAT_COUNTERS; i++)
-			sample->counters[i] = DatumGetInt64(values[Anum_sample_counters - 1 + i]);
-		sample->tid = scan.tuple->t_self;
+			samples[n].counters[i] = DatumGetInt64(values[Anum_counters - 1 + i]);
 	}
 	qsort(samples, n, sizeof(HeatSample), compare_samples);
-	*count = n;
-	return samples;
+	table->samples = samples;
+	table->nsamples = n;
 }
 
 /* Return when the last history file was written: by a promotion.  0: never. */
@@ -156,12 +156,11 @@ promoted_at(void)
 }
 
 /*
- * Return from when on the cumulative statistics tell of this server as it is: they
- * were reset; a crash has lost them, and has reset those of the background writer;
- * or a promotion has made another server of it.
+ * Return from when on the cumulative statistics tell of this server: they were reset;
+ * a crash has lost them, and has reset those of the background writer; or a promotion.
  */
-TimestampTz
-heat_stats_since(void)
+static TimestampTz
+stats_since(void)
 {
 	PgStat_StatDBEntry *database = pgstat_fetch_stat_dbentry(MyDatabaseId);
 	TimestampTz result = pgstat_fetch_stat_bgwriter()->stat_reset_timestamp;
@@ -173,49 +172,21 @@ heat_stats_since(void)
 	return Max(result, promoted_at());
 }
 
-/* index_mover.stats_since() RETURNS timestamptz: heat_stats_since() */
+/* index_mover.stats_since() RETURNS timestamptz */
 Datum
 index_mover_stats_since(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_TIMESTAMPTZ(heat_stats_since());
+	PG_RETURN_TIMESTAMPTZ(stats_since());
 }
 
-/* Get the relation's counters, and the time of its last scan if it is known. */
-static void
-get_counters(Heat *heat)
+/* Return the statistics of a relation, or zeros. */
+static const PgStat_StatTabEntry *
+stats_of(Oid relid)
 {
-	PgStat_StatTabEntry *stats = pgstat_fetch_stat_tabentry(heat->relid);
-	int64	   *counters = heat->counters;
+	static const PgStat_StatTabEntry none = {0};
+	const PgStat_StatTabEntry *stats = pgstat_fetch_stat_tabentry(relid);
 
-	if (stats == NULL)
-		return;
-	counters[HEAT_READ] = stats->blocks_fetched - stats->blocks_hit;
-	heat->last_scan = IM_STAT_LASTSCAN(stats);
-	if (heat->relkind == RELKIND_INDEX)
-	{
-		counters[HEAT_INDEX_SCANS] = stats->numscans;
-		/* a scan reads a few pages on its way, and at most one for each entry */
-		counters[HEAT_WANTED] = 4 * stats->numscans + stats->tuples_returned;
-		heat->fetched = stats->tuples_fetched;
-		return;
-	}
-	counters[HEAT_OTHER_SCANS] = stats->numscans;
-	counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated + stats->tuples_deleted;
-	/* of the table an index scan reads at most one page for each row */
-	counters[HEAT_WANTED] += stats->tuples_fetched + counters[HEAT_CHANGES];
-	heat->to_indexes = stats->tuples_inserted + stats->tuples_updated;
-	heat->to_indexes_cold = heat->to_indexes - stats->tuples_hot_updated;
-}
-
-/* Let a table and its index have what the other one's counters say of it. */
-static void
-share_counters(Heat *table, Heat *index)
-{
-	index->counters[HEAT_WANTED] += table->to_indexes;
-	index->counters[HEAT_CHANGES] = table->to_indexes_cold;
-	table->counters[HEAT_WANTED] += index->fetched;
-	table->counters[HEAT_INDEX_SCANS] += index->counters[HEAT_INDEX_SCANS];
-	table->last_index_scan = Max(table->last_index_scan, index->last_scan);
+	return stats != NULL ? stats : &none;
 }
 
 static int
@@ -241,17 +212,10 @@ int64
 heat_size(const Heat *heat)
 {
 	int64		result = relation_main_size(heat->tablespace, heat->relfilenumber);
-	HeapTuple	toast = SearchSysCache1(RELOID, ObjectIdGetDatum(heat->toast_oid));
+	RelationFacts toast;
 
-	if (HeapTupleIsValid(toast))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(toast);
-		Oid			place = form->reltablespace;
-
-		result += Max(relation_main_size(OidIsValid(place) ? place : MyDatabaseTableSpace,
-										 form->relfilenode), 0);
-		ReleaseSysCache(toast);
-	}
+	if (relation_facts(heat->toast_oid, &toast))
+		result += Max(relation_main_size(toast.tablespace, toast.relfilenumber), 0);
 	return Max(result, 0);
 }
 
@@ -266,6 +230,7 @@ read_relations(HeatTable *table)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		Heat	   *heat = &table->heats[table->n];
+		const PgStat_StatTabEntry *stats;
 
 		if (strchr("rmi", form->relkind) == NULL || form->oid < FirstNormalObjectId ||
 			IsToastNamespace(form->relnamespace) || form->relpersistence == RELPERSISTENCE_TEMP)
@@ -279,13 +244,21 @@ read_relations(HeatTable *table)
 		heat->relfilenumber = form->relfilenode;
 		heat->toast_oid = form->reltoastrelid;
 		heat->is_valid = heat->is_searched = true;
-		get_counters(heat);
+		stats = stats_of(form->oid);
+		heat->counters[HEAT_READ] = stats->blocks_fetched - stats->blocks_hit;
+		if (form->relkind == RELKIND_INDEX)
+			continue;			/* read_indexes() */
+		heat->last_scan = IM_STAT_LASTSCAN(stats);
+		heat->counters[HEAT_OTHER_SCANS] = stats->numscans;
+		heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated + stats->tuples_deleted;
+		/* of the table an index scan reads at most one page for each row */
+		heat->counters[HEAT_WANTED] = stats->tuples_fetched + heat->counters[HEAT_CHANGES];
 	}
 	list_free_deep(rows);
 	qsort(table->heats, table->n, sizeof(Heat), compare_relids);
 }
 
-/* Read pg_index, after the statistics of all relations. */
+/* Read pg_index, and what the statistics of a table say of its indexes, and of these of it. */
 static void
 read_indexes(const HeatTable *table)
 {
@@ -294,15 +267,24 @@ read_indexes(const HeatTable *table)
 		Form_pg_index form = (Form_pg_index) GETSTRUCT(row);
 		Heat	   *index = heat_of(table, form->indexrelid);
 		Heat	   *heap = heat_of(table, form->indrelid);
+		const PgStat_StatTabEntry *stats = stats_of(form->indexrelid);
+		const PgStat_StatTabEntry *heap_stats = stats_of(form->indrelid);
+		int64		entries = heap_stats->tuples_inserted + heap_stats->tuples_updated;
 
 		if (index == NULL || heap == NULL)
 			continue;
 		index->table_oid = form->indrelid;
 		index->is_valid = form->indisvalid && form->indisready && form->indislive;
-		index->is_searched = index->counters[HEAT_INDEX_SCANS] > 0 ||
-			form->indisunique || form->indisexclusion;
+		index->is_searched = stats->numscans > 0 || form->indisunique || form->indisexclusion;
 		index->of_extension = heap->of_extension;
-		share_counters(heap, index);
+		index->last_index_scan = IM_STAT_LASTSCAN(stats);
+		index->counters[HEAT_INDEX_SCANS] = stats->numscans;
+		/* a scan reads a few pages on its way, and at most one for each entry */
+		index->counters[HEAT_WANTED] = 4 * stats->numscans + stats->tuples_returned + entries;
+		index->counters[HEAT_CHANGES] = entries - heap_stats->tuples_hot_updated;
+		heap->last_index_scan = Max(heap->last_index_scan, index->last_index_scan);
+		heap->counters[HEAT_INDEX_SCANS] += stats->numscans;
+		heap->counters[HEAT_WANTED] += stats->tuples_fetched;
 	}
 }
 
@@ -314,145 +296,114 @@ read_extensions(const HeatTable *table)
 												 Anum_pg_depend_refclassid, ExtensionRelationId, 0, InvalidOid))
 	{
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
-		Heat	   *heat = form->classid != RelationRelationId ||
-			form->deptype != DEPENDENCY_EXTENSION ? NULL : heat_of(table, form->objid);
+		Heat	   *heat = heat_of(table, form->objid);
 
-		if (heat != NULL)
+		if (heat != NULL && form->classid == RelationRelationId && form->deptype == DEPENDENCY_EXTENSION)
 			heat->of_extension = true;
 	}
 }
 
-/* The facts that are the same for all relations */
-typedef struct HeatContext
+/* Return how often a relation was scanned, or for IDLE_OF_CHANGE changed. */
+static int64
+count_of(const int64 *counters, IdleOf of)
 {
-	TimestampTz now;
-	TimestampTz stats_since;
-	TimestampTz window;			/* the first moment of the last week */
-	const HeatSample *moments;
-	int			nmoments;
-} HeatContext;
-
-/* Take one more sample, or the counters of now, as evidence for one kind of use. */
-static void
-note_use(HeatUse *use, int64 count, int64 before, bool is_first, bool restarted, TimestampTz at,
-		 TimestampTz stats_since)
-{
-	if (is_first)
-		/* if none was counted, none since the counters began: 0 */
-		use->known_since = count == 0 ? 0 : at;
-	else if (restarted)
-		use->known_since = stats_since;
-	else if (count < before)
-		use->known_since = at;
-	if (!is_first && count > (restarted || count < before ? 0 : before))
-		use->last = at;
+	return of == IDLE_OF_CHANGE ? counters[HEAT_CHANGES] :
+		counters[HEAT_INDEX_SCANS] + (of == IDLE_OF_USE ? counters[HEAT_OTHER_SCANS] : 0);
 }
 
-/* The last scan of a kind, if the statistics have its time */
-static void
-note_last_scan(HeatUse *use, int64 count, TimestampTz last)
+/* Return since when the relation is known to be there: was seen, or its file made. */
+static TimestampTz
+there_since(const Heat *heat, TimestampTz seen)
 {
-	if (count == 0 || last == 0)
-		return;
-	use->known_since = Min(use->known_since, last);
-	use->last = Max(use->last, last);
+	TimestampTz birth = file_birth(relation_file_path(MyDatabaseId, heat->tablespace,
+													  heat->relfilenumber, MAIN_FORKNUM));
+
+	return birth != 0 ? Min(birth, seen) : seen;
 }
 
-/* Set rates and uses from a relation's samples and its counters of now. */
+/* Set what is known of one kind of use from a relation's samples, the last of now. */
 static void
-judge(Heat *heat, const HeatSample *samples, int n, const HeatContext *context)
+judge_use(Heat *heat, const HeatSample *samples, int n, IdleOf of, TimestampTz since)
 {
-	HeatUse    *const uses[] = {&heat->scans, &heat->index_scans, &heat->changes};
+	HeatUse    *use = &heat->uses[of];
+	int64		count = count_of(samples[0].counters, of);
+	TimestampTz last_scan = of == IDLE_OF_USE ? Max(heat->last_scan, heat->last_index_scan) :
+		of == IDLE_OF_INDEX_USE ? heat->last_index_scan : 0;
+
+	/* if none was counted, none since the counters began: 0 */
+	use->known_since = count == 0 ? 0 : samples[0].taken_at;
+	for (int i = 1; i < n; i++)
+	{
+		TimestampTz at = samples[i].taken_at;
+		int64		before = count;
+		bool		restarted = samples[i - 1].taken_at < since && at >= since;
+
+		count = count_of(samples[i].counters, of);
+		if (restarted || count < before)
+		{
+			use->known_since = restarted ? since : at;
+			before = 0;
+		}
+		if (count > before)
+			use->last = at;
+	}
+	if (use->known_since == 0)
+		use->known_since = samples[0].taken_at <= since ? since : Max(there_since(heat, samples[0].taken_at), since);
+	if (count > 0 && last_scan != 0)
+	{
+		use->known_since = Min(use->known_since, last_scan);
+		use->last = Max(use->last, last_scan);
+	}
+}
+
+/* Set rates and uses of a relation from its samples, the last of now. */
+static void
+judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
+{
 	const int64 zero[HEAT_COUNTERS] = {0};
-	const int64 *before = zero;
-	TimestampTz before_at = 0;
-	TimestampTz since = context->stats_since;
-	TimestampTz start = n > 0 ? Max(context->window, samples[0].taken_at) : 0;
+	TimestampTz start = n > 1 ? Max(table->window, samples[0].taken_at) : 0;
+	HeatUse    *changes = &heat->uses[IDLE_OF_CHANGE];
 	double		read = 0;
 	double		wanted = 0;
 
-	for (int i = 0; i <= n; i++)
+	for (int i = 1; i < n; i++)
 	{
-		const int64 *counters = i < n ? samples[i].counters : heat->counters;
-		TimestampTz at = i < n ? samples[i].taken_at : context->now;
-		bool		restarted = before_at < since && at >= since;
+		const int64 *counters = samples[i].counters;
+		const int64 *before = counters[HEAT_READ] < samples[i - 1].counters[HEAT_READ] ? zero : samples[i - 1].counters;
+		double		blocks = counters[HEAT_READ] - before[HEAT_READ];
 
-#define USE(c, k) ((k) == 0 ? (c)[HEAT_INDEX_SCANS] + (c)[HEAT_OTHER_SCANS] : \
-				   (k) == 1 ? (c)[HEAT_INDEX_SCANS] : (c)[HEAT_CHANGES])
-		for (int k = 0; k < lengthof(uses); k++)
-			note_use(uses[k], USE(counters, k), USE(before, k), i == 0, restarted, at, since);
-#undef USE
-		if (i > 0 && at > start)
-		{
-			const int64 *base = counters[HEAT_READ] < before[HEAT_READ] ? zero : before;
-			double		blocks = counters[HEAT_READ] - base[HEAT_READ];
-
-			read += blocks;
-			/* it alone goes back when an index is dropped */
-			wanted += Max(Min(blocks, counters[HEAT_WANTED] - base[HEAT_WANTED]), 0);
-		}
-		before = counters;
-		before_at = at;
+		if (samples[i].taken_at <= start)
+			continue;
+		read += blocks;
+		/* it alone goes back when an index is dropped */
+		wanted += Max(Min(blocks, counters[HEAT_WANTED] - before[HEAT_WANTED]), 0);
 	}
-	heat->is_sampled = n > 0 &&
-		memcmp(samples[n - 1].counters, heat->counters, sizeof(heat->counters)) == 0;
+	heat->is_sampled = n > 1 &&
+		memcmp(samples[n - 2].counters, heat->counters, sizeof(heat->counters)) == 0;
 
-	for (int i = context->nmoments; n > 0 && i > 0 && context->moments[i - 1].taken_at >= start; i--)
+	for (int i = table->nmoments; n > 1 && i > 0 && table->samples[i - 1].taken_at >= start; i--)
 		heat->samples++;
-	heat->seconds = (context->now - start) / (double) USECS_PER_SEC;
+	heat->seconds = (table->now - start) / (double) USECS_PER_SEC;
 	if (heat->samples == 0 || heat->seconds <= 0)
 	{
 		heat->samples = 0;
-		heat->seconds = Max((context->now - since) / (double) USECS_PER_SEC, 1);
+		heat->seconds = Max((table->now - table->stats_since) / (double) USECS_PER_SEC, 1);
 		read = heat->counters[HEAT_READ];
 		wanted = Min(read, heat->counters[HEAT_WANTED]);
 	}
 	heat->reads_per_second = read / heat->seconds;
 	heat->wanted_per_second = wanted / heat->seconds;
 
-	for (int k = 0; k < lengthof(uses); k++)
-	{
-		TimestampTz there = n > 0 ? samples[0].taken_at : context->now;
-
-		if (uses[k]->known_since != 0)
-			continue;
-		if (there > since)
-		{
-			TimestampTz birth = file_birth(relation_file_path(MyDatabaseId, heat->tablespace,
-															  heat->relfilenumber, MAIN_FORKNUM));
-
-			if (birth != 0)
-				there = Min(there, birth);
-		}
-		uses[k]->known_since = Max(there, since);
-	}
-	note_last_scan(&heat->index_scans, heat->counters[HEAT_INDEX_SCANS],
-				   heat->relkind == RELKIND_INDEX ? heat->last_scan : heat->last_index_scan);
-	note_last_scan(&heat->scans, heat->counters[HEAT_INDEX_SCANS] + heat->counters[HEAT_OTHER_SCANS],
-				   Max(heat->last_scan, heat->last_index_scan));
+	for (IdleOf of = 0; of < IDLE_KINDS; of++)
+		judge_use(heat, samples, n, of, table->stats_since);
 	/* without counting, no use is known */
-	for (int k = 0; k < lengthof(uses) && !pgstat_track_counts; k++)
-		uses[k]->known_since = context->now;
-}
-
-/* Return the first of the samples of a relation, and their number. */
-static const HeatSample *
-samples_of(const Heat *heat, const HeatSample *samples, int n, int *count)
-{
-	HeatSample	key = {.table_oid = heat->table_oid};
-	const HeatSample *first;
-
-	if (heat->relkind == RELKIND_INDEX)
-		key.index_name = heat->name;
-	first = bsearch(&key, samples, n, sizeof(HeatSample), compare_sampled);
-	*count = 0;
-	if (first == NULL)
-		return samples;
-	while (first > samples && compare_sampled(first - 1, &key) == 0)
-		first--;
-	while (first + *count < samples + n && compare_sampled(first + *count, &key) == 0)
-		(*count)++;
-	return first;
+	if (!pgstat_track_counts)
+		changes->known_since = table->now;
+	for (IdleOf of = 0; of < IDLE_OF_CHANGE; of++)
+	{
+		heat->uses[of].last = Max(heat->uses[of].last, changes->last);
+		heat->uses[of].known_since = Max(heat->uses[of].known_since, changes->known_since);
+	}
 }
 
 /*
@@ -464,69 +415,83 @@ HeatTable *
 heat_read(void)
 {
 	HeatTable  *table = palloc0_object(HeatTable);
-	HeatContext context = {.now = GetCurrentTimestamp(),.stats_since = heat_stats_since()};
-	int			n;
-	HeatSample *samples = read_samples(&n);
+	HeatSample *first = NULL;
 
+	table->now = table->window = GetCurrentTimestamp();
+	table->stats_since = stats_since();
 	read_relations(table);
 	read_extensions(table);
 	read_indexes(table);
-
-	context.window = context.now;
-	context.moments = samples;
-	for (; context.nmoments < n && !OidIsValid(samples[context.nmoments].table_oid); context.nmoments++)
+	read_samples(table);
+	for (int i = 0; i < table->nsamples; i++)
 	{
-		table->last_moment = samples[context.nmoments].taken_at;
-		if (table->last_moment > context.now - RATE_DAYS * USECS_PER_DAY)
-			context.window = Min(context.window, table->last_moment);
-	}
-	for (int i = 0; i < table->n; i++)
-	{
-		int			count;
-		const HeatSample *first = samples_of(&table->heats[i], samples, n, &count);
+		HeatSample *sample = &table->samples[i];
 
 		CHECK_FOR_INTERRUPTS();
-		judge(&table->heats[i], first, count, &context);
+		if (first == NULL || compare_sampled(first, sample) != 0)
+			first = sample;
+		if (sample->heat != NULL)
+			judge(sample->heat, first, sample - first + 1, table);
+		if (OidIsValid(sample->table_oid))
+			continue;
+		table->nmoments++;
+		if (sample->taken_at > table->now - RATE_DAYS * USECS_PER_DAY)
+			table->window = Min(table->window, sample->taken_at);
 	}
-	pfree(samples);
 	return table;
 }
 
-/* Return what is known of the use of a relation, of the kinds that count. */
-HeatUse
-heat_use(const Heat *heat, IdleOf of)
+/*
+ * index_mover.relation_heat() RETURNS SETOF record
+ *
+ * For the view relation_heat.  Only reads, takes no lock on a relation, and works
+ * on a hot standby.  EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_relation_heat(PG_FUNCTION_ARGS)
 {
-	const HeatUse *scans = of == IDLE_OF_USE ? &heat->scans : &heat->index_scans;
-	HeatUse		result = heat->changes;
+	HeatTable  *heats = heat_read();
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	if (of != IDLE_OF_CHANGE)
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < heats->n; i++)
 	{
-		result.last = Max(result.last, scans->last);
-		result.known_since = Max(result.known_since, scans->known_since);
+		const Heat *heat = &heats->heats[i];
+		Row			row;
+
+		if (heat->of_extension)
+			continue;
+		row_clear(&row);
+		row_set(&row, 1, ObjectIdGetDatum(heat->relid));
+		row_text(&row, 2, heat->relkind == RELKIND_INDEX ? "index" : "table");
+		row_tablespace(&row, 3, heat->tablespace);
+		row_int64(&row, 4, heat_size(heat));
+		row_set(&row, 5, Float8GetDatum(heat->reads_per_second));
+		row_set(&row, 6, Float8GetDatum(heat->wanted_per_second));
+		row_interval(&row, 7, (int64) rint(heat->seconds) * USECS_PER_SEC);
+		row_int64(&row, 8, heat->samples);
+		for (IdleOf of = 0; of < IDLE_KINDS; of++)
+			row_time(&row, 9 + of, heat->uses[of].last);
+		row_time(&row, 12, heat->uses[IDLE_OF_USE].known_since);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
-	return result;
+	return (Datum) 0;
 }
 
-/* ----------------------------------------------------------------
- *	Taking samples, and keeping them few
- * ----------------------------------------------------------------
- */
+/* Taking samples, and keeping them few */
 
 static void
-insert_sample(Relation rel, Oid table_oid, const char *index_name, TimestampTz at,
-			  const int64 *counters)
+insert_sample(Relation rel, const HeatSample *sample)
 {
-	Datum		values[Natts_sample];
-	bool		nulls[Natts_sample] = {0};
+	Row			row;
 
-	values[Anum_sample_taken_at - 1] = TimestampTzGetDatum(at);
-	values[Anum_sample_table_oid - 1] = ObjectIdGetDatum(table_oid);
-	nulls[Anum_sample_index_name - 1] = index_name == NULL;
-	values[Anum_sample_index_name - 1] = index_name == NULL ? (Datum) 0 :
-		CStringGetTextDatum(index_name);
+	row_clear(&row);
+	row_set(&row, Anum_taken_at, TimestampTzGetDatum(sample->taken_at));
+	row_set(&row, Anum_table_oid, ObjectIdGetDatum(sample->table_oid));
+	row_text(&row, Anum_index_name, NameStr(sample->index_name));
 	for (int i = 0; i < HEAT_COUNTERS; i++)
-		values[Anum_sample_counters - 1 + i] = Int64GetDatum(counters[i]);
-	extension_insert(rel, Natts_sample, values, nulls);
+		row_set(&row, Anum_counters + i, Int64GetDatum(sample->counters[i]));
+	extension_insert(rel, Natts_sample, row.values, row.nulls);
 }
 
 /* Return the interval of time, of those of which one sample is kept, as a number. */
@@ -551,91 +516,79 @@ went_back(const HeatSample *a, const HeatSample *b)
 
 /* Delete the samples that are not needed any more. */
 static void
-thin_samples(Relation rel, const HeatTable *heats, TimestampTz now, TimestampTz oldest)
+thin_samples(Relation rel, const HeatTable *table, TimestampTz oldest)
 {
-	int			n;
-	HeatSample *samples = read_samples(&n);
 	const HeatSample *kept = NULL;
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < table->nsamples; i++)
 	{
-		const HeatSample *sample = &samples[i];
-		const HeatSample *next = i + 1 < n && compare_sampled(sample, sample + 1) == 0 ? sample + 1 : NULL;
+		const HeatSample *sample = &table->samples[i];
+		bool		is_last = i + 1 == table->nsamples || compare_sampled(sample, sample + 1) != 0;
 		bool		is_old = sample->taken_at < oldest;
+		HeapTupleData tuple = {.t_self = sample->tid};
 		bool		go;
 
 		CHECK_FOR_INTERRUPTS();
+		if (sample->heat != NULL)
+			continue;
 		if (kept != NULL && compare_sampled(kept, sample) != 0)
 			kept = NULL;
-		if (next != NULL)
-			go = is_old ? next->taken_at < oldest :
-				bucket(sample->taken_at, now) == bucket(next->taken_at, now) &&
-				!went_back(sample, next) && (kept == NULL || !went_back(kept, sample));
+		if (is_last)
+			go = is_old;		/* of a moment, or a relation that has gone */
+		else if (sample[1].heat != NULL)
+			go = false;
 		else
-			/* of a moment, or a relation that has gone */
-			go = is_old && (!OidIsValid(sample->table_oid) ||
-							heat_of(heats, sample->table_oid) == NULL);
+			go = is_old ? sample[1].taken_at < oldest :
+				bucket(sample->taken_at, table->now) == bucket(sample[1].taken_at, table->now) &&
+				!went_back(sample, sample + 1) && (kept == NULL || !went_back(kept, sample));
 		if (go)
-		{
-			HeapTupleData tuple = {.t_self = sample->tid};
-
 			(void) extension_delete(rel, &tuple);
-		}
 		else
 			kept = sample;
 	}
-	pfree(samples);
-}
-
-/*
- * Take a sample, and once an hour thin out the earlier ones; retention (NULL: 100
- * days) is how long more than one row of a relation is kept.  Returns the number of rows written,
- * without that of the moment.  Runs in the caller's transaction; RowExclusiveLock
- * on the table of samples until its end.
- */
-int64
-samples_take(const Interval *retention)
-{
-	HeatTable  *heats = heat_read();
-	Relation	rel = extension_open("sample");
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz oldest = retention == NULL ? now - RETENTION_DAYS * USECS_PER_DAY :
-		DatumGetTimestampTz(DirectFunctionCall2(timestamptz_mi_interval,
-												TimestampTzGetDatum(now),
-												IntervalPGetDatum(retention)));
-	const int64 none[HEAT_COUNTERS] = {0};
-	int64		rows = 0;
-
-	if (heats->last_moment < now - now % USECS_PER_HOUR || oldest > now - USECS_PER_DAY)
-		thin_samples(rel, heats, now, oldest);
-	insert_sample(rel, InvalidOid, NULL, now, none);
-	for (int i = 0; i < heats->n; i++)
-	{
-		const Heat *heat = &heats->heats[i];
-
-		CHECK_FOR_INTERRUPTS();
-		if (heat->is_sampled || heat->of_extension)
-			continue;
-		insert_sample(rel, heat->table_oid,
-					  heat->relkind == RELKIND_INDEX ? NameStr(heat->name) : NULL,
-					  now, heat->counters);
-		rows++;
-	}
-	extension_close(rel);
-	CommandCounterIncrement();
-	return rows;
 }
 
 /*
  * take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
  *
- * samples_take().  EXECUTE: pg_monitor.  ERROR 25006 in recovery or a read-only
- * transaction.
+ * Takes a sample, and once an hour thins out the earlier ones; retention is how long
+ * more than one row of a relation is kept.  Returns the number of rows written,
+ * without that of the moment.  RowExclusiveLock on the table of samples until the
+ * end of the transaction.  EXECUTE: pg_monitor.  ERROR 25006 in recovery or a
+ * read-only transaction.
  */
 Datum
 index_mover_take_index_sample(PG_FUNCTION_ARGS)
 {
+	HeatTable  *table;
+	HeatSample	moment = {0};
+	Relation	rel;
+	TimestampTz oldest;
+	int64		rows = 0;
+
 	PreventCommandIfReadOnly("take_index_sample()");
 	PreventCommandDuringRecovery("take_index_sample()");
-	PG_RETURN_INT64(samples_take(PG_GETARG_INTERVAL_P(0)));
+	table = heat_read();
+	rel = extension_open("sample");
+	oldest = moment_minus(table->now, PG_GETARG_INTERVAL_P(0));
+	if (table->nmoments == 0 || oldest > table->now - USECS_PER_DAY ||
+		table->samples[table->nmoments - 1].taken_at < table->now - table->now % USECS_PER_HOUR)
+		thin_samples(rel, table, oldest);
+	/* after the counters were read: whatever they tell of was before */
+	moment.taken_at = GetCurrentTimestamp();
+	insert_sample(rel, &moment);
+	for (int i = 0; i < table->nsamples; i++)
+	{
+		HeatSample *sample = &table->samples[i];
+
+		CHECK_FOR_INTERRUPTS();
+		if (sample->heat == NULL || sample->heat->is_sampled || sample->heat->of_extension)
+			continue;
+		sample->taken_at = moment.taken_at;
+		insert_sample(rel, sample);
+		rows++;
+	}
+	extension_close(rel);
+	CommandCounterIncrement();
+	PG_RETURN_INT64(rows);
 }

@@ -97,59 +97,61 @@ static char *
 range_column(Oid relid, Oid *type)
 {
 	HeapTuple	tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(relid));
-	Form_pg_partitioned_table form;
-	AttrNumber	attnum = InvalidAttrNumber;
+	AttrNumber	attnum = InvalidAttrNumber; /* or of an expression */
 
-	if (!HeapTupleIsValid(tuple))
-		return NULL;
-	form = (Form_pg_partitioned_table) GETSTRUCT(tuple);
-	if (form->partstrat == PARTITION_STRATEGY_RANGE && form->partnatts == 1)
-		attnum = form->partattrs.values[0];
-	ReleaseSysCache(tuple);
-	/* 0 is an expression */
-	if (attnum == InvalidAttrNumber)
-		return NULL;
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(tuple);
+
+		if (form->partstrat == PARTITION_STRATEGY_RANGE && form->partnatts == 1)
+			attnum = form->partattrs.values[0];
+		ReleaseSysCache(tuple);
+	}
 	*type = get_atttype(relid, attnum);
 	return bound_kind(*type) == BOUND_NONE ? NULL : get_attname(relid, attnum, true);
 }
 
 /*
- * Get where the range of a partition ends, into *range; its table's key is of this
+ * Get where the range of a partition ends, into *leaf; its table's key is of this
  * type.  keep: unless it has no bound.
  */
 static void
-read_bound(Oid relid, Oid type, bool keep, Range *range)
+read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	PartitionLeaf leaf = {.kind = BOUND_NONE};
 	Datum		stored;
-	bool		isnull;
+	bool		isnull = true;
+	PartitionBoundSpec *spec;
+	PartitionRangeDatum *upper;
 
-	if (!HeapTupleIsValid(tuple))
-		return;
-	stored = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_relpartbound, &isnull);
-	if (!isnull)
+	if (HeapTupleIsValid(tuple))
 	{
-		PartitionBoundSpec *spec = castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(stored)));
-		PartitionRangeDatum *upper = spec->is_default ? NULL : linitial_node(PartitionRangeDatum, spec->upperdatums);
-
-		if (upper == NULL)
-			leaf.kind = BOUND_DEFAULT;
-		else if (upper->kind != PARTITION_RANGE_DATUM_VALUE)
-			/* MINVALUE ends nothing that could have rows */
-			leaf.kind = BOUND_MAXVALUE;
-		else
-		{
-			Datum		value = castNode(Const, upper->value)->constvalue;
-
-			leaf.kind = bound_kind(type);
-			leaf.end = bound_value(type, value);
-			leaf.text = value_text(type, value);
-		}
+		stored = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_relpartbound, &isnull);
+		spec = isnull ? NULL : castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(stored)));
+		ReleaseSysCache(tuple);
 	}
-	ReleaseSysCache(tuple);
-	if (leaf.text !=NULL || !keep)
-		range->leaf = leaf;
+	if (isnull)
+		return;					/* just detached, or dropped */
+	upper = spec->is_default ? NULL : linitial_node(PartitionRangeDatum, spec->upperdatums);
+	if (upper != NULL && upper->kind == PARTITION_RANGE_DATUM_VALUE)
+	{
+		Datum		value = castNode(Const, upper->value)->constvalue;
+
+		*leaf = (PartitionLeaf)
+		{
+			.end =
+			{
+				bound_kind(type), bound_value(type, value)
+			},.text = value_text(type, value)
+		};
+	}
+	else if (!keep)
+		/* MINVALUE ends nothing that could have rows */
+		*leaf = (PartitionLeaf)
+	{
+		.is_usual = true,.why_none = upper == NULL ? "the default partition has no bound" :
+			"the partition has no upper bound"
+	};
 }
 
 /*
@@ -190,21 +192,18 @@ add_leaves(List *leaves, Oid relid, const Range *range)
 		{
 			below.column = column;
 			below.of = bound_kind(type);
-			read_bound(child, type, again, &below);
+			read_bound(child, type, again, &below.leaf);
 		}
 		leaves = add_leaves(leaves, child, &below);
 	}
 	return leaves;
 }
 
-/*
- * Return the tables with files that a relation consists of, a List of
- * PartitionLeaf: itself, or its partitions of all levels.  Takes no locks.
- */
+/* Return the tables with files of a relation, or it, a List of PartitionLeaf, without locks. */
 List *
 partition_leaves(Oid relid)
 {
-	Range		range = {.column = NULL};
+	Range		range = {.leaf.why_none = "it is in no range of dates, timestamps or integers"};
 
 	return add_leaves(NIL, relid, &range);
 }

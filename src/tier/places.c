@@ -10,8 +10,6 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "access/htup_details.h"
 #include "catalog/pg_tablespace.h"
 #include "utils/spccache.h"
@@ -26,57 +24,51 @@
 #define DIFFERENCE_UNKNOWN	1.0 /* ms; so that heat alone decides */
 
 Place *
-places_find(const PlaceTable *table, Oid tablespace)
+places_find(const List *places, Oid tablespace)
 {
-	for (int i = 0; i < table->n; i++)
-		if (table->places[i].oid == tablespace)
-			return &table->places[i];
+	foreach_ptr(Place, place, places)
+	{
+		if (place->oid == tablespace)
+			return place;
+	}
 	return NULL;
 }
 
-/* Read the last probe of each place. */
-static void
-read_probes(PlaceTable *table)
+/* Return all tablespaces but pg_global in the order of names, a List of Place. */
+List *
+places_read(void)
 {
 	TimestampTz oldest = GetCurrentTimestamp() - PROBE_DAYS * USECS_PER_DAY;
+	List	   *result = NIL;
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 
+	foreach_ptr(HeapTupleData, row, catalog_rows(TableSpaceRelationId, TablespaceNameIndexId, 0, InvalidOid, 0, InvalidOid))
+	{
+		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(row);
+		Place	   *place = palloc0_object(Place);
+
+		if (form->oid == GLOBALTABLESPACE_OID)
+			continue;
+		place->oid = form->oid;
+		place->name = form->spcname;
+		get_tablespace_page_costs(form->oid, &place->cost, NULL);
+		place->read_ms = place->cost * MS_OF_COST;
+		place->is_there = file_system_facts(form->oid, &place->facts);
+		result = lappend(result, place);
+	}
 	extension_scan_begin(&scan, "probe", NULL, 0, NULL);
 	while (extension_scan_next(&scan))
 	{
 		TimestampTz at = DatumGetTimestampTz(values[0]);
-		Place	   *place = places_find(table, DatumGetObjectId(values[1]));
+		Place	   *place = places_find(result, DatumGetObjectId(values[1]));
 
 		if (place == NULL || at <= Max(oldest, place->probed_at))
 			continue;
 		place->probed_at = at;
 		place->read_ms = DatumGetFloat8(values[2]);
 	}
-}
-
-/* Return all tablespaces but pg_global in the order of names, palloc'd. */
-PlaceTable *
-places_read(void)
-{
-	PlaceTable *table = palloc0_object(PlaceTable);
-	List	   *rows = catalog_rows(TableSpaceRelationId, TablespaceNameIndexId, 0, InvalidOid, 0, InvalidOid);
-
-	table->places = palloc_array(Place, list_length(rows));
-	foreach_ptr(HeapTupleData, row, rows)
-	{
-		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(row);
-		Place		place = {.oid = form->oid,.name = form->spcname};
-
-		if (form->oid == GLOBALTABLESPACE_OID)
-			continue;
-		get_tablespace_page_costs(form->oid, &place.cost, NULL);
-		place.read_ms = place.cost * MS_OF_COST;
-		place.is_there = file_system_facts(form->oid, &place.facts);
-		table->places[table->n++] = place;
-	}
-	read_probes(table);
-	return table;
+	return result;
 }
 
 /*
@@ -93,16 +85,7 @@ place_difference(const Place *here, const Place *target, PlaceBasis *basis)
 		here->probed_at != 0 && target->probed_at != 0 ? PLACE_PROBED :
 		here->probed_at == 0 && target->probed_at == 0 && here->cost == target->cost ?
 		PLACE_HEAT_ALONE : PLACE_COSTS;
-	switch (*basis)
-	{
-		case PLACE_SAME_DEVICE:
-			return 0;
-		case PLACE_PROBED:
-			return here->read_ms - target->read_ms;
-		case PLACE_HEAT_ALONE:
-			return DIFFERENCE_UNKNOWN;
-		case PLACE_COSTS:
-			break;
-	}
-	return (here->cost - target->cost) * MS_OF_COST;
+	return same ? 0 : *basis == PLACE_HEAT_ALONE ? DIFFERENCE_UNKNOWN :
+		*basis == PLACE_PROBED ? here->read_ms - target->read_ms :
+		(here->cost - target->cost) * MS_OF_COST;
 }

@@ -27,6 +27,8 @@
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
@@ -46,6 +48,10 @@
 PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 
 #define RUN_TABLE	"policy_run"
+#define NAP_MS		100
+#define MAX_WAIT_MS	10000		/* for a lock on tier_policy */
+
+static uint32 wait_event = 0;
 
 /* Columns of tier_policy, and of policy_run; the script makes them so. */
 enum
@@ -86,10 +92,7 @@ enum
 	Natts_run = Anum_run_message
 };
 
-/*
- * Return the OID of tier_policy, which is in the schema that the extension was
- * created in; InvalidOid if there is none.
- */
+/* Return the OID of tier_policy, which is in the extension's schema; 0 if there is none. */
 Oid
 policy_table(void)
 {
@@ -109,37 +112,22 @@ policy_table(void)
 #define INTERVAL(column) \
 	(ISNULL(column) ? NULL : DatumGetIntervalP(datumCopy(VALUE(column), false, sizeof(Interval))))
 
-/* Return the owner that a row names, if its OID is that of this name; else 0. */
-static Oid
-valid_owner(const char *owner, Oid owner_oid)
-{
-	char	   *name = OidIsValid(owner_oid) ? GetUserNameFromId(owner_oid, true) : NULL;
-
-	return name != NULL && strcmp(name, owner) == 0 ? owner_oid : InvalidOid;
-}
-
-/* Return whether the current user sees the policies of this role. */
-static bool
-sees_policies_of(const char *owner)
-{
-	Oid			role = get_role_oid(owner, true);
-
-	return superuser() || (OidIsValid(role) && has_privs_of_role(GetUserId(), role));
-}
-
 static Policy *
 read_policy(HeapTuple tuple, TupleDesc desc)
 {
 	Policy	   *policy = palloc0(sizeof(Policy));
 	Datum		values[Natts_policy];
 	bool		nulls[Natts_policy];
+	Oid			owner;
 	char	   *parts;
 	char	   *idle_of;
 
 	extension_deform(tuple, desc, Natts_policy, values, nulls);
 	policy->name = *DatumGetName(VALUE(name));
-	if (!ISNULL(owner))
-		policy->owner = valid_owner(NameStr(*DatumGetName(VALUE(owner))), VALUE_OR(owner_oid, ObjectId, InvalidOid));
+	owner = ISNULL(owner) ? InvalidOid : get_role_oid(NAME(owner), true);
+	if (OidIsValid(owner) && owner == VALUE_OR(owner_oid, ObjectId, InvalidOid))
+		policy->owner = owner;
+	policy->is_visible = superuser() || (OidIsValid(owner) && has_privs_of_role(GetUserId(), owner));
 	policy->enabled = DatumGetBool(VALUE(enabled));
 	policy->kind = !ISNULL(older_than) ? POLICY_OLDER_THAN : !ISNULL(idle_for) ? POLICY_IDLE_FOR :
 		!ISNULL(budget) ? POLICY_BUDGET : POLICY_START_AT;
@@ -175,14 +163,38 @@ compare_policies(const ListCell *a, const ListCell *b)
 }
 
 /*
+ * Open tier_policy.  Who may only delete its own policies can lock the table, so do
+ * not wait for long.  ERROR 55P03.
+ */
+static Relation
+open_policies(void)
+{
+	Oid			table = policy_table();
+
+	for (int waited = 0; !ConditionalLockRelationOid(table, AccessShareLock); waited += NAP_MS)
+	{
+		if (waited >= MAX_WAIT_MS)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
+					 errdetail("Another session has locked table \"%s\".", "tier_policy")));
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, NAP_MS,
+						 IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return table_open(table, NoLock);
+}
+
+/*
  * Return the policies that are enabled, in the order of their names: of the
  * roles whose privileges the current user has, or all; or the one of this name.
- * ERROR 42704 if there is none of this name, enabled or not.
+ * ERROR 42704 unless all if there is none of this name, enabled or not.
  */
 List *
 policies_read(const char *name, bool all)
 {
-	Relation	rel = table_open(policy_table(), AccessShareLock);
+	Relation	rel = open_policies();
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
 	List	   *result = NIL;
@@ -192,11 +204,9 @@ policies_read(const char *name, bool all)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Policy	   *policy = read_policy(tuple, RelationGetDescr(rel));
-		bool		isnull;
-		Datum		owner = heap_getattr(tuple, Anum_owner, RelationGetDescr(rel), &isnull);
 
 		if ((name != NULL && strcmp(name, NameStr(policy->name)) != 0) ||
-			(!all && !sees_policies_of(isnull ? "" : NameStr(*DatumGetName(owner)))))
+			(!all && !policy->is_visible))
 			continue;
 		found = true;
 		if (policy->enabled)
@@ -205,7 +215,7 @@ policies_read(const char *name, bool all)
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
-	if (name != NULL && !found)
+	if (name != NULL && !found && !all)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("tier policy \"%s\" does not exist", name)));
@@ -213,10 +223,7 @@ policies_read(const char *name, bool all)
 	return result;
 }
 
-/*
- * Tell the caller which policies that it sees would fill a tablespace again, after
- * it was emptied.
- */
+/* Tell the caller which policies that it sees would fill an emptied tablespace again. */
 void
 policies_notice_target(Oid tablespace)
 {
@@ -272,10 +279,7 @@ policy_window(const Policy *policy, TimestampTz now, int *seconds)
 	return true;
 }
 
-/* ----------------------------------------------------------------
- *	The trigger of tier_policy
- * ----------------------------------------------------------------
- */
+/* The trigger of tier_policy */
 
 /*
  * Return the owner to be set for a row.  given: the OID that comes with the name,
@@ -305,19 +309,23 @@ check_owner(const char *owner, Oid given, bool update)
 }
 
 /*
- * Do something as the owner of a policy, in a security-restricted operation.  If it
- * fails, the abort of the (sub)transaction makes the user what he was.
+ * Become the owner of a policy, in a security-restricted operation.  The caller calls
+ * policy_become(), or the abort of its (sub)transaction does so.
  */
-void
-policy_as_owner(Oid owner, void (*work) (void *arg), void *arg)
+PolicyUser
+policy_become_owner(Oid owner)
 {
-	Oid			save_user;
-	int			save_context;
+	PolicyUser	result;
 
-	GetUserIdAndSecContext(&save_user, &save_context);
-	SetUserIdAndSecContext(owner, save_context | SECURITY_RESTRICTED_OPERATION);
-	work(arg);
-	SetUserIdAndSecContext(save_user, save_context);
+	GetUserIdAndSecContext(&result.user, &result.context);
+	SetUserIdAndSecContext(owner, result.context | SECURITY_RESTRICTED_OPERATION);
+	return result;
+}
+
+void
+policy_become(PolicyUser user)
+{
+	SetUserIdAndSecContext(user.user, user.context);
 }
 
 /* Return the function of this full name; the caller has set the search_path. */
@@ -341,26 +349,18 @@ full_name(Datum name)
 	return function == (Datum) 0 ? name : CStringGetTextDatum(format_procedure_qualified(DatumGetObjectId(function)));
 }
 
-static void
-check_settings(void *arg)
-{
-	MoveSettings settings;
-
-	settings_capture(&settings, arg);
-}
-
-/* Delete the record of the last run of a policy. */
+/* Delete the record of the last run of a policy, or of all (NULL). */
 static void
 forget_runs(const char *policy)
 {
 	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
 
-	(void) extension_delete_rows(RUN_TABLE, NULL, 1, &key);
+	(void) extension_delete_rows(RUN_TABLE, NULL, policy != NULL ? 1 : 0, &key);
 }
 
 /*
  * index_mover_tier_policy_check() RETURNS trigger, of tier_policy, BEFORE INSERT
- * OR UPDATE OR DELETE FOR EACH ROW
+ * OR UPDATE OR DELETE FOR EACH ROW, and BEFORE TRUNCATE
  *
  * Sets owner_oid; owner, if NULL, to the current user; and the full name of
  * now_function, as the search_path finds it now.  Checks the settings.
@@ -369,9 +369,6 @@ forget_runs(const char *policy)
 Datum
 index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 {
-	int			columns[] = {Anum_now_function, Anum_owner, Anum_owner_oid};
-	Datum		new_values[lengthof(columns)];
-	bool		new_nulls[lengthof(columns)];
 	TriggerData *data = (TriggerData *) fcinfo->context;
 	HeapTuple	old;
 	TupleDesc	desc;
@@ -383,6 +380,11 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		return PointerGetDatum(NULL);
+	if (TRIGGER_FIRED_BY_TRUNCATE(data->tg_event))
+	{
+		forget_runs(NULL);
+		return PointerGetDatum(NULL);
+	}
 	old = data->tg_trigtuple;
 	desc = RelationGetDescr(data->tg_relation);
 	update = TRIGGER_FIRED_BY_UPDATE(data->tg_event);
@@ -414,7 +416,13 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	if (IS_SET(now_function) && !ISNULL(now_function))
 		VALUE(now_function) = full_name(VALUE(now_function));
 	if ((IS_SET(settings) || new_owner) && !ISNULL(settings) && !ISNULL(owner_oid))
-		policy_as_owner(DatumGetObjectId(VALUE(owner_oid)), check_settings, DatumGetJsonbP(VALUE(settings)));
+	{
+		PolicyUser	caller = policy_become_owner(DatumGetObjectId(VALUE(owner_oid)));
+		MoveSettings settings;
+
+		settings_capture(&settings, DatumGetJsonbP(VALUE(settings)));
+		policy_become(caller);
+	}
 	/* a restore must not fail: then the plan says so */
 	if (!is_restored && (IS_SET(to_tablespace) || IS_SET(from_tablespace) || IS_SET(parts)))
 	{
@@ -424,19 +432,17 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 		if (!ISNULL(budget))
 			policy_check_target(NAME(from_tablespace), tables);
 	}
-	for (int i = 0; i < lengthof(columns); i++)
 	{
-		new_values[i] = values[columns[i] - 1];
-		new_nulls[i] = nulls[columns[i] - 1];
+		int			columns[] = {Anum_now_function, Anum_owner, Anum_owner_oid};
+		Datum		new_values[] = {VALUE(now_function), VALUE(owner), VALUE(owner_oid)};
+		bool		new_nulls[] = {ISNULL(now_function), ISNULL(owner), ISNULL(owner_oid)};
+
+		return PointerGetDatum(heap_modify_tuple_by_cols(update ? data->tg_newtuple : old, desc,
+														 lengthof(columns), columns, new_values, new_nulls));
 	}
-	return PointerGetDatum(heap_modify_tuple_by_cols(update ? data->tg_newtuple : old, desc, lengthof(columns),
-													 columns, new_values, new_nulls));
 }
 
-/* ----------------------------------------------------------------
- *	The last run
- * ----------------------------------------------------------------
- */
+/* The last run */
 
 /*
  * Wait until no other session plans a policy of this role, until the end of the
@@ -473,7 +479,7 @@ policy_run_read(const char *policy, PolicyRun *run)
 	{
 		run->started_at = DatumGetTimestampTz(VALUE(run_started_at));
 		run->job = DatumGetInt64(VALUE(run_job));
-		if (run->job != 0)
+		if (run->job > 0)
 			run->job = history_last_of_policy(policy, run->job);
 		run->failures = DatumGetInt32(VALUE(run_failures));
 		if (!scan.row.nulls[Anum_run_message - 1])
@@ -486,8 +492,7 @@ void
 policy_run_write(const char *policy, const PolicyRun *run)
 {
 	Relation	rel;
-	Datum		values[Natts_run];
-	bool		nulls[Natts_run] = {0};
+	Row			row;
 	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
 	ExtensionScan scan;
 	bool		is_being_deleted = false;
@@ -499,17 +504,27 @@ policy_run_write(const char *policy, const PolicyRun *run)
 	if (is_being_deleted)
 		return;
 	forget_runs(policy);
-	VALUE(run_policy) = DirectFunctionCall1(namein, CStringGetDatum(policy));
-	VALUE(run_started_at) = TimestampTzGetDatum(run->started_at);
-	VALUE(run_job) = Int64GetDatum(run->job);
-	VALUE(run_failures) = Int32GetDatum(run->failures);
-	ISNULL(run_message) = run->message == NULL;
-	if (run->message != NULL)
-		VALUE(run_message) = CStringGetTextDatum(run->message);
+	row_clear(&row);
+	row_set(&row, Anum_run_policy, DirectFunctionCall1(namein, CStringGetDatum(policy)));
+	row_set(&row, Anum_run_started_at, TimestampTzGetDatum(run->started_at));
+	row_set(&row, Anum_run_job, Int64GetDatum(run->job));
+	row_set(&row, Anum_run_failures, Int32GetDatum(run->failures));
+	row_text(&row, Anum_run_message, run->message);
 	rel = extension_open(RUN_TABLE);
-	extension_insert(rel, Natts_run, values, nulls);
+	extension_insert(rel, Natts_run, row.values, row.nulls);
 	extension_close(rel);
 	CommandCounterIncrement();
+}
+
+/* Return whether a run has not ended: it is planned, or its job is there. */
+bool
+policy_is_running(const PolicyRun *run)
+{
+	JobSlot		slot;
+	int64		age = GetCurrentTimestamp() - run->started_at;
+
+	return run->job == RUN_BEGUN ? age >= 0 && age < PLAN_TIMEOUT_MS * INT64CONST(1000) + USECS_PER_MINUTE :
+		run->job != 0 && job_find(run->job, &slot);
 }
 
 /*
@@ -519,20 +534,21 @@ policy_run_write(const char *policy, const PolicyRun *run)
 int
 policy_failures(const PolicyRun *run, char **why)
 {
-	JobSlot		slot;
-
 	*why = run->message;
-	if (run->started_at == 0 || (run->job != 0 && job_find(run->job, &slot)))
+	if (run->started_at == 0 || policy_is_running(run))
 		return run->failures;	/* of those before */
 	if (run->message != NULL)
+		return run->failures + 1;
+	*why = "its worker, or the server, has ended early";
+	if (run->job == RUN_BEGUN)
 		return run->failures + 1;
 	foreach_ptr(const HistoryEntry, entry, run->job != 0 ? history_read(run->job) : NIL)
 	{
 		if (entry->status == STATUS_MOVED || entry->status == STATUS_SKIPPED ||
 			entry->status == STATUS_REHEARSED || entry->status == STATUS_CANCELED)
 			continue;
-		*why = entry->message != NULL && entry->status == STATUS_FAILED ? entry->message :
-			pstrdup("its worker, or the server, has ended early");
+		if (entry->message != NULL && entry->status == STATUS_FAILED)
+			*why = entry->message;
 		return run->failures + 1;
 	}
 	return 0;

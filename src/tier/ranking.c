@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * ranking.c
- *	  Which relations belong into a tablespace: the one ranking, for
- *	  recommend_moves() and for policies with a budget.
+ *	  Which relations belong into a tablespace: the one ranking, for policies with
+ *	  a budget and for recommend_moves(), which is such a policy for all relations.
  *
  * Which set of them has the greatest value is the 0/1 knapsack problem.  Taking the
  * greatest value per byte first, and passing over what does not fit, or else
@@ -14,8 +14,7 @@
  * little even without value, so that it stays while there is space.
  *
  * Value = blocks a second that index scans and changes want, times what a read
- * takes longer elsewhere.  Left out are relations of extensions, which are these
- * extensions' to move, invalid indexes, and what no method can move.  An index that no
+ * takes longer elsewhere.  Left out is what no method can move.  An index that no
  * search has used has no value: it is written only, and better dropped than moved.
  *
  *-------------------------------------------------------------------------
@@ -25,15 +24,27 @@
 #include <math.h>
 
 #include "catalog/pg_tablespace_d.h"
-#include "catalog/pg_type_d.h"
-#include "utils/array.h"
+#include "funcapi.h"
 #include "utils/float.h"
+#include "utils/lsyscache.h"
+#include "utils/tuplestore.h"
 
+#include "errors.h"
 #include "plan/plan.h"
+#include "printed_command.h"
 #include "report/report.h"
+#include "row.h"
 #include "tier/tier_private.h"
 
+PG_FUNCTION_INFO_V1(index_mover_recommend_moves);
+
+#define RANKING_MIN_HEAT	0.01	/* blocks wanted a second: below it
+									 * nothing moves in */
+#define RANKING_STAYS	1.2		/* as many times as much must another gain to
+								 * take the place of a resident */
 #define LEAST_WORTH		1e-9	/* of a resident */
+#define BLOAT_MEASURED	50		/* so many of the most promising */
+#define PENDING_PAGES	16		/* from so many on to be flushed first */
 
 /* A candidate that can be had, as it counts */
 typedef struct Ranked
@@ -76,10 +87,7 @@ fill(Ranked *ranked, int n, int64 budget, const Ranked *first)
 	return result;
 }
 
-/*
- * Choose which candidates are to be in the target, of which they may take up so
- * many bytes, and set the fate of each.
- */
+/* Choose which candidates are to be in the target, of which they may take up budget. */
 void
 ranking_choose(Candidate *candidates, int n, int64 budget)
 {
@@ -96,8 +104,7 @@ ranking_choose(Candidate *candidates, int n, int64 budget)
 		double		worth = !candidate->is_resident ? candidate->value :
 			candidate->value < 0 ? 0 : candidate->value * RANKING_STAYS + LEAST_WORTH;
 
-		candidate->fate = candidate->is_fixed ? CANDIDATE_STAYS :
-			candidate->is_resident ? CANDIDATE_LEAVES : CANDIDATE_REMAINS;
+		candidate->is_chosen = candidate->is_fixed;
 		if (!candidate->is_fixed && worth > 0 && candidate->size <= budget)
 			ranked[count++] = (Ranked)
 		{
@@ -112,18 +119,11 @@ ranking_choose(Candidate *candidates, int n, int64 budget)
 		best = NULL;
 	(void) fill(ranked, count, budget, best);
 	for (int i = 0; i < count; i++)
-		if (ranked[i].fits)
-			ranked[i].candidate->fate =
-				ranked[i].candidate->is_resident ? CANDIDATE_STAYS : CANDIDATE_GOES;
+		ranked[i].candidate->is_chosen = ranked[i].fits;
 	pfree(ranked);
 }
 
-/* ----------------------------------------------------------------
- *	From heat and places to candidates for one target
- * ----------------------------------------------------------------
- */
-
-#define BLOAT_MEASURED	50		/* so many of the most promising */
+/* From heat and places to candidates for one target */
 
 /* Return where a resident of the target goes if it leaves it, 0 if nowhere. */
 static Oid
@@ -152,49 +152,62 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 			&candidates[i], candidates[i].value
 		};
 	qsort(ranked, count, sizeof(Ranked), compare_worth);
-	for (int i = 0; i < count; i++)
+	for (int i = 0; i < Min(count, BLOAT_MEASURED); i++)
 	{
 		Candidate  *candidate = ranked[i].candidate;
-		bool		known = i < BLOAT_MEASURED &&
-			bloat_estimate(candidate->heat->relid, &candidate->bloat, &candidate->bloat_is_least);
 
 		CHECK_FOR_INTERRUPTS();
-		candidate->rebuilds = !candidate->may_copy || (known && candidate->bloat > threshold);
-		if (candidate->rebuilds && known)
+		if (!bloat_estimate(candidate->heat->relid, &candidate->bloat, &candidate->bloat_is_least))
+			continue;
+		candidate->rebuilds |= candidate->bloat > threshold;
+		if (candidate->rebuilds)
 			candidate->size = ceil(candidate->size * (1 - candidate->bloat));
 	}
 	pfree(ranked);
 }
 
+/* Return whether a relation is one of these.  Those of extensions are theirs to move. */
+bool
+scope_includes(const TierScope *scope, const Heat *heat)
+{
+	return (heat->tablespace == scope->to ? scope->residents :
+			!OidIsValid(scope->from) || heat->tablespace == scope->from) &&
+		!heat->of_extension &&
+		(heat->relkind == RELKIND_INDEX ? scope->indexes && heat->is_valid : scope->tables) &&
+		(!OidIsValid(scope->schema) || heat->schema_oid == scope->schema) &&
+		(scope->within == NIL || list_member_oid(scope->within, heat->table_oid));
+}
+
 /*
- * Return the candidates for a target, palloc'd, and their number: its residents,
- * and what would gain there, as far as filter takes them (NULL: all), moved with
- * these settings.  home is
- * where residents go if they leave; 0: an index to its table, a table to the
- * database's tablespace.  Locks: AccessShareLock, without waiting, on each index
- * whose bloat is measured, for as long as this takes.
+ * Return the candidates for the target of a scope, palloc'd, and their number: its
+ * residents, and what would gain there, moved with these settings.  Residents leave
+ * for scope->from or, if it is 0, an index for its table's tablespace, a table for
+ * the database's.  Locks: AccessShareLock, without waiting, on each index whose
+ * bloat is measured, for as long as this takes.
  */
 Candidate *
-candidates_collect(const HeatTable *heats, const PlaceTable *places, Oid target, Oid home,
-				   const MoveSettings *settings, CandidateFilter filter, void *arg, int *n)
+candidates_collect(const HeatTable *heats, const List *places, const TierScope *scope,
+				   const MoveSettings *settings, int *n)
 {
 	Candidate  *candidates = palloc_array(Candidate, Max(heats->n, 1));
-	const Place *there = places_find(places, target);
+	const Place *there = places_find(places, scope->to);
 
 	*n = 0;
 	for (int i = 0; i < heats->n; i++)
 	{
 		const Heat *heat = &heats->heats[i];
-		Candidate	candidate = {.heat = heat,.is_resident = heat->tablespace == target,.bloat = get_float8_nan()};
+		Candidate	candidate = {.heat = heat,.to = scope->to,.bloat = get_float8_nan()};
 		const Place *elsewhere;
+		bool		may_copy;
 
 		CHECK_FOR_INTERRUPTS();
-		if (heat->of_extension || !heat->is_valid || (filter != NULL && !filter(heat, arg)))
+		if (!scope_includes(scope, heat))
 			continue;
+		candidate.is_resident = heat->tablespace == scope->to;
 		if (candidate.is_resident)
-			candidate.home = OidIsValid(home) ? home : home_of(heat, heats, target);
-		candidate.is_fixed = candidate.is_resident && !OidIsValid(candidate.home);
-		elsewhere = places_find(places, candidate.is_resident ? candidate.home : heat->tablespace);
+			candidate.to = OidIsValid(scope->from) ? scope->from : home_of(heat, heats, scope->to);
+		candidate.is_fixed = !OidIsValid(candidate.to);
+		elsewhere = places_find(places, candidate.is_resident ? candidate.to : heat->tablespace);
 		if (there != NULL && elsewhere != NULL)
 		{
 			double		difference = place_difference(elsewhere, there, &candidate.basis);
@@ -204,58 +217,237 @@ candidates_collect(const HeatTable *heats, const PlaceTable *places, Oid target,
 		}
 		if (!candidate.is_resident && candidate.value <= 0)
 			continue;
-		movable_methods(heat->relid, settings->copy_access_methods,
-						&candidate.may_copy, &candidate.may_rebuild);
+		movable_methods(heat->relid, settings->copy_access_methods, &may_copy, &candidate.may_rebuild);
+		candidate.rebuilds = !may_copy;
 		candidate.size = heat_size(heat);
-		if (candidate.size > 0 && (candidate.may_copy || candidate.may_rebuild))
+		if (candidate.size > 0 && (may_copy || candidate.may_rebuild))
 			candidates[(*n)++] = candidate;
 	}
 	candidates_measure_bloat(candidates, *n, settings->rebuild_threshold);
 	return candidates;
 }
 
-#ifdef INDEX_MOVER_TEST
+/* recommend_moves() */
 
-PG_FUNCTION_INFO_V1(index_mover_test_ranking);
-
-static Datum *
-elements(FunctionCallInfo fcinfo, int argno, Oid type, int *n)
+/* A call of it */
+typedef struct Advice
 {
-	Datum	   *result;
+	List	   *places;
+	const Place *target;
+	Candidate  *candidates;
+	int			n;
+	int64		budget;
+	bool		any_goes;
+} Advice;
 
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), type, type == BOOLOID ? 1 : 8, true,
-					  type == BOOLOID ? TYPALIGN_CHAR : TYPALIGN_DOUBLE, &result, NULL, n);
-	return result;
+#define MOVE_GAIN(candidate) ((candidate)->is_resident ? -(candidate)->value : (candidate)->value)
+
+/* First the relations that have to leave, then those that go there by gain, then the rest. */
+static int
+compare_gain(const void *a, const void *b)
+{
+	const Candidate *x = a;
+	const Candidate *y = b;
+
+	if (CANDIDATE_MOVES(x) != CANDIDATE_MOVES(y))
+		return CANDIDATE_MOVES(x) ? -1 : 1;
+	if (x->is_resident != y->is_resident)
+		return x->is_resident ? -1 : 1;
+	if (MOVE_GAIN(x) != MOVE_GAIN(y))
+		return MOVE_GAIN(x) > MOVE_GAIN(y) ? -1 : 1;
+	return (x->heat > y->heat) - (x->heat < y->heat);
+}
+
+/* Return a number as SQL's round(value, 4). */
+static Datum
+rounded(double value)
+{
+	return Float8GetDatum(rint(value * 10000) / 10000 + 0.0);
+}
+
+/* Return seconds in the words of an interval. */
+static char *
+seconds_text(double seconds)
+{
+	Interval	interval = {.time = (int64) seconds * USECS_PER_SEC};
+
+	return DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(&interval)));
+}
+
+/* Return the reason of a row: why it leaves, what it goes by, and warnings. */
+static char *
+reason_text(const Advice *advice, const Candidate *candidate, const char *name, int64 pending)
+{
+	static const char *const basis[] = {
+		[PLACE_SAME_DEVICE] = "both tablespaces are on the same device, where reads take as long",
+		[PLACE_PROBED] = "read times as probed",
+		[PLACE_COSTS] = "read times assumed from random_page_cost",
+		[PLACE_HEAT_ALONE] = "read times not known, as if 1 ms longer",
+	};
+	const Heat *heat = candidate->heat;
+	bool		leaves = candidate->is_resident;
+	Oid			duplicate = report_duplicate_of(heat->relid);
+	const char *lost_on_reboot;
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	if (leaves && candidate->value < 0)
+		appendStringInfo(&buf, "reads are faster in %s; ", get_tablespace_name(candidate->to));
+	else if (leaves && advice->any_goes)
+		appendStringInfoString(&buf, "makes room for what gains more; ");
+	else if (leaves)
+		appendStringInfo(&buf, "does not fit into the budget of %lld bytes; ", (long long) advice->budget);
+	appendStringInfo(&buf, "%.3f block reads per second, %.3f of them for index scans and changes (",
+					 heat->reads_per_second, heat->wanted_per_second);
+	if (heat->samples == 0)
+		appendStringInfoString(&buf, "cumulative statistics, no samples");
+	else if (heat->samples == 1)
+		appendStringInfo(&buf, "a sample over %s", seconds_text(heat->seconds));
+	else
+		appendStringInfo(&buf, "%d samples over %s", heat->samples, seconds_text(heat->seconds));
+	appendStringInfo(&buf, "), %s", basis[candidate->basis]);
+	if (candidate->rebuilds && !isnan(candidate->bloat))
+		appendStringInfo(&buf, "; a rebuild gives back %s%.2f of it",
+						 candidate->bloat_is_least ? "at least " : "", candidate->bloat);
+	if (pending >= PENDING_PAGES && !leaves)
+		appendStringInfo(&buf, "; every search reads the %lld pages of its pending list: flush it first: %s",
+						 (long long) pending, printed_command("flush_pending", name));
+	if (OidIsValid(duplicate))
+		appendStringInfo(&buf, "; warning: duplicate of %s",
+						 DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(duplicate))));
+	if (!leaves && (lost_on_reboot = tablespace_lost_on_reboot(candidate->to)) != NULL)
+		appendStringInfo(&buf, "; warning: %s is on %s and does not survive a reboot",
+						 NameStr(advice->target->name), lost_on_reboot);
+	if (heat->seconds < SECS_PER_HOUR)
+		appendStringInfo(&buf, "; warning: the statistics cover only %s", seconds_text(heat->seconds));
+	return buf.data;
+}
+
+static void
+put_advice(ReturnSetInfo *rsinfo, const Advice *advice, const Candidate *candidate, int rank)
+{
+	const Heat *heat = candidate->heat;
+	bool		is_index = heat->relkind == RELKIND_INDEX;
+	char	   *name = quote_qualified_identifier(get_namespace_name(heat->schema_oid), NameStr(heat->name));
+	const char *method = candidate->rebuilds ? "rebuild" : "copy";
+	const char *to = tablespace_name(candidate->to);
+	int64		pending = is_index ? report_pending_pages(heat->relid) : -1;
+	Row			row;
+
+	row_clear(&row);
+	row_set(&row, 1, Int32GetDatum(rank));
+	if (is_index)
+		row_set(&row, 2, ObjectIdGetDatum(heat->relid));
+	row_set(&row, 3, ObjectIdGetDatum(heat->table_oid));
+	row_text(&row, 4, method);
+	row_tablespace(&row, 5, heat->tablespace);
+	row_tablespace(&row, 6, candidate->to);
+	row_int64(&row, 7, heat_size(heat));
+	row_int64(&row, 8, candidate->size);
+	row_set(&row, 9, rounded(heat->reads_per_second));
+	row_set(&row, 10, rounded(MOVE_GAIN(candidate)));
+	if (!isnan(candidate->bloat) && !candidate->bloat_is_least)
+		row_set(&row, 11, Float8GetDatum(candidate->bloat));
+	row_int64(&row, 12, pending);
+	row_text(&row, 13, reason_text(advice, candidate, name, pending));
+	row_text(&row, 14, is_index ? printed_command("move_indexes", name, to, method) :
+			 printed_command("move_table", name, to));
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
+}
+
+/* Say why there is no row. */
+static void
+say_nothing_gained(const Advice *advice)
+{
+	const char *target = NameStr(advice->target->name);
+	StringInfoData same_device;
+	bool		all_same = true;
+	bool		any_slower = false;
+	bool		any_gains = false;
+	char	   *why;
+
+	initStringInfo(&same_device);
+	foreach_ptr(const Place, place, advice->places)
+	{
+		PlaceBasis	basis;
+
+		any_slower |= place_difference(place, advice->target, &basis) > 0;
+		all_same &= basis == PLACE_SAME_DEVICE;
+		if (basis == PLACE_SAME_DEVICE && place != advice->target)
+			appendStringInfo(&same_device, "%s\"%s\"", same_device.len > 0 ? ", " : "", NameStr(place->name));
+	}
+	for (int i = 0; i < advice->n; i++)
+		any_gains |= !advice->candidates[i].is_resident;
+	if (!advice->target->is_there)
+		why = psprintf("the directory of tablespace \"%s\" is missing", target);
+	else if (all_same)
+		why = psprintf("all tablespaces are on the same device as \"%s\"", target);
+	else if (!any_slower)
+		why = psprintf("no tablespace is known to be slower than \"%s\"%s; set its and the others' random_page_cost, or run for it and the others: %s",
+					   target, same_device.len > 0 ? psprintf(" (on the same device: %s)", same_device.data) : "",
+					   printed_command("probe", target));
+	else if (!any_gains)
+		why = psprintf("index scans and changes want no relation in a slower tablespace than \"%s\" more than %g blocks a second",
+					   target, RANKING_MIN_HEAT);
+	else
+		why = psprintf("no relation that would gain fits into %lld bytes, or those in \"%s\" gain more",
+					   (long long) advice->budget, target);
+	ereport(NOTICE, (errmsg("nothing to gain: %s", why)));
 }
 
 /*
- * index_mover_test_ranking(sizes bigint[], values float8[], residents boolean[],
- *		fixed boolean[], budget bigint) RETURNS int[]
+ * recommend_moves(tablespace name, budget bigint) RETURNS SETOF record
  *
- * ranking_choose(); returns the fates.
+ * Returns a row for what should leave the tablespace, then for what should go
+ * there, the greatest gain first; no row and a NOTICE if nothing gains.  budget:
+ * bytes, those of the residents included; NULL: what they take up, and what is
+ * free but for index_mover.min_free_space.  Only reads, takes no locks but those of
+ * candidates_collect(), and works on a hot standby.  EXECUTE: pg_monitor.  Errors:
+ * 22004, 22023 a negative budget, 42704 no such tablespace.
  */
 Datum
-index_mover_test_ranking(PG_FUNCTION_ARGS)
+index_mover_recommend_moves(PG_FUNCTION_ARGS)
 {
-	int			n;
-	Datum	   *sizes = elements(fcinfo, 0, INT8OID, &n);
-	Datum	   *values = elements(fcinfo, 1, FLOAT8OID, &n);
-	Datum	   *residents = elements(fcinfo, 2, BOOLOID, &n);
-	Datum	   *fixed = elements(fcinfo, 3, BOOLOID, &n);
-	Candidate  *candidates = palloc0_array(Candidate, n);
-	Datum	   *fates = palloc_array(Datum, n);
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Advice		advice = {.places = places_read()};
+	TierScope	scope = {.tables = true,.indexes = true,.residents = true};
+	MoveSettings settings;
 
-	for (int i = 0; i < n; i++)
+	reject_null(fcinfo, 0, "tablespace");
+	scope.to = get_tablespace_oid(NameStr(*PG_GETARG_NAME(0)), false);
+	if (scope.to == GLOBALTABLESPACE_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("only shared relations can be placed in pg_global tablespace")));
+	if (!PG_ARGISNULL(1) && PG_GETARG_INT64(1) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("budget must not be negative")));
+	advice.target = places_find(advice.places, scope.to);
+	InitMaterializedSRF(fcinfo, 0);
+	settings_capture_here(&settings);
+	advice.candidates = candidates_collect(heat_read(), advice.places, &scope, &settings, &advice.n);
+	if (!PG_ARGISNULL(1))
+		advice.budget = PG_GETARG_INT64(1);
+	else
 	{
-		candidates[i].size = DatumGetInt64(sizes[i]);
-		candidates[i].value = DatumGetFloat8(values[i]);
-		candidates[i].is_resident = DatumGetBool(residents[i]);
-		candidates[i].is_fixed = DatumGetBool(fixed[i]);
+		advice.budget = advice.target->facts.free_bytes -
+			settings_reserved(&settings.min_free_space, advice.target->facts.total_bytes);
+		for (int i = 0; i < advice.n; i++)
+			if (advice.candidates[i].is_resident)
+				advice.budget += advice.candidates[i].size;
 	}
-	ranking_choose(candidates, n, PG_GETARG_INT64(4));
-	for (int i = 0; i < n; i++)
-		fates[i] = Int32GetDatum(candidates[i].fate);
-	PG_RETURN_ARRAYTYPE_P(construct_array(fates, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
-}
+	if (!advice.target->is_there)
+		advice.budget = 0;
+	advice.budget = Max(advice.budget, 0);
+	ranking_choose(advice.candidates, advice.n, advice.budget);
 
-#endif							/* INDEX_MOVER_TEST */
+	for (int i = 0; i < advice.n; i++)
+		advice.any_goes |= advice.candidates[i].is_chosen && !advice.candidates[i].is_resident;
+	qsort(advice.candidates, advice.n, sizeof(Candidate), compare_gain);
+	for (int i = 0; i < advice.n && CANDIDATE_MOVES(&advice.candidates[i]); i++)
+		put_advice(rsinfo, &advice, &advice.candidates[i], i + 1);
+	if (advice.n == 0 || !CANDIDATE_MOVES(&advice.candidates[0]))
+		say_nothing_gained(&advice);
+	return (Datum) 0;
+}

@@ -3,10 +3,9 @@
  * tier_plan.c
  *	  What a policy would move, what not, and why.
  *
- * A policy wants relations to be elsewhere: by age, because they are idle, by
- * heat, or because a file system is full.  What hinders a move of them is found
- * by the planner of moves, as in a dry run; the policies' own hindrances are
- * min_stay, max_bytes_per_run, and a policy that has the table first.
+ * What hinders a move is found by the planner of moves, as in a dry run; the
+ * policies' own hindrances are min_stay, max_bytes_per_run, and a policy that has
+ * the table first.
  *
  * Each policy is planned by itself, in a subtransaction: one that fails is a row
  * with its error.  It is planned as its owner, in a security-restricted operation,
@@ -32,7 +31,6 @@
 #include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/syscache.h"
 #include "utils/tuplestore.h"
 
 #include "compat.h"
@@ -44,18 +42,23 @@
 
 PG_FUNCTION_INFO_V1(index_mover_tier_plan);
 
-/* The state that the policies of one call share */
-struct TierPlan
+/* The outcome of a policy for one relation, or, with relid 0, about itself */
+typedef struct TierRow
 {
-	TimestampTz now;			/* or the moment that is planned for */
-	int64		ahead;			/* how far that is away, in microseconds */
-	const HeatTable *heat;		/* NULL = not read yet */
-	const PlaceTable *places;
-	HTAB	   *busy;			/* of BusyTable */
-	HTAB	   *claimed;		/* of Claim */
-	PlanParts  *parts;			/* what has space goes on from policy to
-								 * policy */
-};
+	Oid			relid;
+	Oid			table_oid;		/* of an index its table, else relid */
+	bool		is_index;
+	Oid			from;			/* tablespaces; 0 = unknown */
+	Oid			to;
+	int64		size;			/* -1 = unknown */
+	char	   *why;			/* it is wanted there; NULL = it is not */
+	const char *hindrance;		/* NULL = it moves */
+	bool		is_usual;		/* without a bound, as it is meant to be */
+	double		order;			/* smaller first */
+	double		heat;			/* -1 = does not matter */
+	double		estimated;		/* seconds */
+	List	   *items;			/* of MoveItem */
+} TierRow;
 
 /* A table that a policy has first */
 typedef struct Claim
@@ -64,15 +67,39 @@ typedef struct Claim
 	const Policy *policy;
 } Claim;
 
+typedef struct TierPlan
+{
+	/* for all policies of a call */
+	TimestampTz now;			/* or the moment that is planned for */
+	Interval	ahead;			/* how far that is away */
+	const HeatTable *heat;		/* NULL = not read yet */
+	const List *places;
+	HTAB	   *busy;			/* of BusyTable */
+	HTAB	   *claimed;		/* of Claim */
+	PlanParts  *parts;			/* what has space goes on from policy to
+								 * policy */
+
+	/* for the one that is planned */
+	const Policy *policy;
+	MoveSettings settings;		/* of its job */
+	TierScope	scope;
+	List	   *rows;			/* of TierRow, in the order of the moves */
+	HTAB	   *moved;			/* within min_stay */
+	int64		so_far;			/* bytes of this run */
+	char	   *pressure;		/* why relations have to leave, and how many
+								 * bytes; NULL = no bytes are asked for */
+	double		excess;
+} TierPlan;
+
 /* Plan the policies as of a moment, which is finite. */
-TierPlan *
-tier_plan_begin(TimestampTz at)
+static TierPlan *
+begin_plan(TimestampTz at)
 {
 	TierPlan   *plan = palloc0_object(TierPlan);
 	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Claim),.hcxt = CurrentMemoryContext};
 
 	plan->now = at;
-	plan->ahead = at - GetCurrentTransactionStartTimestamp();
+	plan->ahead.time = at - GetCurrentTransactionStartTimestamp();
 	plan->places = places_read();
 	plan->busy = job_busy_tables();
 	plan->claimed = hash_create("index_mover claimed tables", 64, &info,
@@ -80,24 +107,20 @@ tier_plan_begin(TimestampTz at)
 	return plan;
 }
 
-static TimestampTz
-minus(TimestampTz moment, const Interval *time)
-{
-	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_mi_interval, TimestampTzGetDatum(moment),
-												   IntervalPGetDatum(time)));
-}
-
 static const HeatTable *
-the_heat(PlanWork *work)
+the_heat(TierPlan *plan)
 {
-	if (work->plan->heat == NULL)
-		work->plan->heat = heat_read();
-	return work->plan->heat;
+	if (plan->heat == NULL)
+		plan->heat = heat_read();
+	return plan->heat;
 }
 
-/* Make the row of a relation that the policy wants elsewhere, and why. */
+/*
+ * Make the row of a relation that the policy wants elsewhere, and why; or, with
+ * relid 0, about the policy itself, with a hindrance.
+ */
 static TierRow *
-new_row(Oid relid, Oid to, char *why)
+new_row(Oid relid, Oid to, char *why, const char *hindrance)
 {
 	TierRow    *row = palloc0_object(TierRow);
 
@@ -105,20 +128,13 @@ new_row(Oid relid, Oid to, char *why)
 	row->is_index = OidIsValid(relid) && relkind_is_index(get_rel_relkind(relid));
 	row->to = to;
 	row->why = why;
+	row->hindrance = hindrance;
 	row->size = -1;
 	row->heat = -1;
 	return row;
 }
 
-/* Make a row about the policy itself. */
-static TierRow *
-policy_row(char *reason)
-{
-	TierRow    *row = new_row(InvalidOid, InvalidOid, NULL);
-
-	row->hindrance = reason;
-	return row;
-}
+#define policy_row(reason)	new_row(InvalidOid, InvalidOid, NULL, reason)
 
 static int
 compare_rows(const ListCell *a, const ListCell *b)
@@ -132,17 +148,14 @@ compare_rows(const ListCell *a, const ListCell *b)
 }
 
 /* Return why a relation moves, or does not. */
-char *
-tier_reason(const TierRow *row)
+static const char *
+reason_of(const TierRow *row)
 {
 	return row->hindrance == NULL ? row->why : row->why == NULL ? row->hindrance :
 		psprintf("%s; but %s", row->why, row->hindrance);
 }
 
-/* ----------------------------------------------------------------
- *	Hindrances of a move
- * ----------------------------------------------------------------
- */
+/* Hindrances of a move */
 
 /* One relation to plan */
 typedef struct PlanOne
@@ -178,17 +191,17 @@ clause_of(const char *sentence)
  * hinders it.  Returns false if nothing is to be done, or it is gone.
  */
 static bool
-plan_row(PlanWork *work, TierRow *row)
+plan_row(TierPlan *plan, TierRow *row)
 {
 	PlanOne		one = {.request = {.scope = SCOPE_ONE,.object = row->relid,.to_tablespace = row->to,
-	.method = METHOD_AUTO,.settings = work->settings}};
+	.method = METHOD_AUTO,.settings = plan->settings}};
 	RelationFacts facts;
 	ErrorData  *error;
 	const MoveItem *first;
 
 	/* whoever asks: no hindrance of what need not move */
 	if (!relation_facts(row->relid, &facts) || (facts.tablespace == row->to && parts_are_in(&facts, row->to)) ||
-		(work->policy->kind != POLICY_BUDGET && OidIsValid(work->from) && facts.tablespace != work->from))
+		(!plan->scope.residents && OidIsValid(plan->scope.from) && facts.tablespace != plan->scope.from))
 		return false;
 	error = errors_catch(plan_one, &one);
 	if (errors_was_canceled(error))
@@ -219,95 +232,91 @@ plan_row(PlanWork *work, TierRow *row)
 
 /* Return the job that has moved the relation within min_stay; 0 if none. */
 static int64
-moved_by(PlanWork *work, const TierRow *row)
+moved_by(TierPlan *plan, const TierRow *row)
 {
 	const LastMove *last;
 
-	if (work->moved == NULL)
-		work->moved = history_last_moves(minus(work->plan->now, work->policy->min_stay));
-	last = hash_search(work->moved, &row->relid, HASH_FIND, NULL);
-	if (last == NULL)
-		return 0;
+	if (plan->moved == NULL)
+		plan->moved = history_last_moves(moment_minus(plan->now, plan->policy->min_stay));
+	last = hash_search(plan->moved, &row->relid, HASH_FIND, NULL);
 	/* of a table of whose parts only the indexes move */
-	return row->is_index || work->policy->tables ? last->job : last->index_job;
+	return last == NULL ? 0 : row->is_index || plan->policy->tables ? last->job : last->index_job;
 }
 
 /*
- * Find out what is to be moved of a relation, its size, and what hinders it.
- * Returns false if nothing is to be done, and there is no row.  An index that
- * cannot move with its table has a row of its own.
+ * plan_row() of a relation, by age also of its indexes; and the policy's own
+ * hindrances.  An index that cannot move with its table has a row of its own.
  */
 static bool
-examine(PlanWork *work, TierRow *row)
+examine(TierPlan *plan, TierRow *row)
 {
-	const Policy *policy = work->policy;
-	List	   *relids = row->is_index || policy->tables ? list_make1_oid(row->relid) : NIL;
-	bool		found = false;
+	const Policy *policy = plan->policy;
+	bool		found = (row->is_index || policy->tables) && plan_row(plan, row);
 	const BusyTable *busy;
 	const Place *place;
 	int64		mover;
 
 	if (policy->kind == POLICY_OLDER_THAN && policy->indexes)
-		relids = list_concat(relids, indexes_of_table(row->relid));
-	foreach_oid(relid, relids)
 	{
-		TierRow    *part = new_row(relid, row->to, row->why);
+		foreach_oid(index, indexes_of_table(row->relid))
+		{
+			TierRow    *part = new_row(index, row->to, row->why, NULL);
 
-		/* without their table, its indexes do not go */
-		if (row->hindrance != NULL || !plan_row(work, part))
-			continue;
-		if (part->hindrance != NULL && relid != row->relid)
-		{
-			work->rows = lappend(work->rows, part);
-			continue;
+			/* without their table, its indexes do not go */
+			if (row->hindrance != NULL || !plan_row(plan, part))
+				continue;
+			if (part->hindrance != NULL)
+			{
+				plan->rows = lappend(plan->rows, part);
+				continue;
+			}
+			if (!found)
+			{
+				row->from = part->from;
+				row->size = 0;
+			}
+			row->size += part->size;
+			row->items = list_concat(row->items, part->items);
+			found = true;
 		}
-		if (!found)
-		{
-			row->table_oid = part->table_oid;
-			row->from = part->from;
-		}
-		row->hindrance = part->hindrance;
-		row->size = found ? row->size + part->size : part->size;
-		row->items = list_concat(row->items, part->items);
-		found = true;
 	}
 	if (!found || row->hindrance != NULL)
 		return found;
 
-	busy = hash_search(work->plan->busy, &row->table_oid, HASH_FIND, NULL);
-	place = places_find(work->plan->places, row->to);
+	busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
+	place = places_find(plan->places, row->to);
 	if (busy != NULL)
 		row->hindrance = psprintf(busy->cleaning_up ?
 								  "job " INT64_FORMAT " has ended and is still cleaning up its table" :
 								  "job " INT64_FORMAT " is moving it", busy->job);
-	else if ((mover = moved_by(work, row)) != 0)
+	else if ((mover = moved_by(plan, row)) != 0)
 		row->hindrance = psprintf("job " INT64_FORMAT " has moved it less than %s ago", mover,
 								  DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay))));
 	else if (policy->max_bytes_per_run > 0 && row->size > policy->max_bytes_per_run)
 		row->hindrance = "it is larger than max_bytes_per_run";
 	else if (place != NULL && place->is_there &&
 			 row->size > place->facts.free_bytes -
-			 settings_reserved(&work->settings.min_free_space, place->facts.total_bytes))
+			 settings_reserved(&plan->settings.min_free_space, place->facts.total_bytes))
 		row->hindrance = psprintf("tablespace \"%s\" has no space for it", NameStr(place->name));
 	return true;
 }
 
-/* Decide about a relation that was examined, as one of those that move, and add its row. */
+/* Decide about a relation that was examined, after others, and add its row. */
 static void
-decide(PlanWork *work, TierRow *row)
+decide(TierPlan *plan, TierRow *row)
 {
-	PlanRequest request = {.settings = work->settings};
-	Claim	   *claim = hash_search(work->plan->claimed, &row->table_oid, HASH_FIND, NULL);
+	PlanRequest request = {.settings = plan->settings};
+	Claim	   *claim = hash_search(plan->claimed, &row->table_oid, HASH_FIND, NULL);
 
-	work->rows = lappend(work->rows, row);
+	plan->rows = lappend(plan->rows, row);
 	if (row->hindrance != NULL)
 		return;
-	if (claim != NULL && claim->policy != work->policy)
+	if (claim != NULL && claim->policy != plan->policy)
 		row->hindrance = psprintf("policy \"%s\" has its table first", NameStr(claim->policy->name));
-	else if (work->policy->max_bytes_per_run > 0 && work->so_far + row->size > work->policy->max_bytes_per_run)
+	else if (plan->policy->max_bytes_per_run > 0 && plan->so_far + row->size > plan->policy->max_bytes_per_run)
 		row->hindrance = "a later run moves it: max_bytes_per_run";
 	else
-		plan_complete(work->plan->parts, row->items, &request);
+		plan_complete(plan->parts, row->items, &request);
 	foreach_ptr(const MoveItem, item, row->items)
 	{
 		if (row->hindrance == NULL && item->status == STATUS_SKIPPED)
@@ -316,81 +325,57 @@ decide(PlanWork *work, TierRow *row)
 	}
 	if (row->hindrance != NULL)
 		return;
-	work->so_far += row->size;
-	claim = hash_search(work->plan->claimed, &row->table_oid, HASH_ENTER, NULL);
-	claim->policy = work->policy;
+	plan->so_far += row->size;
+	claim = hash_search(plan->claimed, &row->table_oid, HASH_ENTER, NULL);
+	claim->policy = plan->policy;
 }
 
-/* ----------------------------------------------------------------
- *	older_than
- * ----------------------------------------------------------------
+/* older_than */
+
+/*
+ * Call a policy's clock; in a subtransaction, at whose end it may be written again.
+ * The result takes the place of the argument.
  */
-
-/* Up to where a range must end to be old */
-typedef struct AgeLimit
-{
-	BoundKind	kind;			/* BOUND_NUMBER, BOUND_TIME; else BOUND_NONE */
-	int64		end;
-} AgeLimit;
-
-/* A call of a policy's clock */
-typedef struct ClockCall
-{
-	FunctionCallInfo call;
-	Datum		result;
-} ClockCall;
-
-/* Call the clock; in a subtransaction, at whose end it may be written again. */
 static void
 call_clock(void *arg)
 {
-	ClockCall  *clock = (ClockCall *) arg;
+	FunctionCallInfo call = arg;
 
 	XactReadOnly = true;
-	clock->result = FunctionCallInvoke(clock->call);
+	call->args[0].value = FunctionCallInvoke(call);
 }
 
 /*
  * Call a policy's now_function: a function() for the present, or a
- * function(interval) for the key of so long ago.  ERROR if that fails.
+ * function(interval) for the key of so long ago.  Return up to where a range must
+ * end to be old: BOUND_NONE if the function is not for its type.  ERROR if it fails.
  */
-static AgeLimit
-read_clock(PlanWork *work)
+static Bound
+read_clock(TierPlan *plan)
 {
-	const char *name = work->policy->now_function;
+	const char *name = plan->policy->now_function;
 	Oid			function = policy_function(name);
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
-	Form_pg_proc form;
-	bool		usable;
 	int			nargs;
-	Oid			type;
+	Oid		   *types;
+	Oid			type = get_func_signature(function, &types, &nargs);
+	bool		usable = bound_kind(type) != BOUND_NONE && get_func_prokind(function) == PROKIND_FUNCTION &&
+		!get_func_retset(function) && (nargs == 0 || (nargs == 1 && types[0] == INTERVALOID));
 	FmgrInfo	flinfo;
-	ClockCall	clock;
 	ErrorData  *error;
-	AgeLimit	result = {BOUND_NONE};
-	Interval	ahead = {.time = work->plan->ahead};
+	Bound		result = {BOUND_NONE};
 
 	LOCAL_FCINFO(call, 1);
 
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for function %u", function);
-	form = (Form_pg_proc) GETSTRUCT(tuple);
-	nargs = form->pronargs;
-	type = form->prorettype;
-	usable = bound_kind(type) != BOUND_NONE && form->prokind == PROKIND_FUNCTION && !form->proretset &&
-		(nargs == 0 || (nargs == 1 && form->proargtypes.values[0] == INTERVALOID));
-	ReleaseSysCache(tuple);
 	if (object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, name);
 	if (usable)
 	{
 		fmgr_info(function, &flinfo);
 		InitFunctionCallInfoData(*call, &flinfo, nargs, InvalidOid, NULL, NULL);
-		call->args[0].value = DirectFunctionCall2(interval_mi, IntervalPGetDatum(work->policy->age),
-												  IntervalPGetDatum(&ahead));
+		call->args[0].value = DirectFunctionCall2(interval_mi, IntervalPGetDatum(plan->policy->age),
+												  IntervalPGetDatum(&plan->ahead));
 		call->args[0].isnull = false;
-		clock.call = call;
-		error = errors_catch(call_clock, &clock);
+		error = errors_catch(call_clock, call);
 		if (errors_was_canceled(error))
 			ReThrowError(error);
 		if (error != NULL)
@@ -406,39 +391,16 @@ read_clock(PlanWork *work)
 	if (nargs == (bound_kind(type) == BOUND_NUMBER ? 1 : 0))
 	{
 		result.kind = bound_kind(type);
-		result.end = bound_value(type, clock.result);
+		result.value = bound_value(type, call->args[0].value);
 	}
 	if (result.kind == BOUND_TIME)
-		result.end = minus(DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
-																   TimestampTzGetDatum(result.end),
-																   IntervalPGetDatum(&ahead))),
-						   work->policy->age);
+		result.value = moment_minus(moment_plus(result.value, &plan->ahead), plan->policy->age);
 	return result;
-}
-
-/* Return why nothing is known of the age of a partition; NULL if something is. */
-static char *
-why_no_age(const PartitionLeaf *leaf, const AgeLimit *limit)
-{
-	switch (leaf->kind)
-	{
-		case BOUND_NONE:
-			return "it is in no range of dates, timestamps or integers";
-		case BOUND_DEFAULT:
-			return "the default partition has no bound";
-		case BOUND_MAXVALUE:
-			return "the partition has no upper bound";
-		case BOUND_NUMBER:
-			return limit->kind == leaf->kind ? NULL : "an integer key needs a now_function(interval) that returns an integer";
-		case BOUND_TIME:
-			break;
-	}
-	return limit->kind == leaf->kind ? NULL : "a date or timestamp key needs a now_function() that returns a date or timestamp";
 }
 
 /* Return the partitioned tables that are no partitions, in the policy's schema. */
 static List *
-partitioned_tables(PlanWork *work)
+partitioned_tables(TierPlan *plan)
 {
 	List	   *result = NIL;
 
@@ -448,7 +410,7 @@ partitioned_tables(PlanWork *work)
 
 		/* other extensions' tables are left alone, unless they are named */
 		if (form->relkind == RELKIND_PARTITIONED_TABLE && !form->relispartition &&
-			(!OidIsValid(work->schema) || form->relnamespace == work->schema) &&
+			(!OidIsValid(plan->scope.schema) || form->relnamespace == plan->scope.schema) &&
 			!OidIsValid(getExtensionOfObject(RelationRelationId, form->oid)))
 			result = lappend_oid(result, form->oid);
 	}
@@ -456,58 +418,53 @@ partitioned_tables(PlanWork *work)
 }
 
 static List *
-wanted_by_age(PlanWork *work)
+wanted_by_age(TierPlan *plan)
 {
-	const Policy *policy = work->policy;
-	AgeLimit	limit = {BOUND_TIME};
-	List	   *roots = list_make1_oid(policy->relation);
+	const Policy *policy = plan->policy;
+	Bound		limit = {BOUND_TIME};
 	List	   *result = NIL;
 
-	if (!OidIsValid(policy->relation))
-		roots = partitioned_tables(work);
 	if (policy->now_function != NULL)
-		limit = read_clock(work);
+		limit = read_clock(plan);
 	else
-		limit.end = minus(work->plan->now, policy->age);
+		limit.value = moment_minus(plan->now, policy->age);
 
-	foreach_oid(root, roots)
+	foreach_oid(root, OidIsValid(policy->relation) ? list_make1_oid(policy->relation) : partitioned_tables(plan))
 	{
 		foreach_ptr(const PartitionLeaf, leaf, partition_leaves(root))
 		{
-			char	   *left_alone = why_no_age(leaf, &limit);
 			TierRow    *row;
 
-			if (left_alone == NULL && leaf->end > limit.end)
+			if (leaf->end.kind == limit.kind && leaf->end.value > limit.value)
 				continue;
-			row = new_row(leaf->relid, work->to, left_alone != NULL ? NULL : psprintf("its rows end at %s", leaf->text));
-			row->hindrance = left_alone;
-			row->is_usual = leaf->kind == BOUND_DEFAULT || leaf->kind == BOUND_MAXVALUE;
-			row->order = left_alone != NULL ? get_float8_infinity() : leaf->end;
+			row = new_row(leaf->relid, plan->scope.to, NULL, leaf->why_none);
+			row->order = get_float8_infinity();
+			row->is_usual = leaf->is_usual;
+			if (leaf->end.kind == limit.kind && leaf->why_none == NULL)
+			{
+				row->why = psprintf("its rows end at %s", leaf->text);
+				row->order = leaf->end.value;
+			}
+			else if (leaf->end.kind != BOUND_NONE)
+				row->hindrance = leaf->end.kind == BOUND_NUMBER ?
+					"an integer key needs a now_function(interval) that returns an integer" :
+					"a date or timestamp key needs a now_function() that returns a date or timestamp";
 			result = lappend(result, row);
 		}
 	}
 	return result;
 }
 
-/* ----------------------------------------------------------------
- *	idle_for, budget, start_at: by what is known of use
- * ----------------------------------------------------------------
- */
+/* idle_for, budget, start_at: by what is known of use */
 
-/* Return whether a policy is for this relation. */
-static bool
-is_in_scope(const Heat *heat, void *arg)
+/* Make the row of a relation by its heat. */
+static TierRow *
+heat_row(const Heat *heat, Oid to, char *why)
 {
-	const PlanWork *work = arg;
-	bool		is_there = heat->tablespace == work->to;
+	TierRow    *row = new_row(heat->relid, to, why, NULL);
 
-	/* a budget is for both sides */
-	return (is_there ? work->policy->kind == POLICY_BUDGET :
-			!OidIsValid(work->from) || heat->tablespace == work->from) &&
-		!heat->of_extension &&
-		(heat->relkind == RELKIND_INDEX ? work->policy->indexes && heat->is_valid : work->policy->tables) &&
-		(!OidIsValid(work->schema) || heat->schema_oid == work->schema) &&
-		(work->tables == NIL || list_member_oid(work->tables, heat->table_oid));
+	row->heat = heat->wanted_per_second;
+	return row;
 }
 
 static char *
@@ -518,47 +475,41 @@ moment_text(TimestampTz moment)
 }
 
 static List *
-wanted_by_idleness(PlanWork *work)
+wanted_by_idleness(TierPlan *plan)
 {
 	static const char *const uses[] = {"scan or change", "index scan or change", "change"};
-	const HeatTable *heat = the_heat(work);
-	TimestampTz since = minus(work->plan->now, work->policy->age);
+	const HeatTable *heat = the_heat(plan);
+	IdleOf		of = plan->policy->idle_of;
+	TimestampTz since = moment_minus(plan->now, plan->policy->age);
+	char	   *why = psprintf("no %s on this server since %s", uses[of], moment_text(since));
 	TimestampTz known_since = 0;
 	int			not_known = 0;
 	List	   *result = NIL;
 
-	for (int i = 0; i < heat->n; i++)
+	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
-		const Heat *h = &heat->heats[i];
-		HeatUse		use = heat_use(h, work->policy->idle_of);
-		TierRow    *row;
-
-		if (!is_in_scope(h, work) || (use.last != 0 && use.last > since))
+		if (!scope_includes(&plan->scope, h) || (h->uses[of].last != 0 && h->uses[of].last > since))
 			continue;
-		if (use.known_since > since)
+		if (h->uses[of].known_since <= since)
+			result = lappend(result, heat_row(h, plan->scope.to, why));
+		else
 		{
-			known_since = Max(known_since, use.known_since);
+			known_since = Max(known_since, h->uses[of].known_since);
 			not_known++;
-			continue;
 		}
-		row = new_row(h->relid, work->to, psprintf("no %s on this server since %s", uses[work->policy->idle_of], moment_text(since)));
-		row->heat = h->wanted_per_second;
-		result = lappend(result, row);
 	}
 	if (not_known > 0)
-		work->rows = lappend(work->rows,
+		plan->rows = lappend(plan->rows,
 							 policy_row(psprintf("of %d relations nothing is known on this server before %s",
 												 not_known, moment_text(known_since))));
 	return result;
 }
 
 static List *
-wanted_by_heat(PlanWork *work)
+wanted_by_heat(TierPlan *plan)
 {
 	int			n;
-	Candidate  *candidates = candidates_collect(the_heat(work), work->plan->places, work->to, work->from,
-												&work->settings, is_in_scope, work, &n);
-	TierRow   **rows = palloc0_array(TierRow *, Max(n, 1));
+	Candidate  *candidates = candidates_collect(the_heat(plan), plan->places, &plan->scope, &plan->settings, &n);
 	List	   *result = NIL;
 	bool		again;
 
@@ -566,36 +517,31 @@ wanted_by_heat(PlanWork *work)
 	do
 	{
 		again = false;
-		ranking_choose(candidates, n, work->policy->budget);
-		for (int i = 0; i < n; i++)
+		ranking_choose(candidates, n, plan->policy->budget);
+		for (Candidate *c = candidates; c < candidates + n; c++)
 		{
-			Candidate  *c = &candidates[i];
-			bool		goes = c->fate == CANDIDATE_GOES;
-
 			CHECK_FOR_INTERRUPTS();
-			if (rows[i] != NULL || (!goes && c->fate != CANDIDATE_LEAVES))
+			if (c->row != NULL || !CANDIDATE_MOVES(c))
 				continue;
-			rows[i] = new_row(c->heat->relid, goes ? work->to : work->from, goes ?
-							  psprintf("%.1f blocks a second by index scans and changes", c->heat->wanted_per_second) :
-							  "not among the hottest that fit into the budget");
-			rows[i]->order = goes ? -c->value / Max(c->size, BLCKSZ) : -get_float8_infinity();
-			rows[i]->heat = c->heat->wanted_per_second;
-			if (!examine(work, rows[i]))
-				rows[i]->relid = InvalidOid;
-			else if (rows[i]->hindrance == NULL)
+			c->row = heat_row(c->heat, c->to, c->is_resident ? "not among the hottest that fit into the budget" :
+							  psprintf("%.1f blocks a second by index scans and changes", c->heat->wanted_per_second));
+			c->row->order = c->is_resident ? -get_float8_infinity() : -c->value / Max(c->size, BLCKSZ);
+			if (!examine(plan, c->row))
+				c->row->relid = InvalidOid;
+			else if (c->row->hindrance == NULL)
 				continue;
-			if (goes)
-				c->value = 0;
-			else
+			if (c->is_resident)
 				c->is_fixed = true;
+			else
+				c->value = 0;
 			again = true;
 		}
 	} while (again);
-	for (int i = 0; i < n; i++)
-		if (rows[i] != NULL && OidIsValid(rows[i]->relid) &&
-			(rows[i]->hindrance != NULL || candidates[i].fate == CANDIDATE_GOES ||
-			 candidates[i].fate == CANDIDATE_LEAVES))
-			result = lappend(result, rows[i]);
+	for (const Candidate *c = candidates; c < candidates + n; c++)
+	{
+		if (c->row != NULL && OidIsValid(c->row->relid) && (c->row->hindrance != NULL || CANDIDATE_MOVES(c)))
+			result = lappend(result, c->row);
+	}
 	return result;
 }
 
@@ -617,19 +563,20 @@ bytes_leaving(Oid tablespace)
 }
 
 /*
- * Return how many bytes have to leave the file system of from_tablespace; -1 if it is
- * not too full.  Bytes of moves that are on their way out count as gone.  ERROR if
- * no move would help.
+ * Of a file system that is too full the coldest, and of equals the largest; and how
+ * many bytes have to leave it.  Those of moves that are on their way out count as gone.
+ * ERROR if no move would help.
  */
-static double
-read_pressure(PlanWork *work, char **why)
+static List *
+wanted_by_pressure(TierPlan *plan)
 {
-	const Policy *policy = work->policy;
-	const Place *from = places_find(work->plan->places, work->from);
-	const Place *to = places_find(work->plan->places, work->to);
+	const Policy *policy = plan->policy;
+	const Place *from = places_find(plan->places, plan->scope.from);
+	const Place *to = places_find(plan->places, plan->scope.to);
+	const HeatTable *heat;
 	double		total;
 	double		used;
-	double		percent;
+	List	   *result = NIL;
 
 	if (from == NULL || !from->is_there || from->facts.total_bytes == 0)
 		ereport(ERROR,
@@ -642,83 +589,56 @@ read_pressure(PlanWork *work, char **why)
 						policy->from_tablespace, policy->to_tablespace)));
 	total = from->facts.total_bytes;
 	used = total - from->facts.free_bytes;
-	percent = rint(used * 1000 / total) / 10;
-	*why = psprintf("file system of \"%s\" is %g%% full, stop_at is %g%%", policy->from_tablespace,
-					percent, rint(policy->stop_at * 1000) / 10);
-	return used < policy->start_at * total ? -1 : used - policy->stop_at * total - bytes_leaving(work->from);
-}
-
-/* Of a full file system the coldest, and of equals the largest, as many as it takes */
-static void
-relieve(PlanWork *work)
-{
-	const HeatTable *heat = the_heat(work);
-	char	   *why;
-	double		excess = read_pressure(work, &why);
-	double		before = 0;
-	List	   *wanted = NIL;
-
-	if (excess < 0)
-		return;
-	for (int i = 0; i < heat->n; i++)
+	plan->excess = used - policy->stop_at * total - bytes_leaving(from->oid);
+	if (used < policy->start_at * total || plan->excess < 0)
+		return NIL;
+	plan->pressure = psprintf("file system of \"%s\" is %g%% full, stop_at is %g%%", policy->from_tablespace,
+							  rint(used * 1000 / total) / 10, rint(policy->stop_at * 1000) / 10);
+	heat = the_heat(plan);
+	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
-		const Heat *h = &heat->heats[i];
 		int64		size;
 		TierRow    *row;
 
-		if (!is_in_scope(h, work) || (size = heat_size(h)) <= 0)
+		if (!scope_includes(&plan->scope, h) || (size = heat_size(h)) <= 0)
 			continue;
-		row = new_row(h->relid, work->to, why);
-		row->heat = h->wanted_per_second;
+		row = heat_row(h, to->oid, plan->pressure);
 		/* without any heat, in the order of size: all below 0 */
 		row->order = row->heat > 0 ? row->heat / Max(size, BLCKSZ) : -size;
-		wanted = lappend(wanted, row);
+		result = lappend(result, row);
 	}
-	list_sort(wanted, compare_rows);
-	foreach_ptr(TierRow, row, wanted)
-	{
-		if (before > excess)
-			break;
-		if (!examine(work, row))
-			continue;
-		if (row->hindrance == NULL)
-			before += row->size;
-		decide(work, row);
-	}
-	if (before <= excess)
-	{
-		TierRow    *row = policy_row(psprintf("%s; but only %s of %s may be moved", why,
-											  size_text((int64) before), size_text((int64) ceil(excess))));
-
-		row->from = work->from;
-		work->rows = lcons(row, work->rows);
-	}
+	return result;
 }
 
-/* ----------------------------------------------------------------
- *	One policy
- * ----------------------------------------------------------------
- */
+/* One policy */
 
 /* Look up the objects that the policy names.  ERROR if one does not exist. */
 static void
-look_up_names(PlanWork *work)
+look_up_names(TierPlan *plan)
 {
-	const Policy *policy = work->policy;
+	const Policy *policy = plan->policy;
+	TierScope  *scope = &plan->scope;
+	bool		by_age = policy->kind == POLICY_OLDER_THAN;
 	char		relkind = get_rel_relkind(policy->relation);
 
+	*scope = (TierScope)
+	{
+		.tables = policy->tables,.indexes = policy->indexes,
+		/* a budget is for both sides */
+			.residents = policy->kind == POLICY_BUDGET
+	};
 	if (policy->schema != NULL)
-		work->schema = get_namespace_oid(policy->schema, false);
+		scope->schema = get_namespace_oid(policy->schema, false);
 	if (policy->from_tablespace != NULL)
-		work->from = get_tablespace_oid(policy->from_tablespace, false);
-	work->to = get_tablespace_oid(policy->to_tablespace, false);
-	if (work->to == GLOBALTABLESPACE_OID)
+		scope->from = get_tablespace_oid(policy->from_tablespace, false);
+	scope->to = get_tablespace_oid(policy->to_tablespace, false);
+	if (scope->to == GLOBALTABLESPACE_OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("only shared relations can be placed in pg_global tablespace")));
 	policy_check_target(policy->to_tablespace, policy->tables);
 	/* the rest of what a budget is for goes back there */
-	if (policy->kind == POLICY_BUDGET)
+	if (scope->residents)
 		policy_check_target(policy->from_tablespace, policy->tables);
 	if (!OidIsValid(policy->relation))
 		return;
@@ -727,44 +647,48 @@ look_up_names(PlanWork *work)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", policy->relation)));
 	if (relkind != RELKIND_PARTITIONED_TABLE &&
-		(policy->kind == POLICY_OLDER_THAN || (relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW)))
+		(by_age || (relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW)))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg(policy->kind == POLICY_OLDER_THAN ? "\"%s\" is not a partitioned table" :
+				 errmsg(by_age ? "\"%s\" is not a partitioned table" :
 						"\"%s\" is not a table or materialized view", get_rel_name(policy->relation))));
-	if (policy->kind != POLICY_OLDER_THAN &&
+	if (!by_age &&
 		(IsCatalogRelationOid(policy->relation) ||
 		 OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation))))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is a system catalog, or belongs to an extension", get_rel_name(policy->relation))));
 	/* partitions can be in another schema */
-	if (OidIsValid(work->schema) && work->schema != get_rel_namespace(policy->relation) &&
-		(policy->kind == POLICY_OLDER_THAN || relkind != RELKIND_PARTITIONED_TABLE))
+	if (OidIsValid(scope->schema) && scope->schema != get_rel_namespace(policy->relation) &&
+		(by_age || relkind != RELKIND_PARTITIONED_TABLE))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is not in schema \"%s\"", get_rel_name(policy->relation), policy->schema)));
 	/* a partitioned table without partitions is not every table */
-	work->tables = list_make1_oid(policy->relation);
+	scope->within = list_make1_oid(policy->relation);
 	foreach_ptr(const PartitionLeaf, leaf, partition_leaves(policy->relation))
-		work->tables = lappend_oid(work->tables, leaf->relid);
+		scope->within = lappend_oid(scope->within, leaf->relid);
 }
 
-/*
- * Plan one policy, a PlanWork, as the current user, its owner.  ERROR if the policy
- * itself is wrong.
- */
-void
-tier_plan_policy(void *arg)
+/* Plan plan->policy, as its owner.  ERROR if the policy itself is wrong. */
+static void
+plan_policy(void *arg)
 {
-	PlanWork   *work = arg;
+	TierPlan   *plan = arg;
+	const Policy *policy = plan->policy;
 	List	   *wanted = NIL;
+	double		leaving = 0;
 	int			nestlevel = NewGUCNestLevel();
+	PolicyUser	caller = policy_become_owner(policy->owner);
 
+	plan->rows = NIL;
+	plan->moved = NULL;
+	plan->so_far = 0;
+	plan->pressure = NULL;
 	/* before the search_path of the clock: it may name a schema of the role's */
-	settings_capture(&work->settings, work->policy->settings);
-	work->settings.terms.policy = work->policy->name;
-	work->settings.terms.freeze_first = work->policy->freeze_first && work->policy->kind == POLICY_OLDER_THAN;
+	settings_capture(&plan->settings, policy->settings);
+	plan->settings.terms.policy = policy->name;
+	plan->settings.terms.freeze_first = policy->freeze_first && policy->kind == POLICY_OLDER_THAN;
 	(void) set_config_option("search_path", WORKER_SEARCH_PATH, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("DateStyle", "ISO, YMD", PGC_USERSET, PGC_S_SESSION,
@@ -772,54 +696,80 @@ tier_plan_policy(void *arg)
 	/* who waits for this worker can have locked what a now_function reads */
 	(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
-	look_up_names(work);
-	if (work->plan->parts == NULL)
-		work->plan->parts = plan_parts_begin(&work->settings);
-	switch (work->policy->kind)
+	look_up_names(plan);
+	if (plan->parts == NULL)
+		plan->parts = plan_parts_begin(&plan->settings);
+	switch (policy->kind)
 	{
 		case POLICY_OLDER_THAN:
-			wanted = wanted_by_age(work);
+			wanted = wanted_by_age(plan);
 			break;
 		case POLICY_IDLE_FOR:
-			wanted = wanted_by_idleness(work);
+			wanted = wanted_by_idleness(plan);
 			break;
 		case POLICY_BUDGET:
-			wanted = wanted_by_heat(work);
+			wanted = wanted_by_heat(plan);
 			break;
 		case POLICY_START_AT:
-			relieve(work);
+			wanted = wanted_by_pressure(plan);
 			break;
 	}
 	list_sort(wanted, compare_rows);
 	foreach_ptr(TierRow, row, wanted)
 	{
 		CHECK_FOR_INTERRUPTS();
+		if (plan->pressure != NULL && leaving > plan->excess)
+			break;
 		/* those of a budget were examined */
-		if (row->hindrance != NULL || row->items != NIL || examine(work, row))
-			decide(work, row);
+		if (row->hindrance == NULL && row->items == NIL && !examine(plan, row))
+			continue;
+		if (row->hindrance == NULL)
+			leaving += row->size;
+		decide(plan, row);
 	}
+	if (plan->pressure != NULL && leaving <= plan->excess)
+	{
+		TierRow    *row = policy_row(psprintf("%s; but only %s of %s may be moved", plan->pressure,
+											  size_text((int64) leaving), size_text((int64) ceil(plan->excess))));
+
+		row->from = plan->scope.from;
+		plan->rows = lcons(row, plan->rows);
+	}
+	policy_become(caller);
 	AtEOXact_GUC(false, nestlevel);
 }
 
-static void
-plan_as_owner(void *arg)
+/*
+ * Return the items of the job of a policy, and its settings; if there are none
+ * although the policy wants something to move, a NOTICE tells why.  ERROR if the
+ * policy is wrong.
+ */
+List *
+tier_plan_items(const Policy *policy, MoveSettings *settings)
 {
-	policy_as_owner(((PlanWork *) arg)->policy->owner, tier_plan_policy, arg);
-}
+	TierPlan   *plan = begin_plan(GetCurrentTransactionStartTimestamp());
+	List	   *items = NIL;
+	const TierRow *first = NULL;
+	int			n = 0;
 
-/* Return a remark on the last runs of a policy, or NULL. */
-static char *
-say_failures(const Policy *policy)
-{
-	PolicyRun	run;
-	char	   *why;
-	int			failures;
-
-	policy_run_read(NameStr(policy->name), &run);
-	failures = policy_failures(&run, &why);
-	return failures == 0 ? NULL :
-		failures == 1 ? psprintf("its last run has failed: %s", why ? why : "?") :
-		psprintf("it has failed %d times in a row: %s", failures, why ? why : "?");
+	plan->policy = policy;
+	plan_policy(plan);
+	*settings = plan->settings;
+	foreach_ptr(const TierRow, row, plan->rows)
+	{
+		if (row->hindrance == NULL)
+			items = list_concat(items, row->items);
+		else if (!row->is_usual && n++ == 0)
+			first = row;
+	}
+	if (items == NIL && first != NULL)
+		ereport(NOTICE,
+				(errmsg("policy \"%s\" moves nothing: %s%s", NameStr(policy->name),
+						!OidIsValid(first->relid) ? "" :
+						psprintf("%s: ", DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(first->relid)))),
+						reason_of(first)),
+				 n > 1 ? errdetail("The plan has %d reasons.", n) : 0));
+	return items;
 }
 
 static void
@@ -839,7 +789,7 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 	row_set(&result, 6, DirectFunctionCall1(namein, CStringGetDatum(policy->to_tablespace)));
 	row_tablespace(&result, 6, row->to);
 	row_set(&result, 7, BoolGetDatum(row->hindrance == NULL));
-	row_text(&result, 8, tier_reason(row));
+	row_text(&result, 8, reason_of(row));
 	if (row->heat >= 0)
 		row_set(&result, 9, Float8GetDatum(row->heat));
 	if (row->hindrance == NULL)
@@ -848,19 +798,14 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 }
 
 /*
- * tier_plan(policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL,
- *		OUT policy name, OUT relation regclass, OUT kind text, OUT size bigint,
- *		OUT from_tablespace name, OUT to_tablespace name, OUT moves boolean,
- *		OUT reason text, OUT heat float8, OUT estimated interval) RETURNS SETOF record
+ * tier_plan(policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL)
+ *		RETURNS SETOF record
  *
  * Shows what run_tier_policies() would move, and what not, and why: of one policy,
  * or of all of the roles whose privileges the caller has; now, or at another
  * time.  Sizes in bytes, heat in blocks a second.  relation is NULL in a row about
- * the policy itself.
- *
- * Each policy is planned as its owner.  Locks: on catalogs and the extension's
- * own tables only.  EXECUTE is revoked from PUBLIC.
- * ERROR 42704 no such policy, 22023 at.  Faults of a policy are in its row.
+ * the policy itself, its faults included.  Locks: see above.  EXECUTE is revoked
+ * from PUBLIC.  ERROR 42704 no such policy, 22023 at.
  */
 Datum
 index_mover_tier_plan(PG_FUNCTION_ARGS)
@@ -868,7 +813,7 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *policies = policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false);
 	TimestampTz at = PG_ARGISNULL(1) ? GetCurrentTransactionStartTimestamp() : PG_GETARG_TIMESTAMPTZ(1);
-	TierPlan   *plan = tier_plan_begin(at);
+	TierPlan   *plan;
 
 	if (TIMESTAMP_NOT_FINITE(at))
 		ereport(ERROR,
@@ -879,24 +824,31 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("cannot execute %s within security-restricted operation", "tier_plan()")));
 	InitMaterializedSRF(fcinfo, 0);
+	plan = begin_plan(at);
 	foreach_ptr(const Policy, policy, policies)
 	{
-		PlanWork	work = {.plan = plan,.policy = policy};
 		ErrorData  *error = NULL;
-		char	   *failures = say_failures(policy);
+		PolicyRun	run;
+		char	   *why;
+		int			failures;
 
 		CHECK_FOR_INTERRUPTS();
-		if (failures != NULL)
-			put_tier_row(rsinfo, policy, policy_row(failures));
+		policy_run_read(NameStr(policy->name), &run);
+		failures = policy_failures(&run, &why);
+		if (failures > 0)
+			put_tier_row(rsinfo, policy,
+						 policy_row(failures == 1 ? psprintf("its last run has failed: %s", why) :
+									psprintf("it has failed %d times in a row: %s", failures, why)));
+		plan->policy = policy;
 		if (!OidIsValid(policy->owner))
-			work.rows = list_make1(policy_row("its owner is to be set again"));
+			plan->rows = list_make1(policy_row("its owner is to be set again"));
 		else
-			error = errors_catch(plan_as_owner, &work);
+			error = errors_catch(plan_policy, plan);
 		if (errors_was_canceled(error))
 			ReThrowError(error);
 		if (error != NULL)
-			work.rows = list_make1(policy_row(error->message));
-		foreach_ptr(const TierRow, row, work.rows)
+			plan->rows = list_make1(policy_row(error->message));
+		foreach_ptr(const TierRow, row, plan->rows)
 			put_tier_row(rsinfo, policy, row);
 	}
 	return (Datum) 0;

@@ -14,21 +14,32 @@
 #define IM_TIER_PRIVATE_H
 
 #include "datatype/timestamp.h"
+#include "fmgr.h"
 #include "nodes/pg_list.h"
-#include "storage/itemptr.h"
 #include "utils/date.h"
-#include "utils/hsearch.h"
+#include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
-#include "utils/relcache.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "file_system.h"
 #include "settings.h"
 
-/* ----------------------------------------------------------------
- *	heat.c: how much a relation is used, and how sure that is
- * ----------------------------------------------------------------
- */
+static inline TimestampTz
+moment_plus(TimestampTz moment, const Interval *time)
+{
+	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(moment),
+												   IntervalPGetDatum(time)));
+}
+
+static inline TimestampTz
+moment_minus(TimestampTz moment, const Interval *time)
+{
+	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_mi_interval, TimestampTzGetDatum(moment),
+												   IntervalPGetDatum(time)));
+}
+
+/* heat.c: how much a relation is used, and how sure that is */
 
 /* The counters of a relation; the order is that of the table "sample" */
 enum
@@ -42,6 +53,15 @@ enum
 								 * index entries made */
 	HEAT_COUNTERS
 };
+
+/* What counts as use; VACUUM never does */
+typedef enum IdleOf
+{
+	IDLE_OF_USE,				/* scans of any kind, and changes */
+	IDLE_OF_INDEX_USE,			/* index scans, and changes */
+	IDLE_OF_CHANGE,
+	IDLE_KINDS
+} IdleOf;
 
 /* One kind of use, as far as samples and statistics of this server tell */
 typedef struct HeatUse
@@ -74,46 +94,37 @@ typedef struct Heat
 	double		seconds;		/* the period */
 	int			samples;		/* in it; 0 = the cumulative statistics */
 
-	HeatUse		scans;			/* of any kind */
-	HeatUse		index_scans;
-	HeatUse		changes;		/* INSERT, UPDATE, DELETE; not VACUUM */
+	HeatUse		uses[IDLE_KINDS];
 
 	/* for heat.c */
 	int64		counters[HEAT_COUNTERS];	/* of now */
 	bool		is_sampled;		/* the last sample has the same */
-	int64		fetched;		/* of an index: rows of the table */
-	int64		to_indexes;		/* of a table: entries that its indexes took */
-	int64		to_indexes_cold;	/* the same without HOT updates */
 	TimestampTz last_scan;		/* 0 = none, or not known before 16 */
 	TimestampTz last_index_scan;	/* of a table: the last of its indexes */
 } Heat;
+
+typedef struct HeatSample HeatSample;
 
 typedef struct HeatTable
 {
 	Heat	   *heats;			/* in the order of relid */
 	int			n;
-	TimestampTz last_moment;	/* of the last sample; 0 = there is none */
+
+	/* for heat.c */
+	TimestampTz now;
+	TimestampTz stats_since;
+	TimestampTz window;			/* the first moment of the last week */
+	HeatSample *samples;		/* and the counters of now, in order */
+	int			nsamples;
+	int			nmoments;		/* of these, which come first */
 } HeatTable;
 
-extern TimestampTz heat_stats_since(void);
 extern HeatTable *heat_read(void);
 extern Heat *heat_of(const HeatTable *table, Oid relid);
 extern int64 heat_size(const Heat *heat);
-extern int64 samples_take(const Interval *retention);
+extern PGDLLEXPORT Datum index_mover_take_index_sample(PG_FUNCTION_ARGS);
 
-typedef enum IdleOf
-{
-	IDLE_OF_USE,				/* no scan of any kind, no change */
-	IDLE_OF_INDEX_USE,			/* no index scan, no change */
-	IDLE_OF_CHANGE,				/* no change */
-} IdleOf;
-
-extern HeatUse heat_use(const Heat *heat, IdleOf of);
-
-/* ----------------------------------------------------------------
- *	places.c: tablespaces
- * ----------------------------------------------------------------
- */
+/* places.c: tablespaces */
 typedef struct Place
 {
 	Oid			oid;
@@ -126,12 +137,6 @@ typedef struct Place
 	FileSystemFacts facts;
 } Place;
 
-typedef struct PlaceTable
-{
-	Place	   *places;			/* without pg_global */
-	int			n;
-} PlaceTable;
-
 /* How a difference is known */
 typedef enum PlaceBasis
 {
@@ -141,26 +146,24 @@ typedef enum PlaceBasis
 	PLACE_HEAT_ALONE,			/* neither probed, costs equal: counts as 1 ms */
 } PlaceBasis;
 
-extern PlaceTable *places_read(void);
-extern Place *places_find(const PlaceTable *table, Oid tablespace);
+extern List *places_read(void);
+extern Place *places_find(const List *places, Oid tablespace);
 extern double place_difference(const Place *here, const Place *target, PlaceBasis *basis);
 
-/* ----------------------------------------------------------------
- *	ranking.c: who goes, who stays, who leaves; knows only this
- * ----------------------------------------------------------------
- */
-#define RANKING_MIN_HEAT	0.01	/* blocks wanted a second: below it
-									 * nothing moves in */
-#define RANKING_STAYS		1.2 /* as many times as much must another gain to
-								 * take the place of a resident */
+/* ranking.c: which relations are to be in a tablespace */
 
-typedef enum CandidateFate
+/* The relations that a policy is for */
+typedef struct TierScope
 {
-	CANDIDATE_REMAINS,			/* is not in the target, and does not go there */
-	CANDIDATE_GOES,
-	CANDIDATE_STAYS,			/* is in the target, and stays there */
-	CANDIDATE_LEAVES,
-} CandidateFate;
+	Oid			to;
+	Oid			from;			/* 0 = any, of schema, too */
+	Oid			schema;
+	List	   *within;			/* OIDs of tables; NIL = any */
+	bool		tables;
+	bool		indexes;
+	bool		residents;		/* also those in "to", for which "from" is the
+								 * place to leave for */
+} TierScope;
 
 typedef struct Candidate
 {
@@ -170,58 +173,55 @@ typedef struct Candidate
 								 * it would be faster elsewhere */
 	bool		is_resident;	/* it is in the target */
 	bool		is_fixed;		/* a resident that has no other place */
-	CandidateFate fate;			/* set by ranking_choose() */
+	bool		is_chosen;		/* it is to be there: ranking_choose() */
 
 	/* for the caller */
 	const Heat *heat;
-	Oid			home;			/* of a resident: where it goes if it leaves */
+	Oid			to;				/* where it moves, if it does; 0 = nowhere */
 	PlaceBasis	basis;			/* of the value */
-	bool		may_copy;
 	bool		may_rebuild;
 	bool		rebuilds;		/* it moves by a rebuild, which leaves "size" */
 	double		bloat;			/* share that this frees; NaN = not measured */
 	bool		bloat_is_least; /* it frees this at least */
+	struct TierRow *row;		/* NULL = not examined by tier_plan.c */
 } Candidate;
 
+#define CANDIDATE_MOVES(candidate) ((candidate)->is_chosen != (candidate)->is_resident)
+
 extern void ranking_choose(Candidate *candidates, int n, int64 budget);
+extern bool scope_includes(const TierScope *scope, const Heat *heat);
+extern Candidate *candidates_collect(const HeatTable *heats, const List *places,
+									 const TierScope *scope, const MoveSettings *settings, int *n);
 
-/* Return whether a relation takes part; arg is the caller's. */
-typedef bool (*CandidateFilter) (const Heat *heat, void *arg);
-
-extern Candidate *candidates_collect(const HeatTable *heats, const PlaceTable *places,
-									 Oid target, Oid home, const MoveSettings *settings,
-									 CandidateFilter filter, void *arg, int *n);
-
-/* ----------------------------------------------------------------
- *	partition_bounds.c
- * ----------------------------------------------------------------
- */
+/* partition_bounds.c */
 typedef enum BoundKind
 {
-	BOUND_NONE,					/* no range of a date, timestamp or integer */
-	BOUND_DEFAULT,
-	BOUND_MAXVALUE,
+	BOUND_NONE,
 	BOUND_NUMBER,
 	BOUND_TIME,
 } BoundKind;
+
+typedef struct Bound
+{
+	BoundKind	kind;
+	int64		value;			/* the number, or a TimestampTz */
+} Bound;
 
 /* A table with a file, and where its range ends */
 typedef struct PartitionLeaf
 {
 	Oid			relid;
-	BoundKind	kind;
-	int64		end;			/* the number, or a TimestampTz */
-	char	   *text;			/* the same as its type prints it; NULL = none */
+	Bound		end;
+	char	   *text;			/* the same as its type prints it */
+	const char *why_none;		/* it has none; else NULL */
+	bool		is_usual;		/* it has none as it is meant to be */
 } PartitionLeaf;
 
 extern List *partition_leaves(Oid relid);
 extern BoundKind bound_kind(Oid type);
 extern int64 bound_value(Oid type, Datum value);
 
-/* ----------------------------------------------------------------
- *	policy.c
- * ----------------------------------------------------------------
- */
+/* policy.c */
 typedef enum PolicyKind
 {
 	POLICY_OLDER_THAN,
@@ -235,6 +235,7 @@ typedef struct Policy
 {
 	NameData	name;
 	Oid			owner;			/* 0 = is to be set again */
+	bool		is_visible;		/* to the current user */
 	bool		enabled;
 	PolicyKind	kind;
 	Oid			relation;		/* 0 = any */
@@ -254,22 +255,34 @@ typedef struct Policy
 	int64		max_bytes_per_run;	/* 0 = no limit */
 	Interval   *every;			/* NULL = only when called */
 	TimeADT		window_start;	/* -1 = at any time */
-	TimeADT		window_end;		/* -1 = without end */
+	TimeADT		window_end;
 	Jsonb	   *settings;		/* NULL = none */
 } Policy;
+
+/* Who a session was before it became the owner of a policy */
+typedef struct PolicyUser
+{
+	Oid			user;
+	int			context;
+} PolicyUser;
 
 extern Oid	policy_table(void);
 extern List *policies_read(const char *name, bool all);
 extern void policy_check_target(const char *tablespace, bool tables);
-extern void policy_as_owner(Oid owner, void (*work) (void *arg), void *arg);
 extern Oid	policy_function(const char *name);
+extern PolicyUser policy_become_owner(Oid owner);
+extern void policy_become(PolicyUser user);
 extern bool policy_window(const Policy *policy, TimestampTz now, int *seconds);
+
+#define RUN_BEGUN	INT64CONST(-1)	/* in place of a job */
+#define PLAN_TIMEOUT_MS	(5 * 60 * 1000) /* a now_function can sleep */
 
 /* The last run of a policy: a row of index_mover.policy_run */
 typedef struct PolicyRun
 {
 	TimestampTz started_at;		/* 0 = there was none */
-	int64		job;			/* 0 = nothing to move */
+	int64		job;			/* 0 = nothing to move; RUN_BEGUN: it is
+								 * planned, or its worker has died */
 	int			failures;		/* runs in a row that have failed, without
 								 * this one's job */
 	char	   *message;		/* error of the run itself; NULL = none */
@@ -279,59 +292,12 @@ extern bool policy_lock(Oid owner, bool nowait);
 extern void policy_unlock(Oid owner);
 extern void policy_run_read(const char *policy, PolicyRun *run);
 extern void policy_run_write(const char *policy, const PolicyRun *run);
+extern bool policy_is_running(const PolicyRun *run);
 extern int	policy_failures(const PolicyRun *run, char **why);
 
-/* ----------------------------------------------------------------
- *	tier_plan.c
- * ----------------------------------------------------------------
- */
-
-/* The outcome of a policy for one relation, or, with relid 0, about itself */
-typedef struct TierRow
-{
-	Oid			relid;
-	Oid			table_oid;		/* of an index its table, else relid */
-	bool		is_index;
-	Oid			from;			/* tablespaces; 0 = unknown */
-	Oid			to;
-	int64		size;			/* -1 = unknown */
-	char	   *why;			/* it is wanted there; NULL = it is not */
-	char	   *hindrance;		/* NULL = it moves */
-	bool		is_usual;		/* without a bound, as it is meant to be */
-	double		order;			/* smaller first */
-	double		heat;			/* -1 = does not matter */
-	double		estimated;		/* seconds */
-	List	   *items;			/* of MoveItem */
-} TierRow;
-
-typedef struct TierPlan TierPlan;
-
-extern TierPlan *tier_plan_begin(TimestampTz at);
-extern char *tier_reason(const TierRow *row);
-
-/* A policy to plan, of which the caller sets the first two */
-typedef struct PlanWork
-{
-	TierPlan   *plan;
-	const Policy *policy;
-	MoveSettings settings;		/* of its job */
-	List	   *rows;			/* of TierRow, in the order of the moves */
-	Oid			to;
-	Oid			from;			/* 0 = any, of schema, too */
-	Oid			schema;
-	List	   *tables;			/* of OIDs: within these; NIL = any */
-	HTAB	   *moved;			/* within min_stay */
-	int64		so_far;			/* bytes of this run */
-} PlanWork;
-
-extern void tier_plan_policy(void *arg);
-
-/* ----------------------------------------------------------------
- *	tier_run.c
- * ----------------------------------------------------------------
- */
+/* tier_plan.c, tier_run.c */
+extern List *tier_plan_items(const Policy *policy, MoveSettings *settings);
 extern void tier_hold_extension(void);
-extern bool tier_run_start(Oid database, Oid owner, const char *policy, TimestampTz last,
-						   TimestampTz window_end);
+extern bool tier_run_start(const Policy *policy, TimestampTz window_end);
 
 #endif							/* IM_TIER_PRIVATE_H */

@@ -4,12 +4,11 @@
  *	  Carrying out a policy: planned in a worker's session of its owner, then a job
  *	  of the owner's.
  *
- * Whoever calls run_tier_policies(), and the scheduler, only starts a worker for
- * each policy.  What a policy makes run, such as its now_function, runs there with
- * its owner's privileges and settings, and leaves nothing behind in the caller's
- * session.  The worker hands its plan back to a caller, which submits the job, so
- * that it begins with the caller's commit, or the caller waits for its rows; for
- * the scheduler, it submits the job itself.
+ * What a policy makes run, such as its now_function, runs in the worker with its
+ * owner's privileges and settings, and leaves nothing behind in the caller's session.
+ * The worker hands its plan back to a caller, which submits the job, so that it
+ * begins with the caller's commit, or the caller waits for its rows; for the
+ * scheduler, it submits the job itself.
  *
  * A policy that fails is a WARNING, of the call or in the server log, and is on
  * record in policy_run.
@@ -22,13 +21,8 @@
 #include "funcapi.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"
-#include "pgstat.h"
-#include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
-#include "storage/proc.h"
-#include "tcop/tcopprot.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -44,7 +38,6 @@ PG_FUNCTION_INFO_V1(index_mover_run_tier_policies);
 PGDLLEXPORT void index_mover_policy_main(Datum arg);
 
 #define QUEUE_SIZE		65536
-#define PLAN_TIMEOUT_MS	(5 * 60 * 1000) /* a now_function can sleep */
 
 /* The arguments of the worker of a policy */
 typedef struct RunExtra
@@ -52,19 +45,26 @@ typedef struct RunExtra
 	Oid			database;
 	Oid			owner;
 	NameData	policy;
-	int64		job;			/* number for the caller's job; 0 = the worker
+	int64		job;			/* number for the caller's job; 0 = the
+								 * scheduler has begun the run, and the worker
 								 * submits it */
-	dsm_handle	queue;
-	TimestampTz last;			/* the run before, as the scheduler has seen */
+	dsm_handle	queue;			/* to the caller */
 	TimestampTz window_end;		/* after which no relation begins; 0 = none */
 } RunExtra;
 
 StaticAssertDecl(sizeof(RunExtra) <= BGW_EXTRALEN, "RunExtra is too large");
 
-/* ----------------------------------------------------------------
- *	In the worker
- * ----------------------------------------------------------------
- */
+static void
+warn_of_error(const char *policy, const ErrorData *error)
+{
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("policy \"%s\" moves nothing: %s", policy, error->message),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0));
+}
+
+/* In the worker */
 
 /*
  * Hold the extension's tables, so that no DROP EXTENSION waits for one while
@@ -82,27 +82,6 @@ tier_hold_extension(void)
 				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover")));
 }
 
-/* Tell why nothing moves, if the policy wants something to. */
-static void
-notice_refused(const PlanWork *work)
-{
-	const TierRow *first = NULL;
-	int			n = 0;
-
-	foreach_ptr(const TierRow, row, work->rows)
-	{
-		if (!row->is_usual && n++ == 0)
-			first = row;
-	}
-	if (n > 0)
-		ereport(NOTICE,
-				(errmsg("policy \"%s\" moves nothing: %s%s", NameStr(work->policy->name),
-						!OidIsValid(first->relid) ? "" :
-						psprintf("%s: ", DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(first->relid)))),
-						tier_reason(first)),
-				 n > 1 ? errdetail("The plan has %d reasons.", n) : 0));
-}
-
 /*
  * Plan the policy as the current user, its owner: return the items to move.  In a
  * security-restricted operation here, too: before 17 the session's own user is a
@@ -112,11 +91,11 @@ static List *
 plan_items(const RunExtra *extra, MoveSettings *settings)
 {
 	List	   *policies = policies_read(NameStr(extra->policy), false);
-	PlanWork	work = {tier_plan_begin(GetCurrentTransactionStartTimestamp()), policies != NIL ? linitial(policies) : NULL};
-	List	   *items = NIL;
+	const Policy *policy = policies != NIL ? linitial(policies) : NULL;
+	List	   *items;
 	int			left = 0;
 
-	if (work.policy == NULL || work.policy->owner != GetUserId())
+	if (policy == NULL || policy->owner != GetUserId())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tier policy \"%s\" has changed", NameStr(extra->policy))));
@@ -127,16 +106,8 @@ plan_items(const RunExtra *extra, MoveSettings *settings)
 		SetConfigOption("index_mover.max_duration", psprintf("%d", left), PGC_SUSET, PGC_S_SESSION);
 	}
 	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
-	policy_as_owner(work.policy->owner, tier_plan_policy, &work);
+	items = tier_plan_items(policy, settings);
 	disable_timeout(STATEMENT_TIMEOUT, false);
-	*settings = work.settings;
-	foreach_ptr(const TierRow, row, work.rows)
-	{
-		if (row->hindrance == NULL)
-			items = list_concat(items, row->items);
-	}
-	if (items == NIL)
-		notice_refused(&work);
 
 	/* whatever the policy's settings say */
 	if (left > 0 && (settings->max_duration == 0 || settings->max_duration > left))
@@ -144,25 +115,12 @@ plan_items(const RunExtra *extra, MoveSettings *settings)
 	return items;
 }
 
-static bool
-is_enabled(const char *name)
-{
-	foreach_ptr(const Policy, policy, policies_read(NULL, true))
-	{
-		if (strcmp(NameStr(policy->name), name) == 0)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Carry out the policy, or hand back its plan, in a transaction of its own; or
- * record that it has failed.
- */
+/* Carry out the policy, or return its plan; or record that it has failed. */
 static List *
 carry_out(const RunExtra *extra, MoveSettings *settings, const ErrorData *error)
 {
 	const char *name = NameStr(extra->policy);
+	bool		scheduled = extra->job == 0;
 	List	   *items = NIL;
 	PolicyRun	run;
 	char	   *why;
@@ -171,29 +129,30 @@ carry_out(const RunExtra *extra, MoveSettings *settings, const ErrorData *error)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	tier_hold_extension();
 	/* its caller has the lock */
-	if (extra->job == 0)
+	if (scheduled)
 		(void) policy_lock(extra->owner, false);
 	MemoryContextSwitchTo(TopMemoryContext);
 	policy_run_read(name, &run);
-	/* it is not due any more */
-	if (extra->job == 0 && run.started_at != extra->last)
+	/* another run came first, or the scheduler's transaction has failed */
+	if (scheduled && run.job != RUN_BEGUN)
 		proc_exit(0);
-	run = (PolicyRun)
+	if (!scheduled)
 	{
-		.started_at = GetCurrentTimestamp(),.failures = policy_failures(&run, &why)
-	};
-	if (error != NULL)
-		run.message = error->message;
-	else
+		run.failures = policy_failures(&run, &why);
+		run.started_at = GetCurrentTimestamp();
+	}
+	run.job = 0;
+	run.message = error != NULL ? error->message : NULL;
+	if (error == NULL)
 		items = plan_items(extra, settings);
 	settings->terms.role = GetUserId();
 	settings->terms.job = extra->job;
 	if (items != NIL)
-		run.job = extra->job != 0 ? extra->job : history_next_job();
+		run.job = scheduled ? history_next_job() : extra->job;
 	/* its caller may have made it, and not committed */
-	if (error == NULL || is_enabled(name))
+	if (error == NULL || policies_read(name, true) != NIL)
 		policy_run_write(name, &run);
-	if (items != NIL && extra->job == 0)
+	if (items != NIL && scheduled)
 		submit_at_commit(run.job, JOB_MOVE, items, settings);
 	commit_locally();
 	PopActiveSnapshot();
@@ -214,9 +173,7 @@ index_mover_policy_main(Datum arg)
 	StringInfoData message;
 
 	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
+	worker_unblock_signals();
 	if (extra.queue != DSM_HANDLE_INVALID)
 	{
 		dsm_segment *segment = dsm_attach(extra.queue);
@@ -229,11 +186,9 @@ index_mover_policy_main(Datum arg)
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(queue, segment, NULL));
 	}
 	worker_connect_as(extra.database, extra.owner);
-	worker_apply_settings();
 	/* what it says goes to the caller, who writes it to the log */
 	if (extra.queue != DSM_HANDLE_INVALID)
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
-	pgstat_report_appname("index_mover");
 
 	/* what another job has taken since the plan is a hindrance in the next */
 	do
@@ -254,11 +209,7 @@ index_mover_policy_main(Datum arg)
 	{
 		/* if the tables are locked, that is the error */
 		(void) carry_out(&extra, &settings, error);
-		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("policy \"%s\" moves nothing: %s", NameStr(extra.policy), error->message),
-				 error->detail ? errdetail_internal("%s", error->detail) : 0,
-				 error->hint ? errhint("%s", error->hint) : 0));
+		warn_of_error(NameStr(extra.policy), error);
 	}
 	if (extra.queue != DSM_HANDLE_INVALID)
 	{
@@ -271,21 +222,18 @@ index_mover_policy_main(Datum arg)
 	proc_exit(0);
 }
 
-/* ----------------------------------------------------------------
- *	In the caller, and in the scheduler
- * ----------------------------------------------------------------
- */
+/* In the caller, and in the scheduler */
 
 /* Ask for the worker of a policy; NULL if there is no free worker slot. */
 static BackgroundWorkerHandle *
-start_worker(Oid database, Oid owner, const char *policy, int64 job, dsm_handle queue, TimestampTz last, TimestampTz window_end)
+start_worker(const Policy *policy, int64 job, dsm_handle queue, TimestampTz window_end)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
-	RunExtra	extra = {.database = database,.owner = owner,.job = job,.queue = queue,.last = last,.window_end = window_end};
+	RunExtra	extra = {.database = MyDatabaseId,.owner = policy->owner,.policy = policy->name,
+	.job = job,.queue = queue,.window_end = window_end};
 
-	namestrcpy(&extra.policy, policy);
-	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover policy %s", policy);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover policy %s", NameStr(policy->name));
 	worker_describe(&worker, "index_mover policy", "index_mover_policy_main");
 	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = MyProcPid;
@@ -293,13 +241,13 @@ start_worker(Oid database, Oid owner, const char *policy, int64 job, dsm_handle 
 }
 
 /*
- * Have a policy carried out by itself, unless it has run since its last run, as
- * of the caller, and within its window; false if there is no free worker slot.
+ * Have a policy carried out by itself, within its window, if the caller commits that
+ * it has begun; false if there is no free worker slot.
  */
 bool
-tier_run_start(Oid database, Oid owner, const char *policy, TimestampTz last, TimestampTz window_end)
+tier_run_start(const Policy *policy, TimestampTz window_end)
 {
-	return start_worker(database, owner, policy, 0, DSM_HANDLE_INVALID, last, window_end) != NULL;
+	return start_worker(policy, 0, DSM_HANDLE_INVALID, window_end) != NULL;
 }
 
 /* A policy that a caller has planned in a worker */
@@ -316,7 +264,6 @@ typedef struct CallRun
 static void
 receive_plan(CallRun *run, shm_mq_handle *messages)
 {
-	ErrorData	error;
 	Size		nbytes;
 	void	   *data;
 	bool		received = false;
@@ -324,6 +271,7 @@ receive_plan(CallRun *run, shm_mq_handle *messages)
 	while (shm_mq_receive(messages, &nbytes, &data, false) == SHM_MQ_SUCCESS)
 	{
 		StringInfoData msg;
+		ErrorData	error;
 		char		type;
 
 		initStringInfo(&msg);
@@ -375,8 +323,7 @@ plan_in_worker(void *arg)
 				 errmsg("its owner is to be set again")));
 	shm_mq_set_receiver(queue, MyProc);
 	(void) policy_lock(run->policy->owner, false);
-	worker = start_worker(MyDatabaseId, run->policy->owner, NameStr(run->policy->name),
-						  history_next_job(), dsm_segment_handle(segment), 0, 0);
+	worker = start_worker(run->policy, history_next_job(), dsm_segment_handle(segment), 0);
 	if (worker == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -400,10 +347,7 @@ submit(void *arg)
 	result_rows_of_plan(run->fcinfo, run->items, &run->settings, false, run->wait);
 }
 
-/*
- * Run a step of a policy in a subtransaction.  If it fails, raise its error as a
- * WARNING, and return false.
- */
+/* Run a step in a subtransaction; if it fails, WARN of its error, and return false. */
 static bool
 try_to(void (*step) (void *arg), CallRun *run)
 {
@@ -413,11 +357,7 @@ try_to(void (*step) (void *arg), CallRun *run)
 		return true;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);
-	ereport(WARNING,
-			(errcode(error->sqlerrcode),
-			 errmsg("policy \"%s\" moves nothing: %s", NameStr(run->policy->name), error->message),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0));
+	warn_of_error(NameStr(run->policy->name), error);
 	return false;
 }
 
@@ -449,10 +389,9 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 	{
 		CallRun    *run = palloc0_object(CallRun);
 
-		*run = (CallRun)
-		{
-			.fcinfo = fcinfo,.wait = wait,.policy = policy
-		};
+		run->fcinfo = fcinfo;
+		run->wait = wait;
+		run->policy = policy;
 		if (try_to(plan_in_worker, run) && run->items != NIL)
 			runs = lappend(runs, run);
 	}

@@ -3,15 +3,12 @@
  * tier_scheduler.c
  *	  Samples, and policies that are due, without anybody who calls.
  *
- * If the library is preloaded, and index_mover.scheduler_databases names any, the
- * postmaster starts one scheduler when recovery has ended: at a start, after a
+ * The postmaster starts one scheduler when recovery has ended: at a start, after a
  * crash, on a standby that is promoted.  It is connected to no database, so that
  * it is not in the way of DROP DATABASE, or CREATE DATABASE .. TEMPLATE, and looks
  * into each by a worker that takes a sample, starts the policies that are due, and
- * is gone, usually after some milliseconds.
- *
- * Locks: the worker takes locks on the extension's tables only, all at first, and
- * without waiting.
+ * is gone, usually after some milliseconds.  This takes locks on the extension's
+ * tables only, all at first, and without waiting.
  *
  * Tricky: the clock may be set back.  Looks go by a clock that cannot be, and a
  * last run in the future counts as none.
@@ -32,7 +29,6 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -91,6 +87,16 @@ check_scheduler_databases(char **newval, void **extra, GucSource source)
 	return false;
 }
 
+/* Return the names of the databases, which the setting's check has accepted. */
+static List *
+database_names(void)
+{
+	List	   *result;
+
+	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &result);
+	return result;
+}
+
 /*
  * index_mover.is_scheduled() RETURNS boolean
  *
@@ -99,11 +105,9 @@ check_scheduler_databases(char **newval, void **extra, GucSource source)
 Datum
 index_mover_is_scheduled(PG_FUNCTION_ARGS)
 {
-	List	   *names;
 	bool		result = false;
 
-	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
-	foreach_ptr(const char, name, names)
+	foreach_ptr(const char, name, database_names())
 		result |= strcmp(name, get_database_name(MyDatabaseId)) == 0;
 	PG_RETURN_BOOL(result && is_registered && !RecoveryInProgress());
 }
@@ -147,59 +151,64 @@ tier_scheduler_register(void)
 	strlcpy(server_time_zone, pg_get_timezone_name(session_timezone), sizeof(server_time_zone));
 }
 
-/* ----------------------------------------------------------------
- *	A look into a database
- * ----------------------------------------------------------------
- */
+/* A look into a database */
 
 static void
 take_sample(void *arg)
 {
-	(void) samples_take(NULL);
+	Interval	retention = {.day = 100};
+
+	(void) DirectFunctionCall1(index_mover_take_index_sample, IntervalPGetDatum(&retention));
 }
 
-static TimestampTz
-after(TimestampTz moment, const Interval *time)
-{
-	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(moment),
-												   IntervalPGetDatum(time)));
-}
-
-/*
- * Start a policy if it is due, and return in how many ms it is to be looked at
- * again.
- */
+/* Start a policy if it is due, and return in how many ms to look at it again. */
 static int64
 look_at_policy(const Policy *policy, TimestampTz now)
 {
+	const char *name = NameStr(policy->name);
 	PolicyRun	run;
-	JobSlot		slot;
+	PolicyRun	before;
 	TimestampTz due = now;
+	char	   *why;
 	int			left;
 	bool		has_window = policy_window(policy, now, &left); /* in the database's
 																 * time zone */
 
-	policy_run_read(NameStr(policy->name), &run);
+	policy_run_read(name, &run);
 	if (run.started_at != 0 && run.started_at <= now)
-		due = after(run.started_at, policy->every);
+		due = moment_plus(run.started_at, policy->every);
 	if (due > now)
 		return (due - now) / 1000 + 1;
 	if (has_window && left < 0)
 		return -left * INT64CONST(1000);
 	/* one at a time */
-	if (!OidIsValid(policy->owner) || (run.job != 0 && job_find(run.job, &slot)))
+	if (!OidIsValid(policy->owner) || policy_is_running(&run))
 		return LOOK_MS;
 	/* of a role, too; this look keeps the lock, and its worker waits for that */
 	if (!policy_lock(policy->owner, true))
 		return NEXT_MS;
-	if (tier_run_start(MyDatabaseId, policy->owner, NameStr(policy->name), run.started_at,
-					   has_window ? now + left * USECS_PER_SEC : 0))
-		return (after(now, policy->every) - now) / 1000;
-	ereport(LOG,
-			(errmsg("index_mover policy \"%s\" of database \"%s\" has to wait for a free background worker slot",
-					NameStr(policy->name), get_database_name(MyDatabaseId)),
-			 errhint("You may need to increase \"max_worker_processes\".")));
-	return LOOK_MS / 4;
+	policy_run_read(name, &before);
+	if (before.started_at != run.started_at)
+		return NEXT_MS;			/* a call has just carried it out */
+	if (!tier_run_start(policy, has_window ? now + left * USECS_PER_SEC : 0))
+	{
+		ereport(LOG,
+				(errmsg("index_mover policy \"%s\" of database \"%s\" has to wait for a free background worker slot",
+						name, get_database_name(MyDatabaseId)),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+		return LOOK_MS / 4;
+	}
+
+	/*
+	 * before it is planned, so that a worker that dies is not started again
+	 * at once
+	 */
+	run = (PolicyRun)
+	{
+		.started_at = now,.job = RUN_BEGUN,.failures = policy_failures(&before, &why)
+	};
+	policy_run_write(name, &run);
+	return (moment_plus(now, policy->every) - now) / 1000;
 }
 
 void
@@ -215,16 +224,12 @@ index_mover_scheduler_look_main(Datum arg)
 	uint32		n;
 
 	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
+	worker_unblock_signals();
 	segment = dsm_attach(DatumGetUInt32(arg));
 	if (segment == NULL)
 		proc_exit(0);			/* the scheduler has gone */
 	worker_connect_as(extra.database, BOOTSTRAP_SUPERUSERID);
-	worker_apply_settings();
 	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-	pgstat_report_appname("index_mover");
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -258,10 +263,7 @@ index_mover_scheduler_look_main(Datum arg)
 	proc_exit(0);
 }
 
-/* ----------------------------------------------------------------
- *	The scheduler
- * ----------------------------------------------------------------
- */
+/* The scheduler */
 
 /* ms on a clock that is not set back */
 static int64
@@ -329,40 +331,31 @@ start_look(Watched *watched, int64 now)
 		watched->next_sample = now + (int64) sample_interval * 60000;
 }
 
-static Watched *
-find_watched(List *databases, const char *name)
-{
-	foreach_ptr(Watched, watched, databases)
-	{
-		if (strcmp(watched->name, name) == 0)
-			return watched;
-	}
-	return NULL;
-}
-
 /* Take over the databases that the setting names now; each is due at once. */
 static List *
 read_databases(List *old)
 {
-	List	   *names;
 	List	   *result = NIL;
 
-	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
-	foreach_ptr(char, name, names)
+	foreach_ptr(char, name, database_names())
 	{
-		Watched    *watched = find_watched(old, name);
+		Watched    *watched = NULL;
 
-		if (find_watched(result, name) != NULL)
-			continue;			/* named twice */
+		foreach_ptr(Watched, known, old)
+		{
+			if (strcmp(known->name, name) == 0)
+				watched = known;
+		}
 		if (watched == NULL)
 		{
 			watched = palloc0_object(Watched);
+			watched->name = name;
 			/* no resource owner: it lasts as long as the process */
 			watched->answer = dsm_create(sizeof(int), 0);
+			old = lappend(old, watched);
 		}
-		watched->name = name;
 		watched->next_look = 0;
-		result = lappend(result, watched);
+		result = list_append_unique_ptr(result, watched);
 	}
 	foreach_ptr(Watched, before, old)
 	{
@@ -378,9 +371,7 @@ index_mover_scheduler_main(Datum arg)
 	List	   *databases = NIL;
 	bool		reload = true;
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
+	worker_unblock_signals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	for (;;)

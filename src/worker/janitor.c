@@ -32,7 +32,6 @@
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "storage/latch.h"
-#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -262,9 +261,7 @@ visit_databases(void)
 void
 index_mover_janitor_main(Datum arg)
 {
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
+	worker_unblock_signals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	for (;;)

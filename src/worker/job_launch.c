@@ -11,6 +11,8 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "tcop/tcopprot.h"
 
 #include "compat.h"
 #include "printed_command.h"
@@ -163,6 +165,15 @@ worker_describe(BackgroundWorker *worker, const char *type, const char *function
 	worker->bgw_restart_time = BGW_NEVER_RESTART;
 	strlcpy(worker->bgw_library_name, "index_mover", sizeof(worker->bgw_library_name));
 	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
+}
+
+/* Be ready for signals; the first thing that a worker of ours does. */
+void
+worker_unblock_signals(void)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
 }
 
 /*

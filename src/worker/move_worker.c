@@ -30,7 +30,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "storage/pmsignal.h"
@@ -128,7 +127,7 @@ static const struct
 	{"zero_damaged_pages", "off"},
 };
 
-void
+static void
 worker_apply_settings(void)
 {
 	for (int i = 0; i < lengthof(worker_settings); i++)
@@ -177,8 +176,8 @@ log_end(const JobShared *shared)
 }
 
 /*
- * Connect to a database as a role, such as those of a job.  If the database has
- * a setting for role, core has applied it, without checking whether this role
+ * Connect to a database as a role, such as those of a job, with the settings of
+ * workers.  If the database has a setting for role, core has applied it, without checking whether this role
  * may SET it; so reset it.
  */
 void
@@ -199,6 +198,8 @@ worker_connect_as(Oid database, Oid role)
 	MyProc->roleId = role;
 #endif
 	set_worker_option("role", "none");
+	worker_apply_settings();
+	pgstat_report_appname("index_mover");
 }
 
 /* Tell the waiting caller that the rows will not change any more. */
@@ -619,9 +620,7 @@ index_mover_worker_main(Datum arg)
 	my_slot = DatumGetInt32(arg);
 	memcpy(&my, MyBgworkerEntry->bgw_extra, sizeof(my));
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
+	worker_unblock_signals();
 
 	/* first, so that the slot is always freed */
 	before_shmem_exit(free_slot_at_exit, (Datum) 0);
@@ -646,13 +645,11 @@ index_mover_worker_main(Datum arg)
 	}
 	runner_serve_cancel(false);
 	worker_connect_as(job.database, job.role);
-	worker_apply_settings();
 	/* core's settings, which alter_move() does not change */
 	set_worker_option("maintenance_work_mem", psprintf("%d", shared->settings.maintenance_work_mem));
 	set_worker_option("max_parallel_maintenance_workers",
 					  psprintf("%d", shared->settings.max_parallel_maintenance_workers));
 	IM_KEEP_POINTS();
-	pgstat_report_appname("index_mover");
 	StartTransactionCommand();
 	is_move = (job.purpose == JOB_MOVE);
 	runner_set_name(shared, job.purpose);

@@ -25,8 +25,8 @@ extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runn
 												   int notify_pid);
 
 extern void worker_describe(BackgroundWorker *worker, const char *type, const char *function);
+extern void worker_unblock_signals(void);
 extern void worker_connect_as(Oid database, Oid role);
-extern void worker_apply_settings(void);
 extern void move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
 extern void outcome_take_cancel(JobShared *shared, MoveItem *item);
