@@ -4,15 +4,14 @@
 \echo Use "CREATE EXTENSION index_mover" to load this file. \quit
 
 -- Every name is resolved here, once, with nothing but pg_catalog in the path, and bodies
--- are SQL-standard ones for that: so neither a caller's path nor what another role has
--- put into the extension's schema before, not even an operator, can redirect one.
+-- are SQL-standard ones: so neither a caller's path nor what another role has put into
+-- the extension's schema before can redirect one.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
 ---------------------------------------------------------------------------
--- What no user calls is in a schema of its own.  No privileges on the tables
--- are granted: they are written in C only, so that only superusers and members
--- of pg_write_all_data could forge a row.  They are not dumped: a ledger row names files of one cluster,
--- and a restored job must not start anything.
+-- What no user calls is in a schema of its own.  The tables are written in C only: no
+-- privileges are granted, so that hardly anybody could forge a row.  They are not dumped:
+-- a ledger row names files of one cluster, and a restored job must not start anything.
 ---------------------------------------------------------------------------
 
 CREATE SCHEMA index_mover;
@@ -20,7 +19,6 @@ CREATE SCHEMA index_mover;
 -- Unlogged, so that a call that waits for hours has no transaction ID: who creates a replication slot waits
 -- for those.  What a crash resets, history_next_job() makes up for.
 CREATE UNLOGGED SEQUENCE index_mover.job_seq;
-
 CREATE SEQUENCE index_mover.ledger_seq;
 
 -- What moves have made and not yet handed over or removed: src/README, "Protocol of the ledger".
@@ -31,11 +29,8 @@ CREATE TABLE index_mover.ledger (
 	kind "char" NOT NULL,			-- n new file, o old file, i index entry, d duplicate index
 	tablespace oid NOT NULL,
 	relfilenumber oid NOT NULL,
-	table_oid oid NOT NULL,
-	relation oid NOT NULL,
-	new_index oid NOT NULL,
-	job bigint NOT NULL,
-	pid int NOT NULL,
+	table_oid oid NOT NULL, relation oid NOT NULL, new_index oid NOT NULL,
+	job bigint NOT NULL, pid int NOT NULL,
 	made_at timestamptz NOT NULL,
 	new_name name NOT NULL DEFAULT '',
 	-- of a new file from which a copy can go on: what was copied, and how far
@@ -58,15 +53,8 @@ CREATE TABLE index_mover.job_log (
 	rehearse boolean NOT NULL,
 	freeze_first boolean NOT NULL,
 	-- what its moves have come to; NULL: see move_log
-	status text,
-	moved int,
-	total int,
-	size bigint,
-	size_done bigint,
-	longest_lock interval,
-	tablespace name,
-	started_at timestamptz,
-	finished_at timestamptz
+	status text, moved int, total int, size bigint, size_done bigint, longest_lock interval,
+	tablespace name, started_at timestamptz, finished_at timestamptz
 );
 
 -- Every move of every job; read through the view index_mover_history.
@@ -79,25 +67,17 @@ CREATE TABLE index_mover.move_log (
 	kind text NOT NULL,
 	table_oid oid NOT NULL,
 	table_name text NOT NULL,
-	from_tablespace name,
-	to_tablespace name,
-	from_tablespace_oid oid NOT NULL,
-	to_tablespace_oid oid NOT NULL,
+	from_tablespace name, to_tablespace name,
+	from_tablespace_oid oid NOT NULL, to_tablespace_oid oid NOT NULL,
 	requested text NOT NULL,		-- the method that was asked for
 	method text NOT NULL,
 	status text NOT NULL,
-	size_before bigint,
-	size_after bigint,
-	started_at timestamptz,
-	finished_at timestamptz,
+	size_before bigint, size_after bigint,
+	started_at timestamptz, finished_at timestamptz,
 	idle bigint,					-- ms of rests and waits in between
-	lock_time interval,
-	lock_attempts bigint,
-	blocks_copied bigint,
-	blocks_recopied bigint,
-	wal_bytes bigint,
-	sqlstate text,
-	message text,
+	lock_time interval, lock_attempts bigint,
+	blocks_copied bigint, blocks_recopied bigint, wal_bytes bigint,
+	sqlstate text, message text,
 	PRIMARY KEY (job, item)
 );
 
@@ -109,17 +89,8 @@ CREATE TABLE index_mover.mount_point (tablespace oid NOT NULL, mount_point text 
 ---------------------------------------------------------------------------
 
 CREATE TYPE @extschema@.move_result AS (
-	job bigint,
-	name text,
-	kind text,
-	status text,
-	method text,
-	size bigint,
-	elapsed interval,
-	lock_time interval,
-	sqlstate text,
-	detail text
-);
+	job bigint, name text, kind text, status text, method text, size bigint,
+	elapsed interval, lock_time interval, sqlstate text, detail text);
 COMMENT ON TYPE @extschema@.move_result IS 'the outcome of one relation of a call, or the plan for it';
 COMMENT ON COLUMN @extschema@.move_result.job IS 'number of the job, the same in all rows of a call; NULL in a dry run';
 COMMENT ON COLUMN @extschema@.move_result.name IS 'the table or index, as regclass prints it';
@@ -187,10 +158,8 @@ COMMENT ON FUNCTION @extschema@.evacuate_tablespace(name, name, boolean, boolean
 
 CREATE FUNCTION @extschema@.heal_tablespace(
 	tablespace name, to_tablespace name DEFAULT NULL,
-	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
-RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_heal_tablespace'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
+AS 'MODULE_PATHNAME', 'index_mover_heal_tablespace' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.heal_tablespace(name, name, boolean, boolean, jsonb)
 	IS 'rebuild the indexes of this database whose files in a tablespace are lost, after queries were made to do without them';
 
@@ -256,34 +225,18 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 	SELECT l.job,
 		   -- an OID that is gone is printed as a number; an index is in its table's schema
 		   coalesce(nullif(l.relation::regclass::text, l.relation::text),
-					CASE WHEN pg_catalog.pg_table_is_visible(l.table_oid) THEN ''
+					CASE WHEN pg_table_is_visible(l.table_oid) THEN ''
 						 ELSE quote_ident((parse_ident(l.table_name))[1]) || '.' END ||
 					quote_ident(l.relation_name)) AS name,
 		   l.kind,
 		   coalesce(nullif(l.table_oid::regclass::text, l.table_oid::text), l.table_name) AS table_name,
-		   l.from_tablespace,
-		   l.to_tablespace,
-		   l.method,
-		   CASE WHEN l.status IN ('queued', 'running') AND a.job IS NULL
-				-- a standby cannot know which jobs of the primary are alive
-				 AND NOT pg_catalog.pg_is_in_recovery()
-				THEN 'interrupted'
-				WHEN l.status IN ('queued', 'running') AND a.paused
-				THEN 'paused'
+		   l.from_tablespace, l.to_tablespace, l.method,
+		   CASE WHEN o.is_lost THEN 'interrupted'
+				WHEN o.is_open AND a.paused THEN 'paused'
 				ELSE l.status END AS status,
-		   l.size_before,
-		   l.size_after,
-		   l.started_at,
-		   l.finished_at,
-		   l.finished_at - l.started_at AS elapsed,
-		   l.lock_time,
-		   l.lock_attempts,
-		   l.blocks_copied,
-		   l.blocks_recopied,
-		   l.wal_bytes,
-		   l.sqlstate,
-		   CASE WHEN l.status IN ('queued', 'running') AND a.job IS NULL
-				 AND NOT pg_catalog.pg_is_in_recovery()
+		   l.size_before, l.size_after, l.started_at, l.finished_at, l.finished_at - l.started_at AS elapsed,
+		   l.lock_time, l.lock_attempts, l.blocks_copied, l.blocks_recopied, l.wal_bytes, l.sqlstate,
+		   CASE WHEN o.is_lost
 				THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
 					 || index_mover.printed_command('resume_move', l.job::text)
 				ELSE l.message END
@@ -295,15 +248,16 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 				  WHERE k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0 AND k.keep_until > now()
 					AND k.system_identifier = (SELECT system_identifier::text FROM pg_control_system())
 				 HAVING count(*) > 0), '') END AS message,
-		   pg_catalog.pg_get_userbyid(j.role) AS role
+		   pg_get_userbyid(j.role) AS role
 	  FROM index_mover.move_log l
 	  JOIN index_mover.job_log j ON j.job = l.job
 	  LEFT JOIN index_mover.alive() a ON a.job = l.job
-	 WHERE pg_catalog.pg_has_role(j.role, 'USAGE')
-		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
-		OR EXISTS (SELECT FROM pg_catalog.pg_class c
-					WHERE c.oid = l.table_oid
-					  AND pg_catalog.pg_has_role(c.relowner, 'USAGE'));
+	 -- a standby cannot know which jobs of the primary are alive
+	 CROSS JOIN LATERAL (SELECT i.is_open, i.is_open AND a.job IS NULL AND NOT pg_is_in_recovery() AS is_lost
+						   FROM (SELECT l.status IN ('queued', 'running') AS is_open) i) o
+	 WHERE pg_has_role(j.role, 'USAGE')
+		OR pg_has_role('pg_read_all_stats', 'USAGE')
+		OR EXISTS (SELECT FROM pg_class c WHERE c.oid = l.table_oid AND pg_has_role(c.relowner, 'USAGE'));
 COMMENT ON VIEW @extschema@.index_mover_history IS 'every move of every job of this database, also failed, canceled and interrupted ones';
 COMMENT ON COLUMN @extschema@.index_mover_history.job IS 'number of the job';
 COMMENT ON COLUMN @extschema@.index_mover_history.name IS 'the table or index, as regclass prints it';
@@ -328,35 +282,14 @@ COMMENT ON COLUMN @extschema@.index_mover_history.message IS 'why the relation w
 COMMENT ON COLUMN @extschema@.index_mover_history.role IS 'role that submitted the job';
 
 CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
-	SELECT m.job,
-		   CASE WHEN a.visible THEN pg_get_userbyid(m.role) END AS role,
+	SELECT m.job, v.role,
 		   CASE WHEN NOT a.alive THEN m.status
 				WHEN s.paused THEN 'paused'
 				WHEN m.started_at IS NOT NULL THEN 'running'
 				ELSE 'queued' END AS status,
-		   CASE WHEN a.visible THEN m.moved END AS moved,
-		   CASE WHEN a.visible THEN m.total END AS total,
-		   CASE WHEN a.visible
-				THEN CASE WHEN m.size > 0
-						  -- a copy catches up, and may fail, until the outcome of its swap is on record
-						  THEN least(round(d.bytes_done * 100.0 / m.size, 1), CASE WHEN m.size_left IS NULL THEN 100 ELSE 99.9 END)
-						  WHEN m.size_left IS NULL AND m.status NOT IN ('failed', 'canceled') THEN 100 END
-				END::float8 AS percent,
-		   CASE WHEN a.visible THEN m.size END AS size,
-		   CASE WHEN a.visible THEN r.bytes_per_second END AS bytes_per_second,
-		   CASE WHEN a.visible AND a.alive AND r.bytes_per_second > 0 AND NOT r.no_end_in_sight
-				THEN make_interval(secs =>
-						 round(greatest((coalesce(m.size_left, 0) + m.size_done - d.bytes_done)::numeric / r.bytes_per_second,
-										extract(epoch FROM r.eta)), 1)::float8)
-				END AS eta,
-		   CASE WHEN a.visible THEN m.longest_lock END AS longest_lock,
-		   CASE WHEN a.visible THEN m.tablespace END AS tablespace,
+		   v.moved, v.total, v.percent, v.size, v.bytes_per_second, v.eta, v.longest_lock, v.tablespace,
 		   CASE WHEN a.visible THEN coalesce(m.started_at, m.submitted_at)::timestamptz(0) END AS started_at,
-		   CASE WHEN a.visible AND NOT a.alive AND m.size_left IS NULL
-				-- one that had nothing to do has ended at once
-				THEN coalesce(m.finished_at, m.submitted_at)::timestamptz(0) END AS finished_at,
-		   CASE WHEN a.visible THEN m.policy END AS policy,
-		   CASE WHEN a.visible THEN m.settings END AS settings
+		   v.finished_at, v.policy, v.settings
 	  FROM (SELECT k.job, k.role, k.submitted_at, k.settings, k.policy, k.status, k.moved, k.total, k.size,
 				   k.size_done, NULL::bigint AS size_left, k.longest_lock, k.tablespace, k.started_at, k.finished_at
 			  FROM index_mover.job_log k
@@ -371,17 +304,14 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 								-- the worst of them
 								ELSE coalesce((array_agg(l.status ORDER BY array_position('{failed,canceled,moved,rehearsed,skipped}', l.status)))[1],
 											  'skipped') END,
-						   count(*) FILTER (WHERE l.status = 'moved')::int,
-						   count(*)::int,
-						   coalesce(sum(l.size_before), 0)::bigint,
+						   count(*) FILTER (WHERE l.status = 'moved')::int, count(*)::int, coalesce(sum(l.size_before), 0)::bigint,
 						   -- one that was skipped when its turn came has nothing left to do
 						   coalesce(sum(l.size_before) FILTER (WHERE l.status IN ('moved', 'rehearsed', 'skipped')
 															   AND l.started_at IS NOT NULL), 0)::bigint AS size_done,
 						   sum(coalesce(l.size_before, 0)) FILTER (WHERE l.status IN ('queued', 'running'))::bigint,
 						   max(l.lock_time),
 						   CASE WHEN count(DISTINCT l.to_tablespace) = 1 THEN min(l.to_tablespace::text)::name END,
-						   min(l.started_at),
-						   max(l.finished_at)
+						   min(l.started_at), max(l.finished_at)
 					  FROM index_mover.move_log l
 					 WHERE l.job = k.job) l
 			 WHERE k.status IS NULL) m
@@ -402,6 +332,20 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 				   max(r.eta) AS eta
 			  FROM index_mover.running() r
 			 GROUP BY r.job) r ON r.job = m.job
+	  LEFT JOIN LATERAL (
+			SELECT pg_get_userbyid(m.role) AS role, m.moved, m.total, m.size, r.bytes_per_second, m.longest_lock,
+				   m.tablespace, m.policy, m.settings,
+				   CASE WHEN m.size > 0
+						-- a copy catches up, and may fail, until the outcome of its swap is on record
+						THEN least(round(d.bytes_done * 100.0 / m.size, 1), CASE WHEN m.size_left IS NULL THEN 100 ELSE 99.9 END)
+						WHEN m.size_left IS NULL AND m.status NOT IN ('failed', 'canceled') THEN 100 END::float8 AS percent,
+				   CASE WHEN a.alive AND r.bytes_per_second > 0 AND NOT r.no_end_in_sight
+						THEN make_interval(secs =>
+								 round(greatest((coalesce(m.size_left, 0) + m.size_done - d.bytes_done)::numeric / r.bytes_per_second,
+												extract(epoch FROM r.eta)), 1)::float8) END AS eta,
+				   CASE WHEN NOT a.alive AND m.size_left IS NULL
+						-- one that had nothing to do has ended at once
+						THEN coalesce(m.finished_at, m.submitted_at)::timestamptz(0) END AS finished_at) v ON a.visible
 	 WHERE a.alive OR a.visible
 	 ORDER BY m.job DESC;
 COMMENT ON VIEW @extschema@.index_mover_jobs IS 'every job of this database, newest first';
@@ -457,13 +401,6 @@ AS 'MODULE_PATHNAME', 'index_mover_index_bloat' LANGUAGE C VOLATILE CALLED ON NU
 COMMENT ON FUNCTION @extschema@.index_bloat(regclass, int, boolean)
 	IS 'share of an index that a rebuild would give back, with a 95 % interval, from a random sample of its pages';
 
-CREATE FUNCTION index_mover.try_bloat(
-	index regclass, sample_pages int, exact boolean, quiet boolean,
-	OUT pages bigint, OUT sampled_pages bigint, OUT leaf_density float8, OUT fillfactor float8,
-	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
-	OUT bloat_bytes bigint, OUT is_exact boolean)
-AS 'MODULE_PATHNAME', 'index_mover_index_bloat' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-
 CREATE FUNCTION @extschema@.gin_pending_list(
 	index regclass,
 	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
@@ -472,14 +409,13 @@ AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list' LANGUAGE C VOLATILE CALLED 
 COMMENT ON FUNCTION @extschema@.gin_pending_list(regclass)
 	IS 'length of a GIN index''s pending list and what it costs each search';
 
-CREATE FUNCTION index_mover.try_gin_pending_list(
-	index regclass, quiet boolean,
-	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
-	OUT pending_limit_bytes bigint, OUT fastupdate boolean, OUT extra_pages_per_search bigint)
-AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-
-CREATE FUNCTION index_mover.try_size(relation regclass) RETURNS bigint
-AS 'MODULE_PATHNAME', 'index_mover_try_size' LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+-- src/report/relation_report.c
+CREATE FUNCTION index_mover.relation_report(
+	relation regclass, sample boolean,
+	OUT size bigint, OUT duplicate_of regclass, OUT bloat_ratio float8, OUT bloat_bytes bigint, OUT bloat_source text,
+	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint, OUT pending_limit_bytes bigint,
+	OUT is_spare boolean, OUT tablespace name)
+AS 'MODULE_PATHNAME', 'index_mover_relation_report' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION index_mover.movable_methods(relation regclass) RETURNS text[]
 AS 'MODULE_PATHNAME', 'index_mover_movable_methods' LANGUAGE C STABLE STRICT PARALLEL SAFE;
@@ -490,9 +426,6 @@ AS 'MODULE_PATHNAME', 'index_mover_file_birth' LANGUAGE C VOLATILE STRICT PARALL
 -- src/tier/heat.c
 CREATE FUNCTION index_mover.stats_since() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'index_mover_stats_since' LANGUAGE C VOLATILE PARALLEL SAFE;
-
-CREATE FUNCTION index_mover.duplicate_of(index regclass) RETURNS regclass
-AS 'MODULE_PATHNAME', 'index_mover_duplicate_of' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
 CREATE FUNCTION @extschema@.index_report(
 	relation regclass DEFAULT NULL, sample boolean DEFAULT NULL,
@@ -511,56 +444,33 @@ BEGIN ATOMIC
 		UNION
 		SELECT p.relid::oid FROM pg_partition_tree($1) p
 	), relations AS (
-		SELECT c.oid, c.relname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid, i.indisvalid,
-			   i.indexprs IS NOT NULL AS has_expressions,
-			   am.amname, ts.spcname,
-			   -- it enforces something, or others rely on it: a foreign key, for example
-			   i.indisunique OR i.indisexclusion OR i.indisclustered OR i.indisreplident OR c.relispartition
-				   OR EXISTS (SELECT FROM pg_depend p WHERE p.refclassid = 'pg_class'::regclass AND p.refobjid = c.oid) AS is_needed,
+		SELECT c.oid, c.relname, am.amname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid,
+			   i.indisvalid, i.indisunique, i.indexprs IS NOT NULL AS has_expressions,
 			   -- when an index was made, if that is known, or not before its file
 			   CASE WHEN i.indexrelid IS NOT NULL AND NOT pg_is_in_recovery()
 					THEN coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(i.xmin) END,
 								  index_mover.file_birth(c.oid::regclass)) END AS made_at,
 			   count(i.indexrelid) OVER (PARTITION BY i.indrelid) AS sisters,
-			   count(i.indexrelid) OVER (PARTITION BY i.indrelid, ts.oid) AS sisters_here
+			   count(i.indexrelid) OVER (PARTITION BY i.indrelid, c.reltablespace) AS sisters_here
 		  FROM pg_class c
 		  JOIN pg_namespace n ON n.oid = c.relnamespace
 		  JOIN pg_am am ON am.oid = c.relam
-		  JOIN pg_database d ON d.datname = current_database()
-		  JOIN pg_tablespace ts ON ts.oid = CASE c.reltablespace WHEN 0 THEN d.dattablespace ELSE c.reltablespace END
 		  LEFT JOIN pg_index i ON i.indexrelid = c.oid
 		 WHERE c.relkind IN ('r', 'm', 't', 'i')
 		   AND CASE WHEN $1 IS NULL
 					THEN n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_toast'
 						 AND (c.relpersistence <> 't' OR n.oid = pg_my_temp_schema())
 					ELSE c.oid IN (SELECT w.relid FROM wanted w) OR i.indrelid IN (SELECT w.relid FROM wanted w) END
-	), stats AS (
-		SELECT index_mover.stats_since() AS since
 	)
-	SELECT CASE WHEN g.is_index THEN g.oid::regclass END,
-		   g.table_oid::regclass,
-		   g.amname,
-		   g.spcname,
-		   index_mover.try_size(g.oid::regclass),
+	SELECT CASE WHEN g.is_index THEN g.oid::regclass END, g.table_oid::regclass, g.amname, r.tablespace, r.size,
 		   CASE WHEN g.is_index THEN pg_stat_get_numscans(g.oid) END,
-		   s.fetched - s.hit,
-		   s.hit,
-		   round((s.hit / nullif(s.fetched, 0)::float8)::numeric, 4)::float8,
+		   s.fetched - s.hit, s.hit, round((s.hit / nullif(s.fetched, 0)::float8)::numeric, 4)::float8,
 		   pg_stat_get_blocks_fetched(g.table_oid) - pg_stat_get_blocks_hit(g.table_oid),
-		   b.bloat_ratio,
-		   b.bloat_bytes,
-		   CASE WHEN b.bloat_ratio_low IS NULL THEN 'not measured'
-				ELSE CASE WHEN b.is_exact THEN 'every page' ELSE format('sample of %s pages', b.sampled_pages) END ||
-					 CASE WHEN b.bloat_ratio IS NULL
-						  THEN format(': between %s and %s', round(b.bloat_ratio_low::numeric, 2), round(b.bloat_ratio_high::numeric, 2))
-						  ELSE '' END END,
-		   p.pending_pages,
-		   p.pending_tuples,
-		   p.pending_bytes,
+		   r.bloat_ratio, r.bloat_bytes, r.bloat_source,
+		   r.pending_pages, r.pending_tuples, r.pending_bytes,
 		   pg_stat_get_tuples_inserted(g.table_oid) + pg_stat_get_tuples_updated(g.table_oid)
 			   - CASE WHEN g.is_index THEN pg_stat_get_tuples_hot_updated(g.table_oid) ELSE 0 END,
-		   st.since,
-		   index_mover.movable_methods(g.oid::regclass),
+		   st.since, index_mover.movable_methods(g.oid::regclass),
 		   nullif(concat_ws('; ',
 			   CASE WHEN g.indisvalid OR NOT g.is_index THEN NULL
 					-- a table whose indexes may be in the making
@@ -569,23 +479,19 @@ BEGIN ATOMIC
 					THEN 'invalid, perhaps not finished yet'
 					WHEN g.relname ~ '_cc(new|old)[0-9]*$' THEN 'invalid, left by an interrupted concurrent build'
 					ELSE 'invalid' END,
-			   CASE WHEN g.is_index THEN 'duplicate of ' || index_mover.duplicate_of(g.oid::regclass)::text END,
-			   CASE WHEN g.indisvalid AND NOT g.is_needed AND pg_stat_get_numscans(g.oid) = 0
+			   'duplicate of ' || r.duplicate_of::text,
+			   CASE WHEN r.is_spare AND NOT g.indisunique AND pg_stat_get_numscans(g.oid) = 0
 						 AND current_setting('track_counts')::boolean AND g.made_at IS NOT NULL AND u.unused_for > '7 days'
 					THEN format('unused: no scan in %s days on this server%s', extract(day FROM u.unused_for),
 								CASE WHEN g.has_expressions THEN ', but the planner may use statistics of its expressions' END) END,
 			   CASE WHEN st.since > now() - '1 day'::interval THEN 'statistics cover less than a day' END,
 			   CASE WHEN g.sisters > g.sisters_here THEN 'sister indexes are in another tablespace' END,
-			   CASE WHEN p.pending_bytes > p.pending_limit_bytes THEN 'pending list is over its limit' END), '')
+			   CASE WHEN r.pending_bytes > r.pending_limit_bytes THEN 'pending list is over its limit' END), '')
 	  FROM relations g
-	 CROSS JOIN stats st
+	 CROSS JOIN index_mover.stats_since() AS st(since)
 	 CROSS JOIN LATERAL (SELECT now() - greatest(st.since, g.made_at) AS unused_for) u
 	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched, pg_stat_get_blocks_hit(g.oid) AS hit) s
-	  -- NULL is answered with NULLs; a condition in ON would come too late
-	  LEFT JOIN LATERAL index_mover.try_bloat(
-				   CASE WHEN g.is_index AND coalesce($2, $1 IS NOT NULL) THEN g.oid::regclass END,
-				   400, false, true) b ON true
-	  LEFT JOIN LATERAL index_mover.try_gin_pending_list(CASE WHEN g.amname = 'gin' THEN g.oid::regclass END, true) p ON true
+	 CROSS JOIN LATERAL index_mover.relation_report(g.oid::regclass, coalesce($2, $1 IS NOT NULL)) r
 	 ORDER BY 7 DESC NULLS LAST, 1, 2;
 END;
 COMMENT ON FUNCTION @extschema@.index_report(regclass, boolean)
@@ -655,16 +561,14 @@ BEGIN ATOMIC
 		 WHERE c.oid = $1::oid OR c.oid IN (SELECT p.relid::oid FROM pg_partition_tree($1) p)
 	), family AS (
 		-- the relation, its table, its partitions, their TOAST tables, and all their indexes
-		SELECT x.relid
-		  FROM (SELECT $1::oid AS relid WHERE $1 IS NOT NULL
-				UNION SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = $1::oid
-				UNION SELECT u.relid FROM tables u) x
-		UNION
-		SELECT i.indexrelid
-		  FROM pg_index i
-		 WHERE i.indrelid IN (SELECT u.relid FROM tables u)
+		SELECT $1::oid AS relid
+		UNION SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = $1::oid
+		UNION SELECT u.relid FROM tables u
+		UNION SELECT i.indexrelid FROM pg_index i JOIN tables u ON u.relid = i.indrelid
 	), locks AS (
-		SELECT l.pid, l.virtualtransaction, string_agg(DISTINCT l.relation::regclass::text, ', ') AS what
+		SELECT l.pid, l.virtualtransaction,
+			   format('locks on %s: the start of a rebuild and the swap of a copy',
+					  string_agg(DISTINCT l.relation::regclass::text, ', ')) AS what
 		  FROM pg_locks l
 		 WHERE l.locktype = 'relation' AND l.granted
 		   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
@@ -675,8 +579,7 @@ BEGIN ATOMIC
 			   format('%s@%s %s', a.usename, coalesce(host(a.client_addr), 'local'), a.application_name) AS name,
 			   a.xact_start AS since,
 			   greatest(CASE WHEN s.counts THEN age(a.backend_xmin) END, age(a.backend_xid)) AS xid_age,
-			   concat_ws('; ',
-				   CASE WHEN l.what IS NOT NULL THEN 'locks on ' || l.what || ': the start of a rebuild and the swap of a copy' END,
+			   concat_ws('; ', l.what,
 				   CASE WHEN s.counts
 						THEN 'its snapshot: vacuum of everything newer, and the end of every rebuild in this database' END,
 				   CASE WHEN a.backend_xid IS NOT NULL THEN 'its transaction: vacuum of what it changed' END) AS holds_back,
@@ -685,7 +588,7 @@ BEGIN ATOMIC
 					ELSE 'wait for its end, or ' || index_mover.printed_command('cancel_backend', a.pid::text) END AS action
 		  FROM pg_stat_activity a
 		  LEFT JOIN locks l ON l.pid = a.pid
-		 -- the snapshot of a vacuum, and of its workers, holds back nothing
+		 -- that of a vacuum, and of its workers, holds back nothing
 		 CROSS JOIN LATERAL (SELECT a.backend_xmin IS NOT NULL AND a.backend_type <> 'autovacuum worker'
 							 AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = coalesce(a.leader_pid, a.pid)) AS counts) s
 		 WHERE a.pid <> pg_backend_pid()
@@ -697,9 +600,7 @@ BEGIN ATOMIC
 		   AND (l.pid IS NOT NULL OR s.counts OR (a.backend_type <> 'autovacuum worker' AND a.backend_xid IS NOT NULL))
 		UNION ALL
 		SELECT 'prepared transaction', NULL, x.gid, x.prepared, age(x.transaction),
-			   concat_ws('; ',
-				   CASE WHEN l.what IS NOT NULL THEN 'locks on ' || l.what || ': the start of a rebuild and the swap of a copy' END,
-				   'vacuum of what it changed, and every rebuild of a table it has locked'),
+			   concat_ws('; ', l.what, 'vacuum of what it changed, and every rebuild of a table it has locked'),
 			   index_mover.printed_command('commit_prepared', x.gid) || ' or ' || index_mover.printed_command('rollback_prepared', x.gid)
 		  FROM pg_prepared_xacts x
 		  -- its locks carry its virtual transaction, and one of them its number
@@ -997,47 +898,34 @@ COMMENT ON FUNCTION @extschema@.run_tier_policies(name, boolean)
 
 CREATE SCHEMA index_mover_call;
 
-CREATE FUNCTION index_mover_call.move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto')
-RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT m.* FROM @extschema@.move_indexes($1, $2, $3, false, false, true, NULL::jsonb) m; END;
+CREATE FUNCTION index_mover_call.move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto') RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+RETURN @extschema@.move_indexes($1, $2, $3, false, false, true, NULL::jsonb);
 
-CREATE FUNCTION index_mover_call.move_table(relation regclass, tablespace name)
-RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT m.* FROM @extschema@.move_table($1, $2, false, NULL::name, false, false, false, true, NULL::jsonb) m; END;
+CREATE FUNCTION index_mover_call.move_table(relation regclass, tablespace name) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+RETURN @extschema@.move_table($1, $2, false, NULL::name, false, false, false, true, NULL::jsonb);
 
-CREATE FUNCTION index_mover_call.move_schema_indexes(schema regnamespace, tablespace name, wait boolean)
-RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-BEGIN ATOMIC
-	SELECT m.* FROM @extschema@.move_schema_indexes($1, $2, 'auto'::text, false, false, $3, NULL::jsonb,
-													NULL::text, NULL::text, NULL::bigint, NULL::bigint) m;
-END;
+CREATE FUNCTION index_mover_call.move_schema_indexes(schema regnamespace, tablespace name, wait boolean) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+RETURN @extschema@.move_schema_indexes($1, $2, 'auto'::text, false, false, $3, NULL::jsonb,
+	NULL::text, NULL::text, NULL::bigint, NULL::bigint);
 
-CREATE FUNCTION index_mover_call.move_schema_tables(schema regnamespace, tablespace name, wait boolean)
-RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-BEGIN ATOMIC
-	SELECT m.* FROM @extschema@.move_schema_tables($1, $2, false, NULL::name, false, false, false, $3, NULL::jsonb,
-												   NULL::text, NULL::text, NULL::bigint, NULL::bigint) m;
-END;
+CREATE FUNCTION index_mover_call.move_schema_tables(schema regnamespace, tablespace name, wait boolean) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+RETURN @extschema@.move_schema_tables($1, $2, false, NULL::name, false, false, false, $3, NULL::jsonb,
+	NULL::text, NULL::text, NULL::bigint, NULL::bigint);
 
-CREATE FUNCTION index_mover_call.evacuate_tablespace(from_tablespace name, to_tablespace name)
-RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT m.* FROM @extschema@.evacuate_tablespace($1, $2, false, false, false, true, NULL::jsonb) m; END;
+CREATE FUNCTION index_mover_call.evacuate_tablespace(from_tablespace name, to_tablespace name) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+RETURN @extschema@.evacuate_tablespace($1, $2, false, false, false, true, NULL::jsonb);
 
-CREATE FUNCTION index_mover_call.heal_tablespace(tablespace name)
-RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT m.* FROM @extschema@.heal_tablespace($1, NULL::name, false, true, NULL::jsonb) m; END;
+CREATE FUNCTION index_mover_call.heal_tablespace(tablespace name) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+RETURN @extschema@.heal_tablespace($1, NULL::name, false, true, NULL::jsonb);
 
-CREATE FUNCTION index_mover_call.cancel_move(job bigint)
-RETURNS int LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT @extschema@.cancel_move($1, false); END;
+CREATE FUNCTION index_mover_call.cancel_move(job bigint) RETURNS int LANGUAGE sql STRICT
+RETURN @extschema@.cancel_move($1, false);
 
-CREATE FUNCTION index_mover_call.resume_move(job bigint)
-RETURNS bigint LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT @extschema@.resume_move($1, NULL::jsonb); END;
+CREATE FUNCTION index_mover_call.resume_move(job bigint) RETURNS bigint LANGUAGE sql STRICT
+RETURN @extschema@.resume_move($1, NULL::jsonb);
 
-CREATE FUNCTION index_mover_call.alter_move(job bigint, setting text, value text)
-RETURNS boolean LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT @extschema@.alter_move($1, $2, $3); END;
+CREATE FUNCTION index_mover_call.alter_move(job bigint, setting text, value text) RETURNS boolean LANGUAGE sql STRICT
+RETURN @extschema@.alter_move($1, $2, $3);
 
 CREATE FUNCTION index_mover_call.index_mover_cleanup(
 	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text)
@@ -1080,16 +968,12 @@ SELECT index_mover.revoke(g.grantee, d.classid, d.objid)
   FROM pg_extension e
   JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
  CROSS JOIN LATERAL (
-		SELECT c.relacl, c.relowner FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid
-		 UNION ALL
-		SELECT coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner
-		  FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid
-		 UNION ALL
-		SELECT n.nspacl, n.nspowner FROM pg_namespace n WHERE d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
-		 UNION ALL
-		SELECT t.typacl, t.typowner FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid) a(acl, owner)
+		SELECT c.relacl FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid
+		UNION ALL SELECT coalesce(p.proacl, acldefault('f', p.proowner)) FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+		UNION ALL SELECT n.nspacl FROM pg_namespace n WHERE d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
+		UNION ALL SELECT t.typacl FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid) a(acl)
  CROSS JOIN LATERAL (SELECT DISTINCT x.grantee FROM aclexplode(a.acl) x) g
- WHERE e.extname = 'index_mover' AND g.grantee <> a.owner;
+ WHERE e.extname = 'index_mover' AND g.grantee <> e.extowner;
 DROP FUNCTION index_mover.revoke(oid, oid, oid);
 
 -- the result of a call may be a column of a view
@@ -1102,13 +986,13 @@ GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
 
-GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @extschema@.gin_pending_list(regclass),
-	index_mover.try_bloat, index_mover.try_gin_pending_list TO pg_stat_scan_tables;
+GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @extschema@.gin_pending_list(regclass)
+	TO pg_stat_scan_tables;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
 	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval), index_mover.problems,
-	index_mover.try_size, index_mover.movable_methods, index_mover.duplicate_of, index_mover.relation_heat,
+	index_mover.relation_report, index_mover.movable_methods, index_mover.relation_heat,
 	index_mover.is_ours, index_mover.check_relation, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status TO pg_monitor;
 

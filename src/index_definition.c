@@ -12,6 +12,7 @@
 #include "access/htup_details.h"
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_index.h"
 #include "nodes/nodes.h"
@@ -65,6 +66,8 @@ same_rows(int cache, HeapTuple a, HeapTuple b, bool rules)
 		case ATTNUM:
 			/* parameters of operator classes */
 			return same_column(cache, a, b, Anum_pg_attribute_attoptions, false);
+		case CONSTROID:
+			return same_column(cache, a, b, Anum_pg_constraint_conexclop, false);
 		default:
 			x = (Form_pg_index) GETSTRUCT(a);
 			y = (Form_pg_index) GETSTRUCT(b);
@@ -114,6 +117,13 @@ index_same_definition(Oid a, Oid b, bool rules)
 		if (!same_in(ATTNUM, a, b, n, rules))
 			return false;
 	return n > 1;
+}
+
+/* Return whether two constraints, of which b is one of exclusion, exclude by the same operators. */
+bool
+index_same_exclusion(Oid a, Oid b)
+{
+	return same_in(CONSTROID, a, b, 0, true);
 }
 
 /* Return whether another object depends on the index: a foreign key, for example. */

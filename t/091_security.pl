@@ -411,12 +411,11 @@ my %expected = (
 		qw(index_mover_history index_mover_jobs index_mover_progress)),
 	'PUBLIC USAGE' => 'index_mover_call move_result',
 	'pg_monitor EXECUTE' => join(' ',
-		map({ "index_mover.$_" } qw(check_relation duplicate_of file_birth is_ours movable_methods problems relation_heat stats_since
-			  try_size)),
+		map({ "index_mover.$_" } qw(check_relation file_birth is_ours movable_methods problems relation_heat
+			  relation_report stats_since)),
 		qw(index_mover_blockers index_mover_check index_report recommend_moves tablespace_probe take_index_sample)),
 	'pg_monitor SELECT' => 'relation_heat tier_policy_status',
-	'pg_stat_scan_tables EXECUTE' =>
-	  'index_mover.try_bloat index_mover.try_gin_pending_list gin_pending_list index_bloat');
+	'pg_stat_scan_tables EXECUTE' => 'gin_pending_list index_bloat');
 my $expected = join "\n", map { "$_|$expected{$_}" } sort keys %expected;
 foreach my $case (
 	[ 'no default privileges' ],

@@ -10,8 +10,7 @@
  * not prove that there are none.
  *
  * Blocks are read in file order, with prefetch, through a small ring of
- * buffers, to spare cache and disk.  Locks: the caller's AccessShareLock on
- * the index, and a share lock on one buffer while it is copied.
+ * buffers, to spare cache and disk.  Locks: the caller's on the index.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +25,6 @@
 #include "catalog/pg_am_d.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/float.h"
 #include "utils/memutils.h"
@@ -36,9 +34,11 @@
 #include "file_system.h"
 #include "report/report.h"
 #include "report/report_private.h"
-#include "test_points.h"
 
 PG_FUNCTION_INFO_V1(index_mover_index_bloat);
+
+/* Blocks that index_report() reads of each index */
+#define REPORT_SAMPLE		400
 
 /* Cost of a plan for each index: 80 reads a second are enough */
 #define PLAN_SAMPLE			80
@@ -54,8 +54,6 @@ typedef struct SampledBlock
 
 typedef struct Bloat
 {
-	Report		report;
-
 	/* arguments */
 	int			sample_pages;	/* the most blocks to read, at least 1 */
 	TimestampTz deadline;		/* 0 = none */
@@ -102,30 +100,23 @@ measure_block(Bloat *bloat, BlockNumber blkno, PageMeasure *pm)
 		report_corrupted(bloat->index, blkno, problem);
 }
 
-/* Set the facts that are not on pages. */
-static void
-init_facts(Relation index, IndexFacts *facts)
+/* Return the fillfactor of an index in percent, NaN if its method has none. */
+static double
+get_fillfactor(Relation index)
 {
-	double		fillfactor = get_float8_nan();
-
-	facts->relam = index->rd_rel->relam;
-	switch (facts->relam)
+	switch (index->rd_rel->relam)
 	{
 		case BTREE_AM_OID:
-			fillfactor = BTGetFillFactor(index);
-			break;
+			return BTGetFillFactor(index);
 		case HASH_AM_OID:
-			fillfactor = HashGetFillFactor(index);
-			break;
+			return HashGetFillFactor(index);
 		case GIST_AM_OID:
-			fillfactor = index->rd_options ?
+			return index->rd_options ?
 				((GiSTOptions *) index->rd_options)->fillfactor : GIST_DEFAULT_FILLFACTOR;
-			break;
 		case SPGIST_AM_OID:
-			fillfactor = SpGistGetFillFactor(index);
-			break;
+			return SpGistGetFillFactor(index);
 	}
-	facts->fillfactor = fillfactor / 100;
+	return get_float8_nan();
 }
 
 /*
@@ -146,20 +137,14 @@ read_first_block(Bloat *bloat)
 		page_totals_add(&bloat->totals, &pm, 1);
 		return;
 	}
-
 	copy_block(bloat, 0);
 	if (page_root(facts->relam, page) == InvalidBlockNumber)
 		report_corrupted(bloat->index, 0, "invalid metapage");
 	if (facts->relam == BTREE_AM_OID)
-	{
-		BTMetaPageData *meta = BTPageGetMeta(page);
-
 		/* as in _bt_load(): a unique index is built without posting lists */
-		facts->deduplicates = meta->btm_version == BTREE_VERSION &&
-			meta->btm_allequalimage &&
-			!bloat->index->rd_index->indisunique &&
-			BTGetDeduplicateItems(bloat->index);
-	}
+		facts->deduplicates = BTPageGetMeta(page)->btm_version == BTREE_VERSION &&
+			BTPageGetMeta(page)->btm_allequalimage &&
+			!bloat->index->rd_index->indisunique && BTGetDeduplicateItems(bloat->index);
 	else if (facts->relam == HASH_AM_OID)
 	{
 		HashMetaPage meta = HashPageGetMeta(page);
@@ -228,28 +213,34 @@ add_blocks(Bloat *bloat)
 	return true;
 }
 
-static double
-bloat_of(const Bloat *bloat, const PageTotals *totals, bool smaller)
+/* What is computed from the totals */
+typedef enum Estimate
 {
-	return 1.0 - rebuilt_pages(&bloat->facts, totals, smaller) / bloat->pages;
+	BLOAT_IF_LARGER,			/* of the two sizes after a rebuild */
+	BLOAT_IF_SMALLER,
+	LEAF_ROWS,
+} Estimate;
+
+static double
+estimate(const Bloat *bloat, const PageTotals *totals, Estimate what)
+{
+	if (what == LEAF_ROWS)
+		return totals->of[PAGE_LEAF].rows;
+	return 1.0 - rebuilt_pages(&bloat->facts, totals, what == BLOAT_IF_SMALLER) / bloat->pages;
 }
 
 /*
- * Set the 95 % interval around the bloat, and return that.  The variance is the
- * jackknife's: in each stratum leave out one block, then the other, and give its
- * weight to the one that stays.
+ * Return the standard deviation of an estimate, by the jackknife: in each stratum
+ * leave out one block, then the other, and give its weight to the one that stays.
  */
 static double
-bloat_interval(const Bloat *bloat, bool smaller, double *low, double *high)
+deviation(const Bloat *bloat, Estimate what)
 {
-	int			strata = bloat->nsample / 2;
-	double		ratio = bloat_of(bloat, &bloat->totals, smaller);
 	double		variance = 0;
-	double		half = 0;
 
-	for (int i = 0; i < strata; i++)
+	for (int i = 0; i < bloat->nsample; i += 2)
 	{
-		const SampledBlock *pair = &bloat->sample[2 * i];
+		const SampledBlock *pair = &bloat->sample[i];
 		double		without[2];
 
 		for (int j = 0; j < 2; j++)
@@ -258,17 +249,28 @@ bloat_interval(const Bloat *bloat, bool smaller, double *low, double *high)
 
 			page_totals_add(&t, &pair[j].pm, -pair->weight);
 			page_totals_add(&t, &pair[1 - j].pm, pair->weight);
-			without[j] = bloat_of(bloat, &t, smaller);
+			without[j] = estimate(bloat, &t, what);
 		}
 		/* of a finite population a sample says more */
 		variance += (1 - 1 / pair->weight) * pow((without[0] - without[1]) / 2, 2);
 	}
-	if (strata > 0)
-		half = (1.96 + 2.4 / strata) * sqrt(variance) + /* about Student's t */
-			3.0 / bloat->nsample * (1 - (double) bloat->nsample / bloat->pages);
-	*low = Min(Max(ratio - half, 0), 1);
-	*high = Min(Max(ratio + half, 0), 1);
-	return ratio;
+	return sqrt(variance);
+}
+
+/* Return half the width of the 95 % interval around an estimate. */
+static double
+half_interval(const Bloat *bloat, Estimate what)
+{
+	if (bloat->nsample == 0)
+		return 0;
+	return (1.96 + 4.8 / bloat->nsample) * deviation(bloat, what) + /* about Student's t */
+		3.0 / bloat->nsample * (1 - (double) bloat->nsample / bloat->pages);
+}
+
+static double
+ratio_within(double ratio)
+{
+	return Min(Max(ratio, 0), 1);
 }
 
 /*
@@ -282,16 +284,9 @@ refine_totals(Bloat *bloat)
 {
 	PageMeasure *leaf = &bloat->totals.of[PAGE_LEAF];
 	double		known = bloat->index->rd_rel->reltuples;
-	double		variance = 0;
 
-	for (int i = 0; i < bloat->nsample; i += 2)
-	{
-		const SampledBlock *pair = &bloat->sample[i];
-
-		variance += (1 - 1 / pair->weight) * pow(pair->weight * (pair[0].pm.rows - pair[1].pm.rows), 2);
-	}
 	if (bloat->facts.relam == BTREE_AM_OID && known > 0 && leaf->rows > 0 &&
-		fabs(leaf->rows - known) <= 3 * sqrt(variance))
+		fabs(leaf->rows - known) <= 3 * deviation(bloat, LEAF_ROWS))
 	{
 		leaf->packed *= known / leaf->rows;
 		leaf->tuples *= known / leaf->rows;
@@ -307,40 +302,42 @@ refine_totals(Bloat *bloat)
 static void
 set_results(Bloat *bloat)
 {
+	const PageMeasure *leaf = &bloat->totals.of[PAGE_LEAF];
+	const PageMeasure *posting = &bloat->totals.of[PAGE_POSTING];
 	double		page = 1.0 / bloat->pages;
-	double		larger_high;
-	double		ratio = bloat_interval(bloat, false, &bloat->low, &larger_high);
+	double		larger = estimate(bloat, &bloat->totals, BLOAT_IF_LARGER);
+	double		smaller = estimate(bloat, &bloat->totals, BLOAT_IF_SMALLER);
+	bool		two_sizes = smaller > larger;
+
+	/* they are fractions of pages */
+	double		rounding = two_sizes ? page : 0;
 	double		rebuilt;
 
-	bloat->leaf_density = page_totals_density(&bloat->totals);
-	if (bloat_interval(bloat, true, &larger_high, &bloat->high) > ratio)
-	{
-		/* the sizes are fractions of pages */
-		bloat->low = Max(bloat->low - page, 0);
-		bloat->high = Min(bloat->high + page, 1);
+	/* like avg_leaf_density of pgstatindex: without deleted pages */
+	if (leaf->avail + posting->avail > 0)
+		bloat->leaf_density = (leaf->used + posting->used) / (leaf->avail + posting->avail);
+	bloat->low = ratio_within(larger - half_interval(bloat, BLOAT_IF_LARGER) - rounding);
+	bloat->high = ratio_within(smaller + half_interval(bloat, BLOAT_IF_SMALLER) + rounding);
+	if (two_sizes)
 		return;
-	}
 	refine_totals(bloat);
 	rebuilt = rebuilt_pages(&bloat->facts, &bloat->totals, false);
 	rebuilt = bloat->facts.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
-	bloat->ratio = Min(Max(1 - rebuilt * page, 0), 1);
+	bloat->ratio = ratio_within(1 - rebuilt * page);
 	bloat->low = bloat->exact ? bloat->ratio : Min(bloat->low, bloat->ratio);
 	bloat->high = bloat->exact ? bloat->ratio : Max(bloat->high, bloat->ratio);
 }
 
 /*
- * Measure an open, valid index, for a Bloat.  Allocates in the current memory
- * context, which the caller deletes.
- *
- * All results are NaN if the deadline comes too soon, for a sample of less than
- * two blocks, and for an access method that is not known.  ERROR XX001 or XX002
- * for damaged pages.
+ * Measure an open, valid index.  All results are NaN if the deadline comes too soon,
+ * for a sample of less than two blocks, and for an access method that is not known.
+ * ERROR XX001 or XX002 for damaged pages.
  */
 static void
-bloat_measure(Relation index, Report *report)
+bloat_measure(Relation index, void *result)
 {
 	static PGIOAlignedBlock copy;
-	Bloat	   *bloat = (Bloat *) report;
+	Bloat	   *bloat = result;
 
 	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 	Assert(bloat->sample_pages > 0);
@@ -349,7 +346,8 @@ bloat_measure(Relation index, Report *report)
 	bloat->strategy = GetAccessStrategy(BAS_BULKREAD);
 	bloat->copy = IM_GUARDED(copy.data);
 	bloat->leaf_density = bloat->ratio = bloat->low = bloat->high = get_float8_nan();
-	init_facts(index, &bloat->facts);
+	bloat->facts.relam = index->rd_rel->relam;
+	bloat->facts.fillfactor = get_fillfactor(index) / 100;
 	if (!page_measure_supports(bloat->facts.relam) || bloat->pages == 0)
 		return;
 
@@ -368,13 +366,16 @@ row_ratio(Row *row, int column, double ratio)
 	row_float8(row, column, rint(ratio * 10000) / 10000);
 }
 
+static int64
+bloat_bytes(const Bloat *bloat)
+{
+	return rint(bloat->ratio * bloat->pages * BLCKSZ);
+}
+
 /*
  * index_bloat(index regclass, sample_pages int, exact boolean) returns pages,
  *		sampled_pages, leaf_density, fillfactor, bloat_ratio, bloat_ratio_low,
  *		bloat_ratio_high, bloat_bytes, exact
- * index_mover.try_bloat(index regclass, sample_pages int, exact boolean, quiet
- *		boolean) the same, for reports over many indexes: with quiet NULLs
- *		instead of errors and of waiting
  *
  * Reads at most sample_pages blocks or, with exact, all of them.
  *
@@ -386,10 +387,9 @@ row_ratio(Row *row, int column, double ratio)
 Datum
 index_mover_index_bloat(PG_FUNCTION_ARGS)
 {
-	Bloat		bloat = {.report = {.measure = bloat_measure}};
+	Bloat		bloat = {0};
 	Row			row;
 
-	bloat.report.quiet = PG_NARGS() > 3 && !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -397,9 +397,9 @@ index_mover_index_bloat(PG_FUNCTION_ARGS)
 	bloat.sample_pages = PG_GETARG_INT32(1);
 	reject_null(fcinfo, 2, "exact");
 	bloat.exact = PG_GETARG_BOOL(2);
+	reject_null(fcinfo, 0, "index");
+	(void) report_run(PG_GETARG_OID(0), false, false, bloat_measure, &bloat);
 	row_clear(&row);
-	if (!report_run_argument(fcinfo, &bloat.report))
-		return row_result(fcinfo, &row);
 	row_int64(&row, 1, bloat.pages);
 	row_int64(&row, 2, bloat.sampled_pages);
 	row_ratio(&row, 3, bloat.leaf_density);
@@ -408,21 +408,45 @@ index_mover_index_bloat(PG_FUNCTION_ARGS)
 	row_ratio(&row, 6, bloat.low);
 	row_ratio(&row, 7, bloat.high);
 	if (!isnan(bloat.ratio))
-		row_int64(&row, 8, rint(bloat.ratio * bloat.pages * BLCKSZ));
+		row_int64(&row, 8, bloat_bytes(&bloat));
 	if (!isnan(bloat.low))
 		row_set(&row, 9, BoolGetDatum(bloat.exact));
 	return row_result(fcinfo, &row);
 }
 
 /*
+ * Set three columns of index_report() for an index, or none: the bloat, its bytes,
+ * and how that was measured.
+ */
+void
+bloat_report(Oid index_oid, Row *row, int column)
+{
+	Bloat		bloat = {.sample_pages = REPORT_SAMPLE};
+	const char *source = "every page";
+
+	if (!OidIsValid(index_oid) || !report_run(index_oid, false, true, bloat_measure, &bloat) ||
+		isnan(bloat.low))
+		source = "not measured";
+	else
+	{
+		if (!bloat.exact)
+			source = psprintf("sample of %u pages", bloat.sampled_pages);
+		if (isnan(bloat.ratio))
+			source = psprintf("%s: between %.2f and %.2f", source, bloat.low, bloat.high);
+		else
+			row_int64(row, column + 1, bloat_bytes(&bloat));
+		row_ratio(row, column, bloat.ratio);
+	}
+	row_text(row, column + 2, source);
+}
+
+/*
  * Estimate the bloat of one index for the planner, at little cost.  Sets the
  * share that a rebuild frees, or at least frees if only an interval is known, in
- * which case *is_least, if not NULL, is set.
- * Returns false if that cannot be measured (access method, lock, validity,
- * damage, slow storage).
+ * which case *is_least, if not NULL, is set.  Returns false if that cannot be
+ * measured (access method, lock, validity, damage, slow storage).
  *
- * Reads for a second at most, and uses less memory than work_mem.  Holds
- * AccessShareLock for that time, without waiting for it.
+ * Reads for a second at most, with AccessShareLock, without waiting for it.
  */
 bool
 bloat_estimate(Oid index_oid, double *ratio, bool *is_least)
@@ -431,11 +455,10 @@ bloat_estimate(Oid index_oid, double *ratio, bool *is_least)
 												  ALLOCSET_SMALL_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
 	Bloat		bloat = {
-		.report = {.index_oid = index_oid,.quiet = true,.measure = bloat_measure},
 		.sample_pages = PLAN_SAMPLE,
 		.deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS)
 	};
-	bool		ok = report_run(&bloat.report);
+	bool		ok = report_run(index_oid, false, true, bloat_measure, &bloat);
 
 	MemoryContextSwitchTo(oldcontext);
 	/* nothing was freed before, so this is all that it used */

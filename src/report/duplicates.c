@@ -1,11 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * duplicates.c
- *	  Which index can stand in for another one.
- *
- * An index that the same queries can use, and that enforces no less.  Of two that are
- * alike the greater one is to be kept: the one that enforces more, that others rely
- * on, the constraint, the older one.
+ *	  Which index is needed, and which can stand in for another one: one that the
+ *	  same queries can use, and that enforces no less.
  *
  * Reads only catalogs, and takes no lock on the indexes or their table.
  *
@@ -15,19 +12,13 @@
 
 #include "access/htup_details.h"
 #include "catalog/dependency.h"
-#include "catalog/pg_constraint.h"
 #include "catalog/pg_index.h"
-#include "fmgr.h"
-#include "utils/array.h"
-#include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
 #include "index_definition.h"
 #include "relation_facts.h"
 #include "report/report.h"
-
-PG_FUNCTION_INFO_V1(index_mover_duplicate_of);
 
 /* Reasons to keep an index, the strongest first */
 enum
@@ -75,6 +66,16 @@ get_worth(Oid index_oid, Worth *worth)
 	return true;
 }
 
+/* Return whether it is a valid index that no constraint or other object relies on. */
+bool
+report_is_spare(Oid index_oid)
+{
+	Worth		worth;
+
+	return get_worth(index_oid, &worth) && worth.valid && !worth.keep[KEEP_EXCLUSION] &&
+		!worth.keep[KEEP_NEEDED] && !worth.keep[KEEP_CONSTRAINT];
+}
+
 /* Return whether a is to be kept rather than b. */
 static bool
 is_kept_before(const Worth *a, const Worth *b)
@@ -84,32 +85,6 @@ is_kept_before(const Worth *a, const Worth *b)
 	return order != 0 ? order > 0 : a->oid < b->oid;
 }
 
-/* Return whether two constraints exclude by the same operators. */
-static bool
-same_exclusion(Oid a, Oid b)
-{
-	HeapTuple	x = SearchSysCache1(CONSTROID, ObjectIdGetDatum(a));
-	HeapTuple	y = SearchSysCache1(CONSTROID, ObjectIdGetDatum(b));
-	bool		result = false;
-
-	if (HeapTupleIsValid(x) && HeapTupleIsValid(y))
-	{
-		bool		x_null;
-		bool		y_null;
-		Datum		x_operators = SysCacheGetAttr(CONSTROID, x, Anum_pg_constraint_conexclop, &x_null);
-		Datum		y_operators = SysCacheGetAttr(CONSTROID, y, Anum_pg_constraint_conexclop, &y_null);
-
-		result = !x_null && !y_null &&
-			datumIsEqual(PointerGetDatum(DatumGetArrayTypeP(x_operators)),
-						 PointerGetDatum(DatumGetArrayTypeP(y_operators)), false, -1);
-	}
-	if (HeapTupleIsValid(x))
-		ReleaseSysCache(x);
-	if (HeapTupleIsValid(y))
-		ReleaseSysCache(y);
-	return result;
-}
-
 /* Return whether "a" enforces no less than "b". */
 static bool
 enforces_as_much(const Worth *a, const Worth *b)
@@ -117,7 +92,7 @@ enforces_as_much(const Worth *a, const Worth *b)
 	return a->keep[KEEP_UNIQUE] >= b->keep[KEEP_UNIQUE] &&
 		a->keep[KEEP_AT_ONCE] >= b->keep[KEEP_AT_ONCE] &&
 		a->keep[KEEP_NULLS_TOO] >= b->keep[KEEP_NULLS_TOO] &&
-		(!b->keep[KEEP_EXCLUSION] || same_exclusion(a->constraint, b->constraint));
+		(!b->keep[KEEP_EXCLUSION] || index_same_exclusion(a->constraint, b->constraint));
 }
 
 /*
@@ -129,34 +104,18 @@ report_duplicate_of(Oid index_oid)
 {
 	Worth		mine;
 	Worth		best = {InvalidOid};
-	ListCell   *lc;
 
 	if (!get_worth(index_oid, &mine) || !mine.valid || mine.keep[KEEP_NEEDED])
 		return InvalidOid;
-	foreach(lc, indexes_of_table(mine.table_oid))
+	foreach_oid(other_oid, indexes_of_table(mine.table_oid))
 	{
 		Worth		other;
 
-		if (lfirst_oid(lc) != index_oid && index_same_definition(lfirst_oid(lc), index_oid, false) &&
-			get_worth(lfirst_oid(lc), &other) && other.valid &&
+		if (other_oid != index_oid && index_same_definition(other_oid, index_oid, false) &&
+			get_worth(other_oid, &other) && other.valid &&
 			is_kept_before(&other, &mine) && enforces_as_much(&other, &mine) &&
 			(!OidIsValid(best.oid) || is_kept_before(&other, &best)))
 			best = other;
 	}
 	return best.oid;
-}
-
-/*
- * index_mover.duplicate_of(index regclass) RETURNS regclass
- *
- * report_duplicate_of(), NULL for none.  EXECUTE: pg_monitor.
- */
-Datum
-index_mover_duplicate_of(PG_FUNCTION_ARGS)
-{
-	Oid			result = report_duplicate_of(PG_GETARG_OID(0));
-
-	if (!OidIsValid(result))
-		PG_RETURN_NULL();
-	PG_RETURN_OID(result);
 }

@@ -3,7 +3,7 @@
  * page_measure.c
  *	  The contents of an index page: kind, bytes used, bytes worth keeping.
  *
- * Each access method has a function for the kind of a page, and one for each
+ * The flags of a page tell its kind, and each access method has a function for a
  * tuple of a page of leaves.  They get a private copy of the page, so nothing
  * changes under them.  Every offset and length is checked before use, because a
  * report must survive a damaged index.
@@ -60,22 +60,6 @@ typedef struct IndexItem
  * a rebuild; -1 if it is damaged.
  */
 typedef double (*CountItem) (const IndexFacts *facts, IndexItem *item, PageMeasure *pm);
-
-/* ----------------------------------------------------------------
- *		btree
- * ----------------------------------------------------------------
- */
-static const char *
-btree_kind(Page page, BlockNumber blkno, PageMeasure *pm)
-{
-	BTPageOpaque opaque = (BTPageOpaque) PageGetSpecialPointer(page);
-
-	if (opaque->btpo_flags & BTP_META)
-		return "unexpected metapage";
-	if (!P_IGNORE(opaque))		/* not deleted or half-dead */
-		pm->kind = P_ISLEAF(opaque) ? PAGE_LEAF : PAGE_INTERNAL;
-	return NULL;
-}
 
 /* Return the bytes of a build's tuples for a key with this many rows. */
 static double
@@ -137,24 +121,6 @@ btree_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 	return bytes - bytes_before;
 }
 
-/* ----------------------------------------------------------------
- *		hash
- * ----------------------------------------------------------------
- */
-static const char *
-hash_kind(Page page, BlockNumber blkno, PageMeasure *pm)
-{
-	uint16		type = ((HashPageOpaque) PageGetSpecialPointer(page))->hasho_flag & LH_PAGE_TYPE;
-
-	if (type == LH_BUCKET_PAGE || type == LH_OVERFLOW_PAGE)
-		pm->kind = PAGE_LEAF;
-	else if (type == LH_BITMAP_PAGE)
-		pm->kind = PAGE_FIXED;
-	else if (type != LH_UNUSED_PAGE)
-		return "unexpected page type";
-	return NULL;
-}
-
 /*
  * Tuples are sorted by hash value.  One value has one bucket, so a value with
  * more rows than half a page needs overflow pages with any number of buckets.
@@ -181,11 +147,6 @@ hash_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 	pm->tuples += 1;
 	return item->bytes;
 }
-
-/* ----------------------------------------------------------------
- *		GIN
- * ----------------------------------------------------------------
- */
 
 /* Measure a page of a posting tree, which has no line pointers. */
 static const char *
@@ -215,22 +176,6 @@ gin_posting_page(Page page, GinPageOpaque opaque, PageMeasure *pm)
 	return NULL;
 }
 
-static const char *
-gin_kind(Page page, BlockNumber blkno, PageMeasure *pm)
-{
-	GinPageOpaque opaque = (GinPageOpaque) PageGetSpecialPointer(page);
-
-	if (opaque->flags & GIN_META)
-		return "unexpected metapage";
-	if (opaque->flags & GIN_DELETED)
-		return NULL;
-	if (opaque->flags & GIN_DATA)
-		return gin_posting_page(page, opaque, pm);
-	pm->kind = (opaque->flags & GIN_LIST) ? PAGE_PENDING :
-		(opaque->flags & GIN_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
-	return NULL;
-}
-
 static double
 gin_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 {
@@ -239,20 +184,6 @@ gin_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 		return 0;
 	pm->tuples += 1;
 	return item->bytes;
-}
-
-/* ----------------------------------------------------------------
- *		GiST, SP-GiST, BRIN
- * ----------------------------------------------------------------
- */
-static const char *
-gist_kind(Page page, BlockNumber blkno, PageMeasure *pm)
-{
-	GISTPageOpaque opaque = (GISTPageOpaque) PageGetSpecialPointer(page);
-
-	if (!(opaque->flags & F_DELETED))
-		pm->kind = (opaque->flags & F_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
-	return NULL;
 }
 
 /* Count a tuple for one row, or one summary of BRIN. */
@@ -264,20 +195,6 @@ row_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 	return item->bytes;
 }
 
-static const char *
-spgist_kind(Page page, BlockNumber blkno, PageMeasure *pm)
-{
-	SpGistPageOpaque opaque = (SpGistPageOpaque) PageGetSpecialPointer(page);
-
-	if (opaque->flags & SPGIST_META)
-		return "unexpected metapage";
-	if (SpGistBlockIsFixed(blkno))
-		pm->kind = PAGE_FIXED;	/* a build makes both roots, full or not */
-	else
-		pm->kind = (opaque->flags & SPGIST_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
-	return NULL;
-}
-
 static double
 spgist_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 {
@@ -287,40 +204,67 @@ spgist_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 	return row_item(facts, item, pm);
 }
 
-static const char *
-brin_kind(Page page, BlockNumber blkno, PageMeasure *pm)
-{
-	if (BrinPageType(page) == BRIN_PAGETYPE_META)
-		return "unexpected metapage";
-	pm->kind = BrinPageType(page) == BRIN_PAGETYPE_REVMAP ? PAGE_FIXED : PAGE_LEAF;
-	return NULL;
-}
+#define BRIN_FLAG(type)		(1 << ((type) - BRIN_PAGETYPE_META))
 
+/* An access method; of the flags of a page, the first that it has tells its kind. */
 static const struct
 {
 	Oid			relam;
 	Size		special_size;
 	uint16		lowest_id;		/* of the last two bytes of a page */
 	uint16		highest_id;
+	uint16		meta;
+	uint16		empty;
+	uint16		fixed;
+	uint16		pending;
+	uint16		leaf;
+	PageKind	other;			/* the kind without any of them */
 	Size		min_tuple;
-	const char *(*set_kind) (Page page, BlockNumber blkno, PageMeasure *pm);
 	CountItem	count_item;
 }			methods[] =
 
 {
 	{BTREE_AM_OID, sizeof(BTPageOpaqueData), 0, MAX_BT_CYCLE_ID,
-	sizeof(IndexTupleData), btree_kind, btree_item},
+		BTP_META, BTP_DELETED | BTP_HALF_DEAD, 0, 0, BTP_LEAF, PAGE_INTERNAL,
+	sizeof(IndexTupleData), btree_item},
 	{HASH_AM_OID, sizeof(HashPageOpaqueData), HASHO_PAGE_ID, HASHO_PAGE_ID,
-	HASH_TUPLE_SIZE, hash_kind, hash_item},
+		LH_META_PAGE, 0, LH_BITMAP_PAGE, 0, LH_BUCKET_PAGE | LH_OVERFLOW_PAGE, PAGE_EMPTY,
+	HASH_TUPLE_SIZE, hash_item},
 	{GIN_AM_OID, sizeof(GinPageOpaqueData), 0, 0xFF,
-	sizeof(IndexTupleData), gin_kind, gin_item},
+		GIN_META, GIN_DELETED, 0, GIN_LIST, GIN_LEAF, PAGE_INTERNAL,
+	sizeof(IndexTupleData), gin_item},
 	{GIST_AM_OID, sizeof(GISTPageOpaqueData), GIST_PAGE_ID, GIST_PAGE_ID,
-	sizeof(IndexTupleData), gist_kind, row_item},
+		0, F_DELETED, 0, 0, F_LEAF, PAGE_INTERNAL,
+	sizeof(IndexTupleData), row_item},
 	{SPGIST_AM_OID, sizeof(SpGistPageOpaqueData), SPGIST_PAGE_ID, SPGIST_PAGE_ID,
-	sizeof(SpGistDeadTupleData), spgist_kind, spgist_item},
+		SPGIST_META, 0, 0, 0, SPGIST_LEAF, PAGE_INTERNAL,
+	sizeof(SpGistDeadTupleData), spgist_item},
 	{BRIN_AM_OID, sizeof(BrinSpecialSpace), BRIN_PAGETYPE_META, BRIN_PAGETYPE_REGULAR,
-	sizeof(BlockNumber), brin_kind, row_item},
+		BRIN_FLAG(BRIN_PAGETYPE_META), 0, BRIN_FLAG(BRIN_PAGETYPE_REVMAP), 0, 0, PAGE_LEAF,
+	sizeof(BlockNumber), row_item},
 };
+
+/* Return the flags of a page that page_is_of() this method. */
+static uint16
+page_flags(Oid relam, Page page)
+{
+	void	   *special = PageGetSpecialPointer(page);
+
+	switch (relam)
+	{
+		case BTREE_AM_OID:
+			return ((BTPageOpaque) special)->btpo_flags;
+		case HASH_AM_OID:
+			return ((HashPageOpaque) special)->hasho_flag;
+		case GIN_AM_OID:
+			return ((GinPageOpaque) special)->flags;
+		case GIST_AM_OID:
+			return ((GISTPageOpaque) special)->flags;
+		case SPGIST_AM_OID:
+			return ((SpGistPageOpaque) special)->flags;
+	}
+	return BRIN_FLAG(BrinPageType(page));
+}
 
 /* Return the number in methods[] of an access method, -1 if it is not known. */
 static int
@@ -342,8 +286,7 @@ page_measure_supports(Oid relam)
 /*
  * Return whether a page that PageIsVerified() accepts may be one of this access
  * method, of tables, too: by the size of its special space, and the bytes at its
- * end that tell index pages apart.  A page of zeros, which core leaves behind, may
- * be any; so may the pages of other methods.
+ * end.  A page of zeros may be any; so may the pages of other methods.
  */
 bool
 page_is_of(Oid relam, const char *page)
@@ -363,9 +306,9 @@ page_is_of(Oid relam, const char *page)
 }
 
 /*
- * Return a block that an index, or a table, with this first page must have, and
- * that is not empty: the root, the last bucket, the last page of BRIN's map.
- * InvalidBlockNumber if the page is not the first one of this access method.
+ * Return a block that a relation with this first page must have, not empty: the
+ * root, the last bucket, the last page of BRIN's map.  InvalidBlockNumber if the
+ * page is not the first one of this access method.
  */
 BlockNumber
 page_root(Oid relam, Page page)
@@ -466,6 +409,7 @@ page_measure(const IndexFacts *facts, Page page, BlockNumber blkno, PageMeasure 
 {
 	PageHeader	ph = (PageHeader) page;
 	int			method = find_method(facts->relam);
+	uint16		flags;
 	const char *problem;
 
 	Assert(method >= 0);
@@ -484,10 +428,21 @@ page_measure(const IndexFacts *facts, Page page, BlockNumber blkno, PageMeasure 
 	/* PageGetFreeSpace() reserves space for one more line pointer */
 	pm->used = pm->packed = pm->avail - PageGetFreeSpace(page);
 
-	problem = methods[method].set_kind(page, blkno, pm);
-	if (problem != NULL || (pm->kind != PAGE_LEAF && pm->kind != PAGE_PENDING &&
-							facts->relam != SPGIST_AM_OID))
-		return problem;
+	flags = page_flags(facts->relam, page);
+	if (flags & methods[method].meta)
+		return "unexpected metapage";
+	if (facts->relam == GIN_AM_OID && (flags & (GIN_DATA | GIN_DELETED)) == GIN_DATA)
+		return gin_posting_page(page, (GinPageOpaque) PageGetSpecialPointer(page), pm);
+	/* a build makes both roots of SP-GiST, full or not */
+	if (facts->relam == SPGIST_AM_OID && SpGistBlockIsFixed(blkno))
+		pm->kind = PAGE_FIXED;
+	else
+		pm->kind = (flags & methods[method].empty) ? PAGE_EMPTY :
+			(flags & methods[method].fixed) ? PAGE_FIXED :
+			(flags & methods[method].pending) ? PAGE_PENDING :
+			(flags & methods[method].leaf) ? PAGE_LEAF : methods[method].other;
+	if (pm->kind != PAGE_LEAF && pm->kind != PAGE_PENDING && facts->relam != SPGIST_AM_OID)
+		return NULL;
 	problem = count_items(facts, method, page, pm);
 	/* SP-GiST and BRIN do not mark a page whose tuples are all gone */
 	if (pm->tuples == 0 && pm->kind != PAGE_FIXED &&

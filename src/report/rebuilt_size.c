@@ -3,12 +3,11 @@
  * rebuilt_size.c
  *	  How many pages an index would have after a rebuild.
  *
- * Each access method has a function that computes the size of a build from the
- * bytes worth keeping.  A build of btree and hash follows fillfactor and the
- * number of rows.  For the others there are two sizes, and the real one is in
- * between: a GIN build depends on its memory and on the keys of each row; the
- * operator class decides where GiST and SP-GiST split a page; and BRIN's
- * summaries do not tell whether their rows are gone.
+ * A build of btree and hash follows fillfactor and the number of rows.  For the
+ * others there are two sizes, and the real one is in between: a GIN build depends
+ * on its memory and on the keys of each row; the operator class decides where GiST
+ * and SP-GiST split a page; and BRIN's summaries do not tell whether their rows are
+ * gone.
  *
  * Everything is smooth in the totals, not rounded to pages, so that the
  * sampling error can be computed by perturbing them (bloat.c).
@@ -57,18 +56,6 @@ page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight)
 	sum->heavy += weight * pm->heavy;
 	sum->squares += weight * pm->squares;
 	sum->one_size += weight * pm->one_size;
-}
-
-/*
- * Return the used share of the leaf pages, like avg_leaf_density of
- * pgstatindex: without deleted pages.  NaN without leaf pages.
- */
-double
-page_totals_density(const PageTotals *t)
-{
-	double		avail = t->of[PAGE_LEAF].avail + t->of[PAGE_POSTING].avail;
-
-	return avail > 0 ? (t->of[PAGE_LEAF].used + t->of[PAGE_POSTING].used) / avail : get_float8_nan();
 }
 
 /* Return the bytes for tuples of a leaf page. */
@@ -122,9 +109,8 @@ rebuilt_btree(const IndexFacts *facts, const PageTotals *t)
 	/*
 	 * _bt_buildadd() closes a page with the tuple that exceeds the
 	 * fillfactor, or before one that does not fit.  The last tuple moves to
-	 * the next page, and leaves a high key: without a posting list's row
-	 * pointers, for which the page is filled further.  At least one tuple
-	 * stays.
+	 * the next page, and leaves a high key without row pointers, for which
+	 * the page is filled further.  At least one tuple stays.
 	 */
 	if (leaf->one_size >= 0.999 * leaf->count && !has_lists)
 		per_page = Min(floor((page_size - left_free) / tuple), floor(page_size / tuple) - 1);
@@ -133,10 +119,7 @@ rebuilt_btree(const IndexFacts *facts, const PageTotals *t)
 	return tree_pages(t, leaf->tuples / Max(per_page, 1));
 }
 
-/*
- * Return the expected number of pages of a hash bucket after its first, given
- * mean and standard deviation of its rows.
- */
+/* Return the expected pages of a hash bucket after its first. */
 static double
 overflow_pages(double mean, double deviation, double capacity)
 {
@@ -216,10 +199,7 @@ rebuilt_brin(const PageTotals *t, bool smaller)
 		t->of[PAGE_FIXED].count;
 }
 
-/*
- * Return the pages after a rebuild, with metapage: of two sizes the smaller or
- * the larger one.
- */
+/* Return the pages after a rebuild: of two sizes the smaller or the larger one. */
 double
 rebuilt_pages(const IndexFacts *facts, const PageTotals *t, bool smaller)
 {

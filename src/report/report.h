@@ -14,6 +14,7 @@ extern bool page_is_of(Oid relam, const char *page);
 extern BlockNumber page_root(Oid relam, Page page);
 extern bool bloat_estimate(Oid index_oid, double *ratio, bool *is_least);
 extern int64 report_pending_pages(Oid index_oid);
+extern bool report_is_spare(Oid index_oid);
 extern Oid	report_duplicate_of(Oid index_oid);
 
 #endif							/* IM_REPORT_H */

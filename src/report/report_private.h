@@ -74,25 +74,14 @@ extern char *test_guarded(char *page);
 #endif
 
 extern void page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight);
-extern double page_totals_density(const PageTotals *totals);
 extern double rebuilt_pages(const IndexFacts *facts, const PageTotals *totals, bool smaller);
 
-/*
- * A measurement of one index, at the start of a larger struct for the arguments
- * and the results of measure().
- */
-typedef struct Report
-{
-	Oid			index_oid;
-	Oid			required_am;	/* access method; InvalidOid = any */
-	bool		quiet;			/* no errors because of the index, no waiting */
-	void		(*measure) (Relation index, struct Report *report);
-} Report;
-
-extern bool report_run(Report *report);
-extern bool report_run_argument(FunctionCallInfo fcinfo, Report *report);
+extern bool report_run(Oid index_oid, bool only_gin, bool quiet,
+					   void (*measure) (Relation index, void *result), void *result);
 extern void report_corrupted(Relation index, BlockNumber blkno, const char *problem);
 
+extern void report_pending(Oid index_oid, Row *row, int column);
+extern void bloat_report(Oid index_oid, Row *row, int column);
 extern void row_float8(Row *row, int column, double value);
 extern Datum row_result(FunctionCallInfo fcinfo, Row *row);
 

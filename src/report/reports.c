@@ -1,60 +1,56 @@
 /*-------------------------------------------------------------------------
  *
  * reports.c
- *	  SQL functions of the reports that read pages or files, and their frame:
- *	  open an index, measure it, survive damage.
- *
- * index_report() and index_mover_blockers() are SQL in the extension's script,
- * based on functions of the schema index_mover from here.
+ *	  The frame of the reports: open an index, measure it, survive damage; and
+ *	  pending lists.
  *
  * The reports read pages of one index, so AccessShareLock on the index until the
- * end of the call is enough, as for pgstattuple's functions.  The table is not
- * locked, because no function of the index is called and no row is fetched.  All
- * run on a hot standby.  Access is checked by EXECUTE, which the script revokes
- * from PUBLIC, as for pgstattuple.
+ * end of the call is enough, as for pgstattuple's functions: no function of the
+ * index is called and no row is fetched.  All run on a hot standby.  Access is
+ * checked by EXECUTE, which the script revokes from PUBLIC.
  *
- * The errors are literally those of contrib/pgstattuple/pgstatindex.c, so
- * that scripts that handle them work with ours.  A report over all indexes of
- * a database must neither fail nor wait because of one of them: hence "quiet".
+ * The errors are literally those of contrib/pgstattuple, for scripts that handle
+ * them.  A report over all indexes must neither fail nor wait because of one of
+ * them: hence "quiet".
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <fcntl.h>
 #include <math.h>
-#include <sys/stat.h>
 
 #include "access/gin_private.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xlog.h"
 #include "catalog/pg_am_d.h"
-#include "fmgr.h"
 #include "funcapi.h"
-#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/fmgrprotos.h"
-#include "utils/timestamp.h"
 
 #include "errors.h"
 #include "file_system.h"
-#include "relation_facts.h"
 #include "report/report.h"
 #include "report/report_private.h"
 
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
-PG_FUNCTION_INFO_V1(index_mover_try_size);
-PG_FUNCTION_INFO_V1(index_mover_file_birth);
 
-typedef struct PendingReport
+typedef struct PendingList
 {
-	Report		report;
 	int64		pages;
 	int64		tuples;			/* heap rows waiting in the list */
 	int64		limit_bytes;	/* size at which an insert flushes it */
 	bool		fastupdate;
-} PendingReport;
+} PendingList;
+
+/* The arguments of report_run() */
+typedef struct Report
+{
+	Oid			index_oid;
+	bool		only_gin;
+	bool		quiet;
+	void		(*measure) (Relation index, void *result);
+	void	   *result;
+} Report;
 
 /* Set a column to a number, or to NULL for NaN. */
 void
@@ -86,19 +82,16 @@ report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 			 errdetail_internal("The page cannot be read: %s.", problem)));
 }
 
-/* Refuse a relation that cannot be measured; required_am is GIN or none. */
+/* Refuse a relation that cannot be measured. */
 static void
-check_relation(Relation rel, Oid required_am)
+check_relation(Relation rel, bool only_gin)
 {
 	const char *name = RelationGetRelationName(rel);
 
-	Assert(!OidIsValid(required_am) || required_am == GIN_AM_OID);
-
-	if (rel->rd_rel->relkind != RELKIND_INDEX ||
-		(OidIsValid(required_am) && rel->rd_rel->relam != required_am))
+	if (rel->rd_rel->relkind != RELKIND_INDEX || (only_gin && rel->rd_rel->relam != GIN_AM_OID))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 OidIsValid(required_am) ?
+				 only_gin ?
 				 errmsg("relation \"%s\" is not a %s index", name, "GIN") :
 				 errmsg("\"%s\" is not an index", name),
 				 rel->rd_rel->relkind == RELKIND_INDEX ? 0 :
@@ -138,8 +131,8 @@ run_report(void *arg)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("index with OID %u does not exist", report->index_oid)));
-	check_relation(index, report->required_am);
-	report->measure(index, report);
+	check_relation(index, report->only_gin);
+	report->measure(index, report->result);
 	relation_close(index, AccessShareLock);
 }
 
@@ -157,88 +150,85 @@ is_of_index(int code)
 }
 
 /*
- * Measure an index, with AccessShareLock on it.  Raises the errors of
- * pgstattuple's functions.  With quiet, as for a report over many indexes,
- * returns false if the index cannot be opened, is locked or damaged, or has gone
- * away, and does not wait; raises other errors.
+ * Measure an index, with AccessShareLock on it.  Raises the errors of pgstattuple's
+ * functions.  With quiet, returns false if the index cannot be opened, is locked or
+ * damaged, or has gone away, and does not wait; raises other errors.
  */
 bool
-report_run(Report *report)
+report_run(Oid index_oid, bool only_gin, bool quiet,
+		   void (*measure) (Relation index, void *result), void *result)
 {
+	Report		report = {index_oid, only_gin, quiet, measure, result};
 	ErrorData  *error = NULL;
 
-	if (report->quiet)
-		error = errors_catch(run_report, report);
+	if (quiet)
+		error = errors_catch(run_report, &report);
 	else
-		run_report(report);
+		run_report(&report);
 	if (error != NULL && !is_of_index(error->sqlerrcode))
 		ReThrowError(error);
 	return error == NULL;
 }
 
-/* The same for the index in argument 0, which may be NULL for a quiet report. */
-bool
-report_run_argument(FunctionCallInfo fcinfo, Report *report)
-{
-	if (report->quiet && PG_ARGISNULL(0))
-		return false;
-	reject_null(fcinfo, 0, "index");
-	report->index_oid = PG_GETARG_OID(0);
-	return report_run(report);
-}
-
 /*
- * Read the length of an open, valid GIN index's pending list from the metapage,
- * for a PendingReport.  ERROR XX002 if damaged.
+ * Read the length of a GIN index's pending list from the metapage.  ERROR XX002 if
+ * that is damaged.
  */
 static void
-gin_pending_measure(Relation index, Report *report)
+gin_pending_measure(Relation index, void *result)
 {
-	PendingReport *pending = (PendingReport *) report;
-	Buffer		buffer;
-	Page		page;
-	GinMetaPageData meta;
-	bool		valid;
+	PendingList *pending = result;
+	PGIOAlignedBlock copy;
+	const GinMetaPageData *meta = GinPageGetMeta(copy.data);
 	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
 
-	Assert(index->rd_rel->relam == GIN_AM_OID);
 	if (nblocks == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
 				 errmsg("index \"%s\" has no metapage", RelationGetRelationName(index))));
-
-	buffer = ReadBuffer(index, GIN_METAPAGE_BLKNO);
-	LockBuffer(buffer, GIN_SHARE);
-	page = BufferGetPage(buffer);
-	memcpy(&meta, GinPageGetMeta(page), sizeof(meta));
-	valid = page_root(GIN_AM_OID, page) != InvalidBlockNumber;
-	UnlockReleaseBuffer(buffer);
-
-	if (!valid || meta.ginVersion < 0 || meta.ginVersion > GIN_CURRENT_VERSION ||
-		meta.nPendingPages >= nblocks || meta.nPendingHeapTuples < 0)
+	buffer_copy_page(ReadBuffer(index, GIN_METAPAGE_BLKNO), copy.data);
+	if (page_root(GIN_AM_OID, (Page) copy.data) == InvalidBlockNumber ||
+		meta->ginVersion < 0 || meta->ginVersion > GIN_CURRENT_VERSION ||
+		meta->nPendingPages >= nblocks || meta->nPendingHeapTuples < 0)
 		report_corrupted(index, GIN_METAPAGE_BLKNO, "invalid metapage");
-
-	pending->pages = meta.nPendingPages;
-	pending->tuples = meta.nPendingHeapTuples;
+	pending->pages = meta->nPendingPages;
+	pending->tuples = meta->nPendingHeapTuples;
 	pending->limit_bytes = GinGetPendingListCleanupSize(index) * INT64CONST(1024);
 	pending->fastupdate = GinGetUseFastUpdate(index);
+}
+
+/* Set four columns: pages, tuples, bytes, and the limit of these. */
+static void
+pending_columns(const PendingList *pending, Row *row, int column)
+{
+	row_int64(row, column, pending->pages);
+	row_int64(row, column + 1, pending->tuples);
+	row_int64(row, column + 2, pending->pages * BLCKSZ);
+	row_int64(row, column + 3, pending->limit_bytes);
 }
 
 /* Return the pages of a GIN index's pending list; -1 if it cannot be read. */
 int64
 report_pending_pages(Oid index_oid)
 {
-	PendingReport pending = {.report = {.measure = gin_pending_measure,.index_oid = index_oid,
-	.required_am = GIN_AM_OID,.quiet = true}};
+	PendingList pending;
 
-	return report_run(&pending.report) ? pending.pages : -1;
+	return report_run(index_oid, true, true, gin_pending_measure, &pending) ? pending.pages : -1;
+}
+
+/* Set four columns of index_report() for a GIN index. */
+void
+report_pending(Oid index_oid, Row *row, int column)
+{
+	PendingList pending;
+
+	if (report_run(index_oid, true, true, gin_pending_measure, &pending))
+		pending_columns(&pending, row, column);
 }
 
 /*
  * gin_pending_list(index regclass) returns pending_pages, pending_tuples,
  *		pending_bytes, pending_limit_bytes, fastupdate, extra_pages_per_search
- * index_mover_try_gin_pending_list(index regclass, quiet boolean) the same,
- *		for index_report(): with quiet NULLs instead of errors and of waiting
  *
  * Reads one page.  Locks: AccessShareLock on the index until the end.
  * EXECUTE: pg_stat_scan_tables.  Errors: 22004, 42704 no such index, 42809
@@ -248,90 +238,15 @@ report_pending_pages(Oid index_oid)
 Datum
 index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 {
-	PendingReport pending = {.report = {.measure = gin_pending_measure,.required_am = GIN_AM_OID}};
+	PendingList pending;
 	Row			row;
 
-	pending.report.quiet = PG_NARGS() > 1 && !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
+	reject_null(fcinfo, 0, "index");
+	(void) report_run(PG_GETARG_OID(0), true, false, gin_pending_measure, &pending);
 	row_clear(&row);
-	if (!report_run_argument(fcinfo, &pending.report))
-		return row_result(fcinfo, &row);
-	row_int64(&row, 1, pending.pages);
-	row_int64(&row, 2, pending.tuples);
-	row_int64(&row, 3, pending.pages * BLCKSZ);
-	row_int64(&row, 4, pending.limit_bytes);
+	pending_columns(&pending, &row, 1);
 	row_set(&row, 5, BoolGetDatum(pending.fastupdate));
 	/* every search reads the whole list before the tree */
 	row_int64(&row, 6, pending.pages);
 	return row_result(fcinfo, &row);
-}
-
-/*
- * Return the path of a relation's first file, relative to the data directory;
- * NULL if the relation is gone or has none.  Takes no lock.
- */
-static char *
-file_path(Oid relid)
-{
-	LOCAL_FCINFO(call, 1);
-	Datum		path;
-
-	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
-	call->args[0].value = ObjectIdGetDatum(relid);
-	call->args[0].isnull = false;
-	path = pg_relation_filepath(call);
-	return call->isnull ? NULL : TextDatumGetCString(path);
-}
-
-/* Return the bytes of a relation's main fork, -1 if it has none. */
-static int64
-main_size(Oid relid)
-{
-	char	   *path = file_path(relid);
-
-	return path != NULL ? file_size(path) : -1;
-}
-
-/*
- * index_mover.try_size(relation regclass) RETURNS bigint: bytes of its main fork,
- * and of that of its TOAST table
- *
- * For reports over many relations: NULL if the relation is gone, has no
- * storage, or is locked exclusively.  Locks: AccessShareLock, for a moment,
- * without waiting.  EXECUTE: pg_monitor.
- */
-Datum
-index_mover_try_size(PG_FUNCTION_ARGS)
-{
-	Oid			relid = PG_GETARG_OID(0);
-	int64		size;
-	RelationFacts facts;
-
-	if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		PG_RETURN_NULL();
-	size = main_size(relid);
-	if (size >= 0 && relation_facts(relid, &facts) && OidIsValid(facts.toast_oid))
-		size += Max(main_size(facts.toast_oid), 0);
-	UnlockRelationOid(relid, AccessShareLock);
-	if (size < 0)
-		PG_RETURN_NULL();
-	PG_RETURN_INT64(size);
-}
-
-/*
- * index_mover.file_birth(relation regclass) RETURNS timestamptz: when its file
- * was made
- *
- * An index is not younger than its file, which a move or REINDEX makes again.
- * NULL if the file system or the platform does not tell, the relation is gone, or
- * has no file.  Takes no lock.  EXECUTE: pg_monitor.
- */
-Datum
-index_mover_file_birth(PG_FUNCTION_ARGS)
-{
-	char	   *path = file_path(PG_GETARG_OID(0));
-	TimestampTz birth = path != NULL ? file_birth(path) : 0;
-
-	if (birth == 0)
-		PG_RETURN_NULL();
-	PG_RETURN_TIMESTAMPTZ(birth);
 }

@@ -4,18 +4,16 @@
  *	  The speed of a tablespace's storage.
  *
  * The probe reads and writes a file of its own, past the page cache with
- * O_DIRECT if the file system has it.  The depth test cannot use O_DIRECT,
- * because PostgreSQL keeps many reads in flight by announcing them
- * (posix_fadvise), which works through the page cache.  It reads each block
- * once, of a file that was never in the cache, so the cache does not help.
+ * O_DIRECT if the file system has it.  The depth test cannot use that, because
+ * PostgreSQL keeps many reads in flight by announcing them (posix_fadvise),
+ * which works through the page cache.  It reads each block once, of a file that
+ * was never in the cache, so the cache does not help.
  *
  * The file is unlinked as soon as it is open, so no end (error, cancel, kill
  * -9, crash) leaves it behind.  Before that it has a name that the server
- * removes at start.  fd.c closes the descriptors at the end of the
- * transaction at the latest.
+ * removes at start.  fd.c closes the descriptors with the transaction.
  *
- * Space: at most PROBE_MAX_BYTES and a tenth of the free space.  Time is
- * divided among the phases; only a slow single call can make it longer.
+ * Space: at most PROBE_MAX_BYTES and a tenth of the free space.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,7 +27,6 @@
 #include "access/xlog.h"
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
-#include "commands/tablespace.h"
 #include "common/file_utils.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
@@ -52,26 +49,32 @@ PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 #define PROBE_MIN_BYTES		(INT64CONST(4) * 1024 * 1024)
 #define PROBE_CHUNK			(1024 * 1024)
 
+/* Results, in the order of the first columns of the result and of index_mover.probe */
+enum
+{
+	RANDOM_READ_MS,
+	RANDOM_READ_IOPS,			/* one read after the other */
+	RANDOM_READ_IOPS_DEEP,		/* queue_depth at a time */
+	SEQUENTIAL_READ_MB_S,
+	SYNC_WRITE_MS,				/* one block, written and synced */
+	PROBE_RESULTS
+};
+
 typedef struct Probe
 {
 	char		path[MAXPGPATH];
 	int			fd;				/* O_DIRECT, or the same as buffered_fd */
 	int			buffered_fd;	/* through the page cache */
-	bool		direct;
 	int64		size;			/* bytes written */
 	char	   *chunk;			/* aligned, PROBE_CHUNK bytes */
 	uint32	   *order;			/* blocks of the file in random order */
 	uint32		nblocks;
 	uint32		ahead;			/* of order, not announced yet */
 	uint32		queue_depth;
-
-	/* results */
-	double		sync_write_ms;	/* one block, written and synced */
-	double		random_read_ms;
-	double		random_read_iops;	/* one read after the other */
-	double		random_read_iops_deep;	/* queue_depth at a time */
-	double		sequential_read_mb_s;
+	double		result[PROBE_RESULTS];
 } Probe;
+
+#define IS_DIRECT(probe)	((probe)->fd != (probe)->buffered_fd)
 
 static double
 now_seconds(void)
@@ -104,10 +107,9 @@ open_file(Probe *probe, Oid tablespace)
 				(errcode_for_file_write(),
 				 errmsg("could not create file \"%s\": %m", probe->path)));
 	/* tmpfs and others refuse it */
-	if (PG_O_DIRECT != 0)
-		probe->fd = OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PG_O_DIRECT);
-	probe->direct = PG_O_DIRECT != 0 && probe->fd >= 0;
-	if (!probe->direct)
+	probe->fd = PG_O_DIRECT == 0 ? -1 :
+		OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PG_O_DIRECT);
+	if (probe->fd < 0)
 		probe->fd = probe->buffered_fd;
 	if (unlink(probe->path) < 0)
 		ereport(ERROR,
@@ -172,26 +174,6 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 	}
 }
 
-/*
- * Do some work for n = 0, 1, ..., at least and at most so often, else until the
- * time is over.  Returns the seconds for each time.
- */
-static double
-seconds_for_each(Probe *probe, void (*work) (Probe *probe, uint32 n), uint32 least, uint32 most,
-				 double seconds)
-{
-	double		start;
-	uint32		n = 0;
-
-	Assert(most > 0);
-	drop_from_page_cache(probe->buffered_fd, 0, 0);
-	start = now_seconds();
-	do
-		work(probe, n++);
-	while (n < most && (n < least || now_seconds() < start + seconds));
-	return Max((now_seconds() - start) / n, 1e-9);
-}
-
 static void
 write_and_sync(Probe *probe, uint32 n)
 {
@@ -222,15 +204,35 @@ read_sequentially(Probe *probe, uint32 n)
 }
 
 /*
- * Measure for about this many seconds, with a temporary file in the tablespace
- * that is gone when this returns, fails or is canceled.  ERROR 53100 if
- * free_bytes is too small.
+ * The phases after the file is filled.  Without O_DIRECT each byte can be read once
+ * in a phase, and by read_announced() always.
+ */
+static const struct
+{
+	void		(*work) (Probe *probe, uint32 n);	/* for n = 0, 1, ... */
+	uint32		least;			/* times, also when its time is over */
+	Size		read;			/* bytes each time */
+	double		share;			/* of the time */
+	bool		per_second;		/* the result is a rate; else milliseconds */
+	int			result;
+}			phases[] =
+
+{
+	{write_and_sync, 3, 0, 0.15, false, SYNC_WRITE_MS},
+	{read_at_random, 4, BLCKSZ, 0.25, false, RANDOM_READ_MS},
+	{read_announced, 4, BLCKSZ, 0.2, true, RANDOM_READ_IOPS_DEEP},
+	{read_sequentially, 1, PROBE_CHUNK, 0.15, true, SEQUENTIAL_READ_MB_S},
+};
+
+/*
+ * Measure for about this many seconds, longer only by a slow single call, with a
+ * temporary file in the tablespace that is gone when this returns, fails or is
+ * canceled.  ERROR 53100 if free_bytes is too small.
  */
 static void
 run_probe(Probe *probe, Oid tablespace, double seconds, int64 free_bytes)
 {
 	int64		max_bytes = Min(PROBE_MAX_BYTES, free_bytes / 10);
-	uint32		most;
 
 	if (max_bytes < PROBE_MIN_BYTES)
 		ereport(ERROR,
@@ -242,46 +244,27 @@ run_probe(Probe *probe, Oid tablespace, double seconds, int64 free_bytes)
 	probe->chunk = palloc_aligned(PROBE_CHUNK, PG_IO_ALIGN_SIZE, 0);
 	open_file(probe, tablespace);
 	fill_file(probe, max_bytes, seconds * 0.25);
+	for (int i = 0; i < lengthof(phases); i++)
+	{
+		bool		once = phases[i].read > 0 && (!IS_DIRECT(probe) || phases[i].work == read_announced);
+		uint32		most = once ? probe->size / phases[i].read : PG_UINT32_MAX;
+		uint32		n = 0;
+		double		start;
+		double		each;
 
-	/* without O_DIRECT each block can be read once in a phase */
-	most = probe->direct ? PG_UINT32_MAX : probe->nblocks;
-	probe->sync_write_ms = 1000 * seconds_for_each(probe, write_and_sync, 3, PG_UINT32_MAX, seconds * 0.15);
-	probe->random_read_ms = 1000 * seconds_for_each(probe, read_at_random, 4, most, seconds * 0.25);
-	probe->random_read_iops = 1000 / probe->random_read_ms;
-	probe->random_read_iops_deep = 1 / seconds_for_each(probe, read_announced, 4, probe->nblocks, seconds * 0.2);
-	/* a chunk is a megabyte */
-	most = probe->direct ? PG_UINT32_MAX : probe->size / PROBE_CHUNK;
-	probe->sequential_read_mb_s = 1 / seconds_for_each(probe, read_sequentially, 1, most, seconds * 0.15);
+		drop_from_page_cache(probe->buffered_fd, 0, 0);
+		start = now_seconds();
+		do
+			phases[i].work(probe, n++);
+		while (n < most && (n < phases[i].least || now_seconds() < start + seconds * phases[i].share));
+		each = Max((now_seconds() - start) / n, 1e-9);
+		probe->result[phases[i].result] = phases[i].per_second ? 1 / each : 1000 * each;
+	}
+	probe->result[RANDOM_READ_IOPS] = 1000 / probe->result[RANDOM_READ_MS];
 
-	if (probe->fd != probe->buffered_fd)
+	if (IS_DIRECT(probe))
 		CloseTransientFile(probe->fd);
 	CloseTransientFile(probe->buffered_fd);
-}
-
-/*
- * Return the random_page_cost to set, on the line between 4.0 for a disk of 8 ms
- * and 1.1 for flash of 0.1 ms, each with most pages cached.
- */
-static double
-suggested_cost(const Probe *probe)
-{
-	double		cost = 1.1 + (probe->random_read_ms - 0.1) * (4.0 - 1.1) / (8.0 - 0.1);
-
-	return Min(Max(rint(cost * 10) / 10, 1.1), 4.0);
-}
-
-/*
- * Return the effective_io_concurrency to set, from the gain of several reads at
- * the same time.
- */
-static int
-suggested_concurrency(const Probe *probe)
-{
-	double		gain = probe->random_read_iops_deep / probe->random_read_iops;
-
-	if (gain < 1.5)
-		return 1;
-	return (int) Min(rint(gain * 1.5), Min(probe->queue_depth, 1000));
 }
 
 /* Store a result for recommend_moves() if the transaction may write. */
@@ -289,42 +272,19 @@ static void
 record_probe(Oid tablespace, const Probe *probe)
 {
 	Relation	rel;
-	Datum		values[] = {
-		TimestampTzGetDatum(GetCurrentTimestamp()),
-		ObjectIdGetDatum(tablespace),
-		Float8GetDatum(probe->random_read_ms),
-		Float8GetDatum(probe->random_read_iops),
-		Float8GetDatum(probe->random_read_iops_deep),
-		Float8GetDatum(probe->sequential_read_mb_s),
-		Float8GetDatum(probe->sync_write_ms)
-	};
-	bool		nulls[lengthof(values)] = {false};
+	Row			row;
 
 	if (RecoveryInProgress() || XactReadOnly)
 		return;
+	row_clear(&row);
+	row_time(&row, 1, GetCurrentTimestamp());
+	row_set(&row, 2, ObjectIdGetDatum(tablespace));
+	for (int i = 0; i < PROBE_RESULTS; i++)
+		row_float8(&row, i + 3, probe->result[i]);
 	rel = extension_open("probe");
-	extension_insert(rel, lengthof(values), values, nulls);
+	extension_insert(rel, PROBE_RESULTS + 2, row.values, row.nulls);
 	extension_close(rel);
 	CommandCounterIncrement();
-}
-
-static Datum
-name_array(List *names)
-{
-	Datum	   *elements = palloc(sizeof(Datum) * Max(list_length(names), 1));
-	int			n = 0;
-	ListCell   *lc;
-
-	foreach(lc, names)
-		elements[n++] = DirectFunctionCall1(namein, CStringGetDatum((char *) lfirst(lc)));
-	return PointerGetDatum(construct_array(elements, n, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR));
-}
-
-/* Set a measured value to four significant digits. */
-static void
-row_measured(Row *row, int column, double value)
-{
-	row_float8(row, column, strtod(psprintf("%.4g", value), NULL));
 }
 
 /*
@@ -355,9 +315,11 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	double		seconds;
 	AclResult	aclresult;
 	FileSystemFacts facts;
-	StringInfoData remark;
+	ArrayBuildState *others = initArrayResult(NAMEOID, CurrentMemoryContext, false);
+	const char *remark;
 	const char *lost_on_reboot;
 	double		cost;
+	double		gain;
 	int			concurrency;
 	Row			row;
 
@@ -393,30 +355,33 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	run_probe(probe, tablespace, seconds, facts.free_bytes);
 	record_probe(tablespace, probe);
 
-	cost = suggested_cost(probe);
-	concurrency = suggested_concurrency(probe);
+	/* on the line between 4.0 for a disk of 8 ms and 1.1 for flash of 0.1 ms */
+	cost = 1.1 + (probe->result[RANDOM_READ_MS] - 0.1) * (4.0 - 1.1) / (8.0 - 0.1);
+	cost = Min(Max(rint(cost * 10) / 10, 1.1), 4.0);
+	/* from the gain of several reads at the same time */
+	gain = probe->result[RANDOM_READ_IOPS_DEEP] / probe->result[RANDOM_READ_IOPS];
+	concurrency = gain < 1.5 ? 1 : (int) Min(rint(gain * 1.5), Min(probe->queue_depth, 1000));
 	lost_on_reboot = tablespace_lost_on_reboot(tablespace);
-	initStringInfo(&remark);
-	if (lost_on_reboot)
-		appendStringInfo(&remark, "on %s: does not survive a reboot", lost_on_reboot);
-	if (!probe->direct)
-		appendStringInfo(&remark, "%sthe file system has no direct I/O: the page cache may have helped",
-						 remark.len > 0 ? "; " : "");
+	remark = lost_on_reboot ? psprintf("on %s: does not survive a reboot", lost_on_reboot) : "";
+	if (!IS_DIRECT(probe))
+		remark = psprintf("%s%sthe file system has no direct I/O: the page cache may have helped",
+						  remark, lost_on_reboot ? "; " : "");
 
 	row_clear(&row);
-	row_measured(&row, 1, probe->random_read_ms);
-	row_measured(&row, 2, probe->random_read_iops);
-	row_measured(&row, 3, probe->random_read_iops_deep);
-	row_measured(&row, 4, probe->sequential_read_mb_s);
-	row_measured(&row, 5, probe->sync_write_ms);
+	/* four significant digits */
+	for (int i = 0; i < PROBE_RESULTS; i++)
+		row_float8(&row, i + 1, strtod(psprintf("%.4g", probe->result[i]), NULL));
 	row_int64(&row, 6, facts.free_bytes);
 	row_int64(&row, 7, facts.total_bytes);
-	row_set(&row, 8, name_array(tablespaces_on_device(facts.device, tablespace)));
+	foreach_ptr(char, other, tablespaces_on_device(facts.device, tablespace))
+		accumArrayResult(others, DirectFunctionCall1(namein, CStringGetDatum(other)), false,
+						 NAMEOID, CurrentMemoryContext);
+	row_set(&row, 8, makeArrayResult(others, CurrentMemoryContext));
 	row_float8(&row, 9, cost);
 	row_set(&row, 10, Int32GetDatum(concurrency));
 	row_text(&row, 11, printed_command("tablespace_costs", name, psprintf("%.1f", cost), (int64) concurrency));
-	row_set(&row, 12, BoolGetDatum(probe->direct));
+	row_set(&row, 12, BoolGetDatum(IS_DIRECT(probe)));
 	row_text(&row, 13, lost_on_reboot);
-	row_text(&row, 14, remark.data);
+	row_text(&row, 14, remark);
 	return row_result(fcinfo, &row);
 }
