@@ -5,15 +5,12 @@
  *
  * A session is signaled only if the job's role could signal it with
  * pg_cancel_backend() and pg_terminate_backend().  Never signaled are prepared
- * transactions (they have no process), walsenders, autovacuum, our own workers,
- * and the sessions that wait for them.
+ * transactions (they have no process), walsenders, our own workers, and the
+ * sessions that wait for them.  Between the check and the signal the session may
+ * have gone on to its next transaction, as with these functions.
  *
- * Autovacuum is canceled as core does it: core cancels an autovacuum for any
- * process that queues behind it for deadlock_timeout, unless it works against
- * wraparound.  We do not queue for that long.
- *
- * Between the check and the signal the session may have gone on to its next
- * transaction, as with pg_terminate_backend().
+ * Autovacuum is canceled as by core for any process that queues behind it for
+ * deadlock_timeout, unless it works against wraparound.  We do not queue so long.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +23,6 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type_d.h"
 #include "executor/spi.h"
-#include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/snapmgr.h"
 
@@ -81,6 +77,13 @@ blockers_may_signal(Oid role)
 		has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND);
 }
 
+/* Let the processes that were signaled and reported be signaled again. */
+void
+blockers_forget(void)
+{
+	nsignaled = nreported = 0;
+}
+
 /* Begin an item. */
 void
 blockers_begin(void)
@@ -89,18 +92,10 @@ blockers_begin(void)
 	told[0] = '\0';
 }
 
-/* Let the processes that were signaled and reported be signaled again. */
-void
-blockers_forget(void)
-{
-	nsignaled = nreported = 0;
-}
-
 /*
  * Signal a process, as on_blocker says, and note it for blockers_report().  Returns
- * false if it was signaled before for this item, is ours or the session that waits
- * for us, or is gone.  A signal handler may call it; so the caller has checked what
- * else must not be signaled.
+ * false if it was signaled before, is ours or our caller, or is gone.  A signal
+ * handler may call it; so the caller has checked what else must not be signaled.
  */
 bool
 blockers_kill(int pid, Oid role, const MoveSettings *settings, TimestampTz xact_start)
@@ -165,7 +160,7 @@ blockers_signal(const MoveItem *item, const MoveSettings *settings, const int *p
 		StartTransactionCommand();
 	for (int i = 0; i < npids; i++)
 	{
-		PGPROC	   *proc = pids[i] == 0 ? NULL : BackendPidGetProc(pids[i]);
+		PGPROC	   *proc = BackendPidGetProc(pids[i]);
 		Oid			role = proc == NULL ? InvalidOid : proc->roleId;
 		PgBackendStatus *status = proc == NULL ? NULL : blockers_find(pids[i]);
 
@@ -198,7 +193,7 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 {
 	for (int i = 0; i < npids; i++)
 	{
-		PGPROC	   *proc = pids[i] == 0 ? NULL : BackendPidGetProc(pids[i]);
+		PGPROC	   *proc = BackendPidGetProc(pids[i]);	/* NULL for 0 */
 		uint8		flags = proc == NULL ? 0 : proc->statusFlags;
 
 		if ((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND))
@@ -215,11 +210,10 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 }
 
 /*
- * Descriptions of blockers.  The words are those of index_mover_blockers(),
- * which cannot be called here: it would have to run as another role, which may
- * see more than ours, and the owner of its schema could have replaced it.
- * Details of a session beyond its process ID are given only to a role that
- * could read them in pg_stat_activity.  Prepared transactions are public.
+ * Descriptions of blockers, in the words of index_mover_blockers(), which cannot be
+ * called here: it would run as another role, which may see more than ours.  Details
+ * of a session beyond its process ID are for a role that could read them in
+ * pg_stat_activity.  Prepared transactions are public.
  */
 
 /* Return a prepared transaction's name, palloc'd; NULL if it has ended. */
@@ -230,8 +224,8 @@ prepared_transaction_name(VirtualTransactionId vxid)
 	bool		more;
 	TransactionId xid = VirtualTransactionIdIsRecoveredPreparedXact(vxid) ?
 		vxid.localTransactionId : TwoPhaseGetXidByVirtualXID(vxid, &more);
-	Oid			types[1] = {XIDOID};
-	Datum		values[1] = {TransactionIdGetDatum(xid)};
+	Oid			type = XIDOID;
+	Datum		value = TransactionIdGetDatum(xid);
 	char	   *result = NULL;
 
 	if (!TransactionIdIsValid(xid))
@@ -240,11 +234,8 @@ prepared_transaction_name(VirtualTransactionId vxid)
 	PushActiveSnapshot(GetCatalogSnapshot(InvalidOid));
 	SPI_connect();
 	if (SPI_execute_with_args("SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE transaction OPERATOR(pg_catalog.=) $1",
-							  1, types, values, NULL, true, 1) == SPI_OK_SELECT &&
-		SPI_processed == 1)
-		result = MemoryContextStrdup(context,
-									 SPI_getvalue(SPI_tuptable->vals[0],
-												  SPI_tuptable->tupdesc, 1));
+							  1, &type, &value, NULL, true, 1) == SPI_OK_SELECT && SPI_processed == 1)
+		result = MemoryContextStrdup(context, SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	SPI_finish();
 	PopActiveSnapshot();
 	return result;
@@ -287,9 +278,8 @@ describe_session(StringInfo buf, int pid)
 }
 
 /*
- * Describe these transactions, with the command to end each in parentheses, in
- * the words of index_mover_blockers().  The result is palloc'd.  May leave a
- * transaction open, for the error that is raised next.
+ * Describe these transactions, with the command to end each in parentheses, palloc'd.
+ * May leave a transaction open, for the error that is raised next.
  */
 char *
 blockers_describe(const VirtualTransactionId *vxids, int count)

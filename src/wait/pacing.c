@@ -13,10 +13,10 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "miscadmin.h"
 #include "replication/slot.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
@@ -33,33 +33,35 @@
 /* The time of reading is that of the last so many megabytes. */
 #define SMOOTH_READ_MB		8
 
-/* The receiver that is furthest behind. */
+/* Look for lags so often. */
+#define LOOK_MS				100
+
+/* How long a standby's replay stands, or stays as late; see replays_late() */
+#define STANDS_MS			30000
+#define STEADY_MS			60000
+
+/* The receiver for which the move rests: of those too far behind the furthest */
 typedef struct Laggard
 {
-	int64		bytes;			/* -1 = there is none */
+	int64		most;			/* bytes by which any is behind, or -1 */
+	int64		bytes;			/* by which this one is, or -1 */
 	int			pid;			/* of a walsender; 0 = a slot */
+	bool		unread;			/* only because of the WAL that is to come */
 	int64		unreceived;		/* bytes that a standby has not flushed */
 	XLogRecPtr	applied;
 	TimeOffset	apply_lag;		/* -1 = unknown */
 	char		what[NAMEDATALEN + 32];
 } Laggard;
 
-#define LOOK_MS		100
-
 /* Whether the move rests for a lag, until that is below half of the limit, and why */
 static bool lag_rests = false;
 static char lag_why[IM_THROTTLED_LEN];
 
+/* Walsenders of standbys whose replay is late on purpose, in TopMemoryContext */
+static List *late = NIL;
+
 /* in this process, see pacing_rested_ms() */
 static int64 rested_us = 0;
-
-/* How a standby replays while the move rests for it; see replays_late() */
-#define STANDS_MS		30000
-#define STEADY_MS		60000
-
-/* Walsenders of standbys whose replay is late on purpose */
-#define MAX_LATE		16
-static int	late[MAX_LATE];
 
 /* Count bytes as written, and update the rate that progress shows. */
 void
@@ -138,20 +140,17 @@ throttle_rest(int ms)
  * Lag of standbys and replication slots.
  *
  * A move checks the lag before each MB, and waits while any is above
- * index_mover.max_replica_lag; then until the lag is below half of that, to
- * avoid frequent stops.  A slot that max_slot_wal_keep_size is about to
- * invalidate counts whatever the setting says, because a standby that has lost
- * its slot has to be rebuilt.  A rebuild, which writes much without checking
- * again, also waits for a slot that no process reads at present and that its WAL
- * would invalidate; rebuild_timer.c looks at the slots afterwards.  A standby
- * without a slot that has disconnected is not known, and not waited for.
+ * index_mover.max_replica_lag; then until it is below half of that, to avoid
+ * frequent stops.  A slot that max_slot_wal_keep_size is about to invalidate
+ * counts whatever the setting says, because a standby that has lost its slot has
+ * to be rebuilt.  A rebuild, which writes much without checking again, also waits
+ * for a slot that no process reads and that its WAL would invalidate;
+ * rebuild_timer.c looks at the slots afterwards.
  *
- * A standby can be behind on purpose (recovery_min_apply_delay, or replay is
- * paused), and the primary is not told.  Then it has received the WAL, but while
- * the move rests its replay stands still, or stays behind by the same time, and
- * no rest helps it: from then on it is waited for only until it has received the
- * WAL.  A standby that replays as fast as it can catches up meanwhile or, if
- * others write too much for it, falls further behind.
+ * The primary is not told that a standby is behind on purpose.  Such a one has
+ * received the WAL, but while the move rests its replay stands still, or stays
+ * behind by the same time.  A standby that replays as fast as it can catches up
+ * meanwhile or, if others write too much for it, falls further behind.
  */
 
 /*
@@ -185,29 +184,30 @@ slot_next(int *i)
 	return NULL;
 }
 
-/* Note a receiver if it is the furthest behind so far, and return whether it is. */
-static bool
-note(Laggard *laggard, XLogRecPtr end, XLogRecPtr position, int pid,
-	 const char *slot)
+static int64
+bytes_behind(XLogRecPtr position, XLogRecPtr end)
 {
-	int64		bytes = end > position ? (int64) (end - position) : 0;
-
-	if (bytes <= laggard->bytes)
-		return false;
-	memset(laggard, 0, sizeof(Laggard));
-	laggard->bytes = bytes;
-	laggard->pid = pid;
-	snprintf(laggard->what, sizeof(laggard->what), "replication slot \"%s\"", slot);
-	return true;
+	return end > position ? (int64) (end - position) : 0;
 }
 
-static int *
-find_late(int pid)
+static bool
+is_too_far(int64 bytes, int64 limit)
 {
-	for (int i = 0; i < MAX_LATE; i++)
-		if (late[i] == pid)
-			return &late[i];
-	return NULL;
+	return limit >= 0 && bytes > (lag_rests ? limit / 2 : limit);
+}
+
+/* Note a receiver; return whether it is too far behind, and the furthest so far. */
+static bool
+note(Laggard *laggard, int64 bytes, bool too_far, int pid, const char *slot)
+{
+	laggard->most = Max(laggard->most, bytes);
+	if (!too_far || bytes <= laggard->bytes)
+		return false;
+	laggard->bytes = bytes;
+	laggard->pid = pid;
+	laggard->unread = false;
+	snprintf(laggard->what, sizeof(laggard->what), "replication slot \"%s\"", slot);
+	return true;
 }
 
 /*
@@ -219,28 +219,19 @@ replays_late(const Laggard *laggard, bool begins, int64 limit)
 {
 	static Laggard first;		/* as at "since" */
 	static TimestampTz since;
-	static XLogRecPtr applied;
-	static TimestampTz applied_at;
 	TimestampTz now = GetCurrentTimestamp();
-	bool		received = laggard->unreceived <= limit / 2;
+	bool		same = !begins && laggard->pid == first.pid;
+	bool		goes_on = laggard->applied != first.applied;
 
-	begins |= laggard->pid != first.pid;
-	if (begins || laggard->applied != applied)
-	{
-		applied = laggard->applied;
-		applied_at = now;
-	}
-	if (received && TimestampDifferenceExceeds(applied_at, now, STANDS_MS))
+	if (same && !TimestampDifferenceExceeds(since, now, goes_on ? STEADY_MS : STANDS_MS))
+		return false;
+	/* a standby at its limit would have got nearer, or further away */
+	if (same && laggard->unreceived <= limit / 2 &&
+		(!goes_on || (first.apply_lag >= 0 && laggard->apply_lag >= 0 &&
+					  llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20)))
 		return true;
-	if (begins || TimestampDifferenceExceeds(since, now, STEADY_MS))
-	{
-		/* a standby at its limit would have got nearer, or further away */
-		if (!begins && received && first.apply_lag >= 0 && laggard->apply_lag >= 0 &&
-			llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20)
-			return true;
-		first = *laggard;
-		since = now;
-	}
+	first = *laggard;
+	since = now;
 	return false;
 }
 
@@ -251,10 +242,11 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 
 	for (int i = 0; (walsnd = walsender_next(&i)) != NULL;)
 	{
-		int		   *is_late;
+		bool		is_late;
 		WalSnd		copy;
 		XLogRecPtr	position;
 		XLogRecPtr	flushed;
+		int64		bytes;
 
 		SpinLockAcquire(&walsnd->mutex);
 		copy = *walsnd;
@@ -263,54 +255,22 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 		/* a receiver that applies nothing may not report its position */
 		flushed = XLogRecPtrIsInvalid(copy.flush) ? copy.sentPtr : copy.flush;
 
-		is_late = find_late(copy.pid);
-		if (is_late != NULL && end <= position + Max(limit, 0) / 2)
-			*is_late = 0;		/* no longer */
-		else if (is_late != NULL || XLogRecPtrIsInvalid(position))
+		is_late = list_member_int(late, copy.pid);
+		if (is_late && end <= position + Max(limit, 0) / 2)
+			late = list_delete_int(late, copy.pid); /* no longer */
+		else if (is_late || XLogRecPtrIsInvalid(position))
 			position = flushed;
 
+		bytes = bytes_behind(position, end);
 		if (copy.pid != 0 && !XLogRecPtrIsInvalid(position) &&
 			(copy.state == WALSNDSTATE_CATCHUP || copy.state == WALSNDSTATE_STREAMING) &&
-			note(laggard, end, position, copy.pid, ""))
+			note(laggard, bytes, is_too_far(bytes, limit), copy.pid, ""))
 		{
-			laggard->unreceived = end > flushed ? (int64) (end - flushed) : 0;
+			laggard->unreceived = bytes_behind(flushed, end);
 			laggard->applied = position;
 			laggard->apply_lag = copy.applyLag;
 		}
 	}
-}
-
-/*
- * Check slots, read or not.  *endangered becomes the slot that keeps most WAL,
- * which max_slot_wal_keep_size may invalidate; *unread the slot that keeps most of
- * those that no process reads at present.
- */
-static void
-look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr end)
-{
-	ReplicationSlot *slot;
-
-	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	for (int i = 0; (slot = slot_next(&i)) != NULL;)
-	{
-		ReplicationSlot copy;
-		XLogRecPtr	restart;
-		const char *name = NameStr(copy.data.name);
-
-		SpinLockAcquire(&slot->mutex);
-		copy = *slot;
-		SpinLockRelease(&slot->mutex);
-
-		restart = copy.data.restart_lsn;
-		if (im_slot_is_invalidated(&copy) || XLogRecPtrIsInvalid(restart))
-			continue;			/* keeps nothing */
-		note(endangered, end, restart, 0, name);
-		if (!im_slot_is_read(&copy))
-			note(unread, end, restart, 0, name);
-		/* a logical slot may read again, and is not behind by that */
-		note(laggard, end, Max(restart, copy.data.confirmed_flush), 0, name);
-	}
-	LWLockRelease(ReplicationSlotControlLock);
 }
 
 /*
@@ -330,10 +290,36 @@ replica_lag_slot_limit(void)
 	return Max(keep - Max(keep / 4, 2 * (int64) wal_segment_size), keep / 2);
 }
 
-static bool
-is_too_large(int64 bytes, int64 limit)
+/* Check slots, read or not, before so much WAL at once. */
+static void
+look_at_slots(Laggard *laggard, XLogRecPtr end, int64 limit, int64 at_once)
 {
-	return limit >= 0 && bytes > (lag_rests ? limit / 2 : limit);
+	ReplicationSlot *slot;
+	int64		slot_limit = replica_lag_slot_limit();
+
+	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
+	for (int i = 0; (slot = slot_next(&i)) != NULL;)
+	{
+		ReplicationSlot copy;
+		const char *name = NameStr(copy.data.name);
+		int64		kept;
+		int64		bytes;
+
+		SpinLockAcquire(&slot->mutex);
+		copy = *slot;
+		SpinLockRelease(&slot->mutex);
+
+		if (im_slot_is_invalidated(&copy) || XLogRecPtrIsInvalid(copy.data.restart_lsn))
+			continue;			/* keeps nothing */
+		kept = bytes_behind(copy.data.restart_lsn, end);
+		/* a logical slot may read again, and is not behind by that */
+		bytes = bytes_behind(Max(copy.data.restart_lsn, copy.data.confirmed_flush), end);
+		note(laggard, bytes, is_too_far(bytes, limit), 0, name);
+		note(laggard, kept, is_too_far(kept, slot_limit), 0, name);
+		if (at_once > 0 && slot_limit >= 0 && !im_slot_is_read(&copy))
+			laggard->unread |= note(laggard, kept, kept + at_once > slot_limit, 0, name);
+	}
+	LWLockRelease(ReplicationSlotControlLock);
 }
 
 /*
@@ -346,56 +332,43 @@ replica_lag_too_large(const MoveSettings *settings, int64 at_once)
 	XLogRecPtr	end = GetFlushRecPtr(NULL);
 	int64		limit = settings->max_replica_lag > 0 ?
 		(int64) settings->max_replica_lag * 1024 : -1;
-	int64		slot_limit = replica_lag_slot_limit();
-	Laggard		laggard = {.bytes = -1};
-	Laggard		endangered = {.bytes = -1};
-	Laggard		unread = {.bytes = -1};
-	Laggard    *reason = NULL;
+	Laggard		laggard = {.most = -1,.bytes = -1};
 
 	look_at_walsenders(&laggard, end, limit);
-	look_at_slots(&laggard, &endangered, &unread, end);
-	progress_set(wal_lag, Max(laggard.bytes, endangered.bytes));
-
-	if (is_too_large(laggard.bytes, limit))
-		reason = &laggard;
-	else if (is_too_large(endangered.bytes, slot_limit))
-		reason = &endangered;
-	else if (at_once > 0 && unread.bytes >= 0 && slot_limit >= 0 &&
-			 unread.bytes + at_once > slot_limit)
-		reason = &unread;
-
-	if (reason != NULL && reason->pid != 0)
+	look_at_slots(&laggard, end, limit, at_once);
+	progress_set(wal_lag, laggard.most);
+	if (laggard.pid != 0)
 	{
-		PgBackendStatus *walsender = blockers_find(reason->pid);
+		PgBackendStatus *walsender = blockers_find(laggard.pid);
 
-		snprintf(reason->what, sizeof(reason->what), "standby \"%s\"",
+		snprintf(laggard.what, sizeof(laggard.what), "standby \"%s\"",
 				 walsender != NULL ? walsender->st_appname : "");
-	}
-	if (reason == &laggard && reason->pid != 0 &&
-		replays_late(reason, !lag_rests, limit))
-	{
-		int		   *free_one = find_late(0);
+		if (replays_late(&laggard, !lag_rests, limit))
+		{
+			MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("%s: no longer resting for the replay of %s, which is late whether the move rests or not",
-						runner_name(), reason->what)));
-		*(free_one != NULL ? free_one : late) = reason->pid;
-		return replica_lag_too_large(settings, at_once);
+			late = lappend_int(late, laggard.pid);
+			MemoryContextSwitchTo(oldcontext);
+			ereport(LOG,
+					(errhidecontext(true),
+					 errmsg("%s: no longer resting for the replay of %s, which is late whether the move rests or not",
+							runner_name(), laggard.what)));
+			return replica_lag_too_large(settings, at_once);
+		}
 	}
-	if (reason != NULL && !lag_rests)
+	if (laggard.bytes >= 0 && !lag_rests)
 		ereport(LOG,
 				(errhidecontext(true),
-				 reason == &unread ?
+				 laggard.unread ?
 				 errmsg("%s: resting, because no process reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
-						runner_name(), reason->what) :
+						runner_name(), laggard.what) :
 				 errmsg("%s: resting, because %s is %lld bytes behind",
-						runner_name(), reason->what, (long long) reason->bytes)));
-	lag_rests = (reason != NULL);
-	if (reason != NULL)
+						runner_name(), laggard.what, (long long) laggard.bytes)));
+	lag_rests = laggard.bytes >= 0;
+	if (lag_rests)
 		snprintf(lag_why, sizeof(lag_why), "%s is %lld MB behind%s",
-				 reason->what, (long long) (reason->bytes / (1024 * 1024)),
-				 reason->pid != 0 && reason->unreceived <= limit / 2 ? " in replay" : "");
+				 laggard.what, (long long) (laggard.bytes / (1024 * 1024)),
+				 laggard.pid != 0 && laggard.unreceived <= limit / 2 ? " in replay" : "");
 	return lag_rests;
 }
 
@@ -435,13 +408,12 @@ pacing_tell_of_drop(void)
 /*
  * Rest as long as the job is paused; with settings, as long as a standby or a slot
  * is too far behind for so much WAL at once; with throttle, as long as more was
- * written than max_rate allows, or read than max_read_share.
+ * written than max_rate allows, or read than max_read_share.  Return whether there
+ * was a reason to.  ERROR 57014 if the job is canceled.
  *
  * keep_up() is called before each check, for the work that has to go on; it
  * ends the rest by returning false, or by an ERROR.  Without it, the caller must hold no lock
  * that others could wait for.
- *
- * Return whether there was a reason to rest.  ERROR 57014 if the job is canceled.
  */
 bool
 pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,

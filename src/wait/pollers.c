@@ -3,31 +3,16 @@
  * pollers.c
  *	  Sessions that wait for this one by looking at it again and again.
  *
- * Some programs wait for other transactions outside the lock manager: pg_repack
- * holds a lock on the table in a connection that is idle in transaction, and
- * reads pg_locks in another until the virtual transactions that it has found
- * there have ended.  If one of these is a session that waits for its job, and
- * the job waits for the lock, neither ends, and no lock table shows it.
- *
- * The aim of the polling is not known here.  So it counts as a wait for this
- * session only if the program holds a lock that the job waits for, and either polls
- * in the same session, or
- *
- *	- that session has been idle in transaction since a moment after our
- *	  transaction began: a list made before does not have us;
- *	- the session that polls is of the same program: it has the same role and
- *	  application name, and has connected at the same moment.
- *
- * A session that is only idle in transaction is waited for, however long, also
- * while a person or a monitor looks on from another.
+ * When a program that polls is taken for one that waits for us, and why, is in
+ * src/README, "The two processes".  Of two sessions, the one that holds the lock
+ * must have been idle in transaction since a moment after our transaction began: a
+ * list made before does not have us.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "utils/backend_status.h"
 #include "utils/formatting.h"
-#include "utils/timestamp.h"
 
 #include "wait/wait.h"
 

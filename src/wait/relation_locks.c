@@ -17,10 +17,7 @@
 #include "access/table.h"
 #include "access/twophase.h"
 #include "access/xact.h"
-#include "catalog/pg_class.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "storage/procarray.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/snapmgr.h"
@@ -51,14 +48,13 @@ lock_relation(void *arg)
 }
 
 /*
- * Lock a relation of this database, queueing for at most timeout_ms.  Return
- * false, with nothing changed, if the lock was not granted in that time or
- * the deadlock detector has ended the wait.
+ * Lock a relation of this database, queueing for at most timeout_ms, until the end
+ * of the transaction or, with for_session, of the session.  Return false, with
+ * nothing changed, if the lock was not granted in that time or the deadlock detector
+ * has ended the wait.  *granted_at, unless NULL, is set to the time of the grant.
  *
- * The caller must end its transaction soon: a request for an
- * AccessExclusiveLock assigns an xid even if it fails.  The lock is released
- * at the end of the transaction or, with for_session, of the session.
- * *granted_at, unless NULL, is set to the time of the grant.
+ * The caller must end its transaction soon: a request for an AccessExclusiveLock
+ * assigns an xid even if it fails.
  */
 bool
 lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
@@ -93,10 +89,8 @@ unlock_relation_for_session(Oid relid, LOCKMODE mode)
 
 /*
  * Find the processes that wait for a lock on this relation that conflicts
- * with the mode "held".  Return their number, at most maxpids.
- *
- * Core's LockHasWaitersRelation() cannot be used: it must not be asked about
- * a lock that was taken on the fast path, as an AccessShareLock is.
+ * with the mode "held".  Return their number, at most maxpids.  (Core's
+ * LockHasWaitersRelation() must not be asked about a lock on the fast path.)
  */
 int
 relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
@@ -107,12 +101,7 @@ relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 	partition = LockHashPartitionLock(LockTagHashCode(&tag));
-
-	/*
-	 * While we hold the partition, no process can begin or end a wait for
-	 * this lock.  A lock of another partition may change under us; then its
-	 * tag is read in vain, no more.
-	 */
+	/* if another partition's lock changes under us, its tag is read in vain */
 	LWLockAcquire(partition, LW_SHARED);
 	for (uint32 i = 0; i < ProcGlobal->allProcCount && count < maxpids; i++)
 	{
@@ -166,7 +155,7 @@ relation_row_changer(Oid relid, VirtualTransactionId *vxid)
 	SnapshotData dirty;
 	SysScanDesc scan;
 	ScanKeyData key;
-	PGPROC	   *proc = NULL;
+	PGPROC	   *proc;
 
 	InitDirtySnapshot(dirty);
 	ScanKeyInit(&key, Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
@@ -233,11 +222,7 @@ virtual_transaction_pid(VirtualTransactionId vxid)
 	return TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(vxid, &have_more)) ? 0 : -1;
 }
 
-/*
- * Set pids[] to the backends that run these transactions.  Return their
- * number, at most maxpids.  A prepared transaction counts as pid 0; one that
- * has ended does not count.
- */
+/* Set pids[], of at most maxpids, to those that are not -1; return their number. */
 int
 virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 						 int *pids, int maxpids)

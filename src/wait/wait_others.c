@@ -7,23 +7,17 @@
  * check again instead.  So a waiting runner shows whom it waits for, obeys
  * cancel_move(), and never has others queue behind it.
  *
- * Assumption: a transaction that the first check does not find need not be
- * waited for.  Each function says why that is right for it.
- *
  * Locks: only those of the caller.  No snapshot and no transaction ID are
  * taken, so two runners, or a runner and a CREATE INDEX CONCURRENTLY, never
  * wait for each other here.
  *
- * Tricky: the deadlock detector does not see a wait of this kind.  So once
- * per deadlock_timeout we check whether a process that we wait for waits for
- * us, or for the session that waits for this job.
+ * Tricky: the deadlock detector does not see a wait of this kind, see src/README.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
@@ -51,9 +45,8 @@ add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
 	ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
 															   Int32GetDatum(pid)));
 	const int32 *blockers = (const int32 *) ARR_DATA_PTR(array);
-	int			nblockers = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 
-	for (int i = 0; i < nblockers; i++)
+	for (int i = 0; i < ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)); i++)
 		pids = list_append_unique_int(pids, blockers[i]);
 	for (int i = 0; i < nrunners; i++)
 	{
@@ -64,6 +57,16 @@ add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
 	}
 	/* a prepared transaction waits for nothing */
 	return list_delete_int(pids, 0);
+}
+
+/* Return the job slot of the runner that a process is, -1 if it is none. */
+static int
+slot_of(int pid, const RunnerSlot *runners, int nrunners)
+{
+	for (int i = 0; i < nrunners; i++)
+		if (runners[i].pid == pid)
+			return runners[i].slot;
+	return -1;
 }
 
 /*
@@ -85,29 +88,20 @@ wait_find_deadlock(int pid, const int targets[2],
 														ALLOCSET_SMALL_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(check_context);
 	List	   *pids = list_make1_int(pid);
-	int			slot = -1;
+	int			slot = slot_of(pid, runners, nrunners);
 	int			found = 0;
 
 	*last = pid;
-	for (int i = 0; i < nrunners; i++)
-		if (runners[i].pid == pid)
-			slot = runners[i].slot;
-
 	/* the list grows during the loop */
 	for (int n = 0;; n++)
 	{
-		bool		other_runner = false;
-
 		for (int i = 0; i < 2 && found == 0; i++)
 			if (list_member_int(pids, targets[i]))
 				found = targets[i];
 		if (found != 0 || n >= list_length(pids))
 			break;
 		*last = list_nth_int(pids, n);
-		for (int i = 0; i < nrunners && n > 0; i++)
-			if (runners[i].pid == *last && runners[i].slot == slot)
-				other_runner = true;
-		if (!other_runner)
+		if (n == 0 || slot < 0 || slot_of(*last, runners, nrunners) != slot)
 			pids = add_waited_for(pids, *last, runners, nrunners);
 		if (n > 0 && nrunners > 0 && poller_waits_for_us(*last))
 			pids = list_append_unique_int(pids, MyProcPid);
@@ -118,10 +112,7 @@ wait_find_deadlock(int pid, const int targets[2],
 	return found;
 }
 
-/*
- * Find a process (*which) that waits, in the end, for us or our caller.  Return
- * which of these, or 0.
- */
+/* Find a process that waits, in the end, for us or our caller; return which of these, or 0. */
 static int
 find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which)
 {
@@ -141,9 +132,8 @@ find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which)
 }
 
 /*
- * Return whether a wait for this lock would never end: a process that holds
- * or wants a conflicting lock waits, also indirectly, for us or for the
- * session that waits for our job.
+ * Return whether a wait for this lock would never end: a process that holds or wants
+ * a conflicting lock waits, also indirectly, for us or for our caller.
  */
 bool
 lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
@@ -188,10 +178,9 @@ wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 bool
 wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode)
 {
-	MemoryContext oldcontext;
+	MemoryContext oldcontext = MemoryContextSwitchTo(wait_context);
 
 	MemoryContextReset(wait_context);
-	oldcontext = MemoryContextSwitchTo(wait_context);
 	wait->relid = relid;
 	wait->vxids = relation_lock_holders(relid, mode, &wait->nvxids);
 	MemoryContextSwitchTo(oldcontext);
@@ -402,33 +391,16 @@ typedef struct Others
 	bool		(*hides) (PGPROC *proc);
 } Others;
 
-static VirtualTransactionId *
-find_others(const Others *others, int *count)
-{
-	VirtualTransactionId *vxids;
-	int			kept = 0;
-
-	if (OidIsValid(others->relid))
-		return relation_lock_holders(others->relid, others->mode, count);
-	vxids = GetCurrentVirtualXIDs(others->limit_xmin, true, false, FLAGS_NOT_WAITED_FOR, count);
-	for (int i = 0; i < *count; i++)
-	{
-		PGPROC	   *proc = im_vxid_proc(vxids[i]);
-
-		if (proc != NULL && !others->hides(proc))
-			vxids[kept++] = vxids[i];
-	}
-	*count = kept;
-	return vxids;
-}
-
 /* Return whether none of the first check's transactions is left. */
 static bool
 others_are_gone(Wait *wait, void *arg)
 {
 	const Others *others = arg;
 	int			count;
-	VirtualTransactionId *now = find_others(others, &count);
+	int			kept = 0;
+	VirtualTransactionId *now = OidIsValid(others->relid) ?
+		relation_lock_holders(others->relid, others->mode, &count) :
+		GetCurrentVirtualXIDs(others->limit_xmin, true, false, FLAGS_NOT_WAITED_FOR, &count);
 
 	if (wait->vxids == NULL)
 	{
@@ -441,13 +413,22 @@ others_are_gone(Wait *wait, void *arg)
 		wait->nvxids = wait_keep_common(wait->vxids, wait->nvxids, now, count);
 		pfree(now);
 	}
+	for (int i = 0; others->hides != NULL && i < wait->nvxids; i++)
+	{
+		PGPROC	   *proc = im_vxid_proc(wait->vxids[i]);
+
+		if (proc != NULL && !others->hides(proc))
+			wait->vxids[kept++] = wait->vxids[i];
+	}
+	if (others->hides != NULL)
+		wait->nvxids = kept;
 	return wait->nvxids == 0;
 }
 
 /*
- * Wait until every other transaction, prepared or not, that now holds a
- * conflicting lock on this table has ended.  A later one sees the caller's
- * commits; core's WaitForLockers() has the same rule.
+ * Wait until every other transaction, prepared or not, that now holds a conflicting
+ * lock on this table has ended.  A later one sees the caller's commits: the rule of
+ * core's WaitForLockers().
  */
 void
 wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
@@ -460,9 +441,8 @@ wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 
 /*
  * Wait until every other transaction of this database that now has a snapshot
- * with xmin <= limit_xmin has released it.  Core's WaitForOlderSnapshots()
- * has the same rule, but waits for the end of the transaction.  hides() tells
- * which processes core will not wait for either.
+ * with xmin <= limit_xmin has released it; core's WaitForOlderSnapshots() waits for
+ * its end.  hides() tells which processes core will not wait for either.
  */
 void
 wait_for_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc),
