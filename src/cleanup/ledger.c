@@ -3,18 +3,17 @@
  * ledger.c
  *	  The ledger: files and indexes of moves that have no owner yet or any more.
  *
- * The protocol is in src/README, "Protocol of the ledger".  Rows are written with
- * the catalog's own routines, not through SPI: some from an object access hook in
- * the middle of index_create(), where the command counter must not be advanced
- * and no user-defined code may run.  Nor may the current user's privileges matter.
+ * The protocol is in src/README, "Protocol of the ledger".  Rows are not written
+ * through SPI: some come from an object access hook in the middle of
+ * index_create(), where the command counter must not be advanced and no
+ * user-defined code may run.  Nor may the current user's privileges matter.
  *
  * A row that came here with the database, by CREATE DATABASE .. TEMPLATE, counts:
  * strategy file_copy copies the file, too, under the same number, and both
  * strategies copy an index entry under the same OID.
  *
  * Locks: RowExclusiveLock on the ledger until the end of the transaction for
- * writes, AccessShareLock during a read.  A worker that may still work on a
- * row's file holds a session lock on the row's number.
+ * writes, AccessShareLock during a read.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,15 +24,11 @@
 #include "access/tupmacs.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "miscadmin.h"
-#include "storage/lock.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 
-#include "cleanup/ledger.h"
+#include "cleanup/cleanup.h"
 #include "own_tables.h"
-#include "relation_facts.h"
 
 #define LEDGER_TABLE	"ledger"
 #define LEDGER_PKEY		"ledger_pkey"
@@ -76,11 +71,8 @@ static const struct
 	FIELD(keep_until),
 };
 
-static char *
-this_system(void)
-{
-	return psprintf(UINT64_FORMAT, GetSystemIdentifier());
-}
+/* The system_identifier of this cluster's rows */
+#define THIS_SYSTEM		psprintf(UINT64_FORMAT, GetSystemIdentifier())
 
 /*
  * Draw the number of a row that will be inserted later.  The loop is for
@@ -119,7 +111,7 @@ ledger_insert(LedgerEntry *entry)
 	/* as in pg_class: the file moves with the database's default */
 	row.tablespace = tablespace_in_catalog(entry->tablespace);
 	for (int i = 0; i < lengthof(fields); i++)
-		values[i] = i == Anum_system_identifier - 1 ? CStringGetTextDatum(this_system()) :
+		values[i] = i == Anum_system_identifier - 1 ? CStringGetTextDatum(THIS_SYSTEM) :
 			fetch_att((char *) &row + fields[i].offset, fields[i].len <= sizeof(Datum), fields[i].len);
 
 	extension_insert(rel, lengthof(fields), values, nulls);
@@ -181,7 +173,7 @@ ledger_read(void)
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 	List	   *result = NIL;
-	char	   *system = this_system();
+	char	   *system = THIS_SYSTEM;
 
 	extension_scan_begin(&scan, LEDGER_TABLE, NULL, 0, NULL);
 	while (extension_scan_next(&scan))
@@ -230,21 +222,30 @@ ledger_read_apart(void)
  */
 
 /*
- * Set the lock tag of a ledger row: an object of the ledger table.  Outside
+ * Return the lock tag of a ledger row: an object of the ledger table.  Outside
  * of a transaction, and after DROP EXTENSION, use the table's OID as last seen,
  * when the lock was taken.
  */
-static void
-set_row_tag(LOCKTAG *tag, int64 id)
+static LOCKTAG
+row_tag(int64 id)
 {
 	static Oid	ledger = InvalidOid;
-	Oid			found = IsTransactionState() ?
-		extension_find_relation("ledger") : InvalidOid;
+	Oid			found = IsTransactionState() ? extension_find_relation(LEDGER_TABLE) : InvalidOid;
+	LOCKTAG		tag;
 
 	if (OidIsValid(found))
 		ledger = found;
-	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ledger,
-					   (uint32) id, (uint16) (id >> 32));
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ledger, (uint32) id, (uint16) (id >> 32));
+	return tag;
+}
+
+/* Lock a row's number for the session; false if others have it and we do not wait. */
+static bool
+lock_row(int64 id, LOCKMODE mode, bool wait)
+{
+	LOCKTAG		tag = row_tag(id);
+
+	return LockAcquire(&tag, mode, true, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -252,9 +253,8 @@ set_row_tag(LOCKTAG *tag, int64 id)
 bool
 ledger_row_is_ours(int64 id)
 {
-	LOCKTAG		tag;
+	LOCKTAG		tag = row_tag(id);
 
-	set_row_tag(&tag, id);
 	return LockHeldByMe(&tag, ExclusiveLock, false);
 }
 #endif
@@ -266,10 +266,9 @@ ledger_row_is_ours(int64 id)
 bool
 ledger_row_is_claimed(int64 id)
 {
-	LOCKTAG		tag;
+	LOCKTAG		tag = row_tag(id);
 
-	set_row_tag(&tag, id);
-	if (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+	if (!lock_row(id, ShareLock, false))
 		return true;
 	(void) LockRelease(&tag, ShareLock, true);
 	return false;
@@ -282,28 +281,21 @@ ledger_row_is_claimed(int64 id)
 void
 ledger_row_claim(int64 id)
 {
-	LOCKTAG		tag;
-
-	set_row_tag(&tag, id);
-	(void) LockAcquire(&tag, ExclusiveLock, true, false);
+	(void) lock_row(id, ExclusiveLock, true);
 }
 
 /* Lock the row's number for the session unless another process has it locked. */
 bool
 ledger_row_try(int64 id)
 {
-	LOCKTAG		tag;
-
-	set_row_tag(&tag, id);
-	return LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+	return lock_row(id, ExclusiveLock, false);
 }
 
 /*
  * Lock the row's number again after an error has released all locks.  Does
  * not queue: a process that exits cannot be interrupted, and would block
- * commands that wait for an answer of all processes (DROP DATABASE).  A process
- * that inspects the row has the lock for moments; false if one keeps it longer,
- * since it is removing the file in our place.
+ * commands that wait for an answer of all processes (DROP DATABASE).  False if
+ * a process keeps the lock, since it is removing the file in our place.
  */
 bool
 ledger_row_claim_again(int64 id)
@@ -321,8 +313,7 @@ ledger_row_claim_again(int64 id)
 void
 ledger_row_release(int64 id)
 {
-	LOCKTAG		tag;
+	LOCKTAG		tag = row_tag(id);
 
-	set_row_tag(&tag, id);
 	(void) LockRelease(&tag, ExclusiveLock, true);
 }

@@ -6,25 +6,22 @@
  * There are two kinds: a new file whose copy was not finished, and an old
  * file that a swap has put out of use.  When a file is left alone is in src/README,
  * "Protocol of the ledger".  ALTER INDEX .. SET TABLESPACE uses a file before a
- * pg_class row has its number, but that cannot be the number in one of our rows: it
- * is from this cluster's OID counter, which repeats a number only after four billion
- * others.
+ * pg_class row has its number, but that is from this cluster's OID counter, which
+ * repeats a number of one of our rows only after four billion others.
  *
  * A large file is truncated first, piece by piece, because removing it at
  * once stalls every fsync until the file system has discarded the blocks.
  * Each step is that of core's RelationTruncate(), in the same order: log,
  * flush, drop the buffers, truncate.  So redo finds no block missing, and a
- * standby truncates in small steps, too.  A crash between two steps leaves a
- * shorter file.
+ * standby truncates in small steps, too.
  *
  * Tricky: this is not done in a critical section.  In core a failed
  * truncation is a PANIC, because the old contents of the blocks would be seen
  * again.  These blocks will never be read, and the storage that an index
  * leaves is likely to fail.  So a failure is an ERROR here, and the commit
  * removes the rest with the file; if the file system still refuses, that is a
- * WARNING.  A standby may have truncated more by then, which does no harm.
- * Redo is stricter: if the server crashes before the next checkpoint and the
- * file system still refuses, the server cannot start until that is repaired.
+ * WARNING.  Redo is stricter: if the server crashes before the next checkpoint
+ * and the file system still refuses, it cannot start until that is repaired.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,37 +31,26 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "access/genam.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "access/xlogutils.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_tablespace_d.h"
 #include "catalog/storage.h"
 #include "catalog/storage_xlog.h"
-#include "commands/tablespace.h"
 #include "common/relpath.h"
-#include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "storage/fd.h"
-#include "storage/smgr.h"
 #include "utils/fmgroids.h"
-#include "utils/rel.h"
 #include "utils/relmapper.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "cleanup/cleanup.h"
-#include "cleanup/ledger.h"
-#include "compat.h"
 #include "errors.h"
 #include "file_system.h"
-#include "job.h"
 #include "own_tables.h"
 #include "printed_command.h"
-#include "test_points.h"
 
 /*
  * Size of a truncation step.  Each is logged and flushed, and scans all buffer
@@ -84,16 +70,12 @@ entry_locator(const LedgerEntry *entry)
 	return make_locator(entry->tablespace, database, entry->relfilenumber);
 }
 
-/*
- * Return whether no relation of this database owns a file, not even by a row
- * that a running transaction is inserting or has deleted.
- */
+/* Return whether no relation owns a file, not even by a row that is not committed. */
 static bool
 is_removable(const RelFileLocator *locator)
 {
 	SnapshotData dirty;
 	Relation	pg_class;
-	ScanKeyData key[2];
 	bool		found = false;
 
 	if (!OidIsValid(locator->spcOid) || locator->spcOid == GLOBALTABLESPACE_OID ||
@@ -109,17 +91,14 @@ is_removable(const RelFileLocator *locator)
 	/* twice: a scan may miss both versions of a row that is being updated */
 	for (int look = 0; look < 2 && !found; look++)
 	{
-		SysScanDesc scan;
+		ScanKeyData keys[] = {
+			extension_key(Anum_pg_class_reltablespace, F_OIDEQ,
+						  ObjectIdGetDatum(tablespace_in_catalog(locator->spcOid))),
+			extension_key(Anum_pg_class_relfilenode, F_OIDEQ, ObjectIdGetDatum(locator->relNumber))
+		};
+		SysScanDesc scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
+											  &dirty, lengthof(keys), keys);
 
-		ScanKeyInit(&key[0], Anum_pg_class_reltablespace,
-					BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(locator->spcOid == MyDatabaseTableSpace ?
-									 InvalidOid : locator->spcOid));
-		ScanKeyInit(&key[1], Anum_pg_class_relfilenode,
-					BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(locator->relNumber));
-		scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
-								  &dirty, 2, key);
 		found = HeapTupleIsValid(systable_getnext(scan));
 		systable_endscan(scan);
 	}
@@ -127,10 +106,7 @@ is_removable(const RelFileLocator *locator)
 	return !found;
 }
 
-/*
- * Return whether the directory that CREATE TABLESPACE has made is missing, as
- * when the file system is not mounted, and warn if so.
- */
+/* Warn, and return true, if the tablespace's directory is missing, as when it is not mounted. */
 static bool
 directory_is_away(const RelFileLocator *locator)
 {
@@ -155,10 +131,7 @@ is_file_row(const LedgerEntry *entry)
 	return entry->kind == LEDGER_NEW_FILE || entry->kind == LEDGER_OLD_FILE;
 }
 
-/*
- * Return, in a transaction, whether the file of this row is kept, because a copy
- * may go on from it (see copy/copy_resume.c).
- */
+/* Return, in a transaction, whether a copy may go on from the file of this row. */
 bool
 leftover_file_is_kept(const LedgerEntry *entry)
 {
@@ -169,19 +142,12 @@ leftover_file_is_kept(const LedgerEntry *entry)
 		SearchSysCacheExists1(RELOID, ObjectIdGetDatum(entry->relid)) && is_removable(&locator);
 }
 
-/*
- * Return, in a transaction, the row of the file from which the copy of a relation
- * into this tablespace can go on; NULL if there is none.
- */
+/* Return, in a transaction, the row of that file for the copy of a relation, or NULL. */
 LedgerEntry *
 leftover_kept_file(Oid relid, Oid tablespace)
 {
-	ListCell   *lc;
-
-	foreach(lc, ledger_read())
+	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
-		LedgerEntry *entry = lfirst(lc);
-
 		if (entry->relid == relid && entry->tablespace == tablespace &&
 			leftover_file_is_kept(entry))
 			return entry;
@@ -210,12 +176,8 @@ leftover_kept_bytes(const MoveItem *item)
 static bool
 is_named_by_others(const LedgerEntry *entry)
 {
-	ListCell   *cell;
-
-	foreach(cell, ledger_read())
+	foreach_ptr(LedgerEntry, other, ledger_read())
 	{
-		LedgerEntry *other = (LedgerEntry *) lfirst(cell);
-
 		if (other->id != entry->id && is_file_row(other) &&
 			other->tablespace == entry->tablespace &&
 			other->relfilenumber == entry->relfilenumber &&
@@ -287,64 +249,52 @@ leftover_file_shorten(const RelFileLocator *locator, BlockNumber nblocks, bool p
 }
 
 /*
- * Have the current transaction's commit remove the file of a ledger row, and
- * the row.  Does nothing if the row is gone, because a swap or another
- * cleanup has deleted it.  With file_exists = false only the row is removed:
- * its maker has not created the file, so a file of that name is not ours.  The
- * row stays, with a WARNING, as long as the tablespace's directory is
- * missing: the file may come back with it.
+ * Remove the file of a ledger row, and the row, in a transaction of its own.  Does
+ * nothing if the row is gone, because a swap or another cleanup has deleted it.
+ * With file_exists = false only the row is removed: its maker has not created the
+ * file, so a file of that name is not ours.  The row stays, with a WARNING, as long
+ * as the tablespace's directory is missing: the file may come back with it.
  */
-static void
-drop_at_commit(const LedgerEntry *entry, bool file_exists)
+void
+leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 {
 	RelFileLocator locator = entry_locator(entry);
 	Oid			busy;
-	bool		listed = extension_hold(&busy) == EXTENSION_HELD;
+	bool		listed;
+	bool		is_away = false;
 
-	Assert(IsTransactionState());
+	Assert(!IsTransactionState());
+	StartTransactionCommand();
+	commit_locally();
 	Assert(ledger_row_is_ours(entry->id));
 
 	/*
 	 * DROP EXTENSION drops the ledger, but not the files it names.  If it
 	 * does not succeed, the next cleanup forgets the row.
 	 */
-	if (listed && !ledger_exists(entry->id))
-		return;
-	if (file_exists && is_removable(&locator))
+	listed = extension_hold(&busy) == EXTENSION_HELD;
+	file_exists &= (!listed || ledger_exists(entry->id)) && is_removable(&locator);
+	if (file_exists && relation_file_size(&locator) >= 0)
 	{
-		if (relation_file_size(&locator) >= 0)
-		{
-			Relation	rel = CreateFakeRelcacheEntry(locator);
+		Relation	rel = CreateFakeRelcacheEntry(locator);
 
-			/* it is not pinned from 17 on, and RelationDropStorage() unpins */
-			rel->rd_smgr = NULL;
-			RelationDropStorage(rel);	/* at commit */
-			FreeFakeRelcacheEntry(rel);
-		}
-		else if (directory_is_away(&locator))
-			return;
+		/* it is not pinned from 17 on, and RelationDropStorage() unpins */
+		rel->rd_smgr = NULL;
+		RelationDropStorage(rel);	/* at commit */
+		FreeFakeRelcacheEntry(rel);
 	}
-	if (listed)
+	else if (file_exists)
+		is_away = directory_is_away(&locator);
+	if (listed && !is_away)
 		ledger_delete(entry->id);
-	else
+	else if (!listed)
 		(void) GetCurrentTransactionId();	/* files go with its commit record */
-}
-
-/* The same at once, in a transaction of its own. */
-void
-leftover_file_drop(const LedgerEntry *entry, bool file_exists)
-{
-	Assert(!IsTransactionState());
-	StartTransactionCommand();
-	commit_locally();
-	drop_at_commit(entry, file_exists);
 	CommitTransactionCommand();
 }
 
 /*
- * Drop the buffers of an old file in the current transaction.  Nothing will
- * read them, and they need not be written: redo of changes to that file begins
- * with page images.
+ * Drop the buffers of an old file in the current transaction.  They need not be
+ * written: redo of changes to that file begins with page images.
  *
  * Without full_page_writes there are none.  Then a checkpoint that began before
  * the swap and ends now needs the buffers in the file, or redo would fail.  Our
@@ -367,8 +317,7 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
 
 /*
  * Remove an old file and its ledger row piece by piece, in transactions of
- * its own.  Calls between_steps() between them.  There is no rest: a step waits
- * for the flush of its record, and is in pieces itself if paced.
+ * its own, and call between_steps() between them.
  */
 void
 leftover_file_remove(const LedgerEntry *entry, bool paced,
@@ -377,13 +326,10 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 	RelFileLocator locator = entry_locator(entry);
 	BlockNumber step = Min(Max(STEP_BLOCKS, NBuffers / 512), LARGEST_STEP_BLOCKS);
 	BlockNumber nblocks = 0;
-	bool		removable;
 
 	Assert(!IsTransactionState());
 	StartTransactionCommand();
-	removable = ledger_exists(entry->id) && is_removable(&locator) &&
-		relation_file_size(&locator) >= 0;
-	if (removable)
+	if (ledger_exists(entry->id) && is_removable(&locator) && relation_file_size(&locator) >= 0)
 	{
 		leftover_file_drop_buffers(&locator);
 		nblocks = file_blocks(&locator, MAIN_FORKNUM);
@@ -412,9 +358,8 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 
 /*
  * Remove the files of all rows that no process works on, with kept_too also those
- * from which a copy can go on.  A row whose file belongs to a relation, or does
- * not exist, is only deleted.  A file that cannot be removed is a WARNING, and
- * stays with its row.
+ * from which a copy can go on.  A row without a file of ours is only deleted.  A
+ * file that cannot be removed is a WARNING, and stays with its row.
  */
 void
 leftover_files_remove(void (*between_steps) (void), bool kept_too)
@@ -424,11 +369,10 @@ leftover_files_remove(void (*between_steps) (void), bool kept_too)
 
 	foreach(cell, ledger_read_apart())
 	{
-		LedgerEntry *entry = (LedgerEntry *) lfirst(cell);
+		LedgerEntry *entry = lfirst(cell);
 
 		if (!is_file_row(entry))
 			continue;
-
 		PG_TRY();
 		{
 			RelFileLocator locator = entry_locator(entry);
@@ -469,20 +413,14 @@ leftover_files_remove(void (*between_steps) (void), bool kept_too)
 	}
 }
 
-/*
- * Return, in a transaction, whether a ledger row is that of a file that no
- * process works on.
- */
+/* Return, in a transaction, whether a row is that of a file that no process works on. */
 bool
 leftover_file_is_dead(const LedgerEntry *entry)
 {
 	return is_file_row(entry) && !ledger_row_is_claimed(entry->id) && !is_named_by_others(entry);
 }
 
-/*
- * Return the file of such a row.  Where the row names a relation's own file, or
- * none, its size is -1: there is nothing of ours to remove.
- */
+/* Return the file of such a row; size -1: there is nothing of ours to remove. */
 Leftover *
 leftover_file_describe(const LedgerEntry *entry)
 {

@@ -9,11 +9,9 @@
  *
  * The procedure is that of DROP INDEX CONCURRENTLY, with core's functions:
  * wait until no query uses the index; mark it dead; wait until no session has
- * it open; drop it.  Unlike there, no lock is held during the waits, and the
- * two steps, of milliseconds, lock without queueing: no session has to queue
- * behind us.
- *
- * Locks: only ShareUpdateExclusiveLock on table and index, in each step.
+ * it open; drop it.  Unlike there, no lock is held during the waits, and each
+ * step, of milliseconds, takes its ShareUpdateExclusiveLock on table and index
+ * without queueing.
  *
  * Tricky: between the steps DDL may drop or even repair (REINDEX) the index,
  * so each step looks again, under its locks, which index is to be removed.  A
@@ -28,9 +26,7 @@
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/index.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
@@ -43,21 +39,17 @@
 #include "file_system.h"
 #include "index_definition.h"
 #include "printed_command.h"
+#include "report/report.h"
 #include "wait/wait.h"
 
 #define UNLISTED	INT64CONST(0)	/* number of an entry without a ledger row */
 
-typedef enum Verdict
-{
-	FORGET,						/* nothing of ours is left */
-	FORGET_VALID,				/* valid now, and possibly in use */
-	REMOVE,
-} Verdict;
-
 /* The index that is to be removed for a ledger row */
 typedef struct Victim
 {
-	Oid			index_oid;		/* 0 = nothing */
+	Oid			index_oid;		/* 0 = nothing of ours is left */
+	bool		in_doubt;		/* nor is it, but one is valid that may be in
+								 * use */
 	Oid			keeper;			/* of a duplicate: the index that stays */
 	bool		valid;			/* a duplicate that queries may use */
 	bool		dead;			/* not maintained any more */
@@ -75,11 +67,9 @@ typedef struct Victim
  *
  * It is ours to remove as long as nothing can have begun to rely on it: it has
  * the name that REINDEX CONCURRENTLY gave it, the definition of the other index,
- * which is valid, and no constraint, clustering, replica identity, partitioned
- * index or other object depends on it.  It is identified by its OID.  If that is
- * gone, it must have the exact name of the index that we made, and the same
- * transaction must have made the other index: no user makes two equal indexes
- * at once and calls one of them x_ccnew.
+ * which is valid, and nothing depends on it.  It is identified by its OID or, if that
+ * is gone, by its exact name, and by the transaction, which has made the other index,
+ * too: no user makes two equal indexes at once and calls one of them x_ccnew.
  *
  * Everything comes from the system caches, so an exclusive lock on the table
  * does not block us.  The caller repeats the check under locks.
@@ -98,24 +88,6 @@ is_reindex_leftover_name(const char *name)
 					   strncmp(name + len - 6, "_ccold", 6) == 0);
 }
 
-/* Return whether it is a plain valid index that no object depends on. */
-static bool
-is_unused(Oid index_oid)
-{
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-	Form_pg_index row;
-	bool		result;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	row = (Form_pg_index) GETSTRUCT(tuple);
-	result = row->indisvalid && !row->indisprimary && !row->indisexclusion &&
-		!row->indisclustered && !row->indisreplident && !get_rel_relispartition(index_oid) &&
-		!OidIsValid(get_index_constraint(index_oid)) && !index_has_dependents(index_oid);
-	ReleaseSysCache(tuple);
-	return result;
-}
-
 /*
  * Return which index of a ledger row, both of which are valid, is a leftover,
  * and so a mere duplicate of *keeper; InvalidOid if that is unclear.
@@ -130,29 +102,24 @@ leftover_twin(const LedgerEntry *entry, const RelationFacts *new_index,
 	const RelationFacts *twin = swapped ? old_index : new_index;
 
 	*keeper = swapped ? new_index->relid : old_index->relid;
-	return is_reindex_leftover_name(NameStr(twin->relname)) && is_unused(twin->relid) &&
+	return is_reindex_leftover_name(NameStr(twin->relname)) && report_is_spare(twin->relid) &&
 		index_same_definition(twin->relid, *keeper, true) ? twin->relid : InvalidOid;
 }
 
-/* Return the transaction that made the row of an index in pg_index. */
-static TransactionId
-index_xmin(Oid index_oid)
+/* Return whether one transaction has made the rows of two indexes in pg_index. */
+static bool
+made_together(Oid a, Oid b)
 {
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-	TransactionId result = InvalidTransactionId;
+	HeapTuple	x = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(a));
+	HeapTuple	y = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(b));
 
-	if (HeapTupleIsValid(tuple))
-	{
-		result = HeapTupleHeaderGetRawXmin(tuple->t_data);
-		ReleaseSysCache(tuple);
-	}
-	return result;
+	return HeapTupleIsValid(x) && HeapTupleIsValid(y) &&
+		HeapTupleHeaderGetRawXmin(x->t_data) == HeapTupleHeaderGetRawXmin(y->t_data);
 }
 
 /*
- * Return the index that ALTER TABLE .. TYPE has made in place of the
- * leftover, a mere duplicate of *keeper; InvalidOid if there is none.
- * Neither index of the row exists any more.
+ * Return the index that ALTER TABLE .. TYPE has made in place of the leftover, a
+ * mere duplicate of *keeper; InvalidOid if there is none.  Both of the row are gone.
  */
 static Oid
 leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
@@ -161,13 +128,13 @@ leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
 										 get_rel_namespace(entry->heap_oid));
 	RelationFacts facts;
 
-	if (!OidIsValid(twin) || !is_unused(twin) || !is_reindex_leftover_name(NameStr(entry->new_name)))
+	if (!OidIsValid(twin) || !report_is_spare(twin) || !is_reindex_leftover_name(NameStr(entry->new_name)))
 		return InvalidOid;
 	foreach_oid(other, indexes_of_table(entry->heap_oid))
 	{
 		*keeper = other;
 		if (other != twin && relation_facts(other, &facts) && facts.valid &&
-			index_xmin(other) == index_xmin(twin) && index_same_definition(other, twin, true))
+			made_together(other, twin) && index_same_definition(other, twin, true))
 			return twin;
 	}
 	return InvalidOid;
@@ -178,8 +145,11 @@ leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
  * ----------------------------------------------------------------
  */
 
-/* Find out, in a transaction, which index is to be removed for a ledger row. */
-static Verdict
+/*
+ * Find out, in a transaction, which index is to be removed for a ledger row; false
+ * if there is none.
+ */
+static bool
 find_victim(const LedgerEntry *entry, Victim *victim)
 {
 	RelationFacts new_index;
@@ -190,50 +160,41 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 		old_index.heap_oid == entry->heap_oid;
 
 	memset(victim, 0, sizeof(Victim));
-
-	if (!new_exists && !old_exists && entry->kind == LEDGER_INDEX)
-	{
-		victim->index_oid = leftover_twin_remade(entry, &victim->keeper);
-		victim->valid = true;
-		return OidIsValid(victim->index_oid) ? REMOVE : FORGET;
-	}
-	if (!new_exists)
-		return FORGET;
-	if (!new_index.valid)
+	if (new_exists && !new_index.valid)
 	{
 		/* not swapped in: ours, whether the old one exists or not */
 		victim->index_oid = entry->new_index_oid;
 		victim->dead = !new_index.live;
 		victim->never_valid = (entry->kind == LEDGER_INDEX);
-		return REMOVE;
 	}
-	if (!old_exists)
-	{
-		/* moved and finished, unless it has its name of before the swap */
-		return strcmp(NameStr(new_index.relname), NameStr(entry->new_name)) == 0 ? FORGET_VALID : FORGET;
-	}
-	if (!old_index.valid && entry->kind == LEDGER_INDEX)
+	else if (new_exists && old_exists && !old_index.valid && entry->kind == LEDGER_INDEX)
 	{
 		victim->index_oid = entry->relid;
 		victim->dead = !old_index.live;
-		return REMOVE;
 	}
-	if (old_index.valid)
-		victim->index_oid = leftover_twin(entry, &new_index, &old_index, &victim->keeper);
-	victim->valid = true;
-	return OidIsValid(victim->index_oid) ? REMOVE : FORGET_VALID;
+	else if (new_exists && !old_exists)
+		/* moved and finished, unless it has its name of before the swap */
+		victim->in_doubt = strcmp(NameStr(new_index.relname), NameStr(entry->new_name)) == 0;
+	else if (new_exists || (!old_exists && entry->kind == LEDGER_INDEX))
+	{
+		victim->valid = true;
+		if (!new_exists)
+			victim->index_oid = leftover_twin_remade(entry, &victim->keeper);
+		else if (old_index.valid)
+			victim->index_oid = leftover_twin(entry, &new_index, &old_index, &victim->keeper);
+		victim->in_doubt = new_exists && !OidIsValid(victim->index_oid);
+	}
+	return OidIsValid(victim->index_oid);
 }
 
 /* Return the quoted "schema.name" for messages, NULL if it is gone. */
 static char *
 qualified_name(Oid relid)
 {
-	char	   *name = get_rel_name(relid);
-	char	   *schema = get_namespace_name(get_rel_namespace(relid));
+	RelationFacts facts;
 
-	if (name == NULL || schema == NULL)
-		return NULL;
-	return quote_qualified_identifier(schema, name);
+	return !relation_facts(relid, &facts) ? NULL :
+		quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
 }
 
 static void
@@ -244,9 +205,8 @@ delete_row(const LedgerEntry *entry)
 }
 
 /*
- * Put a duplicate out of use for queries, as the first step of core's DROP
- * INDEX CONCURRENTLY does.  From the commit on the ledger says that queries
- * may have used it: *entry becomes the row that replaces the old one.
+ * Put a duplicate out of use for queries.  From the commit on the ledger says that
+ * they may have used it: *entry becomes the row that replaces the old one.
  */
 static void
 clear_valid(LedgerEntry *entry, const Victim *victim)
@@ -287,11 +247,11 @@ static bool
 find_work(const LedgerEntry *entry, bool show, Victim *victim)
 {
 	Oid			shown = victim->index_oid;
-	Verdict		verdict;
+	bool		found;
 
 	StartTransactionCommand();
-	verdict = find_victim(entry, victim);
-	if (verdict == FORGET_VALID)
+	found = find_victim(entry, victim);
+	if (victim->in_doubt)
 	{
 		char	   *old_name = qualified_name(entry->relid);
 
@@ -301,12 +261,12 @@ find_work(const LedgerEntry *entry, bool show, Victim *victim)
 				 old_name ? errdetail("It was meant to replace index \"%s\".", old_name) : 0,
 				 errhint("Drop the one that is not needed.")));
 	}
-	if (verdict != REMOVE)
+	if (!found)
 		delete_row(entry);
 	else if (show && victim->index_oid != shown)
 		show_leftover(victim->index_oid);
 	CommitTransactionCommand();
-	return verdict == REMOVE;
+	return found;
 }
 
 /*
@@ -322,7 +282,7 @@ take_step(LedgerEntry *entry, const Victim *victim, bool *unused)
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (find_victim(entry, &again) != REMOVE || memcmp(&again, victim, sizeof(Victim)) != 0)
+	if (!find_victim(entry, &again) || memcmp(&again, victim, sizeof(Victim)) != 0)
 		*unused = false;
 	else if (victim->valid)
 	{
@@ -366,10 +326,9 @@ remove_one(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
 	while (!done && find_work(entry, mc == NULL, &victim))
 	{
 		/*
-		 * An index that was never valid has not been used by a query, so it
-		 * can be marked dead right away, and writers need not maintain it any
-		 * longer. After some time it may have been repaired, and put out of
-		 * use again.
+		 * One that was never valid has not been used by a query, so writers
+		 * need not maintain it any longer.  After some time it may have been
+		 * repaired, and put out of use again.
 		 */
 		if (victim.dead ? was_dead != victim.index_oid :
 			!victim.valid && !unused && !(victim.never_valid && own))
@@ -403,8 +362,7 @@ leftover_index_is_dead(const LedgerEntry *entry)
 
 /*
  * Do all steps for one ledger row, and restore the session after an error.  Returns
- * whether they were done.  Unless a move begins, a cancel is ignored: the move was
- * canceled before, and another cancel may come.
+ * whether they were done.  Unless a move begins, a cancel is ignored.
  */
 static bool
 try_to_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
@@ -445,8 +403,8 @@ try_to_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_
 }
 
 /*
- * Remove one leftover of this process after the extension and its ledger have
- * been dropped.  Returns false if it is to be tried again.
+ * Remove one leftover of this process after the extension and its ledger have been
+ * dropped; false if it is to be tried again.
  */
 bool
 leftover_index_remove_unlisted(const MoveContext *mc, const LedgerEntry *listed, int max_wait_ms)
@@ -460,15 +418,12 @@ leftover_index_remove_unlisted(const MoveContext *mc, const LedgerEntry *listed,
 /*
  * Remove the leftovers of this move's job (own), those on its table before it
  * begins or, without a move, those of all jobs that are not alive; only_heap, unless
- * InvalidOid, restricts this to one table.
+ * InvalidOid, restricts this to one table.  Call this in a runner with no lock held.
  *
  * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
- * table; an index that cannot be removed by then stays in the ledger.  What is no
- * part of a move is shown in index_mover_progress.  A move that begins has nothing
- * to lose yet: so it obeys pause_move(), and a cancel is an ERROR.  The only other
- * ERROR is termination.
- *
- * Call this in a runner with no lock held.
+ * table; an index that cannot be removed by then stays in the ledger.  A move that
+ * begins has nothing to lose yet: so it obeys pause_move(), and a cancel is an ERROR.
+ * The only other ERROR is termination.
  */
 void
 leftover_indexes_remove(const MoveContext *mc, bool own, Oid only_heap, int max_wait_ms)
@@ -490,17 +445,14 @@ leftover_index_is_ours(Oid index_oid)
 	{
 		Victim		victim;
 
-		if (is_index_entry(entry) && find_victim(entry, &victim) == REMOVE &&
+		if (is_index_entry(entry) && find_victim(entry, &victim) &&
 			victim.index_oid == index_oid)
 			return true;
 	}
 	return false;
 }
 
-/*
- * Return, in a transaction, the index that a dead job has left by this row; NULL
- * if there is none.  Waits for no lock.
- */
+/* Return, in a transaction, the index that a dead job has left by this row, or NULL. */
 Leftover *
 leftover_index_describe(const LedgerEntry *entry)
 {
@@ -508,7 +460,7 @@ leftover_index_describe(const LedgerEntry *entry)
 	RelationFacts facts;
 	Victim		victim;
 
-	if (find_victim(entry, &victim) != REMOVE || !relation_facts(victim.index_oid, &facts))
+	if (!find_victim(entry, &victim) || !relation_facts(victim.index_oid, &facts))
 		return NULL;
 
 	leftover = palloc0(sizeof(Leftover));

@@ -3,11 +3,10 @@
  * leftovers.c
  *	  Removing files and indexes that moves have left behind, in a worker.
  *
- * The removal of an invalid index (leftover_indexes.c) needs waits and
- * transactions of its own, so a worker removes all leftovers, for
- * index_mover_cleanup(), a move that begins on the same table, a call that
- * finds nothing to move there, or a worker that was terminated and has asked
- * for a successor.
+ * The removal of an invalid index needs waits and transactions of its own, so a
+ * worker removes all leftovers, for index_mover_cleanup(), a move that begins on
+ * the same table, a call that finds nothing to move there, or a worker that was
+ * terminated and has asked for a successor.
  *
  *-------------------------------------------------------------------------
  */
@@ -88,33 +87,6 @@ leftovers_list(void)
 }
 
 /*
- * Return whether a cleanup is to remove the files from which copies can go on,
- * too: only one that was asked for.
- */
-static bool
-removes_kept_files(const JobShared *shared)
-{
-	return shared->job != CLEANUP_JOB && shared->nitems == 0;
-}
-
-/* Return whether nothing is left that this job is to remove. */
-static bool
-is_clean(const JobShared *shared)
-{
-	List	   *tables;
-	bool		result;
-
-	StartTransactionCommand();
-	tables = leftovers_tables(removes_kept_files(shared));
-	result = (shared->nitems > 0 || tables == NIL);
-	for (int i = 0; i < shared->nitems; i++)
-		if (list_member_oid(tables, shared->items[i].heap_oid))
-			result = false;
-	CommitTransactionCommand();
-	return result;
-}
-
-/*
  * Remove all leftovers that can be removed of the tables of the job's items, or
  * of all tables if it has none.  Waits at most max_wait_ms for the transactions
  * that use a table.  Returns false if something is left.  Call this in a runner.
@@ -122,7 +94,11 @@ is_clean(const JobShared *shared)
 bool
 leftovers_remove(JobShared *shared, int max_wait_ms)
 {
+	/* a cleanup that was asked for removes what copies can go on from, too */
+	bool		kept_too = shared->job != CLEANUP_JOB && shared->nitems == 0;
 	bool		installed;
+	List	   *tables;
+	bool		is_clean;
 
 	Assert(!IsTransactionState());
 	/* the janitor starts a cleanup in every database */
@@ -133,12 +109,19 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 		return true;
 
 	progress_phase(PHASE_CLEANING_UP);
-	leftover_files_remove(between_steps, removes_kept_files(shared));
+	leftover_files_remove(between_steps, kept_too);
 	if (shared->nitems == 0)
 		leftover_indexes_remove(NULL, false, InvalidOid, max_wait_ms);
 	for (int i = 0; i < shared->nitems; i++)
 		leftover_indexes_remove(NULL, false, shared->items[i].heap_oid, max_wait_ms);
-	return is_clean(shared);
+
+	StartTransactionCommand();
+	tables = leftovers_tables(kept_too);
+	is_clean = shared->nitems > 0 || tables == NIL;
+	for (int i = 0; i < shared->nitems; i++)
+		is_clean &= !list_member_oid(tables, shared->items[i].heap_oid);
+	CommitTransactionCommand();
+	return is_clean;
 }
 
 /* Remove the leftovers of dead jobs on the table of a move that begins. */

@@ -12,7 +12,7 @@
 #include "storage/itemptr.h"
 #include "storage/lmgr.h"
 
-#include "cleanup/ledger.h"
+#include "cleanup/cleanup.h"
 #include "copy/block_set.h"
 #include "copy/file_copy.h"
 #include "copy/wal_changes.h"
