@@ -53,7 +53,8 @@ enum
 	Anum_job_policy,
 	Anum_job_rehearse,
 	Anum_job_freeze_first,
-	Anum_job_status,			/* NULL: it has not ended; see close_job() */
+	Anum_job_status,			/* NULL: it has not ended; see
+								 * history_close_job() */
 	Anum_job_moved,
 	Anum_job_total,
 	Anum_job_size,
@@ -305,14 +306,15 @@ sum_up(const JobShared *job, Row *row)
  * is no error if the row is gone, and a lock is not waited for, nor the end of a
  * transaction that has altered the job.
  */
-static void
-close_job(const JobShared *job)
+void
+history_close_job(const JobShared *job)
 {
 	Relation	rel;
 	ExtensionScan scan;
 	bool		closed = false;
 
-	for (int i = 0; i < job->nitems; i++)
+	/* from the end, where a job that runs has its queued ones */
+	for (int i = job->nitems - 1; i >= 0; i--)
 		if (job->items[i].status <= STATUS_RUNNING)
 			return;
 	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock) ||
@@ -349,7 +351,7 @@ history_insert(const JobShared *job, int n)
 }
 
 /*
- * Update the item's row, and the job's if it was the last.  It is no error if
+ * Update the item's row.  It is no error if
  * the row is gone: a user with that right may delete it.  But ERROR 40001 if another transaction
  * updates it now; the caller retries.
  */
@@ -367,7 +369,6 @@ history_update(const JobShared *job, int n)
 			insert_move(rel, job, n);
 	}
 	extension_close(rel);
-	close_job(job);
 	job_note_record(job->slot, job->job);
 }
 

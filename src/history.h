@@ -66,6 +66,7 @@ extern int64 history_last_of_policy(const char *policy, int64 job);
 extern bool history_read_job(int64 job, HistoryJob *entry);
 extern void history_insert(const JobShared *job, int item);
 extern void history_update(const JobShared *job, int item);
+extern void history_close_job(const JobShared *job);
 #define ALL_JOBS_BACKWARD	INT64CONST(-1)	/* in place of a job */
 
 extern List *history_read(int64 job);

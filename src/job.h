@@ -174,6 +174,8 @@ typedef struct JobShared
 	pg_atomic_uint32 settings_version;	/* incremented with each change */
 	int			slot;			/* of the job, see JobSlot; constant */
 	int			nitems;			/* constant */
+	int			first_queued;	/* no item before is queued; under the area's
+								 * lock */
 	bool		recorded;		/* constant: the submitter has inserted the
 								 * rows */
 	int			caller_pid;		/* constant; 0 = no caller waits */

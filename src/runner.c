@@ -333,12 +333,16 @@ runner_claim(JobShared *shared, bool anything_left)
 	int			result = CLAIM_NONE;
 
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < shared->nitems; i++)
+	for (int i = shared->first_queued; i < shared->nitems; i++)
 	{
 		MoveItem   *item = &shared->items[i];
 
 		if (item->status != STATUS_QUEUED)
+		{
+			if (i == shared->first_queued)
+				shared->first_queued++;
 			continue;
+		}
 		if (anything_left || may_begin(shared, item))
 		{
 			item->status = STATUS_RUNNING;

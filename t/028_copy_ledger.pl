@@ -302,5 +302,12 @@ my $scans = "SELECT pg_stat_force_next_flush(); SELECT seq_scan FROM pg_stat_all
 my $before = $node->safe_psql('postgres', $scans) =~ s/\n//r;
 is($node->safe_psql('postgres', "SELECT count(*) FROM move_schema_indexes('many', 'regress_fast', dry_run => true); $scans")
 		=~ s/^30\n\n(\d+)$/$1 - $before < 10/er, '1', 'many small relations: the ledger is read once or twice');
+my $many = $node->safe_psql('postgres', "SELECT max(job) FROM move_schema_indexes('many', 'regress_fast', wait => false, "
+	. "settings => '{\"swap_after\": \"infinity\"}')");
+poll_until($node, "SELECT max(phase) FROM index_mover_progress WHERE job = $many", 'waiting for time to swap', 'a job of many');
+$node->safe_psql('postgres', "SELECT cancel_move($many)");
+wait_for_job_end($node, $many);
+is($node->safe_psql('postgres', "SELECT count(*), count(DISTINCT xmin::text) < 6 FROM index_mover.move_log WHERE job = $many "
+		. "AND status = 'canceled'"), '30|t', 'many small relations: the cancel of all is recorded in some transactions');
 
 done_testing();

@@ -53,6 +53,7 @@
 #define COMMIT_POLL_MS	20
 #define PAUSE_POLL_MS	200
 #define QUICK_CLEANUP_MS	1000
+#define RECORD_AT_ONCE	1000
 
 static JobShared *my_shared = NULL;
 static int	current_item = -1;	/* that is being moved */
@@ -235,6 +236,8 @@ static void
 give_up_rest(JobShared *shared, const char *why_skipped)
 {
 	int			n;
+	int			first = -1;		/* of those to be recorded together */
+	int			last = -1;
 
 	while ((n = runner_claim(shared, true)) >= 0)
 	{
@@ -251,8 +254,19 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 			strlcpy(item->detail, why_skipped, sizeof(item->detail));
 		}
 		item->finished_at = GetCurrentTimestamp();
-		outcome_record_item(shared, n);
+
+		/* another runner may have claimed some in between */
+		if (first >= 0 && (n != last + 1 || n - first >= RECORD_AT_ONCE))
+		{
+			outcome_record_items(shared, first, last);
+			first = -1;
+		}
+		if (first < 0)
+			first = n;
+		last = job_parts_follow(shared, n);
 	}
+	if (first >= 0)
+		outcome_record_items(shared, first, last);
 }
 
 static void
@@ -326,6 +340,8 @@ worker_exit(int code, Datum arg)
 	current_item = -1;
 	while ((n = runner_claim(shared, true)) >= 0)
 		item_terminated(shared, n, recordable);
+	if (recordable)
+		history_close_job(shared);
 	leftovers = held && shared->nitems > 0 && leftovers_of_job(shared->job);
 	CommitTransactionCommand();
 	extension_release();
@@ -398,7 +414,7 @@ needs_cleanup(JobShared *shared)
 static const MoveItem *
 first_queued(const JobShared *shared)
 {
-	for (int i = 0; i < shared->nitems; i++)
+	for (int i = shared->first_queued; i < shared->nitems; i++)
 		if (shared->items[i].status == STATUS_QUEUED)
 			return &shared->items[i];
 	return NULL;
