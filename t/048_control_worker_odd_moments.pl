@@ -116,7 +116,8 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE 
 	'what was rolled back is not on record');
 {
 	my ($submitter, $waiter) = map { IndexMover::Session->new($node) } 1 .. 2;
-	my ($rolled_back) = $submitter->run("BEGIN; SELECT max(job) FROM move_indexes('t', 'regress_fast', wait => false)") =~ /(\d+)/;
+	my $to = elsewhere($node, 't_1');
+	my ($rolled_back) = $submitter->run("BEGIN; SELECT max(job) FROM move_indexes('t', '$to', wait => false)") =~ /(\d+)/;
 	$waiter->send("CALL wait_for_move($rolled_back)");
 	poll_until($node, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $waiter->pid, 'Extension', 'who waits for it');
 	$submitter->run('ROLLBACK');
