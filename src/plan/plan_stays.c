@@ -30,6 +30,7 @@
 #include "catalog/pg_type_d.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
+#include "common/file_utils.h"	/* PG_TEMP_FILES_DIR, from 16 on */
 #include "common/relpath.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
