@@ -82,7 +82,7 @@ CREATE TABLE index_mover.move_log (
 );
 
 -- Below which mount point the tablespaces are; see mount_point.c
-CREATE TABLE index_mover.mount_point (tablespace oid NOT NULL, mount_point text NOT NULL);
+CREATE TABLE index_mover.mount_point (tablespace oid PRIMARY KEY, mount_point text NOT NULL);
 
 ---------------------------------------------------------------------------
 -- Moving

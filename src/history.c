@@ -11,7 +11,8 @@
  *
  * All functions run in the caller's transaction and need no privileges.
  *
- * Locks: RowExclusiveLock on the table until the end of the transaction.
+ * Locks: RowExclusiveLock on the table until the end of the transaction, and a
+ * lock on a job's row, see lock_job().
  *
  *-------------------------------------------------------------------------
  */
@@ -36,10 +37,8 @@
 #include "test_points.h"
 
 #define JOB_TABLE		"job_log"
-#define JOB_PKEY		"job_log_pkey"
 #define JOB_SEQUENCE	"job_seq"
 #define MOVE_TABLE		"move_log"
-#define MOVE_PKEY		"move_log_pkey"
 #define LATEST_MOVES	500
 
 /* columns of index_mover.job_log, as in the SQL script */
@@ -101,7 +100,7 @@ enum
 
 /* Insert the row of one item in its current state. */
 static void
-insert_move(Relation rel, const JobShared *job, int n)
+insert_move(const JobShared *job, int n)
 {
 	const MoveItem *item = &job->items[n];
 	Row			row;
@@ -135,43 +134,34 @@ insert_move(Relation rel, const JobShared *job, int n)
 	row_int64(&row, Anum_wal_bytes, item->wal_written);
 	row_text(&row, Anum_sqlstate, item->sqlstate);
 	row_text(&row, Anum_message, item->detail);
-	extension_insert(rel, lengthof(row.values), row.values, row.nulls);
+	extension_insert(MOVE_TABLE, &row);
 }
 
-/*
- * Begin a scan of the moves of a job in the order of its plan, or of one of them; or,
- * of ALL_JOBS_BACKWARD, the latest first.
- */
-static void
-scan_moves(ExtensionScan *scan, int64 job, int item)
+/* Return the key of a job's rows; the first column of both tables. */
+static ScanKeyData
+key_of_job(int64 job)
 {
-	ScanKeyData keys[] = {
-		extension_key(Anum_job, F_INT8EQ, Int64GetDatum(job)),
-		extension_key(Anum_item, F_INT4EQ, Int32GetDatum(item))
-	};
+	return extension_key(1, F_INT8EQ, Int64GetDatum(job));
+}
 
-	extension_scan_begin(scan, MOVE_TABLE, MOVE_PKEY, job == ALL_JOBS_BACKWARD ? 0 : item >= 0 ? 2 : 1, keys);
-	if (job == ALL_JOBS_BACKWARD)
-		scan->direction = BackwardScanDirection;
+/* Return that of the rows of later jobs. */
+static ScanKeyData
+key_after(int64 job)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, 1, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(job));
+	return key;
 }
 
 /* Begin a scan at the row of a job; false, and the scan has ended, if there is none. */
 static bool
 scan_job(ExtensionScan *scan, int64 job)
 {
-	ScanKeyData key = extension_key(Anum_job_job, F_INT8EQ, Int64GetDatum(job));
+	ScanKeyData key = key_of_job(job);
 
-	extension_scan_begin(scan, JOB_TABLE, JOB_PKEY, 1, &key);
+	extension_scan_begin(scan, JOB_TABLE, 1, &key);
 	return extension_scan_next(scan);
-}
-
-/* Delete the rows of a job from a table; returns whether it had any. */
-static bool
-delete_job(const char *table, const char *pkey, int64 job)
-{
-	ScanKeyData key = extension_key(1, F_INT8EQ, Int64GetDatum(job));
-
-	return extension_delete_rows(table, pkey, 1, &key);
 }
 
 /*
@@ -181,17 +171,18 @@ delete_job(const char *table, const char *pkey, int64 job)
 int64
 history_next_job(void)
 {
+	ScanKeyData key = key_after(0);
 	ExtensionScan scan;
-	HeapTuple	tuple;
-	bool		isnull;
 	int64		last = 0;
 	int64		result;
 
-	extension_scan_begin(&scan, JOB_TABLE, JOB_PKEY, 0, NULL);
-	tuple = systable_getnext_ordered(scan.scan, BackwardScanDirection);
-	if (HeapTupleIsValid(tuple))
-		last = DatumGetInt64(heap_getattr(tuple, Anum_job_job, RelationGetDescr(scan.rel), &isnull));
-	extension_scan_end(&scan);
+	extension_scan_begin(&scan, JOB_TABLE, 1, &key);
+	scan.direction = BackwardScanDirection;
+	if (extension_scan_next(&scan))
+	{
+		last = DatumGetInt64(scan.row.values[Anum_job_job - 1]);
+		extension_scan_end(&scan);
+	}
 	do
 		result = extension_nextval(JOB_SEQUENCE);
 	while (result <= last);
@@ -202,7 +193,6 @@ history_next_job(void)
 void
 history_insert_job(int64 job, const HistoryJob *entry)
 {
-	Relation	rel = extension_open(JOB_TABLE);
 	Row			row;
 
 	row_clear(&row);
@@ -216,14 +206,13 @@ history_insert_job(int64 job, const HistoryJob *entry)
 		row_set(&row, Anum_job_policy, NameGetDatum(&entry->terms.policy));
 	row_set(&row, Anum_job_rehearse, BoolGetDatum(entry->terms.rehearse));
 	row_set(&row, Anum_job_freeze_first, BoolGetDatum(entry->terms.freeze_first));
-	extension_insert(rel, lengthof(row.values), row.values, row.nulls);
-	extension_close(rel);
+	extension_insert(JOB_TABLE, &row);
 }
 
 /*
  * Lock a job's row, as an object of the table, to the end of the transaction: in
- * ExclusiveLock to alter it, for which to wait, or in ShareLock to close it.  Returns
- * false if the lock is not available now.
+ * ShareLock to close it or, to alter the job, in ExclusiveLock.  Returns false if
+ * the lock is not available and not to be waited for.
  */
 static bool
 lock_job(int64 job, LOCKMODE mode, bool wait)
@@ -235,20 +224,24 @@ lock_job(int64 job, LOCKMODE mode, bool wait)
 	return LockAcquire(&tag, mode, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
+/* Let no other transaction alter this job until the end of ours. */
+void
+history_lock_job(int64 job)
+{
+	(void) lock_job(job, ExclusiveLock, true);
+}
+
 /*
- * Record a job's altered settings.  It is no error if its row is gone, or
- * another transaction is altering it.  Does not queue behind a session that
- * waits to drop the table, which waits for the job.
+ * Record a job's altered settings, after history_lock_job().  It is no error if
+ * its row is gone.
  */
 void
 history_alter_job(int64 job, const char *settings)
 {
+	ScanKeyData key = key_of_job(job);
 	HistoryJob	entry;
 
-	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
-		return;
-	(void) lock_job(job, ExclusiveLock, true);
-	if (history_read_job(job, &entry) && delete_job(JOB_TABLE, JOB_PKEY, job))
+	if (history_read_job(job, &entry) && extension_delete(JOB_TABLE, 1, &key))
 	{
 		entry.settings = settings;
 		history_insert_job(job, &entry);
@@ -261,22 +254,23 @@ history_alter_job(int64 job, const char *settings)
 static void
 sum_up(const JobShared *job, Row *row)
 {
-	static const MoveStatus order[] = {
-		STATUS_FAILED, STATUS_CANCELED, STATUS_MOVED, STATUS_REHEARSED, STATUS_SKIPPED
+	static const int badness[] = {
+		[STATUS_SKIPPED] = 0,[STATUS_REHEARSED] = 1,[STATUS_MOVED] = 2,
+		[STATUS_CANCELED] = 3,[STATUS_FAILED] = 4
 	};
 	JobTotals	totals = job_totals(job->items, job->nitems);
-	int			count[STATUS_REHEARSED + 1] = {0};
+	MoveStatus	worst = STATUS_SKIPPED;
 	int64		size_done = 0;
 	int64		longest_lock = -1;
 	TimestampTz started_at = 0;
 	TimestampTz finished_at = 0;
-	int			worst = 0;
 
 	for (int i = 0; i < job->nitems; i++)
 	{
 		const MoveItem *item = &job->items[i];
 
-		count[item->status]++;
+		if (badness[item->status] > badness[worst])
+			worst = item->status;
 		longest_lock = Max(longest_lock, item->lock_time);
 		finished_at = Max(finished_at, item->finished_at);
 		if (item->started_at == 0)
@@ -287,9 +281,7 @@ sum_up(const JobShared *job, Row *row)
 		if (STATUS_IS_DONE(item->status))
 			size_done += Max(item->size_before, 0);
 	}
-	while (count[order[worst]] == 0 && order[worst] != STATUS_SKIPPED)
-		worst++;
-	row_text(row, Anum_job_status, status_name(order[worst]));
+	row_text(row, Anum_job_status, status_name(worst));
 	row_int64(row, Anum_job_size, totals.size);
 	row_int64(row, Anum_job_size_done, size_done);
 	row_set(row, Anum_job_moved, Int32GetDatum(totals.moved));
@@ -303,13 +295,12 @@ sum_up(const JobShared *job, Row *row)
 /*
  * If all moves of a job have ended, keep their totals with the job, so that
  * index_mover_jobs need not read them; where this is left out, it does.  So it
- * is no error if the row is gone, and a lock is not waited for, nor the end of a
- * transaction that has altered the job.
+ * is no error if the row is gone, and the end of a transaction that has altered
+ * the job is not waited for.
  */
 void
 history_close_job(const JobShared *job)
 {
-	Relation	rel;
 	ExtensionScan scan;
 	bool		closed = false;
 
@@ -317,11 +308,9 @@ history_close_job(const JobShared *job)
 	for (int i = job->nitems - 1; i >= 0; i--)
 		if (job->items[i].status <= STATUS_RUNNING)
 			return;
-	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock) ||
-		!lock_job(job->job, ShareLock, false))
+	if (!lock_job(job->job, ShareLock, false))
 		return;
 	CommandCounterIncrement();
-	rel = extension_open(JOB_TABLE);
 	while (!closed && scan_job(&scan, job->job))
 	{
 		sum_up(job, &scan.row);
@@ -331,45 +320,38 @@ history_close_job(const JobShared *job)
 		 * another runner, which may not have seen all of our outcome, may be
 		 * first
 		 */
-		closed = extension_delete(rel, scan.tuple);
+		closed = extension_delete_row(JOB_TABLE, &scan.tuple->t_self);
 		if (closed)
-			extension_insert(rel, lengthof(scan.row.values), scan.row.values, scan.row.nulls);
+			extension_insert(JOB_TABLE, &scan.row);
 		extension_scan_end(&scan);
 	}
-	extension_close(rel);
 }
 
 /* Insert the item's row. */
 void
 history_insert(const JobShared *job, int n)
 {
-	Relation	rel = extension_open(MOVE_TABLE);
-
 	IM_POINT("history-insert");
-	insert_move(rel, job, n);
-	extension_close(rel);
+	insert_move(job, n);
 }
 
 /*
- * Update the item's row.  It is no error if
- * the row is gone: a user with that right may delete it.  But ERROR 40001 if another transaction
- * updates it now; the caller retries.
+ * Update the item's row.  It is no error if the row is gone: a user with that
+ * right may delete it.  But ERROR 40001 if another transaction updates it now; the
+ * caller retries.
  */
 void
 history_update(const JobShared *job, int n)
 {
-	Relation	rel = extension_open(MOVE_TABLE);
-	ExtensionScan scan;
+	ScanKeyData keys[] = {
+		key_of_job(job->job),
+		extension_key(Anum_item, F_INT4EQ, Int32GetDatum(n))
+	};
 
-	scan_moves(&scan, job->job, n);
-	while (extension_scan_next(&scan))
-	{
-		IM_POINT("history-update");
-		if (extension_delete(rel, scan.tuple))
-			insert_move(rel, job, n);
-	}
-	extension_close(rel);
-	job_note_record(job->slot, job->job);
+	IM_POINT("history-update");
+	if (extension_delete(MOVE_TABLE, lengthof(keys), keys))
+		insert_move(job, n);
+	runner_note_record();
 }
 
 /* Read the row of a job into *entry; returns false if there is none. */
@@ -400,11 +382,10 @@ history_last_of_policy(const char *policy, int64 job)
 {
 	ExtensionScan scan;
 	const Row  *row = &scan.row;
-	ScanKeyData key;
+	ScanKeyData key = key_after(job);
 	int64		result = job;
 
-	ScanKeyInit(&key, Anum_job_job, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(job));
-	extension_scan_begin(&scan, JOB_TABLE, JOB_PKEY, 1, &key);
+	extension_scan_begin(&scan, JOB_TABLE, 1, &key);
 	while (extension_scan_next(&scan))
 	{
 		if (!row->nulls[Anum_job_policy - 1] &&
@@ -436,10 +417,14 @@ List *
 history_read(int64 job)
 {
 	List	   *result = NIL;
+	bool		all = (job == ALL_JOBS_BACKWARD);
 	ExtensionScan scan;
 	const Row  *row = &scan.row;
+	ScanKeyData key = all ? key_after(0) : key_of_job(job);
 
-	scan_moves(&scan, job, -1);
+	extension_scan_begin(&scan, MOVE_TABLE, 1, &key);
+	if (all)
+		scan.direction = BackwardScanDirection;
 	while (extension_scan_next(&scan))
 	{
 		HistoryEntry *entry = palloc0(sizeof(HistoryEntry));
@@ -466,7 +451,7 @@ history_read(int64 job)
 		entry->sqlstate = log_text(row, Anum_sqlstate);
 		entry->message = log_text(row, Anum_message);
 		result = lappend(result, entry);
-		if (job == ALL_JOBS_BACKWARD && list_length(result) == LATEST_MOVES)
+		if (all && list_length(result) == LATEST_MOVES)
 		{
 			extension_scan_end(&scan);
 			break;
@@ -496,7 +481,7 @@ history_last_moves(TimestampTz since)
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 
-	extension_scan_begin(&scan, MOVE_TABLE, NULL, 0, NULL);
+	extension_scan_begin(&scan, MOVE_TABLE, 0, NULL);
 	while (extension_scan_next(&scan))
 	{
 		int64		job = DatumGetInt64(values[Anum_job - 1]);
@@ -556,14 +541,13 @@ entry_for(List *entries, Oid relid)
 static void
 follow(int64 job, List *entries)
 {
-	ScanKeyData key;
+	ScanKeyData key = key_after(job);
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 	int64		mover = 0;
 	HistoryJob	mover_row = {0};
 
-	ScanKeyInit(&key, Anum_job, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(job));
-	extension_scan_begin(&scan, MOVE_TABLE, MOVE_PKEY, 1, &key);
+	extension_scan_begin(&scan, MOVE_TABLE, 1, &key);
 	while (extension_scan_next(&scan))
 	{
 		Oid			relid = DatumGetObjectId(values[Anum_relation - 1]);
@@ -670,8 +654,10 @@ history_trace(int64 job, List *entries)
 static void
 expire_job(void *job)
 {
-	(void) delete_job(MOVE_TABLE, MOVE_PKEY, *(int64 *) job);
-	(void) delete_job(JOB_TABLE, JOB_PKEY, *(int64 *) job);
+	ScanKeyData key = key_of_job(*(int64 *) job);
+
+	(void) extension_delete(MOVE_TABLE, 1, &key);
+	(void) extension_delete(JOB_TABLE, 1, &key);
 }
 
 /*
@@ -685,7 +671,7 @@ history_expire(TimestampTz before, bool dry_run)
 	ExtensionScan scan;
 	int			result = 0;
 
-	extension_scan_begin(&scan, JOB_TABLE, NULL, 0, NULL);
+	extension_scan_begin(&scan, JOB_TABLE, 0, NULL);
 	while (extension_scan_next(&scan))
 	{
 		int64		job = DatumGetInt64(scan.row.values[Anum_job_job - 1]);

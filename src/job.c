@@ -373,43 +373,32 @@ job_queue(JobShared *shared, int runner)
 	return (shm_mq *) ((char *) shared + job_shared_size(shared->nitems, runner));
 }
 
-/* Free a slot. */
+/* Free a slot.  What has_ended_since() reads stays, as do job, database and bytes_done. */
 void
 job_free_slot_locked(JobSlot *slot)
 {
 	Assert(LWLockHeldByMeInMode(&area->lock, LW_EXCLUSIVE));
 	if (slot->segment != DSM_HANDLE_INVALID)
 		dsm_unpin_segment(slot->segment);
-	*slot = (JobSlot)
-	{
-		.job = slot->job,.database = slot->database,.bytes_done = slot->bytes_done,
-			.recorded_by = slot->recorded_by
-	};
-}
-
-/* Note that the current transaction writes to the history of this job. */
-void
-job_note_record(int slot, int64 job)
-{
-	uint64		xid = U64FromFullTransactionId(GetTopFullTransactionId());
-	JobSlot    *mine;
-
-	lock_area(LW_EXCLUSIVE);
-	if ((mine = job_slot_locked(slot, job)) != NULL)
-		mine->recorded_by = xid;
-	unlock_area();
+	slot->segment = DSM_HANDLE_INVALID;
+	slot->state = JOB_FREE;
+	slot->runners = 0;
 }
 
 /*
- * Return whether a job has ended, but the snapshot does not see the last of its
- * records: there it has not.
+ * Return whether the snapshot does not see the last record of one of the runners
+ * of a job that has ended: there it has not.
  */
 static bool
 has_ended_since(const JobSlot *slot, Snapshot snapshot)
 {
-	return slot->state == JOB_FREE && slot->recorded_by != 0 && snapshot != NULL &&
-		U64FromFullTransactionId(ReadNextFullTransactionId()) - slot->recorded_by < PG_INT32_MAX &&
-		XidInMVCCSnapshot((TransactionId) slot->recorded_by, snapshot);
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+
+	for (int i = 0; snapshot != NULL && i < MAX_WORKERS; i++)
+		if (slot->recorded_by[i] != 0 && next - slot->recorded_by[i] < PG_INT32_MAX &&
+			XidInMVCCSnapshot((TransactionId) slot->recorded_by[i], snapshot))
+			return true;
+	return false;
 }
 
 /* Free the slots of lost jobs, whose worker the postmaster failed to start. */
@@ -748,8 +737,9 @@ job_read_slots(JobSlot *copies, Snapshot snapshot)
 }
 
 /*
- * Change settings of a running job, as the JSON object says.  Its runners
- * read them in their next job_check_cancel().  ERROR as SET: 22023, 42501.
+ * Change settings of a running job, as the JSON object says, after
+ * history_lock_job().  Its runners read them in their next job_check_cancel().
+ * ERROR as SET: 22023, 42501.
  */
 void
 job_alter_settings(JobShared *shared, Jsonb *json)

@@ -253,9 +253,9 @@ typedef struct JobSlot
 	bool		pause;
 	bool		swap_now;		/* do not wait for swap_after any more */
 	int64		bytes_done;		/* of relations that have ended; by runners */
-	uint64		recorded_by;	/* the last transaction that has written to
-								 * the history; kept when the slot is free, as
-								 * are job, database and bytes_done */
+	uint64		recorded_by[MAX_WORKERS];	/* the last transaction of each
+											 * runner that has written to the
+											 * history; kept when it is free */
 	TimestampTz since;			/* of submission or, once committed, of being
 								 * JOB_STARTING */
 } JobSlot;
@@ -265,6 +265,7 @@ typedef struct RunnerSlot
 {
 	bool		in_use;
 	int			slot;			/* of its job */
+	int			number;			/* in that; 0 = the first one */
 	int			pid;
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
 	bool		rows_final;		/* it only cleans up from now on */
@@ -329,7 +330,6 @@ extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 extern bool job_more_runners(int slot, int64 job);
 extern void job_no_more_runners(int slot, int64 job);
 extern void job_free_slot(int slot, int64 job);
-extern void job_note_record(int slot, int64 job);
 extern void job_set_starting(int slot, int64 job);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy);
@@ -346,12 +346,13 @@ extern bool runner_is_alive(int64 job, int pid);
 
 /* in a runner */
 
-extern bool runner_attach(JobShared *shared);
+extern bool runner_attach(JobShared *shared, int number);
 extern const MoveSettings *runner_settings(void);
 extern bool runner_detach(void);
 extern void runner_set_name(const JobShared *shared, JobPurpose purpose);
 extern const char *runner_name(void);
 extern int64 runner_job(void);
+extern void runner_note_record(void);
 extern bool runner_knows_pid(int pid);
 extern void runner_nap(JobShared *shared, int ms);
 extern bool runner_of_same_job(int pid);

@@ -60,7 +60,7 @@ mount_point_noted(Oid tablespace)
 	ExtensionScan scan;
 	char	   *result = NULL;
 
-	extension_scan_begin(&scan, "mount_point", NULL, 1, &key);
+	extension_scan_begin(&scan, "mount_point", 1, &key);
 	while (extension_scan_next(&scan))
 		result = TextDatumGetCString(scan.row.values[1]);
 	return result;
@@ -72,16 +72,14 @@ mount_point_note(Oid tablespace)
 {
 	char	   *now = tablespace_hindrance(tablespace) == NULL ? mount_point(tablespace) : NULL;
 	char	   *before = now != NULL ? mount_point_noted(tablespace) : NULL;
-	Datum		values[2] = {ObjectIdGetDatum(tablespace)};
-	bool		nulls[2] = {false, false};
 	ScanKeyData key = extension_key(1, F_OIDEQ, ObjectIdGetDatum(tablespace));
-	Relation	rel;
+	Row			row;
 
 	if (now == NULL || (before != NULL && strcmp(before, now) == 0))
 		return;
-	(void) extension_delete_rows("mount_point", NULL, 1, &key);
-	rel = extension_open("mount_point");
-	values[1] = CStringGetTextDatum(now);
-	extension_insert(rel, lengthof(values), values, nulls);
-	extension_close(rel);
+	(void) extension_delete("mount_point", 1, &key);
+	row_clear(&row);
+	row_set(&row, 1, ObjectIdGetDatum(tablespace));
+	row_text(&row, 2, now);
+	extension_insert("mount_point", &row);
 }

@@ -28,6 +28,7 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_extension.h"
 #include "commands/extension.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
@@ -61,8 +62,13 @@ commit_locally(void)
 	set_commit("local");
 }
 
+#define EXTENSION	"index_mover"	/* and its schema */
+
 PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
 PG_FUNCTION_INFO_V1(index_mover_revoke);
+
+/* The extension that extension_hold() has locked, or had when an error came. */
+static Oid	held = InvalidOid;
 
 /*
  * Return the OID of the schema of the extension's own relations, InvalidOid
@@ -71,9 +77,9 @@ PG_FUNCTION_INFO_V1(index_mover_revoke);
 static Oid
 find_schema(void)
 {
-	if (!OidIsValid(get_extension_oid("index_mover", true)))
+	if (!OidIsValid(get_extension_oid(EXTENSION, true)))
 		return InvalidOid;
-	return get_namespace_oid("index_mover", true);
+	return get_namespace_oid(EXTENSION, true);
 }
 
 bool
@@ -92,7 +98,7 @@ extension_schema(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("extension \"%s\" is not installed in this database",
-						"index_mover")));
+						EXTENSION)));
 	return result;
 }
 
@@ -104,7 +110,7 @@ bool
 extension_owns(Oid table)
 {
 	return get_rel_namespace(table) == extension_schema() ||
-		getExtensionOfObject(RelationRelationId, table) == get_extension_oid("index_mover", true);
+		getExtensionOfObject(RelationRelationId, table) == get_extension_oid(EXTENSION, true);
 }
 
 /* As extension_find_relation(); ERROR 42P01 if it was dropped. */
@@ -117,7 +123,7 @@ extension_relation(const char *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation \"index_mover.%s\" of extension \"%s\" does not exist",
-						name, "index_mover"),
+						name, EXTENSION),
 				 errhint("Drop the extension and create it again.")));
 	return result;
 }
@@ -129,19 +135,6 @@ extension_nextval(const char *sequence)
 	return nextval_internal(extension_relation(sequence), false);
 }
 
-/*
- * The relations that DROP EXTENSION locks before it looks for dependents.
- * If one were missing here, DROP EXTENSION could hold it and wait for
- * another one, while we wait for it.
- */
-static const char *const held_relations[] = {
-	"ledger", "job_log", "move_log", "mount_point", "sample", "probe", "policy_run", "ledger_seq", "job_seq",
-};
-
-static LockRelId held[lengthof(held_relations)];
-
-static bool is_held = false;
-
 /* Return the OID of a relation of ours now, InvalidOid if it was dropped. */
 Oid
 extension_find_relation(const char *name)
@@ -149,98 +142,62 @@ extension_find_relation(const char *name)
 	return get_relname_relid(name, find_schema());
 }
 
-/* Return whether the locks are still held: an error releases all of them or none. */
-static bool
-still_held(void)
+/* Set the tag of the lock that DROP EXTENSION takes before all others. */
+void
+extension_lock_tag(LOCKTAG *tag)
 {
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, held[0].relId);
-	return is_held && LockHeldByMe(&tag, AccessShareLock, false);
-}
-
-static void
-release_first(int n)
-{
-	while (n-- > 0)
-		UnlockRelationIdForSession(&held[n], AccessShareLock);
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ExtensionRelationId, held, 0);
 }
 
 /*
- * Keep the extension's tables and sequences from being dropped until the end
- * of the session or extension_release().  While a move runs, DROP EXTENSION
- * waits for these locks, because only the ledger names the files of the move.
- * Every error releases them with all other locks; call this again then.
+ * Lock the extension until the end of the session or extension_release(), so
+ * that DROP EXTENSION waits while a move runs, because only the ledger names the
+ * files of the move.  Does not wait.  Every error releases the lock with all
+ * others; call this again then.
  */
 ExtensionHold
-extension_hold(Oid *busy)
+extension_hold(void)
 {
+	LOCKTAG		tag;
+
 	Assert(IsTransactionState());
-	if (still_held())
+	extension_lock_tag(&tag);
+	if (OidIsValid(held) && LockHeldByMe(&tag, AccessShareLock, false))
 		return EXTENSION_HELD;
-	is_held = false;
+	held = get_extension_oid(EXTENSION, true);
+	if (!OidIsValid(held))
+		return EXTENSION_GONE;
+	extension_lock_tag(&tag);
+	if (LockAcquire(&tag, AccessShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+		return EXTENSION_BUSY;
 
-	/*
-	 * Do not wait for one while holding others: DROP EXTENSION, too, takes
-	 * them one by one, in another order.
-	 */
-	for (int i = 0; i < lengthof(held_relations); i++)
-	{
-		Oid			relid = extension_find_relation(held_relations[i]);
-		LOCKTAG		tag;
-
-		if (!OidIsValid(relid))
-		{
-			release_first(i);
-			return EXTENSION_GONE;
-		}
-		SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-		if (LockAcquire(&tag, AccessShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
-		{
-			release_first(i);
-			*busy = relid;
-			return EXTENSION_BUSY;
-		}
-		held[i] = (LockRelId)
-		{
-			.relId = relid,.dbId = MyDatabaseId
-		};
-
-		/* it may have been dropped since the lookup */
-		AcceptInvalidationMessages();
-		if (extension_find_relation(held_relations[i]) != relid)
-		{
-			release_first(i + 1);
-			return EXTENSION_GONE;
-		}
-	}
-	is_held = true;
-	return EXTENSION_HELD;
+	/* it may have been dropped since the lookup */
+	AcceptInvalidationMessages();
+	if (get_extension_oid(EXTENSION, true) == held)
+		return EXTENSION_HELD;
+	extension_release();
+	return EXTENSION_GONE;
 }
 
-/* Return the n-th relation that is held, InvalidOid after the last. */
-Oid
-extension_held(int n)
-{
-	return is_held && n < lengthof(held_relations) ? held[n].relId : InvalidOid;
-}
-
-/* Release the locks of extension_hold(), if any. */
+/* Release the lock of extension_hold(), if any. */
 void
 extension_release(void)
 {
-	if (still_held())
-		release_first(lengthof(held));
-	is_held = false;
+	LOCKTAG		tag;
+
+	extension_lock_tag(&tag);
+	if (OidIsValid(held) && LockHeldByMe(&tag, AccessShareLock, false))
+		(void) LockRelease(&tag, AccessShareLock, true);
+	held = InvalidOid;
 }
 
 /*
  * Open one of the extension's tables for changes in the caller's transaction.
- * The tables have TOAST tables, so until extension_close() there is an active
+ * The tables have TOAST tables, so until close_table() there is an active
  * snapshot, even in a worker that has none of its own.
  */
-Relation
-extension_open(const char *name)
+static Relation
+open_table(const char *name)
 {
 	Relation	rel = table_open(extension_relation(name), RowExclusiveLock);
 
@@ -249,9 +206,9 @@ extension_open(const char *name)
 	return rel;
 }
 
-/* Close a table after extension_open().  The lock stays. */
-void
-extension_close(Relation rel)
+/* Close a table after open_table().  The lock stays. */
+static void
+close_table(Relation rel)
 {
 	PopActiveSnapshot();
 	table_close(rel, NoLock);
@@ -273,28 +230,20 @@ extension_deform(HeapTuple tuple, TupleDesc desc, int natts, Datum *values, bool
 }
 
 /*
- * Insert a row of the columns that we know, without logical decoding; others of
- * the table are NULL.  Otherwise like CatalogTupleInsert(); the indexes have no
- * expressions or predicates.
+ * Insert a row, without logical decoding; columns that we do not know are NULL.
+ * Otherwise like CatalogTupleInsert(); the indexes have no expressions or
+ * predicates.
  */
 void
-extension_insert(Relation rel, int natts, const Datum *values, const bool *nulls)
+extension_insert(const char *table, Row *row)
 {
+	Relation	rel = open_table(table);
 	TupleDesc	desc = RelationGetDescr(rel);
-	Datum	   *all = palloc0_array(Datum, desc->natts);
-	bool	   *is_null = palloc_array(bool, desc->natts);
-	HeapTuple	tuple;
+	HeapTuple	tuple = heap_form_tuple(desc, row->values, row->nulls);
 	CatalogIndexState indexes = CatalogOpenIndexes(rel);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
 
-	for (int i = 0; i < desc->natts; i++)
-	{
-		is_null[i] = i >= natts || nulls[i];
-		if (!is_null[i])
-			all[i] = values[i];
-	}
-	tuple = heap_form_tuple(desc, all, is_null);
-	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true) && ActiveSnapshotSet());
+	Assert(desc->natts <= lengthof(row->values));
 	heap_insert(rel, tuple, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
 	ExecStoreHeapTuple(tuple, slot, false);
 	for (int i = 0; i < indexes->ri_NumIndices; i++)
@@ -314,21 +263,21 @@ extension_insert(Relation rel, int natts, const Datum *values, const bool *nulls
 	ExecDropSingleTupleTableSlot(slot);
 	CatalogCloseIndexes(indexes);
 	heap_freetuple(tuple);
-	pfree(all);
-	pfree(is_null);
+	close_table(rel);
 }
 
 /*
  * Delete a row without logical decoding.  Returns false if another transaction
- * has deleted it or is just doing so, an error of CatalogTupleDelete().
+ * has deleted it or is just doing so, an error of CatalogTupleDelete().  ERROR
+ * 40001 if one has changed it.
  */
 bool
-extension_delete(Relation rel, HeapTuple tuple)
+extension_delete_row(const char *table, ItemPointer tid)
 {
+	Relation	rel = open_table(table);
 	TM_FailureData failure;
-	TM_Result	result = IM_HEAP_DELETE(rel, &tuple->t_self, &failure);
+	TM_Result	result = IM_HEAP_DELETE(rel, tid, &failure);
 
-	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
 	/* we never update a row, but a user may do so by hand */
 	if (result != TM_Ok && result != TM_Deleted)
 		ereport(ERROR,
@@ -336,6 +285,7 @@ extension_delete(Relation rel, HeapTuple tuple)
 				 errmsg("could not serialize access due to concurrent update"),
 				 errdetail("Another transaction has changed a row of table \"%s\".",
 						   RelationGetRelationName(rel))));
+	close_table(rel);
 	return result == TM_Ok;
 }
 
@@ -349,16 +299,19 @@ extension_key(AttrNumber column, RegProcedure equal, Datum value)
 	return key;
 }
 
-/* Begin a scan, in the order of the index if it has one. */
+/*
+ * Begin a scan of a table: of all rows in no order or, with keys, in the order of
+ * its primary key, whose first columns they are for.
+ */
 void
-extension_scan_begin(ExtensionScan *scan, const char *table, const char *index,
-					 int nkeys, ScanKey keys)
+extension_scan_begin(ExtensionScan *scan, const char *table, int nkeys, ScanKey keys)
 {
 	scan->rel = table_open(extension_relation(table), AccessShareLock);
 	scan->direction = ForwardScanDirection;
-	scan->index = index ? index_open(extension_relation(index), AccessShareLock) : NULL;
-	scan->scan = index ? systable_beginscan_ordered(scan->rel, scan->index, NULL, nkeys, keys) :
-		systable_beginscan(scan->rel, InvalidOid, false, NULL, nkeys, keys);
+	scan->index = nkeys == 0 ? NULL :
+		index_open(extension_relation(psprintf("%s_pkey", table)), AccessShareLock);
+	scan->scan = nkeys == 0 ? systable_beginscan(scan->rel, InvalidOid, false, NULL, 0, NULL) :
+		systable_beginscan_ordered(scan->rel, scan->index, NULL, nkeys, keys);
 }
 
 /*
@@ -393,18 +346,18 @@ extension_scan_end(ExtensionScan *scan)
 	table_close(scan->rel, AccessShareLock);
 }
 
-/* Delete the rows with these keys; returns whether there were any, see extension_delete(). */
+/* Delete the rows with these keys; returns whether there were any, see extension_delete_row(). */
 bool
-extension_delete_rows(const char *table, const char *index, int nkeys, ScanKey keys)
+extension_delete(const char *table, int nkeys, ScanKey keys)
 {
-	Relation	rel = extension_open(table);
+	Relation	rel = open_table(table);
 	ExtensionScan scan;
 	bool		result = false;
 
-	extension_scan_begin(&scan, table, index, nkeys, keys);
+	extension_scan_begin(&scan, table, nkeys, keys);
 	while (extension_scan_next(&scan))
-		result |= extension_delete(rel, scan.tuple);
-	extension_close(rel);
+		result |= extension_delete_row(table, &scan.tuple->t_self);
+	close_table(rel);
 	return result;
 }
 

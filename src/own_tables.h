@@ -10,6 +10,7 @@
 
 #include "access/genam.h"
 #include "access/sdir.h"
+#include "storage/lock.h"
 #include "utils/relcache.h"
 
 #include "row.h"
@@ -20,12 +21,11 @@ extern bool extension_owns(Oid table);
 extern Oid	extension_relation(const char *name);
 extern Oid	extension_find_relation(const char *name);
 extern int64 extension_nextval(const char *sequence);
-extern Relation extension_open(const char *name);
-extern void extension_close(Relation rel);
 extern void extension_deform(HeapTuple tuple, TupleDesc desc, int natts,
 							 Datum *values, bool *nulls);
-extern void extension_insert(Relation rel, int natts, const Datum *values, const bool *nulls);
-extern bool extension_delete(Relation rel, HeapTuple tuple);
+extern void extension_insert(const char *table, Row *row);
+extern bool extension_delete_row(const char *table, ItemPointer tid);
+extern bool extension_delete(const char *table, int nkeys, ScanKey keys);
 
 /* A scan of one of the extension's tables */
 typedef struct ExtensionScan
@@ -40,22 +40,20 @@ typedef struct ExtensionScan
 } ExtensionScan;
 
 extern ScanKeyData extension_key(AttrNumber column, RegProcedure equal, Datum value);
-extern void extension_scan_begin(ExtensionScan *scan, const char *table, const char *index,
-								 int nkeys, ScanKey keys);
+extern void extension_scan_begin(ExtensionScan *scan, const char *table, int nkeys, ScanKey keys);
 extern bool extension_scan_next(ExtensionScan *scan);
 extern void extension_scan_end(ExtensionScan *scan);
-extern bool extension_delete_rows(const char *table, const char *index, int nkeys, ScanKey keys);
 
 /* Results of extension_hold() */
 typedef enum ExtensionHold
 {
 	EXTENSION_HELD,
-	EXTENSION_BUSY,				/* another session has *busy locked; retry */
+	EXTENSION_BUSY,				/* another session has it locked; retry */
 	EXTENSION_GONE,				/* it has been dropped */
 } ExtensionHold;
 
-extern ExtensionHold extension_hold(Oid *busy);
-extern Oid	extension_held(int n);
+extern ExtensionHold extension_hold(void);
+extern void extension_lock_tag(LOCKTAG *tag);
 extern void extension_release(void);
 extern void commit_locally(void);
 extern void set_commit(const char *value);

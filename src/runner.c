@@ -71,7 +71,7 @@ runner_settings(void)
 
 /* Become a runner; false if the job has ended. */
 bool
-runner_attach(JobShared *shared)
+runner_attach(JobShared *shared, int number)
 {
 	Assert(my_job == NULL);		/* at most one job in a lifetime */
 	area = job_area();
@@ -86,7 +86,7 @@ runner_attach(JobShared *shared)
 		Assert(my_runner != NULL);
 		*my_runner = (RunnerSlot)
 		{
-			.in_use = true,.slot = shared->slot,.pid = MyProcPid,
+			.in_use = true,.slot = shared->slot,.number = number,.pid = MyProcPid,
 				.caller_pid = shared->caller_pid,.job = shared->job,
 				.database = shared->database,.role = shared->role,.wal_lag = -1,
 				.changed_per_second = -1,.eta = -1,.started_at = GetCurrentTimestamp()
@@ -128,6 +128,19 @@ int64
 runner_job(void)
 {
 	return my_job != NULL ? my_job->job : CLEANUP_JOB;
+}
+
+/* Note that the current transaction writes to the history of our job. */
+void
+runner_note_record(void)
+{
+	uint64		xid = U64FromFullTransactionId(GetTopFullTransactionId());
+
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_job->recorded_by[my_runner->number] = xid;
+	LWLockRelease(&area->lock);
 }
 
 static bool

@@ -598,36 +598,22 @@ settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 }
 
 /*
- * Change settings of *result, and its description, as the JSON object says.
- * The change is made under the lock, because other processes read the values
- * and must not see half of one.  ERROR as SET: 22023, 42501.
+ * Change settings of *result, and its description, as the JSON object says.  The
+ * caller keeps others from doing so.  The change is made under the lock, because
+ * other processes read the values and must not see half of one.  ERROR as SET:
+ * 22023, 42501.
  */
 void
 settings_alter(MoveSettings *result, LWLock *lock, Jsonb *json)
 {
-	char		recorded[IM_SETTINGS_LEN];
 	MoveSettings altered;
 
-	for (;;)
-	{
-		LWLockAcquire(lock, LW_SHARED);
-		strlcpy(recorded, result->not_default, sizeof(recorded));
-		LWLockRelease(lock);
-		settings_load(&altered, recorded, json, true, NULL);
-
-		LWLockAcquire(lock, LW_EXCLUSIVE);
-		if (strcmp(recorded, result->not_default) == 0)
-			break;
-		LWLockRelease(lock);
-	}
+	settings_load(&altered, result->not_default, json, true, NULL);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < lengthof(settings); i++)
-	{
-		const char *name = settings[i].name + strlen(PREFIX);
-
-		if (getKeyJsonValueFromContainer(&json->root, name, strlen(name), NULL))
+		if (settings_names(json, settings[i].name + strlen(PREFIX)))
 			memcpy((char *) result + settings[i].offset,
 				   (char *) &altered + settings[i].offset, settings[i].size);
-	}
 	strlcpy(result->not_default, altered.not_default, IM_SETTINGS_LEN);
 	LWLockRelease(lock);
 }

@@ -137,6 +137,8 @@ alter_job(const JobSlot *slot, Jsonb *json)
 	if (segment == NULL)
 		return false;
 	shared = dsm_segment_address(segment);
+	/* first, so that the last one to alter the job is on record, too */
+	history_lock_job(slot->job);
 	job_alter_settings(shared, json);
 	submit_alter_job(slot->job, shared->settings.not_default);
 	if (!mapped)

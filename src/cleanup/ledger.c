@@ -31,7 +31,6 @@
 #include "own_tables.h"
 
 #define LEDGER_TABLE	"ledger"
-#define LEDGER_PKEY		"ledger_pkey"
 #define LEDGER_SEQUENCE	"ledger_seq"
 
 /* How often to retry for a row that others may only be reading */
@@ -96,26 +95,23 @@ ledger_new_id(void)
 void
 ledger_insert(LedgerEntry *entry)
 {
-	Relation	rel = extension_open(LEDGER_TABLE);
-	LedgerEntry row;
-	Datum		values[lengthof(fields)];
-	bool		nulls[lengthof(fields)] = {0};
+	LedgerEntry copy;
+	Row			row;
 
 	Assert(IsTransactionState());
 	if (entry->id == 0)
 		entry->id = ledger_new_id();
 	entry->made_at = GetCurrentTimestamp();
 
-	row = *entry;
-	row.database = MyDatabaseId;
+	copy = *entry;
+	copy.database = MyDatabaseId;
 	/* as in pg_class: the file moves with the database's default */
-	row.tablespace = tablespace_in_catalog(entry->tablespace);
+	copy.tablespace = tablespace_in_catalog(entry->tablespace);
+	row_clear(&row);
 	for (int i = 0; i < lengthof(fields); i++)
-		values[i] = i == Anum_system_identifier - 1 ? CStringGetTextDatum(THIS_SYSTEM) :
-			fetch_att((char *) &row + fields[i].offset, fields[i].len <= sizeof(Datum), fields[i].len);
-
-	extension_insert(rel, lengthof(fields), values, nulls);
-	extension_close(rel);
+		row_set(&row, i + 1, i == Anum_system_identifier - 1 ? CStringGetTextDatum(THIS_SYSTEM) :
+				fetch_att((char *) &copy + fields[i].offset, fields[i].len <= sizeof(Datum), fields[i].len));
+	extension_insert(LEDGER_TABLE, &row);
 }
 
 /*
@@ -127,7 +123,7 @@ ledger_delete(int64 id)
 {
 	ScanKeyData key = extension_key(Anum_id, F_INT8EQ, Int64GetDatum(id));
 
-	(void) extension_delete_rows(LEDGER_TABLE, LEDGER_PKEY, 1, &key);
+	(void) extension_delete(LEDGER_TABLE, 1, &key);
 }
 
 /* Replace a row by one with its number, in the current transaction. */
@@ -145,7 +141,7 @@ ledger_exists(int64 id)
 	ScanKeyData key = extension_key(Anum_id, F_INT8EQ, Int64GetDatum(id));
 	ExtensionScan scan;
 
-	extension_scan_begin(&scan, LEDGER_TABLE, LEDGER_PKEY, 1, &key);
+	extension_scan_begin(&scan, LEDGER_TABLE, 1, &key);
 	if (!extension_scan_next(&scan))
 		return false;
 	extension_scan_end(&scan);
@@ -175,7 +171,7 @@ ledger_read(void)
 	List	   *result = NIL;
 	char	   *system = THIS_SYSTEM;
 
-	extension_scan_begin(&scan, LEDGER_TABLE, NULL, 0, NULL);
+	extension_scan_begin(&scan, LEDGER_TABLE, 0, NULL);
 	while (extension_scan_next(&scan))
 	{
 		LedgerEntry *entry = palloc0(sizeof(LedgerEntry));

@@ -259,7 +259,6 @@ void
 leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 {
 	RelFileLocator locator = entry_locator(entry);
-	Oid			busy;
 	bool		listed;
 	bool		is_away = false;
 
@@ -272,7 +271,7 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	 * DROP EXTENSION drops the ledger, but not the files it names.  If it
 	 * does not succeed, the next cleanup forgets the row.
 	 */
-	listed = extension_hold(&busy) == EXTENSION_HELD;
+	listed = extension_hold() == EXTENSION_HELD;
 	file_exists &= (!listed || ledger_exists(entry->id)) && is_removable(&locator);
 	if (file_exists && relation_file_size(&locator) >= 0)
 	{

@@ -461,13 +461,12 @@ tell_who_passes(ErrorData *edata)
 		return;
 	if (relation_lock_waiters(rebuild.entry.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
 		relation_lock_waiters(rebuild.entry.relid, ShareUpdateExclusiveLock, &pid, 1) == 0)
-		for (int i = 0; !ours && OidIsValid(extension_held(i)); i++)
-			ours = relation_lock_waiters(extension_held(i), AccessShareLock, &pid, 1) > 0;
+		ours = extension_lock_waiters(&pid, 1) > 0;
 	if (pid == 0)
 		return;
 	command = describe_command(pid);
 	edata->message = psprintf("gave way to process %d, which waits for a lock on %s", pid,
-							  ours ? "the tables of the extension" : "the table or the index");
+							  ours ? "the extension" : "the table or the index");
 	edata->detail = *command != '\0' ? pstrdup(command + 1) : NULL;
 	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
 }
@@ -667,12 +666,11 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 {
 	MovePhase	before = progress_phase(PHASE_CLEANING_UP);
 	bool		listed;
-	Oid			busy;
 
 	Assert(!IsTransactionState());
 	/* the ledger may be dropped, or be about to; see leftover_file_drop() */
 	StartTransactionCommand();
-	listed = extension_hold(&busy) == EXTENSION_HELD;
+	listed = extension_hold() == EXTENSION_HELD;
 	CommitTransactionCommand();
 
 	if (listed)

@@ -271,7 +271,6 @@ run_probe(Probe *probe, Oid tablespace, double seconds, int64 free_bytes)
 static void
 record_probe(Oid tablespace, const Probe *probe)
 {
-	Relation	rel;
 	Row			row;
 
 	if (RecoveryInProgress() || XactReadOnly)
@@ -281,9 +280,7 @@ record_probe(Oid tablespace, const Probe *probe)
 	row_set(&row, 2, ObjectIdGetDatum(tablespace));
 	for (int i = 0; i < PROBE_RESULTS; i++)
 		row_float8(&row, i + 3, probe->result[i]);
-	rel = extension_open("probe");
-	extension_insert(rel, PROBE_RESULTS + 2, row.values, row.nulls);
-	extension_close(rel);
+	extension_insert("probe", &row);
 	CommandCounterIncrement();
 }
 

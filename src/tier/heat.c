@@ -112,7 +112,7 @@ read_samples(HeatTable *table)
 			samples[n].index_name = heat->name;
 		memcpy(samples[n].counters, heat->counters, sizeof(heat->counters));
 	}
-	extension_scan_begin(&scan, "sample", NULL, 0, NULL);
+	extension_scan_begin(&scan, "sample", 0, NULL);
 	for (; extension_scan_next(&scan); n++)
 	{
 		if (n == room)
@@ -481,7 +481,7 @@ index_mover_relation_heat(PG_FUNCTION_ARGS)
 /* Taking samples, and keeping them few */
 
 static void
-insert_sample(Relation rel, const HeatSample *sample)
+insert_sample(const HeatSample *sample)
 {
 	Row			row;
 
@@ -491,7 +491,7 @@ insert_sample(Relation rel, const HeatSample *sample)
 	row_text(&row, Anum_index_name, NameStr(sample->index_name));
 	for (int i = 0; i < HEAT_COUNTERS; i++)
 		row_set(&row, Anum_counters + i, Int64GetDatum(sample->counters[i]));
-	extension_insert(rel, Natts_sample, row.values, row.nulls);
+	extension_insert("sample", &row);
 }
 
 /* Return the interval of time, of those of which one sample is kept, as a number. */
@@ -516,7 +516,7 @@ went_back(const HeatSample *a, const HeatSample *b)
 
 /* Delete the samples that are not needed any more. */
 static void
-thin_samples(Relation rel, const HeatTable *table, TimestampTz oldest)
+thin_samples(const HeatTable *table, TimestampTz oldest)
 {
 	const HeatSample *kept = NULL;
 
@@ -525,7 +525,6 @@ thin_samples(Relation rel, const HeatTable *table, TimestampTz oldest)
 		const HeatSample *sample = &table->samples[i];
 		bool		is_last = i + 1 == table->nsamples || compare_sampled(sample, sample + 1) != 0;
 		bool		is_old = sample->taken_at < oldest;
-		HeapTupleData tuple = {.t_self = sample->tid};
 		bool		go;
 
 		CHECK_FOR_INTERRUPTS();
@@ -542,7 +541,7 @@ thin_samples(Relation rel, const HeatTable *table, TimestampTz oldest)
 				bucket(sample->taken_at, table->now) == bucket(sample[1].taken_at, table->now) &&
 				!went_back(sample, sample + 1) && (kept == NULL || !went_back(kept, sample));
 		if (go)
-			(void) extension_delete(rel, &tuple);
+			(void) extension_delete_row("sample", &table->samples[i].tid);
 		else
 			kept = sample;
 	}
@@ -562,21 +561,19 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 {
 	HeatTable  *table;
 	HeatSample	moment = {0};
-	Relation	rel;
 	TimestampTz oldest;
 	int64		rows = 0;
 
 	PreventCommandIfReadOnly("take_index_sample()");
 	PreventCommandDuringRecovery("take_index_sample()");
 	table = heat_read();
-	rel = extension_open("sample");
 	oldest = moment_minus(table->now, PG_GETARG_INTERVAL_P(0));
 	if (table->nmoments == 0 || oldest > table->now - USECS_PER_DAY ||
 		table->samples[table->nmoments - 1].taken_at < table->now - table->now % USECS_PER_HOUR)
-		thin_samples(rel, table, oldest);
+		thin_samples(table, oldest);
 	/* after the counters were read: whatever they tell of was before */
 	moment.taken_at = GetCurrentTimestamp();
-	insert_sample(rel, &moment);
+	insert_sample(&moment);
 	for (int i = 0; i < table->nsamples; i++)
 	{
 		HeatSample *sample = &table->samples[i];
@@ -585,10 +582,9 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 		if (sample->heat == NULL || sample->heat->is_sampled || sample->heat->of_extension)
 			continue;
 		sample->taken_at = moment.taken_at;
-		insert_sample(rel, sample);
+		insert_sample(sample);
 		rows++;
 	}
-	extension_close(rel);
 	CommandCounterIncrement();
 	PG_RETURN_INT64(rows);
 }

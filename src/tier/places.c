@@ -57,7 +57,7 @@ places_read(void)
 		place->is_there = file_system_facts(form->oid, &place->facts);
 		result = lappend(result, place);
 	}
-	extension_scan_begin(&scan, "probe", NULL, 0, NULL);
+	extension_scan_begin(&scan, "probe", 0, NULL);
 	while (extension_scan_next(&scan))
 	{
 		TimestampTz at = DatumGetTimestampTz(values[0]);

@@ -355,7 +355,7 @@ forget_runs(const char *policy)
 {
 	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
 
-	(void) extension_delete_rows(RUN_TABLE, NULL, policy != NULL ? 1 : 0, &key);
+	(void) extension_delete(RUN_TABLE, policy != NULL ? 1 : 0, &key);
 }
 
 /*
@@ -474,7 +474,7 @@ policy_run_read(const char *policy, PolicyRun *run)
 	const Datum *values = scan.row.values;
 
 	memset(run, 0, sizeof(PolicyRun));
-	extension_scan_begin(&scan, RUN_TABLE, NULL, 1, &key);
+	extension_scan_begin(&scan, RUN_TABLE, 1, &key);
 	while (extension_scan_next(&scan))
 	{
 		run->started_at = DatumGetTimestampTz(VALUE(run_started_at));
@@ -491,14 +491,13 @@ policy_run_read(const char *policy, PolicyRun *run)
 void
 policy_run_write(const char *policy, const PolicyRun *run)
 {
-	Relation	rel;
 	Row			row;
 	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
 	ExtensionScan scan;
 	bool		is_being_deleted = false;
 
 	/* do not wait for a session that deletes the policy, and its record */
-	extension_scan_begin(&scan, RUN_TABLE, NULL, 1, &key);
+	extension_scan_begin(&scan, RUN_TABLE, 1, &key);
 	while (extension_scan_next(&scan))
 		is_being_deleted |= TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(scan.tuple->t_data));
 	if (is_being_deleted)
@@ -510,9 +509,7 @@ policy_run_write(const char *policy, const PolicyRun *run)
 	row_set(&row, Anum_run_job, Int64GetDatum(run->job));
 	row_set(&row, Anum_run_failures, Int32GetDatum(run->failures));
 	row_text(&row, Anum_run_message, run->message);
-	rel = extension_open(RUN_TABLE);
-	extension_insert(rel, Natts_run, row.values, row.nulls);
-	extension_close(rel);
+	extension_insert(RUN_TABLE, &row);
 	CommandCounterIncrement();
 }
 

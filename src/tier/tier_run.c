@@ -73,9 +73,7 @@ warn_of_error(const char *policy, const ErrorData *error)
 void
 tier_hold_extension(void)
 {
-	Oid			busy;
-
-	if (extension_hold(&busy) != EXTENSION_HELD ||
+	if (extension_hold() != EXTENSION_HELD ||
 		!ConditionalLockRelationOid(policy_table(), AccessShareLock))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),

@@ -380,8 +380,8 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 }
 
 /*
- * In a paused job, tell the server log of a process that waits for the lock on the
- * extension's tables: a DROP EXTENSION would do so without end, and not say why.
+ * In a paused job, tell the server log of a DROP EXTENSION that waits for it, which
+ * would do so without end, and not say why.
  */
 void
 pacing_tell_of_drop(void)
@@ -389,20 +389,16 @@ pacing_tell_of_drop(void)
 	static int	told = 0;
 	int			pid;
 
-	for (int i = 0; OidIsValid(extension_held(i)); i++)
-	{
-		if (relation_lock_waiters(extension_held(i), AccessShareLock, &pid, 1) == 0 || pid == told)
-			continue;
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("%s: process %d waits for the end of this job, which is paused",
-						runner_name(), pid),
-				 errdetail("The job has locked the tables of the extension.%s", describe_command(pid)),
-				 errhint("Resume the job, or cancel it: %s",
-						 printed_command("cancel_move", runner_job()))));
-		told = pid;
-		break;
-	}
+	if (extension_lock_waiters(&pid, 1) == 0 || pid == told)
+		return;
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("%s: process %d waits for the end of this job, which is paused",
+					runner_name(), pid),
+			 errdetail("The job has locked the extension.%s", describe_command(pid)),
+			 errhint("Resume the job, or cancel it: %s",
+					 printed_command("cancel_move", runner_job()))));
+	told = pid;
 }
 
 /*

@@ -20,6 +20,7 @@ extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
 								 int timeout_ms, instr_time *granted_at);
 extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
+extern int	extension_lock_waiters(int *pids, int maxpids);
 extern bool relation_row_changer(Oid relid, VirtualTransactionId *vxid);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
@@ -92,7 +93,7 @@ extern int	wait_find_deadlock(int pid, const int targets[2],
 
 extern void wait_for_lockers(Oid heap_oid, LOCKMODE lockmode,
 							 WaitLimits *limits);
-extern bool lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid);
+extern bool extension_lockers_wait_for_us(int caller_pid);
 extern void wait_for_snapshots(TransactionId limit_xmin,
 							   bool (*hides) (PGPROC *proc),
 							   WaitLimits *limits);

@@ -25,6 +25,7 @@
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
+#include "own_tables.h"
 #include "printed_command.h"
 #include "wait/wait.h"
 
@@ -132,22 +133,26 @@ find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which)
 }
 
 /*
- * Return whether a wait for this lock would never end: a process that holds or wants
+ * Return whether a wait for that of extension_hold() would never end: a process that holds or wants
  * a conflicting lock waits, also indirectly, for us or for our caller.
  */
 bool
-lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
+extension_lockers_wait_for_us(int caller_pid)
 {
+	LOCKTAG		tag;
 	int			count;
-	VirtualTransactionId *holders = relation_lock_holders(relid, lockmode, &count);
+	VirtualTransactionId *holders;
 	int			pids[WAIT_MAX_PIDS];
-	int			npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
+	int			npids;
 	int			which;
 
+	extension_lock_tag(&tag);
+	holders = GetLockConflicts(&tag, AccessShareLock, &count);
+	npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
 	pfree(holders);
 	if (find_waiting_for_us(pids, npids, caller_pid, &which) != 0)
 		return true;
-	npids = relation_lock_waiters(relid, lockmode, pids, WAIT_MAX_PIDS);
+	npids = extension_lock_waiters(pids, WAIT_MAX_PIDS);
 	return find_waiting_for_us(pids, npids, caller_pid, &which) != 0;
 }
 

@@ -300,7 +300,6 @@ worker_exit(int code, Datum arg)
 	bool		held;
 	bool		recordable;
 	bool		leftovers;
-	Oid			busy;
 	int			n;
 
 	/* its handler uses the segment, which is unmapped soon */
@@ -332,7 +331,7 @@ worker_exit(int code, Datum arg)
 	 * neither for it nor for a session that keeps out writers of the history,
 	 * because we cannot be interrupted here.
 	 */
-	held = (extension_hold(&busy) == EXTENSION_HELD);
+	held = (extension_hold() == EXTENSION_HELD);
 	recordable = held &&
 		ConditionalLockRelationOid(extension_relation("move_log"), RowExclusiveLock);
 	if (current_item >= 0)
@@ -673,7 +672,7 @@ index_mover_worker_main(Datum arg)
 	error_context_stack = &name_job;
 	CommitTransactionCommand();
 
-	is_attached = runner_attach(shared);
+	is_attached = runner_attach(shared, my.runner);
 	is_done = !is_attached;		/* other runners have finished the job */
 	if (is_done)
 		proc_exit(0);

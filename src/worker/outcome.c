@@ -99,15 +99,13 @@ begin_to_record(JobShared *shared)
 	for (;;)
 	{
 		ExtensionHold hold;
-		Oid			busy;
 
 		StartTransactionCommand();
-		hold = extension_hold(&busy);
+		hold = extension_hold();
 		if (hold == EXTENSION_HELD)
 			return true;
 		CommitTransactionCommand();
-		if (hold == EXTENSION_GONE ||
-			lockers_wait_for_us(busy, AccessShareLock, shared->caller_pid))
+		if (hold == EXTENSION_GONE || extension_lockers_wait_for_us(shared->caller_pid))
 		{
 			pg_atomic_write_u32(&shared->extension_gone, 1);
 			return false;
