@@ -13,18 +13,14 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
-#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 
 #include "citus.h"
+#include "relation_facts.h"
 
 /* Of a global process ID, the rest is the process ID. */
 #define PIDS_OF_NODE	UINT64CONST(10000000000)
@@ -45,49 +41,19 @@ caller_gpid(void)
 }
 
 /*
- * Read the first ncolumns (at most two) columns of a row of a catalog of Citus,
- * which must be of these types: the row whose first column is *first, or any row
- * if that is NULL.  Returns false if there is no such catalog or row.
+ * Return the rows of a catalog of Citus whose first column is this number, or all
+ * if it is 0; none if there is no such table, or its first columns are not of the
+ * type.
  */
-static bool
-read_catalog(const char *name, const Oid *types, int ncolumns, const Datum *first,
-			 Datum *values)
+static List *
+citus_rows(const char *name, int ncolumns, Oid type, uint32 first)
 {
-	Oid			oid = get_relname_relid(name, PG_CATALOG_NAMESPACE);
-	Relation	rel = OidIsValid(oid) ? try_table_open(oid, AccessShareLock) : NULL;
-	TupleDesc	desc;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	bool		found = false;
+	Oid			catalog = get_relname_relid(name, PG_CATALOG_NAMESPACE);
+	bool		fits = get_rel_relkind(catalog) == RELKIND_RELATION;
 
-	if (rel == NULL)
-		return false;
-	desc = RelationGetDescr(rel);
-	for (int i = 0; i < ncolumns; i++)
-		if (rel->rd_rel->relkind != RELKIND_RELATION || i >= desc->natts ||
-			TupleDescAttr(desc, i)->atttypid != types[i])
-		{
-			table_close(rel, AccessShareLock);
-			return false;
-		}
-
-	if (first != NULL)
-		ScanKeyInit(&key, 1, BTEqualStrategyNumber,
-					types[0] == INT4OID ? F_INT4EQ : F_OIDEQ, *first);
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, first != NULL ? 1 : 0, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-	{
-		bool		isnull[2] = {false, false};
-
-		for (int i = 0; i < ncolumns; i++)
-			values[i] = heap_getattr(tuple, i + 1, desc, &isnull[i]);
-		found = !isnull[0] && !isnull[1];
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return found;
+	for (int i = 1; i <= ncolumns; i++)
+		fits = fits && get_atttype(catalog, i) == type;
+	return fits ? catalog_rows(catalog, InvalidOid, first != 0 ? 1 : 0, first, 0, InvalidOid) : NIL;
 }
 
 /* Return whether Citus has made this connection, from a node to a node. */
@@ -105,27 +71,24 @@ citus_has_sent_us(void)
 int
 citus_caller_pid(void)
 {
-	static const Oid int4s[] = {INT4OID, INT4OID};
 	uint64		gpid = caller_gpid();
-	Datum		our_group;
-	Datum		node[2];
-	Datum		node_id = Int32GetDatum((int32) (gpid / PIDS_OF_NODE));
 
-	if (gpid == 0 ||
-		!read_catalog("pg_dist_local_group", int4s, 1, NULL, &our_group) ||
-		!read_catalog("pg_dist_node", int4s, 2, &node_id, node) ||
-		DatumGetInt32(node[1]) != DatumGetInt32(our_group))
+	if (gpid == 0)
 		return 0;
-	return (int) (gpid % PIDS_OF_NODE);
+	foreach_ptr(HeapTupleData, ours, citus_rows("pg_dist_local_group", 1, INT4OID, 0))
+	{
+		foreach_ptr(HeapTupleData, node,
+					citus_rows("pg_dist_node", 2, INT4OID, (uint32) (gpid / PIDS_OF_NODE)))
+			if (!heap_attisnull(ours, 1, NULL) && !heap_attisnull(node, 2, NULL) &&
+				((int32 *) GETSTRUCT(node))[1] == ((int32 *) GETSTRUCT(ours))[0])
+			return (int) (gpid % PIDS_OF_NODE);
+	}
+	return 0;
 }
 
 /* Return whether the table's rows are in shards, which are other tables. */
 bool
 citus_distributes(Oid relid)
 {
-	static const Oid regclass[] = {REGCLASSOID};
-	Datum		key = ObjectIdGetDatum(relid);
-	Datum		found;
-
-	return read_catalog("pg_dist_partition", regclass, 1, &key, &found);
+	return citus_rows("pg_dist_partition", 1, REGCLASSOID, relid) != NIL;
 }
