@@ -781,6 +781,12 @@ if (part('toast steered'))
 		qr/Copied .*In the way of the swap would have been: process @{[$holder->pid]}/,
 			'rehearsal: the row says who would have been in the way');
 	$holder->end;
+	# its files are removed piece by piece, without locks on the table
+	$call = held_at($node, 'old-file-drop', "SELECT status FROM move_table('wide', 'regress_fast', rehearse => true) LIMIT 1");
+	is($s->run('BEGIN; LOCK TABLE wide NOWAIT'), '', 'rehearsal: the table is free while the copy is removed');
+	$s->run('ROLLBACK');
+	let_go($call);
+	is((finish_call($call))[1], "rehearsed\n", 'rehearsal: it ends');
 }
 
 # Many tables, some with a TOAST table, by two workers beside writers.

@@ -80,6 +80,7 @@ typedef struct CopyState
 	bool		locked;
 	bool		began;			/* the first check found it movable */
 	bool		told;			/* warned that lock_wait is over */
+	bool		told_of_record; /* warned that a record has failed */
 	const char *lost;			/* why to start again, found under the lock */
 	ChangedBlocks **followers;	/* of all files; ends with NULL */
 	Oid			ledger;			/* from the swap on */

@@ -371,7 +371,7 @@ update_row(void *entry)
 
 /*
  * If it is time, or all of the new file is durable, record how far the copy is.  Where
- * the row cannot be written, that is a WARNING, and the last record stands.
+ * the row cannot be written, that is a WARNING, once, and the last record stands.
  */
 void
 copy_resume_record(CopyState *cs, bool synced)
@@ -396,13 +396,14 @@ copy_resume_record(CopyState *cs, bool synced)
 	error = errors_catch(update_row, &entry);
 	if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);
-	if (error != NULL)
+	if (error != NULL && !cs->first->told_of_record)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not record how far the copy of %s \"%s\" is",
 						relation_noun(cs->item->relkind), NameStr(cs->item->relname)),
 				 errdetail("%s.", error->message),
 				 errhint("The copy goes on. If it ends before the next record, what was copied since the last one is copied again.")));
+	cs->first->told_of_record |= error != NULL;
 	/* flushes what the new file has of others' WAL, and that of our own */
 	CommitTransactionCommand();
 	cs->record_at = cs->copied + cs->record_step;

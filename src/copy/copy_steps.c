@@ -167,7 +167,10 @@ make_file(CopyState *cs)
 	IM_POINT("copy-created");
 }
 
-/* Drop a new file that is not to be swapped in, and its ledger row. */
+/*
+ * Drop a new file that is not to be swapped in, and its ledger row.  That of a
+ * rehearsal goes piece by piece, as an old file does: commits would wait for the disk.
+ */
 static void
 discard_file(CopyState *cs)
 {
@@ -177,7 +180,10 @@ discard_file(CopyState *cs)
 		ledger_row_release(cs->claimed);
 	if (cs->new_file.id == 0)
 		return;
-	leftover_file_drop(&cs->new_file, cs->new_file_made);
+	if (cs->item->status == STATUS_REHEARSED)
+		leftover_file_remove(&cs->new_file, cs->settings->pacing, rest_after_swap);
+	else
+		leftover_file_drop(&cs->new_file, cs->new_file_made);
 	ledger_row_release(cs->new_file.id);
 	cs->new_file.id = 0;
 }
@@ -496,9 +502,12 @@ move_by_copy(MoveContext *mc)
 			item->wal_written -= f->item->wal_written;
 		if (item->status != STATUS_MOVED)
 		{
+			/* first, because others can wait for them */
+			copy_release_locks(cs);
+			if (item->status == STATUS_REHEARSED)
+				progress_phase(PHASE_CLEANING_UP);
 			foreach_file(f, cs)
 				discard_file(f);
-			copy_release_locks(cs);
 		}
 		Assert(!cs->locked);
 		forget_state();
