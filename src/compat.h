@@ -47,12 +47,8 @@
  *
  * IM_HEAP_DELETE: heap_delete() for the current command, which waits for others
  * and is not decoded (before 19 only without a replica identity).
- *
- * relation_info_hook: one that may change the planner's facts of a relation, called
- * at the same time in all versions.
- *
+ * relation_info_hook: one that may change the planner's facts of a relation.
  * unlock_buffer_header: of a buffer that LockBufHdr() has locked.
- *
  * im_slot_is_read: whether a process uses this slot.  The caller includes
  * replication/slot.h and holds the slot's spinlock.
  */
@@ -73,7 +69,6 @@
 #define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else
 #define IM_AREA_INIT_ARGS	void *ptr
-/* a tranche got its name separately */
 #define LWLockNewTrancheId(name) LWLockNewTrancheId()
 #define IM_HEAP_DELETE(rel, tid, failure) \
 	heap_delete(rel, tid, GetCurrentCommandId(true), InvalidSnapshot, true, failure, false)
@@ -118,18 +113,12 @@ extern PGDLLIMPORT bool ignore_checksum_failure;
  *
  * GetNamedDSMSegment: a shared area that needs no preloading.  Before 17 it is in
  * the slack of the main segment, as that of contrib/pg_prewarm.
- *
  * WAL summaries came with 17; backup/walsummary.h is not installed.
- *
  * REINDEX_SEARCH_PATH: from 17 on, core gives an index's functions the path of
  * workers, WORKER_SEARCH_PATH, itself, and runs event triggers, which see the path
  * that the role has in the database (NULL: reset).
- *
- * PROC_LXID: the local part of a process's virtual transaction ID.
- *
  * table_maintain_aclcheck: the privilege that REINDEX requires: ownership of the
- * table, or since 17 the privilege MAINTAIN (which owners have, too, unless they
- * have revoked it).
+ * table, or since 17 the privilege MAINTAIN.
  */
 #define WORKER_SEARCH_PATH	"pg_catalog, pg_temp"
 #if PG_VERSION_NUM >= 170000
@@ -212,14 +201,10 @@ GetNamedDSMSegment(const char *name, size_t size, void (*init) (IM_AREA_INIT_ARG
  * 16
  *
  * IM_STAT_LASTSCAN: the time of the last scan, which 15 does not keep.
- * im_can_set_role: whether a role may SET ROLE to another one.
  * im_data_open_flags: as core opens the files of relations.
  * im_slot_is_invalidated: as im_slot_is_read.
- *
- * PGIOAlignedBlock, palloc_aligned: a buffer for a page, or for more than one:
- * direct I/O needs them aligned.  Before 16 that of the second kind is freed
+ * PGIOAlignedBlock, palloc_aligned: for direct I/O.  Before 16 the latter's is freed
  * with its memory context only.
- *
  * BRIN_REDO_NEEDS_BUFFER: whether recovery crashes on the change of a BRIN index
  * whose file is gone; see recovery_needs_full_pages().  With assertions it always did.
  */
@@ -241,7 +226,6 @@ typedef RelFileNode RelFileLocator;
 #define RelFileLocatorEquals(a, b) RelFileNodeEquals(a, b)
 #define GetNewRelFileNumber(t, c, p) GetNewRelFileNode(t, c, p)
 #define RelationMapFilenumberToOid(n, s) RelationMapFilenodeToOid(n, s)
-#define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase
 #define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)
 #define DropRelationsAllBuffers(r, n) DropRelFileNodesAllBuffers(r, n)
 #define InitBufferTag(tag, locator, fork, block) INIT_BUFFERTAG(*(tag), *(locator), fork, block)
@@ -299,18 +283,14 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 #endif
 
 /*
- * The first minor version of the server's branch whose REINDEX CONCURRENTLY
- * keeps a deferrable unique constraint deferrable.  Before it, the new index
- * enforced the constraint at once and failed correct transactions.
+ * The first minor version whose REINDEX CONCURRENTLY keeps a deferrable unique
+ * constraint deferrable.  Before, the new index failed correct transactions.
  */
 #define REINDEX_KEEPS_DEFERRABLE_SINCE \
 	(PG_VERSION_NUM >= 190000 ? 190000 : PG_VERSION_NUM >= 180000 ? 180006 : \
 	 PG_VERSION_NUM >= 170000 ? 170011 : PG_VERSION_NUM >= 160000 ? 160015 : 150019)
 
-/*
- * libpq/libpq.h includes headers of GSSAPI and OpenSSL, on which the packages
- * of PostgreSQL's headers do not depend.
- */
+/* libpq/libpq.h includes headers on which the packages of PostgreSQL's do not depend */
 extern bool pq_check_connection(void);
 
 /* of a database whose removal was interrupted; in core's header from 15.4 on */

@@ -3,10 +3,8 @@
  * file_system.c
  *	  Facts of the operating system about a tablespace's directory.
  *
- * A tablespace is a symbolic link or a subdirectory of the data directory;
- * pg_default is the directory "base".  A path "pg_tblspc/<oid>" follows the
- * link.  Nothing is cached here: file systems are mounted and grown under a
- * running server.
+ * Nothing is cached here: file systems are mounted and grown under a running
+ * server.
  *
  * Two tablespaces with the same device number share a file system, and so its
  * space and its speed.  Different numbers do not prove different disks: two
@@ -48,8 +46,7 @@
 #define RAMFS_TYPE	0x858458f6
 #endif
 
-/* relation_read_ms() reads a megabyte in so many parts */
-#define READ_PARTS	4
+#define READ_PARTS	4			/* of the megabyte of relation_read_ms() */
 
 /* Copy the page of a pinned buffer under its share lock, and release the buffer. */
 void
@@ -86,10 +83,7 @@ tablespace_directory(Oid tablespace, char *buffer, Size size)
 	return buffer;
 }
 
-/*
- * Return why a tablespace cannot get files, in words that follow its name; NULL
- * if it can.
- */
+/* Return why a tablespace cannot get files, in words that follow its name; else NULL. */
 const char *
 tablespace_hindrance(Oid tablespace)
 {
@@ -110,10 +104,7 @@ tablespace_name(Oid tablespace)
 	return name ? name : "?";
 }
 
-/*
- * Make the directory of this server's version in that of a tablespace, if it is
- * missing.  ERROR by errno.
- */
+/* Make the directory of a tablespace, if it is missing.  ERROR by errno. */
 void
 tablespace_make_directory(Oid tablespace)
 {
@@ -170,7 +161,7 @@ tablespace_lost_on_reboot(Oid tablespace)
 	return NULL;
 }
 
-/* Get the facts about a directory's file system; false if unreadable. */
+/* Get the facts about the file system of a directory; false if unreadable. */
 bool
 directory_facts(const char *directory, FileSystemFacts *facts)
 {
@@ -185,7 +176,7 @@ directory_facts(const char *directory, FileSystemFacts *facts)
 	return true;
 }
 
-/* The same for the directory of a tablespace.  Needs no privileges. */
+/* The same of a tablespace. */
 bool
 file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
@@ -214,18 +205,18 @@ tablespaces_on_device(int64 device, Oid but_not)
 	return result;
 }
 
+/* Return the path, palloc'd, of a segment of a file whose first one has this path. */
+static char *
+segment_path(const char *path, unsigned int segment)
+{
+	return segment == 0 ? pstrdup(path) : psprintf("%s.%u", path, segment);
+}
+
 /* Return the path, palloc'd, of the segment that holds a block. */
 char *
 relation_segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumber block)
 {
-	char	   *base = relation_fork_path(*locator, fork);
-	char	   *path;
-
-	if (block < RELSEG_SIZE)
-		return base;
-	path = psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
-	pfree(base);
-	return path;
+	return segment_path(relation_fork_path(*locator, fork), block / (BlockNumber) RELSEG_SIZE);
 }
 
 /* Return when a file was made, 0 if the file system or the platform does not tell. */
@@ -253,10 +244,10 @@ file_size(const char *path)
 
 	for (unsigned int segment = 0;; segment++)
 	{
-		char	   *segment_path = segment == 0 ? pstrdup(path) : psprintf("%s.%u", path, segment);
-		int			result = stat(segment_path, &st);
+		char	   *part = segment_path(path, segment);
+		int			result = stat(part, &st);
 
-		pfree(segment_path);
+		pfree(part);
 		if (result < 0)
 			return segment > 0 && errno == ENOENT ? total : -1;
 		total += st.st_size;
@@ -273,12 +264,10 @@ relation_file_size(const RelFileLocator *locator)
 		return -1;
 	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
 	{
-		char	   *path = relation_fork_path(*locator, fork);
-		int64		size = file_size(path);
+		int64		size = file_size(relation_fork_path(*locator, fork));
 
 		if (size < 0 && (fork == MAIN_FORKNUM || errno != ENOENT))
 			return -1;
-		pfree(path);
 		total += Max(size, 0);
 	}
 	return total;
@@ -297,24 +286,18 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 int64
 relation_main_size(Oid tablespace, RelFileNumber relfilenumber)
 {
-	char	   *path = relation_file_path(MyDatabaseId, tablespace, relfilenumber, MAIN_FORKNUM);
-	int64		size = file_size(path);
-
-	pfree(path);
-	return size;
+	return file_size(relation_file_path(MyDatabaseId, tablespace, relfilenumber, MAIN_FORKNUM));
 }
 
 /*
  * Return the milliseconds that a megabyte of a relation of this database takes
- * to be read now, from whatever caches it is in; 0 if unknown.  Reads some
- * parts of its first segment, long enough that the kernel reads ahead, and
- * leaves out the slowest, which may have waited for a processor.
+ * to be read now, from whatever caches it is in; 0 if unknown.  The parts are long
+ * enough that the kernel reads ahead; the slowest one may have waited for a processor.
  */
 double
 relation_read_ms(Oid tablespace, RelFileNumber relfilenumber)
 {
 	Size		part = 1024 * 1024 / READ_PARTS;
-	char	   *path;
 	char	   *buffer;
 	int			fd;
 	off_t		size;
@@ -323,9 +306,8 @@ relation_read_ms(Oid tablespace, RelFileNumber relfilenumber)
 
 	if (!RelFileNumberIsValid(relfilenumber))
 		return 0;
-	path = relation_file_path(MyDatabaseId, tablespace, relfilenumber, MAIN_FORKNUM);
-	fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
-	pfree(path);
+	fd = OpenTransientFile(relation_file_path(MyDatabaseId, tablespace, relfilenumber, MAIN_FORKNUM),
+						   O_RDONLY | PG_BINARY);
 	if (fd < 0)
 		return 0;
 	size = lseek(fd, 0, SEEK_END);

@@ -4,10 +4,8 @@
  *	  The history: every job and its moves, for the views index_mover_jobs and
  *	  index_mover_history.
  *
- * The runner writes a row in transactions of its own, so that a failed,
- * canceled or killed move is recorded.  A row says "queued" or "running" until
- * the runner writes more; the view turns that into "interrupted" if the job has
- * no live runner.
+ * A row says "queued" or "running" until the runner writes more; the view turns
+ * that into "interrupted" if the job has no live runner.
  *
  * All functions run in the caller's transaction and need no privileges.
  *
@@ -28,6 +26,7 @@
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "errors.h"
@@ -41,7 +40,7 @@
 #define MOVE_TABLE		"move_log"
 #define LATEST_MOVES	500
 
-/* columns of index_mover.job_log, as in the SQL script */
+/* columns of job_log and move_log, as in the SQL script */
 enum
 {
 	Anum_job_job = 1,
@@ -61,11 +60,9 @@ enum
 	Anum_job_longest_lock,
 	Anum_job_tablespace,
 	Anum_job_started_at,
-	Anum_job_finished_at,
-	Natts_job = Anum_job_finished_at
+	Anum_job_finished_at
 };
 
-/* columns of index_mover.move_log */
 enum
 {
 	Anum_job = 1,
@@ -94,17 +91,17 @@ enum
 	Anum_blocks_recopied,
 	Anum_wal_bytes,
 	Anum_sqlstate,
-	Anum_message,
-	Natts_move = Anum_message
+	Anum_message
 };
 
 /* Insert the row of one item in its current state. */
-static void
-insert_move(const JobShared *job, int n)
+void
+history_insert(const JobShared *job, int n)
 {
 	const MoveItem *item = &job->items[n];
 	Row			row;
 
+	IM_POINT("history-insert");
 	row_clear(&row);
 	row_set(&row, Anum_job, Int64GetDatum(job->job));
 	row_set(&row, Anum_item, Int32GetDatum(n));
@@ -295,8 +292,8 @@ sum_up(const JobShared *job, Row *row)
 /*
  * If all moves of a job have ended, keep their totals with the job, so that
  * index_mover_jobs need not read them; where this is left out, it does.  So it
- * is no error if the row is gone, and the end of a transaction that has altered
- * the job is not waited for.
+ * is no error if the row is gone, and a lock is not waited for, nor the end of a
+ * transaction that has altered the job.
  */
 void
 history_close_job(const JobShared *job)
@@ -308,9 +305,11 @@ history_close_job(const JobShared *job)
 	for (int i = job->nitems - 1; i >= 0; i--)
 		if (job->items[i].status <= STATUS_RUNNING)
 			return;
-	if (!lock_job(job->job, ShareLock, false))
+	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock) ||
+		!lock_job(job->job, ShareLock, false))
 		return;
 	CommandCounterIncrement();
+	PushActiveSnapshot(GetTransactionSnapshot());	/* before the scan */
 	while (!closed && scan_job(&scan, job->job))
 	{
 		sum_up(job, &scan.row);
@@ -325,14 +324,7 @@ history_close_job(const JobShared *job)
 			extension_insert(JOB_TABLE, &scan.row);
 		extension_scan_end(&scan);
 	}
-}
-
-/* Insert the item's row. */
-void
-history_insert(const JobShared *job, int n)
-{
-	IM_POINT("history-insert");
-	insert_move(job, n);
+	PopActiveSnapshot();
 }
 
 /*
@@ -350,7 +342,7 @@ history_update(const JobShared *job, int n)
 
 	IM_POINT("history-update");
 	if (extension_delete(MOVE_TABLE, lengthof(keys), keys))
-		insert_move(job, n);
+		history_insert(job, n);
 	runner_note_record();
 }
 
@@ -395,14 +387,12 @@ history_last_of_policy(const char *policy, int64 job)
 	return result;
 }
 
-/* Return a text of a row; NULL if it is NULL. */
 static char *
 log_text(const Row *row, int column)
 {
 	return row->nulls[column - 1] ? NULL : TextDatumGetCString(row->values[column - 1]);
 }
 
-/* Return a name of a row; NULL if it is NULL. */
 static char *
 log_name(const Row *row, int column)
 {
@@ -502,14 +492,11 @@ history_last_moves(TimestampTz since)
 	return result;
 }
 
-/* ----------------------------------------------------------------
- *	Tracing the relations of a job
- *
- * They are followed by OID, because a relation can be renamed, and another one
+/*
+ * Relations are followed by OID, because a relation can be renamed, and another one
  * get its name.  The row of a rebuild has the OIDs before and after.  Only where
  * neither exists any more (a rebuild that was not recorded, or not ours) is an
  * index found by its name.
- * ----------------------------------------------------------------
  */
 
 /* Note that a relation was moved or, if its worker was killed, may have been. */
@@ -526,7 +513,7 @@ note_move(HistoryEntry *entry, MoveStatus status, Oid from, Oid to)
 	return moved;
 }
 
-/* Return the last of the entries that is for a relation; NULL if there is none. */
+/* Return the last entry for a relation; NULL if there is none. */
 static HistoryEntry *
 entry_for(List *entries, Oid relid)
 {
@@ -535,6 +522,16 @@ entry_for(List *entries, Oid relid)
 	foreach_ptr(HistoryEntry, entry, entries)
 		result = entry->relid == relid ? entry : result;
 	return result;
+}
+
+/* Add a job to the movers of an entry. */
+static void
+add_mover(HistoryEntry *entry, int64 job)
+{
+	int64	   *copy = palloc(sizeof(int64));
+
+	*copy = job;
+	entry->movers = lappend(entry->movers, copy);
 }
 
 /* Keep the entries of a job up to date with all later jobs. */
@@ -554,9 +551,7 @@ follow(int64 job, List *entries)
 		HistoryEntry *entry = entry_for(entries, DatumGetObjectId(values[Anum_old_relation - 1]));
 
 		CHECK_FOR_INTERRUPTS();
-		if (entry == NULL)
-			entry = entry_for(entries, relid);
-		if (entry == NULL)
+		if (entry == NULL && (entry = entry_for(entries, relid)) == NULL)
 			continue;
 		entry->relid = relid;
 		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);
@@ -577,12 +572,7 @@ follow(int64 job, List *entries)
 				entry->undone_by = mover;
 		}
 		else
-		{
-			int64	   *copy = palloc(sizeof(int64));
-
-			*copy = mover;
-			entry->movers = lappend(entry->movers, copy);
-		}
+			add_mover(entry, mover);
 	}
 }
 
@@ -594,10 +584,7 @@ still_exists(const HistoryEntry *entry)
 		IndexGetRelation(entry->relid, true) == entry->heap_oid;
 }
 
-/*
- * Return the index that a rebuild has put in place of one: of its name, on the
- * same table, and in the tablespace where it was.
- */
+/* Return the index of its name, on the same table, and in the tablespace where it was. */
 static Oid
 find_rebuilt(const HistoryEntry *entry)
 {
@@ -612,9 +599,9 @@ find_rebuilt(const HistoryEntry *entry)
 }
 
 /*
- * Find out for the entries of a job, as history_read() returns them, which
- * relations they are now, and which jobs have moved them.  Reads the later
- * part of the history once, or twice if indexes have to be found by name.
+ * Find out for the entries of a job which relations they are now, and which jobs
+ * have moved them.  Reads the later part of the history once, or twice if indexes
+ * have to be found by name.
  */
 void
 history_trace(int64 job, List *entries)
@@ -623,8 +610,7 @@ history_trace(int64 job, List *entries)
 
 	foreach_ptr(HistoryEntry, entry, entries)
 	{
-		entry->movers = list_make1(palloc(sizeof(int64)));
-		*(int64 *) linitial(entry->movers) = job;
+		add_mover(entry, job);
 		(void) note_move(entry, entry->status, entry->from_tablespace, entry->to_tablespace);
 	}
 	for (int round = 0; followed != NIL && round < 2; round++)
@@ -643,11 +629,9 @@ history_trace(int64 job, List *entries)
 		followed = found_by_name;
 	}
 	foreach_ptr(HistoryEntry, entry, entries)
-	{
 		entry->moved = list_length(entry->movers) == 1 && entry->undone_by == 0 ?
-			note_move(entry, entry->status, entry->from_tablespace, entry->to_tablespace) :
-			entry->status == STATUS_MOVED;
-	}
+		note_move(entry, entry->status, entry->from_tablespace, entry->to_tablespace) :
+		entry->status == STATUS_MOVED;
 }
 
 /* For errors_catch(): delete all rows of a job, of this number. */
@@ -661,9 +645,9 @@ expire_job(void *job)
 }
 
 /*
- * Find jobs that were submitted before this time and have ended, and delete
- * them unless dry_run.  Returns how many there are.  One that cannot be
- * deleted, because a user is changing its rows, is a WARNING.
+ * Delete jobs that were submitted before this time and have ended, unless dry_run.
+ * Returns how many.  One that cannot be deleted, because a user is changing its
+ * rows, is a WARNING.
  */
 int
 history_expire(TimestampTz before, bool dry_run)

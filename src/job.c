@@ -3,18 +3,14 @@
  * job.c
  *	  Jobs in shared memory: their slots, their segments, their flags.
  *
- * Assumption: the area is so small (20 kB) that it fits into the slack of the
+ * Assumption: the area is so small (22 kB) that it fits into the slack of the
  * main shared memory of 15 and 16, and nothing must be preloaded; from 17 on
- * it is a named DSM segment.  The items of a job, however many, are in a DSM
- * segment of its own.
+ * it is a named DSM segment.
  *
  * Locks: one LWLock guards all slots, for moments only.  A second one,
  * submit_lock, is held while a new job's tables are compared with those of
  * the other jobs, which requires mapping their segments.  Only submitters
  * take it, and always before the first.
- *
- * A job that has a slot has a runner, too: runners are counted when a slot is
- * taken, and when a job asks for further ones.
  *
  * Tricky: a slot is freed by its last runner, even when that exits with
  * FATAL.  But the postmaster may fail to start the worker.  So a slot that
@@ -82,7 +78,6 @@ static const char *const method_names[] = {
 	[METHOD_DEFAULT] = "default",
 };
 
-/* Return the names that users see. */
 const char *
 method_name(MoveMethod method)
 {
@@ -95,15 +90,19 @@ status_name(MoveStatus status)
 	return status_names[status];
 }
 
+const char *
+phase_name(MovePhase phase)
+{
+	return phase_names[phase];
+}
+
 /* Return the number of a name in an array, which must have it. */
 static int
 number_of_name(const char *name, const char *const *names, int n)
 {
-	int			i = n - 1;
-
-	while (i > 0 && strcmp(names[i], name) != 0)
-		i--;
-	return i;
+	while (--n > 0 && strcmp(names[n], name) != 0)
+		;
+	return n;
 }
 
 MoveMethod
@@ -154,11 +153,7 @@ kind_noun(const char *kind)
 						 strcmp(kind, "toast") == 0 ? RELKIND_TOASTVALUE : RELKIND_INDEX);
 }
 
-/*
- * Return the number of the last item that moves with item n: itself, or the
- * last of the items for the TOAST table of a table and the index of that, which
- * follow the table's.
- */
+/* Return the number of the last item that moves with item n, see MoveItem.part_of. */
 int
 job_last_part(const JobShared *shared, int n)
 {
@@ -198,9 +193,9 @@ job_parts_follow(JobShared *shared, int n)
 	return last;
 }
 
-static void
-pg_attribute_printf(2, 0)
-item_vsay(MoveItem *item, const char *fmt, va_list args)
+/* Append a sentence to the row's detail, clipped at a character boundary. */
+void
+item_say(MoveItem *item, const char *fmt,...)
 {
 	char		sentence[1024];
 	int			used = strlen(item->detail);
@@ -208,8 +203,11 @@ item_vsay(MoveItem *item, const char *fmt, va_list args)
 	int			room;
 	int			written;
 	bool		clipped;
+	va_list		args;
 
+	va_start(args, fmt);
 	written = vsnprintf(sentence, sizeof(sentence), fmt, args);
+	va_end(args);
 	if (used > 0 && used < IM_DETAIL_LEN - 1)
 		item->detail[used++] = ' ';
 	len = strlen(sentence);
@@ -222,17 +220,6 @@ item_vsay(MoveItem *item, const char *fmt, va_list args)
 	strlcpy(item->detail + used + len, clipped ? "..." : "", room - len + 1);
 }
 
-/* Append a sentence to the row's detail, clipped at a character boundary. */
-void
-item_say(MoveItem *item, const char *fmt,...)
-{
-	va_list		args;
-
-	va_start(args, fmt);
-	item_vsay(item, fmt, args);
-	va_end(args);
-}
-
 /*
  * Skip the row, with the reason as its only detail, and return false.
  * sqlerrcode is 0 if nothing is wrong, but there is nothing to do.
@@ -240,16 +227,17 @@ item_say(MoveItem *item, const char *fmt,...)
 bool
 item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
 {
+	char		reason[1024];
 	va_list		args;
 
+	va_start(args, fmt);
+	(void) vsnprintf(reason, sizeof(reason), fmt, args);
+	va_end(args);
 	item->status = STATUS_SKIPPED;
 	strlcpy(item->sqlstate, sqlerrcode ? unpack_sql_state(sqlerrcode) : "",
 			sizeof(item->sqlstate));
 	item->detail[0] = '\0';
-
-	va_start(args, fmt);
-	item_vsay(item, fmt, args);
-	va_end(args);
+	item_say(item, "%s", reason);
 	return false;
 }
 
@@ -295,12 +283,6 @@ relations_noun(const JobTotals *totals)
 	return totals->total == 1 ? "index" : "indexes";
 }
 
-const char *
-phase_name(MovePhase phase)
-{
-	return phase_names[phase];
-}
-
 static void
 init_job_area(IM_AREA_INIT_ARGS)
 {
@@ -311,7 +293,7 @@ init_job_area(IM_AREA_INIT_ARGS)
 	LWLockInitialize(&new_area->submit_lock, new_area->tranche);
 }
 
-/* Reserve the area's memory, in a shmem_request_hook; see above. */
+/* Reserve the area's memory, in a shmem_request_hook. */
 void
 job_request_shmem(void)
 {
@@ -346,8 +328,8 @@ unlock_area(void)
 
 /*
  * Map the segment of a job; NULL if it has just ended.  *mapped: it was mapped
- * before, because this transaction has queued the job, or this is its worker
- * (an index expression may call us); the caller does not detach it then.
+ * before, because this transaction has queued the job, or this is its worker; the
+ * caller does not detach it then.
  */
 dsm_segment *
 job_map_segment(const JobSlot *slot, bool *mapped)
@@ -415,7 +397,6 @@ free_lost(void)
 	unlock_area();
 }
 
-/* Note a relation that a job works on. */
 static BusyTable *
 add_busy(HTAB *busy, Oid relid, const JobSlot *job)
 {
@@ -430,10 +411,7 @@ add_busy(HTAB *busy, Oid relid, const JobSlot *job)
 	return result;
 }
 
-/*
- * Return the tables of this database that jobs work on, and their indexes: a
- * hash of BusyTable.
- */
+/* Return a hash of the tables of this database that jobs work on, and their indexes. */
 HTAB *
 job_busy_tables(void)
 {
@@ -487,10 +465,7 @@ job_is_busy(const MoveItem *item, const BusyTable *table)
 					 printed_command("cancel_move", table->job))));
 }
 
-/*
- * Raise ERROR 55006 if another job of this database works on a table of this
- * one.
- */
+/* Raise ERROR 55006 if another job of this database works on a table of this one. */
 static void
 check_tables_are_free(const JobShared *shared)
 {
@@ -574,7 +549,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		if (area->jobs[i].state != JOB_FREE)
 			continue;
 		slot = &area->jobs[i];
-		/* the index, combined with a counter that rarely repeats */
+		/* the index, and a counter that repeats after 67 million uses */
 		area->nuses = (area->nuses + 1) % (INT_MAX / IM_MAX_JOBS);
 		shared->slot = area->nuses * IM_MAX_JOBS + i;
 		*slot = (JobSlot)
@@ -593,13 +568,12 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 
 /* Return the job's slot, NULL if it is gone.  The caller holds the lock. */
 JobSlot *
-job_slot_locked(int slot, int64 job)
+job_slot_locked(int slot)
 {
 	JobSlot    *result = &area->jobs[slot % IM_MAX_JOBS];
 
 	Assert(LWLockHeldByMe(&area->lock));
-	return (result->state != JOB_FREE && result->use == slot &&
-			result->job == job) ? result : NULL;
+	return result->state != JOB_FREE && result->use == slot ? result : NULL;
 }
 
 /*
@@ -607,14 +581,14 @@ job_slot_locked(int slot, int64 job)
  * can have: that is for another job.
  */
 bool
-job_more_runners(int slot, int64 job)
+job_more_runners(int slot)
 {
 	JobSlot    *mine;
 	char	   *why;
 	bool		result;
 
 	lock_area(LW_EXCLUSIVE);
-	mine = job_slot_locked(slot, job);
+	mine = job_slot_locked(slot);
 	result = mine != NULL &&
 		runners_left(mine->role, mine->superuser, &why) > 1;
 	if (result)
@@ -623,38 +597,29 @@ job_more_runners(int slot, int64 job)
 	return result;
 }
 
-/* Take back the one that job_more_runners() has let it have. */
+/*
+ * Note that a runner does not start.  If it was the only one, free the slot, and
+ * unpin its segment.  No-op if it is already free.
+ */
 void
-job_no_more_runners(int slot, int64 job)
+job_lacks_runner(int slot)
 {
 	JobSlot    *mine;
 
 	lock_area(LW_EXCLUSIVE);
-	if ((mine = job_slot_locked(slot, job)) != NULL)
-		mine->runners--;
-	unlock_area();
-}
-
-/* Free a job's slot and unpin its segment.  No-op if it is already free. */
-void
-job_free_slot(int slot, int64 job)
-{
-	JobSlot    *mine;
-
-	lock_area(LW_EXCLUSIVE);
-	if ((mine = job_slot_locked(slot, job)) != NULL)
+	if ((mine = job_slot_locked(slot)) != NULL && --mine->runners <= 0)
 		job_free_slot_locked(mine);
 	unlock_area();
 }
 
 /* Note that the postmaster is asked for the worker of a job that waited for COMMIT. */
 void
-job_set_starting(int slot, int64 job)
+job_set_starting(int slot)
 {
 	JobSlot    *mine;
 
 	lock_area(LW_EXCLUSIVE);
-	if ((mine = job_slot_locked(slot, job)) != NULL)
+	if ((mine = job_slot_locked(slot)) != NULL)
 	{
 		mine->state = JOB_STARTING;
 		/* the transaction that commits now may have been open for hours */
@@ -663,14 +628,14 @@ job_set_starting(int slot, int64 job)
 	unlock_area();
 }
 
-/* Copy the slot.  Returns false if it is not this job's any more. */
+/* Copy a job's slot; false if it has ended. */
 bool
-job_get_slot(int slot, int64 job, JobSlot *copy)
+job_get_slot(int slot, JobSlot *copy)
 {
 	JobSlot    *mine;
 
 	lock_area(LW_SHARED);
-	if ((mine = job_slot_locked(slot, job)) != NULL)
+	if ((mine = job_slot_locked(slot)) != NULL)
 		*copy = *mine;
 	unlock_area();
 	return mine != NULL;
@@ -688,10 +653,7 @@ find_locked(int64 job)
 	return NULL;
 }
 
-/*
- * Find a job of this database.  Returns false if there is none, or none any
- * more: frees the slot of one whose worker has not started for minutes.
- */
+/* Copy the slot of a job of this database; false if there is none, or none any more. */
 bool
 job_find(int64 job, JobSlot *copy)
 {
@@ -761,10 +723,7 @@ runner_is_alive(int64 job, int pid)
 	return false;
 }
 
-/*
- * Have a job of this database canceled, paused or resumed; false if it is not
- * running (any more).
- */
+/* Have a job of this database canceled, paused or resumed; false if it does not run. */
 bool
 job_request(int64 job, JobRequest request)
 {
@@ -777,10 +736,10 @@ job_request(int64 job, JobRequest request)
 	if (found && (request == REQUEST_CANCEL || request == REQUEST_CANCEL_AND_KEEP))
 	{
 		/* the first cancel counts */
-		if (!slot->cancel)
-			slot->keep = (request == REQUEST_CANCEL_AND_KEEP);
+		if (!slot->flags.cancel)
+			slot->flags.keep = (request == REQUEST_CANCEL_AND_KEEP);
 		/* the flag is for the runner's own loops, the signal for core's waits */
-		slot->cancel = true;
+		slot->flags.cancel = true;
 		/* under the lock, so that the pid is still that runner's */
 		for (int i = 0; i < IM_MAX_RUNNERS; i++)
 			if (area->runners[i].in_use && area->runners[i].job == job &&
@@ -791,9 +750,9 @@ job_request(int64 job, JobRequest request)
 	else if (found)
 	{
 		/* resuming a paused job does not also ask for the swap */
-		if (request == REQUEST_RESUME && !slot->pause)
-			slot->swap_now = true;
-		slot->pause = (request == REQUEST_PAUSE);
+		if (request == REQUEST_RESUME && !slot->flags.pause)
+			slot->flags.swap_now = true;
+		slot->flags.pause = (request == REQUEST_PAUSE);
 	}
 	unlock_area();
 	return found;

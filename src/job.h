@@ -3,15 +3,10 @@
  * job.h
  *	  Jobs, which calls submit, in shared memory.
  *
- * A *job* is one call; a *move* is one relation of it, a table or an index (a
- * MoveItem); a *runner* is a background worker that carries out moves of one
- * job, one after the other.
- *
  * A job is in two places.  A small slot in the main shared memory (JobSlot,
- * RunnerSlot) tells which move is in which phase, and is read by
- * index_mover_progress.  A DSM segment of its own (JobShared: settings,
- * items, results, message queues) is kept mapped by a waiting caller until it
- * has read the rows.
+ * RunnerSlot) tells which move is in which phase, for index_mover_progress.  A DSM
+ * segment of its own (JobShared) is kept mapped by a waiting caller until it has
+ * read the rows.
  *
  *-------------------------------------------------------------------------
  */
@@ -52,7 +47,7 @@ typedef enum MoveStatus
 	STATUS_REHEARSED,			/* a copy was made, and discarded */
 } MoveStatus;
 
-/* whether a move has ended with nothing left to do */
+/* nothing is left to do */
 #define STATUS_IS_DONE(status) \
 	((status) == STATUS_MOVED || (status) == STATUS_SKIPPED || \
 	 (status) == STATUS_REHEARSED)
@@ -81,10 +76,9 @@ typedef enum MovePhase
 #define IM_DETAIL_LEN	512
 
 /*
- * One relation of a job: first the plan, then the result.  The planner fills it
- * in local memory, job_launch_create() copies it to shared memory, and then
- * only its runner writes it.  -1 means "not estimated" or "not measured", and
- * becomes NULL.
+ * One relation of a job: first the plan, then the result.  The planner fills it in
+ * local memory; the copy in shared memory only its runner writes.  -1 means "not
+ * estimated" or "not measured", and becomes NULL.
  */
 typedef struct MoveItem
 {
@@ -104,13 +98,15 @@ typedef struct MoveItem
 	MoveMethod	requested;		/* by the caller */
 	MoveMethod	method;
 	MoveStatus	status;
-	bool		repair;			/* planner: an invalid index that the user
-								 * named is rebuilt in any tablespace */
-	bool		heal;			/* planner: its file is lost */
-	bool		hide;			/* planner: lost, and hidden until it is
-								 * rebuilt */
-	bool		plain;			/* planner: lost, and rebuilt by REINDEX
-								 * without CONCURRENTLY */
+
+	/* by the planner */
+	bool		repair;			/* an invalid index that the user named is
+								 * rebuilt in any tablespace */
+	bool		heal;			/* its file is lost */
+	bool		hide;			/* lost, and hidden until it is rebuilt */
+	bool		plain;			/* lost, and rebuilt by REINDEX without
+								 * CONCURRENTLY */
+
 	int64		size_before;	/* bytes, all forks */
 	int64		size_after;
 	int64		bytes_to_write;
@@ -143,10 +139,7 @@ typedef struct JobTotals
 	int64		longest_lock;	/* microseconds */
 } JobTotals;
 
-/*
- * Budgets that the runners of a job share by need, see runner_use().  Under the area's
- * lock, all by runners.
- */
+/* Budgets that the runners of a job share, see runner_use(); under the area's lock */
 typedef enum JobBudget
 {
 	BUDGET_WRITING,				/* bytes; max_rate */
@@ -182,14 +175,13 @@ typedef struct JobShared
 	int			caller_procno;	/* constant: for its latch */
 
 	bool		begun;			/* a runner has attached, under the area's
-								 * lock: from now on one of them will set
-								 * rows_final, however it ends */
-	pg_atomic_uint32 rows_final;	/* items are final; set by the last runner
-									 * that could change one */
+								 * lock: one of them will set rows_final */
+	pg_atomic_uint32 rows_final;	/* by the last runner that could change an
+									 * item */
 	pg_atomic_uint32 end_logged;	/* by the first runner that found them
 									 * final */
-	pg_atomic_uint32 extension_gone;	/* dropped, as a runner has found: the
-										 * reason why it cancels the job */
+	pg_atomic_uint32 extension_gone;	/* dropped, so a runner cancels the
+										 * job */
 	int			max_runners;	/* constant: how many may run at the same time */
 	JobAccount	accounts[IM_BUDGETS];
 
@@ -225,15 +217,22 @@ typedef enum JobState
 	JOB_CLEANING_UP,			/* rows are final, leftovers are being removed */
 } JobState;
 
+/* What sessions that control a job ask of its runners */
+typedef struct JobFlags
+{
+	bool		cancel;			/* only ever turns true */
+	bool		keep;			/* ... but not what a copy can go on from */
+	bool		pause;
+	bool		swap_now;		/* do not wait for swap_after any more */
+}			JobFlags;
+
 /*
  * A job in the main shared memory.  All fields are protected by the area's
  * lock.  The submitter fills them, the job's runners change state and
- * runner_pid, and sessions that control the job set cancel, keep, pause and
- * swap_now.
+ * runner_pid, and sessions that control the job its flags.
  *
- * Everywhere else "int slot" is not the slot's index but the number of this
- * use of it, because the same job number may belong to another job in another
- * database, and must not direct a late worker to that.
+ * Everywhere else "int slot" is not the slot's index but the number of this use of
+ * it, which must not direct a late worker to the job of another database.
  */
 typedef struct JobSlot
 {
@@ -248,10 +247,7 @@ typedef struct JobSlot
 	int			submitter_pid;
 	int			runner_pid;		/* of the first runner; 0 = not started yet */
 	int			runners;		/* that it has, or may still get */
-	bool		cancel;
-	bool		keep;			/* ... but not what a copy can go on from */
-	bool		pause;
-	bool		swap_now;		/* do not wait for swap_after any more */
+	JobFlags	flags;
 	int64		bytes_done;		/* of relations that have ended; by runners */
 	uint64		recorded_by[MAX_WORKERS];	/* the last transaction of each
 											 * runner that has written to the
@@ -327,11 +323,10 @@ extern HTAB *job_busy_tables(void);
 pg_noreturn extern void job_is_busy(const MoveItem *item, const BusyTable *table);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 						   JobPurpose purpose, JobState state);
-extern bool job_more_runners(int slot, int64 job);
-extern void job_no_more_runners(int slot, int64 job);
-extern void job_free_slot(int slot, int64 job);
-extern void job_set_starting(int slot, int64 job);
-extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
+extern bool job_more_runners(int slot);
+extern void job_lacks_runner(int slot);
+extern void job_set_starting(int slot);
+extern bool job_get_slot(int slot, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy);
 extern int	job_read_slots(JobSlot *copies, Snapshot snapshot);
 extern bool job_request(int64 job, JobRequest request);
@@ -387,16 +382,17 @@ extern void progress_eta(double seconds);	/* of the whole relation, from now */
 extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);
 
-extern bool job_cancel_requested(void);
-extern bool job_keep_requested(void);
+extern const JobFlags *job_flags(void);
+#define job_cancel_requested()		(job_flags()->cancel)
+#define job_keep_requested()		(job_flags()->keep)
+#define job_pause_requested()		(job_flags()->pause)
+#define job_swap_now_requested()	(job_flags()->swap_now)
 extern void job_check_cancel(void);
 extern void runner_serve_cancel(bool serve);
 extern bool runner_ask_to_step_back(const RunnerSlot *seen, int blocker);
 extern bool runner_must_step_back(void);
 extern void runner_check_step_back(void);
 extern const char *describe_command(int pid);
-extern bool job_pause_requested(void);
-extern bool job_swap_now_requested(void);
 
 extern const char *method_name(MoveMethod method);
 extern MoveMethod method_of_name(const char *name);

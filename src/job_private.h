@@ -21,7 +21,7 @@ typedef struct JobArea
 } JobArea;
 
 extern JobArea *job_area(void);
-extern JobSlot *job_slot_locked(int slot, int64 job);
+extern JobSlot *job_slot_locked(int slot);
 extern void job_free_slot_locked(JobSlot *slot);
 extern void progress_attach(RunnerSlot *slot);
 

@@ -3,10 +3,9 @@
  * mount_point.c
  *	  Below which mount point a tablespace is, and was.
  *
- * A server that starts before a file system is mounted finds an empty directory,
- * or none, and must not take the tablespace for lost.  So the mount point of what
- * is in order is noted, when a job begins to move something there, and when the
- * server starts.
+ * A server that starts before a file system is mounted must not take the
+ * tablespace for lost.  So the mount point of what is in order is noted, when a
+ * job begins to move something there, and when the server starts.
  *
  * Limitation: a bind mount within one file system is not seen.
  *
@@ -26,10 +25,7 @@
 #include "own_tables.h"
 #include "relation_facts.h"
 
-/*
- * Return the mount point that the directory of a tablespace, whatever is in it, is
- * below; NULL if it does not exist.
- */
+/* Return the mount point above the directory of a tablespace; NULL if that does not exist. */
 char *
 mount_point(Oid tablespace)
 {

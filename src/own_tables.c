@@ -3,18 +3,17 @@
  * own_tables.c
  *	  Where this extension's own tables and sequences are, and how they change.
  *
- * They are in a schema of their own, index_mover, which the extension makes,
- * and are never found through a search path.  Lookups keep no locks; callers
- * open the relation with the lock they need.
+ * They are in a schema of their own, and are never found through a search path.
+ * Lookups keep no locks.
  *
  * The rows are about this cluster, and core cannot exclude a table from a
  * publication FOR ALL TABLES.  A row that reached a clone would name files that
  * are not ours, and one that reached a server without the extension would stop
- * its subscription.  So the history and the ledger are not decoded: rows are
- * inserted with HEAP_INSERT_NO_LOGICAL, deleted without a replica identity, and
- * never updated.  Rows can still come by the initial copy of a subscription, or
- * because a user has changed our tables on the publisher: a trigger that fires
- * only for replication, index_mover_not_by_replication(), discards them.
+ * its subscription.  So rows are inserted with HEAP_INSERT_NO_LOGICAL, deleted
+ * without a replica identity, and never updated, which SPI could not do.  Rows can
+ * still come by the initial copy of a subscription, or because a user has changed
+ * our tables on the publisher: a trigger that fires only for replication,
+ * index_mover_not_by_replication(), discards them.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,6 +45,14 @@
 #include "compat.h"
 #include "own_tables.h"
 
+#define EXTENSION	"index_mover"	/* and its schema */
+
+PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
+PG_FUNCTION_INFO_V1(index_mover_revoke);
+
+/* The extension that extension_hold() has locked, or had when an error came. */
+static Oid	held = InvalidOid;
+
 /* Set synchronous_commit for the current transaction. */
 void
 set_commit(const char *value)
@@ -62,13 +69,11 @@ commit_locally(void)
 	set_commit("local");
 }
 
-#define EXTENSION	"index_mover"	/* and its schema */
-
-PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
-PG_FUNCTION_INFO_V1(index_mover_revoke);
-
-/* The extension that extension_hold() has locked, or had when an error came. */
-static Oid	held = InvalidOid;
+bool
+extension_installed(void)
+{
+	return OidIsValid(get_extension_oid(EXTENSION, true));
+}
 
 /*
  * Return the OID of the schema of the extension's own relations, InvalidOid
@@ -77,19 +82,11 @@ static Oid	held = InvalidOid;
 static Oid
 find_schema(void)
 {
-	if (!OidIsValid(get_extension_oid(EXTENSION, true)))
-		return InvalidOid;
-	return get_namespace_oid(EXTENSION, true);
+	return extension_installed() ? get_namespace_oid(EXTENSION, true) : InvalidOid;
 }
 
-bool
-extension_installed(void)
-{
-	return OidIsValid(find_schema());
-}
-
-/* As find_schema(); ERROR 55000 if the extension is not installed. */
-Oid
+/* The same; ERROR 55000 if the extension is not installed. */
+static Oid
 extension_schema(void)
 {
 	Oid			result = find_schema();
@@ -113,7 +110,14 @@ extension_owns(Oid table)
 		getExtensionOfObject(RelationRelationId, table) == get_extension_oid(EXTENSION, true);
 }
 
-/* As extension_find_relation(); ERROR 42P01 if it was dropped. */
+/* Return the OID of a relation of ours now, InvalidOid if it was dropped. */
+Oid
+extension_find_relation(const char *name)
+{
+	return get_relname_relid(name, find_schema());
+}
+
+/* The same; ERROR 42P01 if it was dropped, 55000 as extension_schema(). */
 Oid
 extension_relation(const char *name)
 {
@@ -133,13 +137,6 @@ int64
 extension_nextval(const char *sequence)
 {
 	return nextval_internal(extension_relation(sequence), false);
-}
-
-/* Return the OID of a relation of ours now, InvalidOid if it was dropped. */
-Oid
-extension_find_relation(const char *name)
-{
-	return get_relname_relid(name, find_schema());
 }
 
 /* Set the tag of the lock that DROP EXTENSION takes before all others. */

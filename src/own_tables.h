@@ -16,7 +16,6 @@
 #include "row.h"
 
 extern bool extension_installed(void);
-extern Oid	extension_schema(void);
 extern bool extension_owns(Oid table);
 extern Oid	extension_relation(const char *name);
 extern Oid	extension_find_relation(const char *name);

@@ -5,16 +5,12 @@
  *
  * Who runs a command that we print may be a superuser, and others may create
  * functions in the schema that the extension is in.  No call by a name in that
- * schema is safe from them: even if every argument is there and has its exact
- * type, a function with one more argument, with a default, makes the call
- * ambiguous (FuncnameGetCandidates()).  So a command names functions and views
- * of the schema index_mover_call, in which no one but the extension's owner
- * creates anything, and in which no two have the same name.  They call those
- * of the extension, as the role that calls them.  Core's functions are
- * qualified with pg_catalog.
+ * schema is safe from them: even if every argument has its exact type, a function
+ * with one more, with a default, makes the call ambiguous (FuncnameGetCandidates()).
+ * So a command names functions and views of the schema index_mover_call, in which
+ * only the extension's owner creates anything, and no two have the same name.
  *
  * A command is a single statement, and does not depend on search_path.
- * Identifiers in it are quoted, and relations are qualified.
  *
  * Locks: none; needs no transaction, and so may be called for any message.
  *
@@ -106,10 +102,7 @@ put_in(const char *format, const char **arguments, int count)
 	return buf.data;
 }
 
-/*
- * Return a command, palloc'd.  Its arguments follow the name: an int64 for each
- * %d of its text, else a char *.
- */
+/* Return a command, palloc'd.  Its arguments: an int64 for each %d of its text, else a char *. */
 char *
 printed_command(const char *name,...)
 {

@@ -29,7 +29,7 @@ progress_attach(RunnerSlot *slot)
 	mine = slot;
 }
 
-/* Lock the slot for changes; returns false if this is no runner. */
+/* Returns false if this is no runner. */
 static bool
 lock_slot(void)
 {
@@ -59,7 +59,7 @@ show_relation(const MoveItem *item)
 	mine->blocks_done = 0;
 }
 
-/* Show which part of a table is being copied, within the same move. */
+/* Show which part of a table is being copied. */
 void
 progress_part(const MoveItem *item)
 {
@@ -100,7 +100,7 @@ progress_end(int64 bytes_done)
 
 	if (!lock_slot())
 		return;
-	if ((job = job_slot_locked(mine->slot, mine->job)) != NULL)
+	if ((job = job_slot_locked(mine->slot)) != NULL)
 		job->bytes_done += bytes_done;
 	mine->bytes_done = 0;
 	mine->heap_oid = InvalidOid;

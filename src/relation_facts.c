@@ -26,9 +26,7 @@
 
 #include "relation_facts.h"
 
-/*
- * Fetch the facts about an index or a table; false if it does not exist.
- */
+/* Fetch the facts about an index or a table; false if it does not exist. */
 bool
 relation_facts(Oid relid, RelationFacts *facts)
 {
@@ -130,10 +128,7 @@ indexes_of_table(Oid heap_oid)
 	return result;
 }
 
-/*
- * Return the TOAST table of a table and the indexes of that, also invalid ones,
- * in the order in which core locks them.
- */
+/* Return the TOAST table of a table and its indexes, in the order in which core locks them. */
 List *
 parts_of_table(const RelationFacts *facts)
 {
@@ -181,10 +176,7 @@ parts_are_in(const RelationFacts *facts, Oid tablespace)
 	return true;
 }
 
-/*
- * Return the OIDs of the relations of this database whose pg_class rows are such.
- * No relation is locked: is_such() must know that a row may be outdated.
- */
+/* Return the relations of this database whose pg_class rows, maybe outdated, are such. */
 List *
 relations_such(bool (*is_such) (Form_pg_class form))
 {

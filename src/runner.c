@@ -4,11 +4,10 @@
  *	  A background worker as a runner of its job: claims, budgets, flags.
  *
  * Assumption: a process is the runner of at most one job in its lifetime.  In
- * any other process, the functions that read flags are no-ops, so code that
- * calls them can run anywhere.
+ * any other process most functions do nothing, so code that calls them can run
+ * anywhere.
  *
- * Locks: the area's lock, for moments.  The flags of the own job are read
- * without it: each is a bool of its own, and may be read late.
+ * Locks: the area's lock, for moments.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,11 +27,9 @@
 #include "compat.h"
 #include "job_private.h"
 
-/* Show no more of a command than this. */
-#define MOST_OF_COMMAND		120
+#define MOST_OF_COMMAND		120 /* bytes that describe_command() shows */
 
-/* Time for a runner to notice that it is to step back. */
-#define STEP_BACK_WAIT_MS	5000
+#define STEP_BACK_WAIT_MS	5000	/* for a runner to notice that it is to */
 
 static uint32 wait_event = 0;
 static JobArea *area = NULL;
@@ -73,10 +70,10 @@ runner_settings(void)
 bool
 runner_attach(JobShared *shared, int number)
 {
-	Assert(my_job == NULL);		/* at most one job in a lifetime */
+	Assert(my_job == NULL && number < MAX_WORKERS);
 	area = job_area();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_job = job_slot_locked(shared->slot, shared->job);
+	my_job = job_slot_locked(shared->slot);
 	for (int i = 0; my_job != NULL && my_runner == NULL && i < IM_MAX_RUNNERS; i++)
 		if (!area->runners[i].in_use)
 			my_runner = &area->runners[i];
@@ -106,7 +103,7 @@ runner_attach(JobShared *shared, int number)
 	return true;
 }
 
-/* Set the name with which the lines of this runner in the server log begin. */
+/* Set the name of this runner in the server log. */
 void
 runner_set_name(const JobShared *shared, JobPurpose purpose)
 {
@@ -146,8 +143,7 @@ runner_note_record(void)
 static bool
 is_of_our_job(const RunnerSlot *runner)
 {
-	return runner->in_use && runner->slot == my_runner->slot &&
-		runner->job == my_runner->job;
+	return runner->in_use && runner->slot == my_runner->slot;
 }
 
 /*
@@ -166,8 +162,8 @@ have_company(bool at_work)
 }
 
 /*
- * Return whether this process is a runner, or waits for one.  Takes no lock,
- * since a signal handler calls it, so the answer may be slightly old.
+ * Return whether this process is a runner, or waits for one.  For a signal handler,
+ * so without a lock.
  */
 bool
 runner_knows_pid(int pid)
@@ -190,15 +186,11 @@ runner_of_same_job(int pid)
 }
 
 /*
- * A token bucket for each budget of a job.  A runner uses tokens at once, and
- * gets its mark: how many all runners of the job had used by then.  Time pays
- * for tokens at a rate, and the runner rests until its mark is paid.  So the
- * rate holds for the job, and a runner that needs nothing leaves it to the
- * others.  It is kept in tokens, not in time, so that a new rate holds for the
- * tokens used before, too.
+ * Use so much of a budget of the job, a token bucket; return the mark to wait for:
+ * how many tokens all runners have used.  Time pays for tokens at a rate, and the
+ * runner rests until its mark is paid, so the rate holds for the job.  It is kept in
+ * tokens, not in time, so that a new rate holds for those used before, too.
  */
-
-/* Use so much of a budget; return the mark to wait for. */
 double
 runner_use(JobBudget budget, double amount)
 {
@@ -260,9 +252,8 @@ runner_is_alone(void)
 }
 
 /*
- * Stop being a runner.  Return true if no other runner can still change a
- * row: the caller then has to publish the rows.  The last runner also frees
- * the job's slot.  No-op, and false, if not attached.
+ * Stop being a runner; the last one also frees the job's slot.  Return true if no
+ * other runner can still change a row: the caller then has to publish the rows.
  */
 bool
 runner_detach(void)
@@ -287,10 +278,7 @@ runner_detach(void)
 	return final;
 }
 
-/*
- * Declare that this runner will change no row any more.  Return true if that
- * holds for all others, too: the caller then has to publish the rows.
- */
+/* Declare that this runner will change no row any more.  Returns as runner_detach(). */
 bool
 runner_rows_are_final(void)
 {
@@ -384,31 +372,16 @@ runner_nap(JobShared *shared, int ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-bool
-job_cancel_requested(void)
+/*
+ * Return what others ask of our job; nothing if this is no runner.  Read without a
+ * lock: each is a bool of its own.
+ */
+const		JobFlags *
+job_flags(void)
 {
-	/* a bool that only ever turns true needs no lock to be read */
-	return my_job != NULL && my_job->cancel;
-}
+	static const JobFlags none = {false};
 
-/* Return whether that cancel is to leave what a copy can go on from. */
-bool
-job_keep_requested(void)
-{
-	return my_job != NULL && my_job->keep;
-}
-
-bool
-job_pause_requested(void)
-{
-	return my_job != NULL && my_job->pause;
-}
-
-/* Return whether resume_move() has said not to wait for swap_after. */
-bool
-job_swap_now_requested(void)
-{
-	return my_job != NULL && my_job->swap_now;
+	return my_job != NULL ? &my_job->flags : &none;
 }
 
 /*
@@ -430,7 +403,7 @@ job_check_cancel(void)
 		ProcessConfigFile(PGC_SIGHUP);
 	}
 	(void) runner_settings();
-	if (job_cancel_requested())
+	if (job_flags()->cancel)
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("canceling move due to user request")));
@@ -456,7 +429,7 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 
 		/* otherwise it has gone on, or ended */
 		if (!runner->in_use || runner->pid != seen->pid || runner->slot != seen->slot ||
-			runner->job != seen->job || runner->started_at != seen->started_at)
+			runner->started_at != seen->started_at)
 			continue;
 		if (!OidIsValid(runner->heap_oid))
 			helps = false;
@@ -533,6 +506,6 @@ describe_command(int pid)
 void
 runner_serve_cancel(bool serve)
 {
-	/* set, not counted, because an ERROR resets it */
+	/* not counted, because an ERROR resets it */
 	QueryCancelHoldoffCount = serve ? 0 : 1;
 }

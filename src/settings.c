@@ -4,16 +4,11 @@
  *	  The settings of index_mover, and the copy of them that a job carries.
  *
  * A job's worker does not see the caller's SETs, so the caller's effective
- * values are captured when the job is submitted.  The "settings" argument
- * exists because pg_cron runs one statement per transaction, where nothing
- * can be SET before.
+ * values are captured when the job is submitted.  Those that are not the default
+ * are recorded in its row of the job log, as a JSON object in the words of SHOW,
+ * so that a later resume_move() or undo_move() works with the same ones.
  *
- * A job's settings that are not the default are recorded in its row of the job
- * log, as a JSON object in the words of SHOW, so that a later
- * resume_move() or undo_move() works with the same ones.
- *
- * A setting is added in two places: a field of MoveSettings, and a row of
- * settings[] below, with the descriptions for \dconfig and pg_settings.
+ * A setting is added in two places: a field of MoveSettings, and a row of settings[].
  *
  *-------------------------------------------------------------------------
  */
@@ -196,16 +191,13 @@ check_copy_access_methods(char **newval, void **extra, GucSource source)
 	}
 	if (strlen(*newval) >= sizeof(((MoveSettings *) NULL)->copy_access_methods))
 	{
-		GUC_check_errdetail("The list is too long.");	/* for shared memory */
+		GUC_check_errdetail("The list is too long.");
 		return false;
 	}
 	return true;
 }
 
-/*
- * Parse a value of index_mover.min_free_space: one or two of a percentage and
- * a size with its unit.
- */
+/* Parse one or two of a percentage and a size with its unit. */
 static bool
 parse_free_space(const char *text, FreeSpaceRule *rule)
 {
@@ -293,9 +285,7 @@ find_swap_moment(void *moment)
 
 /*
  * Return the time that index_mover.swap_after means now; 0 is at once.  ERROR
- * 22023 if it is no time.
- *
- * A check hook cannot do this: it also runs outside of transactions, where
+ * 22023 if it is no time.  A check hook also runs outside of transactions, where
  * words like "tomorrow" and names of time zones have no meaning.
  */
 static TimestampTz
@@ -319,7 +309,7 @@ swap_moment(void)
 	return result;
 }
 
-/* Define all settings.  Called once from _PG_init(). */
+/* Define all settings, in _PG_init(). */
 void
 settings_define(void)
 {
@@ -415,29 +405,23 @@ describe_settings(MoveSettings *result)
 	pfree(buf.data);
 }
 
-static char *
-known_settings(void)
-{
-	StringInfoData buf;
-
-	initStringInfo(&buf);
-	for (int i = 0; i < lengthof(settings); i++)
-		appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "",
-						 settings[i].name + strlen(PREFIX));
-	return buf.data;
-}
-
 /* Find a setting by its name without prefix; ERROR 22023 if there is none. */
 static const Setting *
 find_setting(const char *name)
 {
+	StringInfoData known;
+
+	initStringInfo(&known);
 	for (int i = 0; i < lengthof(settings); i++)
+	{
 		if (strcmp(settings[i].name + strlen(PREFIX), name) == 0)
 			return &settings[i];
+		appendStringInfo(&known, "%s%s", i > 0 ? ", " : "", settings[i].name + strlen(PREFIX));
+	}
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("unrecognized setting \"%s\"", name),
-			 errhint("Valid settings are: %s.", known_settings())));
+			 errhint("Valid settings are: %s.", known.data)));
 	return NULL;				/* keep compiler quiet */
 }
 
@@ -472,7 +456,7 @@ check_object(Jsonb *json)
 				 errhint("For example: %s", "{\"max_rate\": \"50MB\"}")));
 }
 
-/* Set the settings that a JSON object names for the GUC nest level, with the privileges of SET. */
+/* Set what a JSON object names for the GUC nest level, with the privileges of SET. */
 static void
 apply_json(Jsonb *json)
 {
@@ -504,10 +488,7 @@ settings_names(Jsonb *json, const char *name)
 	return getKeyJsonValueFromContainer(&json->root, name, strlen(name), NULL) != NULL;
 }
 
-/*
- * Raise ERROR 22023 if a setting that the JSON object names is not known, or
- * is one that a running job ignores.
- */
+/* Raise ERROR 22023 for a setting that is not known, or that a running job ignores. */
 void
 settings_check_alterable(int64 job, Jsonb *json)
 {

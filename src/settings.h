@@ -69,10 +69,7 @@ typedef struct JobTerms
 #define TERMS_ROLE(settings) \
 	(OidIsValid((settings)->terms.role) ? (settings)->terms.role : GetUserId())
 
-/*
- * The caller's effective values when a job is submitted.  In the job's shared
- * memory, so without pointers.
- */
+/* The caller's effective values when a job is submitted; in shared memory */
 typedef struct MoveSettings
 {
 	int			lock_timeout;	/* ms */

@@ -390,7 +390,7 @@ for my $wait ('true', 'false')
 {
 	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('lt_gate', '$here', wait => $wait)");
 	is("$rc $out", '0 skipped', "no worker to be had, wait => $wait: the call ends well");
-	like($err, qr/WARNING:  could not register background process to remove what interrupted moves have left/,
+	like($err, qr/WARNING:  could not start a job to remove what interrupted moves have left/,
 		"no worker to be had, wait => $wait: with a warning");
 }
 $node->adjust_conf('postgresql.conf', 'max_worker_processes', '8');

@@ -258,6 +258,15 @@ my @warnings = sort $stderr =~ /$not_recorded/g;
 is("@warnings", 't_1 t_1 t_2 t_2', '... but is told') or diag $stderr;
 
 $TARGET = elsewhere($node, 't_1');
+set_test_point($node, '');
+$node->safe_psql('postgres', 'ALTER TABLE index_mover.mount_point RENAME TO away');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+$node->safe_psql('postgres', 'ALTER TABLE index_mover.away RENAME TO mount_point');
+is($stdout, "t_1|moved||\nt_2|moved||\n", 'nor does one of the noted mount points');
+like($stderr, qr/WARNING:  42P01: could not note the mount points of the targets\nDETAIL:  relation "index_mover\.mount_point" /,
+	'... which is told');
+
+$TARGET = elsewhere($node, 't_1');
 set_test_point($node, 'history-insert:error');
 (undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
 is($stdout, join('', map { "t_$_|failed|XX000|test point \"history-insert\"\n" } 1, 2),

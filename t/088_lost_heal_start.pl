@@ -121,7 +121,12 @@ CREATE EXTENSION index_mover CASCADE;
 CREATE TABLE o (i int PRIMARY KEY USING INDEX TABLESPACE fast);
 INSERT INTO o SELECT generate_series(1, 100);
 SQL
-$node->append_conf('postgresql.conf', "max_worker_processes = 4\nmax_prepared_transactions = 1\n");
+$node->append_conf('postgresql.conf', "max_worker_processes = 1\nmax_logical_replication_workers = 0\n");
+$from = -s $node->logfile;
+$node->restart;
+$node->wait_for_log(qr/WARNING: .*could not start a job to remove what interrupted moves have left/, $from);
+ok(1, 'no worker for the janitor: it says so');
+$node->append_conf('postgresql.conf', "max_worker_processes = 4\nmax_logical_replication_workers = 4\nmax_prepared_transactions = 1\n");
 $node->restart;
 wait_for_no_worker($node);
 value("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'");

@@ -291,7 +291,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 			(void) alter_job(&slot, json);
 		}
 		/* a job that waits for its swap waits on, for the new time */
-		if ((slot.pause || json == NULL || !settings_names(json, "swap_after")) &&
+		if ((slot.flags.pause || json == NULL || !settings_names(json, "swap_after")) &&
 			!job_request(job, REQUEST_RESUME))
 			PG_RETURN_NULL();
 		log_control(job, "resumed");

@@ -272,7 +272,7 @@ index_mover_alive(PG_FUNCTION_ARGS)
 
 		row_clear(&row);
 		row_set(&row, 1, Int64GetDatum(slots[i].job));
-		row_set(&row, 2, BoolGetDatum(slots[i].pause));
+		row_set(&row, 2, BoolGetDatum(slots[i].flags.pause));
 		row_set(&row, 3, Int64GetDatum(slots[i].bytes_done));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}

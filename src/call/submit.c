@@ -210,10 +210,10 @@ xact_callback(XactEvent event, void *arg)
 		if (event == XACT_EVENT_PRE_COMMIT)
 			(void) job_launch_worker(queued->slot, queued->job, !queued->moves);
 		else if (event == XACT_EVENT_COMMIT)
-			job_set_starting(queued->slot, queued->job);
+			job_set_starting(queued->slot);
 		else if (event == XACT_EVENT_ABORT)
 			/* a worker that is already registered finds its slot gone */
-			job_free_slot(queued->slot, queued->job);
+			job_lacks_runner(queued->slot);
 		else if (event == XACT_EVENT_PRE_PREPARE)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -243,7 +243,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		if (queued->subid < mySubid)
 			continue;
 		if (queued->starts)
-			job_free_slot(queued->slot, queued->job);
+			job_lacks_runner(queued->slot);
 		queued_jobs = foreach_delete_current(queued_jobs, lc);
 		pfree(queued);
 	}

@@ -229,12 +229,12 @@ abandon_job(int code, Datum arg)
 	 * The user's next command should find the table free.  Only briefly,
 	 * because interrupts are not served here.
 	 */
-	while (job_get_slot(shared->slot, shared->job, &slot) &&
+	while (job_get_slot(shared->slot, &slot) &&
 		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
 	{
 		/* a worker that never started will not free the slot */
 		if (slot.state == JOB_STARTING && worker_has_stopped(wait))
-			job_free_slot(shared->slot, shared->job);
+			job_lacks_runner(shared->slot);
 
 		/* a worker that is starting missed the signal, but not the flag */
 		nap_for_job(10);
@@ -285,7 +285,7 @@ collect_rows(JobWait *wait)
 		}
 		if (stopped)
 		{
-			job_free_slot(shared->slot, shared->job);
+			job_lacks_runner(shared->slot);
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("background worker of index_mover did not start or ended early"),

@@ -5,9 +5,8 @@
  *
  * Moves that a shutdown, a crash or a promotion has interrupted may have left
  * files or invalid indexes behind.  The janitor starts a cleanup worker in each
- * database, one after the other, because worker slots are scarce.
- *
- * These also look for indexes that are lost, in tablespaces with nothing else.
+ * database, one after the other, because worker slots are scarce.  These also look
+ * for indexes that are lost, in tablespaces with nothing else.
  *
  * Then it sleeps: after a crash, the postmaster starts a worker again only if
  * it was alive.  While the directory of a tablespace is missing, which may be on
@@ -44,13 +43,16 @@
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "printed_command.h"
+#include "test_points.h"
 #include "worker/worker.h"
 
 #define RESTART_S	60
 #define POLL_MS		100
 #define RETRY_MS	5000
 /* a look may read all pages of what is not lost */
-#define LOOK_AGAIN_MS	20000
+#define LOOK_AGAIN_MS	IM_LIMIT("look-again", 20000)
+/* looks in vain, while no job of ours has the workers that are missing */
+#define MOST_LOOKS		15
 /* for files that were kept until then */
 #define AGAIN_MS	(24 * 60 * 60 * 1000)
 
@@ -76,7 +78,7 @@ janitor_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* List the databases that accept connections, in the current context. */
+/* List the databases that accept connections. */
 static List *
 list_databases(void)
 {
@@ -183,7 +185,7 @@ look_at(void *arg)
 						 printed_command("heal", get_tablespace_name(tablespace)))));
 }
 
-/* Do look_at() in a transaction.  Returns the SQLSTATE of an error, a WARNING unless it is *told. */
+/* Do look_at() in a transaction.  Returns the SQLSTATE of an error, a WARNING unless it is told. */
 static int
 try_look_at(Oid tablespace, int told)
 {
@@ -208,8 +210,8 @@ try_look_at(Oid tablespace, int told)
 
 /*
  * Look for lost indexes in this database, in the tablespaces in which there is
- * nothing else.  Called with no transaction open.  Waits until a job can start: others
- * may have all workers, or its tables, if several databases or devices are lost.
+ * nothing else.  Called with no transaction open.  Waits until a job can start: other
+ * jobs may have all workers, or its tables, if several databases or devices are lost.
  */
 void
 janitor_look(void)
@@ -234,11 +236,16 @@ janitor_look(void)
 	MemoryContextSwitchTo(context);
 	foreach_oid(tablespace, list_difference_oid(tablespaces, others))
 	{
+		RunnerSlot	runners[IM_MAX_RUNNERS];
 		int			told = 0;
+		int			looks = 0;
 
-		while ((told = try_look_at(tablespace, told)) == ERRCODE_INSUFFICIENT_RESOURCES ||
-			   told == ERRCODE_OBJECT_IN_USE)
+		while (((told = try_look_at(tablespace, told)) == ERRCODE_INSUFFICIENT_RESOURCES ||
+				told == ERRCODE_OBJECT_IN_USE) && looks < MOST_LOOKS)
+		{
+			looks = told == ERRCODE_INSUFFICIENT_RESOURCES && job_read_runners(runners) <= 1 ? looks + 1 : 0;
 			wait_a_while(LOOK_AGAIN_MS);
+		}
 	}
 }
 
@@ -246,13 +253,20 @@ janitor_look(void)
 static void
 visit_databases(void)
 {
+	bool		told = false;
+
 	foreach_oid(database, list_databases())
 	{
 		BackgroundWorkerHandle *worker;
 		pid_t		pid;
 
 		while ((worker = job_launch_cleanup(database, BOOTSTRAP_SUPERUSERID, MyProcPid)) == NULL)
+		{
+			if (!told)
+				job_launch_warn();
+			told = true;
 			wait_a_while(RETRY_MS);
+		}
 		while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 			wait_a_while(POLL_MS);
 	}

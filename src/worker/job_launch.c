@@ -3,8 +3,8 @@
  * job_launch.c
  *	  Creating a job: its segment, its slot, its first worker.
  *
- * A job without a slot or a worker fails, but an *optional* job, which is a
- * cleanup that no call asked for, is only not done.
+ * A job without a slot or a worker fails, but an *optional* one, a cleanup that no
+ * call asked for, is only not done.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,21 +18,30 @@
 #include "printed_command.h"
 #include "worker/worker.h"
 
-static JobShared *
-warn_optional(void)
+/* Tell that an optional job was given up. */
+void
+job_launch_warn(void)
 {
 	ereport(WARNING,
 			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 			 errmsg("could not start a job to remove what interrupted moves have left"),
 			 errhint("The next call for the table will try again, or: %s",
 					 printed_command("cleanup"))));
+}
+
+/* The same, but that of job_launch_cleanup() is its caller's to tell. */
+static JobShared *
+give_up(int64 job)
+{
+	if (job != CLEANUP_JOB)
+		job_launch_warn();
 	return NULL;
 }
 
 /*
  * Create the job's segment, and pin it until the end of the slot that this takes.
- * ERROR 53000 without a free segment or slot; but an optional job is given up
- * with a WARNING, and NULL returned.  Also the ERRORs of job_take_slot().
+ * ERROR 53000 without a free segment or slot; but an optional job is given up, and
+ * NULL returned.  Also the ERRORs of job_take_slot().
  */
 JobShared *
 job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
@@ -50,7 +59,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
 						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	if (*segment == NULL && optional)
-		return warn_optional();
+		return give_up(job);
 	if (*segment == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -81,7 +90,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 		if (optional)
 		{
 			dsm_detach(*segment);
-			return warn_optional();
+			return give_up(job);
 		}
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -107,13 +116,9 @@ job_launch_worker(int slot, int64 job, bool optional)
 	BackgroundWorkerHandle *handle = job_launch_register(slot, job, 0, MyProcPid);
 
 	if (handle == NULL)
-		job_free_slot(slot, job);
+		job_lacks_runner(slot);
 	if (handle == NULL && optional)
-		ereport(WARNING,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not register background process to remove what interrupted moves have left"),
-				 errhint("The next call for the table will try again, or: %s",
-						 printed_command("cleanup"))));
+		job_launch_warn();
 	else if (handle == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -124,8 +129,8 @@ job_launch_worker(int slot, int64 job, bool optional)
 
 /*
  * Start a worker that cleans up in a database and returns no rows.  Returns NULL
- * if no segment, slot or worker is free.  Needs no transaction, so an exit
- * callback can call it.  notify_pid: as in job_launch_register().
+ * if no segment, slot or worker is free.  Needs no transaction.  notify_pid: as in
+ * job_launch_register().
  */
 BackgroundWorkerHandle *
 job_launch_cleanup(Oid database, Oid role, int notify_pid)
@@ -146,14 +151,11 @@ job_launch_cleanup(Oid database, Oid role, int notify_pid)
 
 	worker = job_launch_register(slot, CLEANUP_JOB, 0, notify_pid);
 	if (worker == NULL)
-		job_free_slot(slot, CLEANUP_JOB);
+		job_lacks_runner(slot);
 	return worker;
 }
 
-/*
- * Fill in what background workers of ours have in common: they start when recovery
- * has ended, and are not started again.  name: as type, if it is still empty.
- */
+/* Fill in what background workers of ours have in common.  name: as type, if empty. */
 void
 worker_describe(BackgroundWorker *worker, const char *type, const char *function)
 {
@@ -186,7 +188,6 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
-	WorkerExtra extra = {.job = job,.runner = runner};
 
 	Assert(runner >= 0 && runner < IM_MAX_RUNNERS);
 
@@ -197,7 +198,7 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 	/* a failed job is not retried without the user's knowledge */
 	worker_describe(&worker, "index_mover", "index_mover_worker_main");
 	worker.bgw_main_arg = Int32GetDatum(slot);
-	memcpy(worker.bgw_extra, &extra, sizeof(extra));
+	memcpy(worker.bgw_extra, &runner, sizeof(runner));
 	worker.bgw_notify_pid = notify_pid;
 
 	return RegisterDynamicBackgroundWorker(&worker, &handle) ? handle : NULL;

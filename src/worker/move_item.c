@@ -5,11 +5,7 @@
  *
  * move_item() makes an error of a method a row, and leaves the session without
  * transaction and locks.  The leftovers of a failed move are removed by
- * move_cleanup(), which the worker calls when the outcome is on record.
- *
- * Tricky: the error of a unique build carries the offending key in its
- * detail, and the owner of the row may have no right to read the table.  So
- * the detail of integrity violations is dropped.
+ * move_cleanup(), when the outcome is on record.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,10 +38,7 @@
 #include "wait/wait.h"
 #include "worker/worker.h"
 
-/*
- * Lock a partitioned index, and its table, or a partitioned table, to the end
- * of a transaction.
- */
+/* Lock a partitioned index, and its table, or a partitioned table; begins a transaction. */
 static bool
 lock_partitioned(Wait *wait, void *arg)
 {
@@ -64,9 +57,9 @@ lock_partitioned(Wait *wait, void *arg)
 }
 
 /*
- * Set the tablespace in which new partitions of a partitioned table, or their
- * indexes, are made.  As ATExecSetTableSpaceNoStorage(), but without queueing
- * for the exclusive lock, since every query of the table would queue behind.
+ * Set the tablespace for new partitions, or their indexes.  As
+ * ATExecSetTableSpaceNoStorage(), but without queueing for the exclusive lock,
+ * since every query of the table would queue behind.
  */
 static void
 move_default(MoveContext *mc)
@@ -117,9 +110,8 @@ move_once(MoveContext *mc)
 }
 
 /*
- * After a skip, find out whether the index is gone and another index of the
- * table has its name, as after REINDEX CONCURRENTLY.  If so, make that the
- * item's and return true.
+ * After a skip, if the index is gone and another one of the table has its name, as
+ * after REINDEX CONCURRENTLY, make that the item's and return true.
  */
 static bool
 find_successor(MoveItem *item)
@@ -153,12 +145,11 @@ find_successor(MoveItem *item)
 /*
  * VACUUM (FREEZE) the table of an item, with its TOAST table, before it is copied
  * (freeze_first => true).  The visibility map goes along with a copy, so later
- * vacuums, also against wraparound, pass over the whole table.  Before the move
- * they read from and write to the storage that the table leaves.
+ * vacuums, also against wraparound, pass over the whole table.
  *
  * Locks: as VACUUM, ShareUpdateExclusiveLock, for which we do not queue: if it
  * cannot be had, the table is copied as it is.  The file is not truncated,
- * which would need AccessExclusiveLock.  ERRORs: as VACUUM.
+ * which would need AccessExclusiveLock.
  */
 static void
 freeze_table(const MoveItem *item)
@@ -199,21 +190,13 @@ static NameData from_name;
 static NameData to_name;
 
 static void
-keep_name(NameData *name, Oid tablespace)
-{
-	const char *found = get_tablespace_name(tablespace);
-
-	namestrcpy(name, found ? found : "?");
-}
-
-static void
 move_with_preparation(MoveContext *mc, int max_wait_ms)
 {
 	leftovers_remove_of_table(mc);
 
 	StartTransactionCommand();
-	keep_name(&from_name, mc->item->from_tablespace);
-	keep_name(&to_name, mc->item->to_tablespace);
+	namestrcpy(&from_name, tablespace_name(mc->item->from_tablespace));
+	namestrcpy(&to_name, tablespace_name(mc->item->to_tablespace));
 	space_check(mc->job, mc->item, mc->settings);
 	CommitTransactionCommand();
 
@@ -239,9 +222,8 @@ clean_up(MoveContext *mc, int max_wait_ms)
 }
 
 /*
- * Work on an item.  Never throws: returns the error that has ended the work,
- * or NULL, with no transaction open.  Interrupts are held off after an error;
- * the caller resumes them.
+ * Work on an item.  Never throws: returns the error that has ended the work, or
+ * NULL.  After an error interrupts are held off; the caller resumes them.
  */
 static ErrorData *
 try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_wait_ms),
@@ -321,27 +303,22 @@ move_item(JobShared *job, MoveItem *item)
 	item->size_after = -1;
 
 	error = try_item(job, item, move_with_preparation, 0);
-	if (error != NULL)
-	{
-		outcome_take_error(job, item, error);
-		FreeErrorData(error);
-		RESUME_INTERRUPTS();
-	}
-	blockers_tell(item);
-
 	/* a copy has set the time of its swap */
 	if (item->finished_at == 0)
 	{
 		item->finished_at = GetCurrentTimestamp();
 		item->idle = progress_idle();
 	}
+	if (error != NULL)
+	{
+		outcome_take_error(job, item, error);
+		RESUME_INTERRUPTS();
+	}
+	blockers_tell(item);
 	log_outcome(item);
 }
 
-/*
- * Set the status of an item to STATUS_MOVED if it is moved, when the process
- * ends in the middle of it.
- */
+/* When the process ends in the middle of an item, set its status if it has moved. */
 void
 move_find_out(MoveItem *item)
 {
@@ -375,7 +352,6 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	/* LOG, since an ERROR would tell the caller that the worker ends */
 	error->elevel = LOG;
 	ThrowErrorData(error);
-	FreeErrorData(error);
 	RESUME_INTERRUPTS();
 	ereport(LOG,
 			(errhidecontext(true),

@@ -5,21 +5,18 @@
  *
  * It connects to the job's database as the job's role, with settings of its
  * own that override ALTER ROLE and ALTER DATABASE, and moves one item after the
- * other.  An item that fails does not stop the others.  The outcome of each is
- * in shared memory for the waiting caller, and in the history.
+ * other.  An item that fails does not stop the others.
  *
- * A role that may not log in (SET ROLE in the caller) must be able to move
- * its indexes.  17 has a flag for that.  Before 17, the worker connects as
- * the bootstrap superuser and sets the session's user, so that neither RESET
- * ROLE nor an error leads back to the superuser.
+ * A role that may not log in must be able to move its indexes.  17 has a flag for
+ * that.  Before 17, the worker connects as the bootstrap superuser and sets the
+ * session's user, so that neither RESET ROLE nor an error leads back to that.
  *
- * Locks: between two items only AccessShareLock on the extension's own
- * tables, so that DROP EXTENSION waits for the end of the job.
+ * Locks: between two items only AccessShareLock on the extension, so that DROP
+ * EXTENSION waits for the end of the job.
  *
  * Tricky: SIGTERM can end the process at any place.  The exit callback then
- * records that in the rows and in the history (in a transaction of its own,
- * as RemoveTempRelationsCallback() does), and asks for a successor that
- * removes the leftovers.
+ * records that (in a transaction of its own, as RemoveTempRelationsCallback()
+ * does), and asks for a successor that removes the leftovers.
  *
  *-------------------------------------------------------------------------
  */
@@ -41,6 +38,7 @@
 
 #include "cleanup/cleanup.h"
 #include "compat.h"
+#include "errors.h"
 #include "file_system.h"
 #include "history.h"
 #include "own_tables.h"
@@ -61,30 +59,31 @@ static bool is_move = false;	/* and not a cleanup */
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to do at exit, except for */
 static bool rows_are_due = false;	/* rows that are final, not published yet */
-static bool cleanup_put_off = false;	/* needed after the job's end */
+static bool cleanup_put_off = false;
 static int	my_slot;
-static WorkerExtra my;
+static int	my_number;			/* among the runners of the job; 0 = the first */
 static uint32 wait_event = 0;
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
 
 /*
  * Wait for the commit of the transaction that has queued the job.  Returns
- * false if the job does not exist any more.
+ * false if it was rolled back, or the job given up.
  */
 static bool
 wait_for_commit(JobSlot *copy)
 {
-	while (job_get_slot(my_slot, my.job, copy))
+	bool		found;
+
+	while ((found = job_get_slot(my_slot, copy)) &&
+		   copy->state == JOB_WAITING_FOR_COMMIT)
 	{
-		if (copy->state != JOB_WAITING_FOR_COMMIT)
-			return true;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 COMMIT_POLL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverCommit"));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	return false;				/* rolled back, or given up */
+	return found;
 }
 
 static void
@@ -177,8 +176,8 @@ log_end(const JobShared *shared)
 }
 
 /*
- * Connect to a database as a role, such as those of a job, with the settings of
- * workers.  If the database has a setting for role, core has applied it, without checking whether this role
+ * Connect to a database as a role, with the settings of workers.  If the database
+ * has a setting for role, core has applied it, without checking whether this role
  * may SET it; so reset it.
  */
 void
@@ -215,8 +214,8 @@ publish_rows(JobShared *shared)
 }
 
 /*
- * Stop being a runner.  The last runner that could change a row publishes them,
- * after the line in the server log; if that fails, free_slot_at_exit() does.
+ * Stop being a runner.  The last one that could change a row publishes them, after
+ * the line in the server log; if that fails, free_slot_at_exit() does.
  */
 static void
 stop_running(JobShared *shared)
@@ -244,16 +243,9 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 		MoveItem   *item = &shared->items[n];
 
 		if (why_skipped == NULL)
-		{
-			item->status = STATUS_CANCELED;
 			outcome_take_cancel(shared, item);
-		}
 		else
-		{
-			item->status = STATUS_SKIPPED;
-			strlcpy(item->detail, why_skipped, sizeof(item->detail));
-		}
-		item->finished_at = GetCurrentTimestamp();
+			outcome_end(item, STATUS_SKIPPED, "", why_skipped);
 
 		/* another runner may have claimed some in between */
 		if (first >= 0 && (n != last + 1 || n - first >= RECORD_AT_ONCE))
@@ -272,23 +264,14 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 static void
 note_termination(MoveItem *item)
 {
-	if (item->status != STATUS_MOVED)
-		item->status = STATUS_CANCELED;
-	if (item->finished_at == 0)
-		item->finished_at = GetCurrentTimestamp();
-	strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
-	strlcpy(item->detail, "background worker was terminated",
-			sizeof(item->detail));
+	outcome_end(item, STATUS_CANCELED, "57P01", "background worker was terminated");
 }
 
 static void
 item_terminated(JobShared *shared, int n, bool recordable)
 {
-	int			last;
-
 	note_termination(&shared->items[n]);
-	last = job_parts_follow(shared, n);
-	for (; recordable && n <= last; n++)
+	for (int last = job_parts_follow(shared, n); recordable && n <= last; n++)
 		history_update(shared, n);
 }
 
@@ -327,9 +310,9 @@ worker_exit(int code, Datum arg)
 	StartTransactionCommand();
 
 	/*
-	 * A DROP EXTENSION that has waited for us has its locks by now.  Wait
-	 * neither for it nor for a session that keeps out writers of the history,
-	 * because we cannot be interrupted here.
+	 * Wait neither for a DROP EXTENSION that has waited for us nor for a
+	 * session that keeps out writers of the history, because we cannot be
+	 * interrupted here.
 	 */
 	held = (extension_hold() == EXTENSION_HELD);
 	recordable = held &&
@@ -346,16 +329,14 @@ worker_exit(int code, Datum arg)
 	extension_release();
 
 	stop_running(shared);
-	if (leftovers)
-		(void) job_launch_cleanup(shared->database, shared->role, 0);
+	if (leftovers && job_launch_cleanup(shared->database, shared->role, 0) == NULL)
+		job_launch_warn();
 }
 
 /*
  * Exit callback, the last of ours: free the slot and end the caller's wait, even
- * if worker_exit() has failed.
- *
- * If the first worker could not start, there are no rows: the waiting caller
- * finds it gone without having begun, and raises the error that we have sent.
+ * if worker_exit() has failed.  If the first worker could not start, there are no
+ * rows: the caller raises the error that we have sent.
  */
 static void
 free_slot_at_exit(int code, Datum arg)
@@ -366,16 +347,14 @@ free_slot_at_exit(int code, Datum arg)
 		return;
 	if (!is_attached)
 	{
-		if (my.runner == 0)
-			job_free_slot(my_slot, my.job);
+		job_lacks_runner(my_slot);
 		return;
 	}
 	for (int n = 0; n < my_shared->nitems && runner_is_alone(); n++)
 	{
 		MoveItem   *item = &my_shared->items[n];
 
-		if (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED ||
-			item->status == STATUS_RUNNING)
+		if (item->status <= STATUS_RUNNING)
 			note_termination(item);
 		n = job_parts_follow(my_shared, n);
 	}
@@ -444,11 +423,11 @@ start_other_runners(JobShared *shared)
 	int			n = 1;
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
-	while (n < shared->max_runners && (may = job_more_runners(my_slot, my.job)))
+	while (n < shared->max_runners && (may = job_more_runners(my_slot)))
 	{
-		if (job_launch_register(my_slot, my.job, n, 0) == NULL)
+		if (job_launch_register(my_slot, shared->job, n, 0) == NULL)
 		{
-			job_no_more_runners(my_slot, my.job);
+			job_lacks_runner(my_slot);
 			break;
 		}
 		n++;
@@ -478,11 +457,7 @@ run_item(JobShared *shared, int n)
 	progress_begin(item);
 
 	if (outcome_extension_is_gone(shared))
-	{
-		item->status = STATUS_CANCELED;
-		item->finished_at = GetCurrentTimestamp();
 		outcome_take_cancel(shared, item);
-	}
 	else
 		move_item(shared, item);
 
@@ -520,15 +495,36 @@ run_item(JobShared *shared, int n)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/* Note below which mount points the job's targets are. */
+/* For errors_catch(): note below which mount points the job's targets are. */
 static void
-note_targets(const JobShared *shared)
+note_targets(void *shared)
 {
+	const JobShared *job = shared;
+
+	for (int i = 0; i < job->nitems; i++)
+		if (i == 0 || job->items[i].to_tablespace != job->items[i - 1].to_tablespace)
+			mount_point_note(job->items[i].to_tablespace);
+}
+
+/* What a job does before its first move; no error keeps it from moving. */
+static void
+begin_job(JobShared *shared)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	ErrorData  *error;
+
+	log_start(shared);
 	StartTransactionCommand();
-	for (int i = 0; i < shared->nitems; i++)
-		if (i == 0 || shared->items[i].to_tablespace != shared->items[i - 1].to_tablespace)
-			mount_point_note(shared->items[i].to_tablespace);
+	error = errors_catch(note_targets, shared);
 	CommitTransactionCommand();
+	MemoryContextSwitchTo(oldcontext);
+	if (error != NULL)
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not note the mount points of the targets"),
+				 errdetail_internal("%s", error->message)));
+	lost_indexes_hide(shared);
+	start_other_runners(shared);
 }
 
 static void
@@ -539,13 +535,7 @@ run_moves(JobShared *shared, bool first)
 	bool		recorded = !first || shared->recorded || outcome_record_all(shared);
 
 	if (first && recorded)
-	{
-		log_start(shared);
-		note_targets(shared);
-		lost_indexes_hide(shared);
-		start_other_runners(shared);
-	}
-
+		begin_job(shared);
 	while (recorded)
 	{
 		MemoryContext oldcontext;
@@ -584,14 +574,11 @@ run_moves(JobShared *shared, bool first)
 	extension_release();
 	is_done = true;
 	stop_running(shared);
-	if (cleanup_put_off)
-		(void) job_launch_cleanup(shared->database, shared->role, 0);
+	if (cleanup_put_off && job_launch_cleanup(shared->database, shared->role, 0) == NULL)
+		job_launch_warn();
 }
 
-/*
- * Remove leftovers.  A caller that has asked for a move waits only for a short
- * cleanup, as after a failed move.
- */
+/* Remove leftovers.  A caller that has asked for a move waits only for a short cleanup. */
 static void
 run_cleanup(JobShared *shared)
 {
@@ -624,7 +611,6 @@ add_job_name(void *arg)
 
 static ErrorContextCallback name_job = {.callback = add_job_name};
 
-/* arg: the job's slot */
 void
 index_mover_worker_main(Datum arg)
 {
@@ -633,7 +619,7 @@ index_mover_worker_main(Datum arg)
 	JobShared  *shared;
 
 	my_slot = DatumGetInt32(arg);
-	memcpy(&my, MyBgworkerEntry->bgw_extra, sizeof(my));
+	memcpy(&my_number, MyBgworkerEntry->bgw_extra, sizeof(my_number));
 
 	worker_unblock_signals();
 
@@ -647,13 +633,12 @@ index_mover_worker_main(Datum arg)
 	segment = dsm_attach(job.segment);
 	if (segment == NULL)
 		proc_exit(0);			/* the submitter has given up */
-	shared = dsm_segment_address(segment);
-	my_shared = shared;
+	my_shared = shared = dsm_segment_address(segment);
 
 	/* before connecting, so that a waiting caller learns why that fails */
 	if (shared->caller_pid != 0)
 	{
-		shm_mq	   *mq = job_queue(shared, my.runner);
+		shm_mq	   *mq = job_queue(shared, my_number);
 
 		shm_mq_set_sender(mq, MyProc);
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
@@ -672,7 +657,7 @@ index_mover_worker_main(Datum arg)
 	error_context_stack = &name_job;
 	CommitTransactionCommand();
 
-	is_attached = runner_attach(shared, my.runner);
+	is_attached = runner_attach(shared, my_number);
 	is_done = !is_attached;		/* other runners have finished the job */
 	if (is_done)
 		proc_exit(0);
@@ -681,7 +666,7 @@ index_mover_worker_main(Datum arg)
 	if (job.purpose == JOB_CLEANUP)
 		run_cleanup(shared);
 	else
-		run_moves(shared, my.runner == 0);
+		run_moves(shared, my_number == 0);
 
 	proc_exit(0);
 }

@@ -3,13 +3,11 @@
  * outcome.c
  *	  The outcome of an item: from an error to its row, and into the history.
  *
- * A failure to record must not stop a move: an error here (a full disk, a
- * session that deletes from the history) is a WARNING, and the moves go on.
- * Only a job that cannot be recorded at all moves nothing.  Called by a runner.
+ * A failure to record (a full disk, for example) is a WARNING, and the moves go
+ * on.  Only a job that cannot be recorded at all moves nothing.
  *
- * Locks: AccessShareLock on the extension's own tables, for the session, so
- * that DROP EXTENSION waits for the end of the job.  An error releases it,
- * and then they may be dropped.
+ * Locks: AccessShareLock on the extension, for the session, so that DROP
+ * EXTENSION waits for the end of the job.  An error releases it.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,9 +25,8 @@
 
 /*
  * Return the text that follows an error's message in a row, or NULL.  Where a
- * function of the index finds its tables and functions in psql, but not here,
- * it explains the difference.  The detail of an integrity violation has keys,
- * which not every user may see.
+ * function of the index finds something in psql, but not here, it tells why.
+ * The detail of an integrity violation has keys, which not every user may see.
  */
 static const char *
 further_detail(const MoveItem *item, const ErrorData *edata)
@@ -52,46 +49,51 @@ outcome_extension_is_gone(JobShared *shared)
 	return pg_atomic_read_u32(&shared->extension_gone) != 0;
 }
 
-/* Set an item's SQLSTATE and detail to why its job was canceled. */
+/* End an item in this way; one that has moved stays so. */
+void
+outcome_end(MoveItem *item, MoveStatus status, const char *sqlstate, const char *detail)
+{
+	if (item->status != STATUS_MOVED)
+		item->status = status;
+	if (item->finished_at == 0)
+		item->finished_at = GetCurrentTimestamp();
+	strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
+	strlcpy(item->detail, detail, sizeof(item->detail));
+}
+
+/* The same because its job was canceled. */
 void
 outcome_take_cancel(JobShared *shared, MoveItem *item)
 {
 	bool		gone = outcome_extension_is_gone(shared);
 
-	strlcpy(item->sqlstate, gone ? "55000" : "57014", sizeof(item->sqlstate));
-	strlcpy(item->detail, gone ? "the extension was dropped" : "the job was canceled",
-			sizeof(item->detail));
+	outcome_end(item, STATUS_CANCELED, gone ? "55000" : "57014",
+				gone ? "the extension was dropped" : "the job was canceled");
 }
 
-/* Set an item's status, SQLSTATE and detail from the error of its move. */
+/* End an item by the error of its move. */
 void
 outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 {
-	const char *state = unpack_sql_state(edata->sqlerrcode);
 	const char *more = further_detail(item, edata);
 
 	Assert(item >= shared->items && item < shared->items + shared->nitems);
-
-	/* it stays moved if only the removal of the old index has failed */
-	if (item->status != STATUS_MOVED)
-		item->status = errors_was_canceled(edata) || job_cancel_requested() ?
-			STATUS_CANCELED : STATUS_FAILED;
-	strlcpy(item->sqlstate, state, sizeof(item->sqlstate));
 
 	/* core's words name a statement, and the user has canceled a job */
 	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED && job_cancel_requested())
 		outcome_take_cancel(shared, item);
 	else
 	{
-		item->detail[0] = '\0';
+		outcome_end(item, errors_was_canceled(edata) || job_cancel_requested() ?
+					STATUS_CANCELED : STATUS_FAILED, unpack_sql_state(edata->sqlerrcode), "");
 		item_say(item, "%s%s%s", edata->message, more ? ": " : "", more ? more : "");
 	}
 }
 
 /*
- * Start a transaction with the extension's tables held, after waiting for
- * sessions that have locked them.  Returns false, with no transaction open, if
- * they were dropped, or a session that waits for us is about to drop them.
+ * Start a transaction with the extension held, after waiting for a session that is
+ * dropping it.  Returns false, with no transaction open, if it was dropped, or a
+ * session that waits for us is about to drop it.
  */
 static bool
 begin_to_record(JobShared *shared)
@@ -114,10 +116,7 @@ begin_to_record(JobShared *shared)
 	}
 }
 
-/*
- * Try to update the history rows of some items or, for all of them, to insert
- * these and the job's.  Returns NULL, or the error.
- */
+/* Try to update the history rows of some items, or to insert these and the job's. */
 static ErrorData *
 try_to_record(JobShared *shared, bool insert, int first, int last)
 {
@@ -152,7 +151,7 @@ try_to_record(JobShared *shared, bool insert, int first, int last)
 	}
 	PG_CATCH();
 	{
-		/* as between two items, but the extension's tables are not held */
+		/* as between two items, but the extension is not held */
 		runner_serve_cancel(false);
 		error = errors_take(oldcontext);
 	}
@@ -162,9 +161,8 @@ try_to_record(JobShared *shared, bool insert, int first, int last)
 }
 
 /*
- * Update the history rows of an item and its parts; a failure is a WARNING.  An
- * error releases the extension's tables, so they may be dropped then, and only
- * the waiting caller learns of the outcome.
+ * Update the history rows of an item and its parts; a failure is a WARNING, and
+ * only the waiting caller learns of the outcome.
  *
  * The second attempt is for a row that was deleted during the first: a missing
  * row is no error.
@@ -192,7 +190,7 @@ outcome_record_item(JobShared *shared, int n)
 			 errdetail_internal("%s", error->message)));
 	FreeErrorData(error);
 
-	/* the next item needs the extension's tables held */
+	/* the next item needs the extension held */
 	if (begin_to_record(shared))
 		CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
@@ -223,7 +221,7 @@ outcome_record_all(JobShared *shared)
 {
 	ErrorData  *error;
 
-	/* all of them first, so that a termination is noted in each of them */
+	/* first, so that a termination is noted in each of them */
 	for (int i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
 			shared->items[i].status = STATUS_QUEUED;
@@ -239,6 +237,5 @@ outcome_record_all(JobShared *shared)
 	for (int i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
 			outcome_take_error(shared, &shared->items[i], error);
-	FreeErrorData(error);
 	return false;
 }

@@ -15,6 +15,7 @@
 
 extern BackgroundWorkerHandle *job_launch_cleanup(Oid database, Oid role,
 												  int notify_pid);
+extern void job_launch_warn(void);
 extern JobShared *job_launch_create(int64 job, Oid database, Oid role,
 									JobPurpose purpose, JobState state,
 									List *items, const MoveSettings *settings,
@@ -30,6 +31,7 @@ extern void worker_connect_as(Oid database, Oid role);
 extern void move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
 extern void outcome_take_cancel(JobShared *shared, MoveItem *item);
+extern void outcome_end(MoveItem *item, MoveStatus status, const char *sqlstate, const char *detail);
 extern void move_find_out(MoveItem *item);
 extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
 
@@ -40,11 +42,5 @@ extern bool outcome_extension_is_gone(JobShared *shared);
 
 extern void janitor_register(void);
 extern void janitor_look(void);
-
-typedef struct WorkerExtra
-{
-	int64		job;
-	int			runner;			/* 0 = the first one */
-} WorkerExtra;
 
 #endif							/* IM_WORKER_H */
