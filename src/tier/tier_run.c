@@ -67,8 +67,8 @@ warn_of_error(const char *policy, const ErrorData *error)
 /* In the worker */
 
 /*
- * Hold the extension's tables, so that no DROP EXTENSION waits for one while
- * another one is waited for here.  ERROR 55P03 if one is locked, or gone.
+ * Hold the extension, so that DROP EXTENSION waits for its end here.  ERROR 55P03
+ * if it is locked, or gone.
  */
 void
 tier_hold_extension(void)
