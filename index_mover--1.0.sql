@@ -786,7 +786,7 @@ COMMENT ON COLUMN @extschema@.tier_policy_status.policy IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy_status.owner IS 'role that the policy is carried out as';
 COMMENT ON COLUMN @extschema@.tier_policy_status.last_run IS 'when the last run began; NULL: there was none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'job of the last run, or of its rest; NULL: nothing was to be moved, or the history has no such job';
-COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to move, or the status of the job; NULL: the history has no such job';
+COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to move, planning, or the status of the job; NULL: the history has no such job';
 COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'error of the last run itself; NULL: none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'earliest time of the next run by the scheduler; NULL: there is none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.scheduled IS 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled';

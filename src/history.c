@@ -432,7 +432,9 @@ history_read(int64 job)
 		entry->status = status_of_name(log_text(row, Anum_status));
 		entry->size = row->nulls[Anum_size_before - 1] ? 0 :
 			DatumGetInt64(row->values[Anum_size_before - 1]);
-		if (!row->nulls[Anum_started_at - 1] && !row->nulls[Anum_finished_at - 1])
+		/* of an unknown size it tells nothing */
+		if (!row->nulls[Anum_started_at - 1] && !row->nulls[Anum_finished_at - 1] &&
+			!row->nulls[Anum_size_before - 1])
 			entry->worked = (DatumGetTimestampTz(row->values[Anum_finished_at - 1]) -
 							 DatumGetTimestampTz(row->values[Anum_started_at - 1])) / 1e6 -
 				DatumGetInt64(row->values[Anum_idle - 1]) / 1e3;

@@ -421,6 +421,7 @@ plan_recheck(MoveItem *item, bool began)
 	NameData	old_name = item->relname;
 	Oid			old_tablespace = item->from_tablespace;
 	const char *when = began ? "while it was being moved" : "before its move began";
+	const char *hindrance;
 
 	Assert(IsTransactionState());
 	/* by OID: a new index of the same name is another one */
@@ -448,6 +449,11 @@ plan_recheck(MoveItem *item, bool began)
 						 "The table was made unlogged %s; method rebuild can move its indexes." :
 						 "The table was made unlogged %s.",
 						 began ? "during the move" : "before the move began");
+	/* ADD CONSTRAINT USING INDEX can have made it deferrable */
+	if (item->method == METHOD_REBUILD && !item->heal &&
+		(hindrance = rebuild_hindrance(&facts)) != NULL)
+		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						 "Method rebuild cannot move the index: %s.", hindrance);
 
 	if (strcmp(NameStr(old_name), NameStr(item->relname)) != 0 ||
 		strcmp(NameStr(old_schema), NameStr(item->schema_name)) != 0)

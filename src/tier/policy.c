@@ -531,9 +531,10 @@ policy_is_running(const PolicyRun *run)
 int
 policy_failures(const PolicyRun *run, char **why)
 {
-	*why = run->message;
+	/* why those before have failed was overwritten */
+	*why = run->message != NULL ? run->message : "?";
 	if (run->started_at == 0 || policy_is_running(run))
-		return run->failures;	/* of those before */
+		return run->failures;
 	if (run->message != NULL)
 		return run->failures + 1;
 	*why = "its worker, or the server, has ended early";

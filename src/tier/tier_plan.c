@@ -573,23 +573,27 @@ wanted_by_pressure(TierPlan *plan)
 	const Policy *policy = plan->policy;
 	const Place *from = places_find(plan->places, plan->scope.from);
 	const Place *to = places_find(plan->places, plan->scope.to);
+	FileSystemFacts facts;
 	const HeatTable *heat;
 	double		total;
 	double		used;
+	int64		leaving;
 	List	   *result = NIL;
 
-	if (from == NULL || !from->is_there || from->facts.total_bytes == 0)
+	/* before how full it is: a move that ends now counts twice, not never */
+	leaving = bytes_leaving(plan->scope.from);
+	if (from == NULL || !file_system_facts(from->oid, &facts) || facts.total_bytes == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the file system of \"%s\" does not say how full it is", policy->from_tablespace)));
-	if (to != NULL && to->is_there && to->facts.device == from->facts.device)
+	if (to != NULL && to->is_there && to->facts.device == facts.device)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tablespaces \"%s\" and \"%s\" are on the same file system",
 						policy->from_tablespace, policy->to_tablespace)));
-	total = from->facts.total_bytes;
-	used = total - from->facts.free_bytes;
-	plan->excess = used - policy->stop_at * total - bytes_leaving(from->oid);
+	total = facts.total_bytes;
+	used = total - facts.free_bytes;
+	plan->excess = used - policy->stop_at * total - leaving;
 	if (used < policy->start_at * total || plan->excess < 0)
 		return NIL;
 	plan->pressure = psprintf("file system of \"%s\" is %g%% full, stop_at is %g%%", policy->from_tablespace,
