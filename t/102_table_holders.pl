@@ -787,6 +787,18 @@ if (part('toast steered'))
 	$s->run('ROLLBACK');
 	let_go($call);
 	is((finish_call($call))[1], "rehearsed\n", 'rehearsal: it ends');
+	# a rehearsal that begins again in its last file
+	my $log = -s $node->logfile;
+	$call = held_at($node, 'copy-half:3', "SELECT max(job) FROM move_table('wide', 'regress_fast', wait => false, rehearse => true)");
+	(undef, $job) = finish_call($call);
+	my $other = IndexMover::Session->new($node);
+	$other->send('VACUUM FULL wide');
+	poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $other->pid, 't', 'rehearsal again: DDL waits');
+	let_go($call);
+	$other->answer;
+	$other->end;
+	wide_ok($job, 'rehearsal again', 'rehearsed', 'regress_slow');
+	like(slurp_file($node->logfile, $log), qr/starting the copy of table "wide" again, because/, 'rehearsal again: of all files');
 }
 
 # Many tables, some with a TOAST table, by two workers beside writers.

@@ -180,7 +180,7 @@ discard_file(CopyState *cs)
 		ledger_row_release(cs->claimed);
 	if (cs->new_file.id == 0)
 		return;
-	if (cs->item->status == STATUS_REHEARSED)
+	if (cs->first->item->status == STATUS_REHEARSED)
 		leftover_file_remove(&cs->new_file, cs->settings->pacing, rest_after_swap);
 	else
 		leftover_file_drop(&cs->new_file, cs->new_file_made);
@@ -267,7 +267,6 @@ tell_rehearsal(CopyState *cs)
 		item_say(item, "In the way of the swap would have been: %s.",
 				 blockers_describe(holders, count));
 	CommitTransactionCommand();
-	item->status = STATUS_REHEARSED;
 }
 
 /* By default leave the operating system's cache alone if both files would take a quarter of it. */
