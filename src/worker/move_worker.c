@@ -518,7 +518,8 @@ begin_job(JobShared *shared)
 	error = errors_catch(note_targets, shared);
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
-	if (error != NULL)
+	/* another job that begins now may be first */
+	if (error != NULL && error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not note the mount points of the targets"),
