@@ -121,7 +121,7 @@ read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	Datum		stored;
 	bool		isnull = true;
-	PartitionBoundSpec *spec;
+	PartitionBoundSpec *spec = NULL;
 	PartitionRangeDatum *upper;
 
 	if (HeapTupleIsValid(tuple))
@@ -130,7 +130,7 @@ read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
 		spec = isnull ? NULL : castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(stored)));
 		ReleaseSysCache(tuple);
 	}
-	if (isnull)
+	if (spec == NULL)
 		return;					/* just detached, or dropped */
 	upper = spec->is_default ? NULL : linitial_node(PartitionRangeDatum, spec->upperdatums);
 	if (upper != NULL && upper->kind == PARTITION_RANGE_DATUM_VALUE)
