@@ -8,7 +8,7 @@
  *
  *	operation errno first times path
  *
- * operation is read, slow, write, short, fsync, truncate, writeback (sync_file_range)
+ * operation is read, slow, write, short, fsync, close, truncate, writeback (sync_file_range)
  * or open (counted only); the calls are counted, over all processes, whose file's name contains path; those
  * from number "first" on, "times" of them, fail with errno, or, if errno is 0,
  * are done 100 ms later.  For "short", errno is a number of bytes: a write of more
@@ -55,7 +55,7 @@ count_up(const char *control, const char *suffix)
 		return 0;
 	if (syscall(SYS_write, fd, ".", 1) == 1 && fstat(fd, &st) == 0)
 		result = st.st_size;
-	close(fd);
+	syscall(SYS_close, fd);
 	return result;
 }
 
@@ -83,7 +83,7 @@ fault(const char *operation, int fd)
 		return 0;
 	}
 	len = syscall(SYS_read, control_fd, line, sizeof(line) - 1);
-	close(control_fd);
+	syscall(SYS_close, control_fd);
 	errno = save_errno;
 	if (len <= 0)
 		return 0;
@@ -194,6 +194,7 @@ CALL(ssize_t, pwritev, "write", (int fd, const struct iovec *iov, int n, off_t o
 CALL(ssize_t, pwritev64, "write", (int fd, const struct iovec *iov, int n, off64_t off),
 	 struct iovec cut; n = as_many_as(fd, &iov, n, &cut), (fd, iov, n, off))
 CALL(int, fsync, "fsync", (int fd), (void) 0, (fd))
+CALL(int, close, "close", (int fd), (void) 0, (fd))
 CALL(int, fdatasync, "fsync", (int fd), (void) 0, (fd))
 CALL(int, ftruncate, "truncate", (int fd, off_t size), (void) 0, (fd, size))
 CALL(int, ftruncate64, "truncate", (int fd, off64_t size), (void) 0, (fd, size))

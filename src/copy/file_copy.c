@@ -249,6 +249,25 @@ close_segment(OpenSegment *segment)
 	segment->file = 0;
 }
 
+/*
+ * Close the segment after writes to it.  Some file systems (NFS) report a write that
+ * failed at close().  It is reported to that of a duplicate, as an ERROR, since
+ * FileClose() would make it a PANIC, and nobody uses this file yet.
+ */
+static void
+finish_segment(FileCopy *copy)
+{
+	File		file = copy->segment.file;
+	int			duplicate;
+
+	if (file > 0 && (duplicate = dup(FileGetRawDesc(file))) >= 0 &&
+		close(duplicate) != 0)
+		ereport(ERROR,
+				(errcode_for_file_write(),
+				 errmsg("could not close file \"%s\": %m", FilePathName(file))));
+	close_segment(&copy->segment);
+}
+
 /* End writes, and close the file, before it is dropped; the memory goes with its context. */
 void
 file_copy_free(FileCopy *copy)
@@ -461,7 +480,7 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 	if (segment->file > 0 && segment->fork == fork &&
 		segment->number == block / RELSEG_SIZE && segment->direct == direct)
 		return;
-	close_segment(segment);
+	finish_segment(copy);
 
 	path = relation_segment_path(&copy->to, fork, block);
 	segment->file = PathNameOpenFile(path, flags | (direct ? DIRECT_FLAG : 0));
@@ -860,7 +879,7 @@ write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 	if (fork == MAIN_FORKNUM)
 		start_write_back(copy, blocks, nblocks, pace);
 	if (pace != FILE_COPY_HURRIED || fork != MAIN_FORKNUM)
-		close_segment(&copy->segment);
+		finish_segment(copy);
 }
 
 /* Extend the new file with zeros to this number of blocks. */
@@ -984,7 +1003,7 @@ file_copy_sync(FileCopy *copy)
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 
 	finish_write(copy);
-	close_segment(&copy->segment);
+	finish_segment(copy);
 	copy->synced = true;
 	if (IM_MUTATION("sync"))
 		return;

@@ -133,8 +133,8 @@ find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which)
 }
 
 /*
- * Return whether a wait for that of extension_hold() would never end: a process that holds or wants
- * a conflicting lock waits, also indirectly, for us or for our caller.
+ * Return whether a wait for extension_hold()'s lock would never end: a process that
+ * holds or wants a conflicting lock waits, also indirectly, for us or for our caller.
  */
 bool
 extension_lockers_wait_for_us(int caller_pid)
