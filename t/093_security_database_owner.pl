@@ -91,7 +91,8 @@ BEGIN
 			CASE f.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, f.proname, f.arguments,
 			CASE WHEN f.prokind = 'p' THEN '' ELSE 'RETURNS ' || f.result END,
 			format('BEGIN PERFORM trap.seen(%L); RETURN%s; END', f.proname,
-				CASE WHEN f.proretset OR f.prokind = 'p' OR 'o' = ANY (f.proargmodes) OR 'b' = ANY (f.proargmodes) THEN ''
+				CASE WHEN f.proretset OR f.prokind = 'p' OR f.result = 'void' OR 'o' = ANY (f.proargmodes)
+					OR 'b' = ANY (f.proargmodes) THEN ''
 					ELSE ' NULL' END));
 	END LOOP;
 END $do$;
