@@ -23,6 +23,7 @@
  */
 #include "postgres.h"
 
+#include <math.h>
 #include <sys/stat.h>
 
 #include "access/htup_details.h"
