@@ -516,14 +516,14 @@ begin_job(JobShared *shared)
 	log_start(shared);
 	StartTransactionCommand();
 	error = errors_catch(note_targets, shared);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(oldcontext);
 	/* another job that begins now may be first */
 	if (error != NULL && error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not note the mount points of the targets"),
 				 errdetail_internal("%s", error->message)));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(oldcontext);
 	lost_indexes_hide(shared);
 	start_other_runners(shared);
 }
