@@ -73,7 +73,7 @@ citus_caller_pid(void)
 {
 	uint64		gpid = caller_gpid();
 
-	if (gpid == 0)
+	if (gpid < PIDS_OF_NODE)
 		return 0;
 	foreach_ptr(HeapTupleData, ours, citus_rows("pg_dist_local_group", 1, INT4OID, 0))
 	{
