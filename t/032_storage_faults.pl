@@ -83,6 +83,7 @@ foreach my $case (
 	[ 'writing back fails for a quota', 'writeback', EDQUOT, 4, 1, 'to', 'failed|53100', 0 ],
 	[ 'writing back fails', 'writeback', EIO, 4, 1, 'to', 'failed|58030', 0 ],
 	[ 'closing the target fails for a quota', 'close', EDQUOT, 2, 1, 'to', 'failed|53100', 0 ],
+	[ 'closing the target fails twice for a quota', 'close', EDQUOT, 2, 2, 'to', 'failed|53100', 0 ],
 	[ 'fsync of the target fails', 'fsync', EIO, 1, 1, 'to', 'crash', 0 ],
 	# all of the old file goes at once then; if that fails too, with the next checkpoint
 	[ 'truncating the old file fails', 'truncate', EIO, 1, 1, 'from', 'moved', 1,

@@ -787,6 +787,15 @@ if (part('toast steered'))
 	$s->run('ROLLBACK');
 	let_go($call);
 	is((finish_call($call))[1], "rehearsed\n", 'rehearsal: it ends');
+	# a cancel meanwhile comes too late
+	$call = held_at($node, 'old-file-drop', "SELECT status FROM move_table('wide', 'regress_fast', rehearse => true) LIMIT 1");
+	is($s->run('SELECT cancel_move()'), '1', 'rehearsal: is canceled while the copy is removed');
+	my @result = finish_call($call);
+	is($result[1], "rehearsed\n", 'rehearsal: it has ended all the same');
+	like($result[2], qr/NOTICE:  57014: table "wide" was rehearsed, but its new file not removed piece by piece/, 'rehearsal: a NOTICE');
+	set_test_point($node, '');
+	wait_for_no_worker($node);
+	leftovers_ok($node, 'rehearsal canceled late');
 	# a rehearsal that begins again in its last file
 	my $log = -s $node->logfile;
 	$call = held_at($node, 'copy-half:3', "SELECT max(job) FROM move_table('wide', 'regress_fast', wait => false, rehearse => true)");

@@ -167,10 +167,7 @@ make_file(CopyState *cs)
 	IM_POINT("copy-created");
 }
 
-/*
- * Drop a new file that is not to be swapped in, and its ledger row.  That of a
- * rehearsal goes piece by piece, as an old file does: commits would wait for the disk.
- */
+/* Drop a new file that is not to be swapped in, and its ledger row. */
 static void
 discard_file(CopyState *cs)
 {
@@ -180,47 +177,60 @@ discard_file(CopyState *cs)
 		ledger_row_release(cs->claimed);
 	if (cs->new_file.id == 0)
 		return;
-	if (cs->first->item->status == STATUS_REHEARSED)
-		leftover_file_remove(&cs->new_file, cs->settings->pacing, rest_after_swap);
-	else
-		leftover_file_drop(&cs->new_file, cs->new_file_made);
+	leftover_file_drop(&cs->new_file, cs->new_file_made);
 	ledger_row_release(cs->new_file.id);
 	cs->new_file.id = 0;
 }
 
-/* Load the blocks that were cached, and remove the old files; an error is only a WARNING. */
+/* After a swap, load the blocks that were cached. */
 static void
 after_swap(CopyState *cs)
 {
+	IM_POINT("swapped");
+	foreach_file(f, cs)
+	{
+		/* the swap has deleted the row for the new file */
+		ledger_row_release(f->new_file.id);
+		f->new_file.id = 0;
+	}
+	for (CopyState *f = cs; f != NULL; f = f->next)
+		f->item->size_after = relation_file_size(f->in_place ? &f->from : &f->to);
+	progress_phase(PHASE_PREWARMING);
+	foreach_file(f, cs)
+		if (cs->settings->prewarm)
+		copy_prewarm(f);
+	IM_POINT("prewarmed");
+}
+
+/*
+ * End a move or a rehearsal: remove the old files, or the new ones, piece by piece,
+ * because commits would wait for the disk.  An error is only a WARNING.
+ */
+static void
+end_move(CopyState *cs)
+{
 	MoveItem   *item = cs->item;
+	bool		moved = item->status == STATUS_MOVED;
 	MemoryContext oldcontext = CurrentMemoryContext;
 
-	Assert(!IsTransactionState() && item->status == STATUS_MOVED);
+	Assert(!IsTransactionState() && (moved || item->status == STATUS_REHEARSED));
 	PG_TRY();
 	{
-		IM_POINT("swapped");
-		foreach_file(f, cs)
-		{
-			/* the swap has deleted the row for the new file */
-			ledger_row_release(f->new_file.id);
-			f->new_file.id = 0;
-		}
-		for (CopyState *f = cs; f != NULL; f = f->next)
-			f->item->size_after = relation_file_size(f->in_place ? &f->from : &f->to);
-		progress_phase(PHASE_PREWARMING);
-		foreach_file(f, cs)
-			if (cs->settings->prewarm)
-			copy_prewarm(f);
-		IM_POINT("prewarmed");
+		if (moved)
+			after_swap(cs);
 		copy_release_locks(cs);
 
-		progress_phase(PHASE_REMOVING_OLD_FILE);
+		progress_phase(moved ? PHASE_REMOVING_OLD_FILE : PHASE_CLEANING_UP);
 		foreach_file(f, cs)
 		{
+			LedgerEntry *entry = moved ? &f->old_file : &f->new_file;
+
+			if (!moved)
+				file_copy_free(f->copy);
 			copy_eta(f, PART_REMOVE, f->copied, 0);
-			leftover_file_remove(&f->old_file, cs->settings->pacing, rest_after_swap);
-			ledger_row_release(f->old_file.id);
-			f->old_file.id = 0;
+			leftover_file_remove(entry, cs->settings->pacing, rest_after_swap);
+			ledger_row_release(entry->id);
+			entry->id = 0;
 		}
 	}
 	PG_CATCH();
@@ -230,8 +240,9 @@ after_swap(CopyState *cs)
 		cs->first->locked = false;
 		ereport(error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING,
 				(errcode(error->sqlerrcode),
-				 errmsg("%s \"%s\" was moved, but its old file not removed piece by piece",
-						relation_noun(item->relkind), NameStr(item->relname)),
+				 errmsg("%s \"%s\" was %s, but its %s file not removed piece by piece",
+						relation_noun(item->relkind), NameStr(item->relname),
+						status_name(item->status), moved ? "old" : "new"),
 				 errdetail_internal("%s", error->message)));
 		FreeErrorData(error);
 
@@ -428,6 +439,7 @@ copy_once(CopyState *cs)
 	if (cs->settings->terms.rehearse)
 	{
 		cs->item->status = STATUS_REHEARSED;
+		end_move(cs);
 		return;
 	}
 	copy_wait_for_swap_time(cs);
@@ -441,7 +453,7 @@ copy_once(CopyState *cs)
 		copy_prepare_prewarm(f);
 
 	copy_swap(cs);
-	after_swap(cs);
+	end_move(cs);
 }
 
 /*
@@ -457,6 +469,7 @@ move_by_copy(MoveContext *mc)
 	uint64		wal_before = pgWalUsage.wal_bytes;
 	MemoryContext oldcontext = CurrentMemoryContext;
 	bool		told = false;
+	bool		told_of_record = false;
 
 	Assert(!IsTransactionState());
 	if (!registered)
@@ -476,7 +489,10 @@ move_by_copy(MoveContext *mc)
 		ErrorData  *volatile again = NULL;
 
 		cs->began = start > 1;
+		if (cs->began)
+			progress_phase(PHASE_INITIALIZING);
 		cs->told = told;
+		cs->told_of_record = told_of_record;
 		current = cs;
 		PG_TRY();
 		{
@@ -494,17 +510,16 @@ move_by_copy(MoveContext *mc)
 		PG_END_TRY();
 		MemoryContextSwitchTo(oldcontext);
 		told = cs->told;
+		told_of_record = cs->told_of_record;
 
 		/* the row of a table shows the WAL of the move less that of its parts */
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
 		for (CopyState *f = cs->next; f != NULL; f = f->next)
 			item->wal_written -= f->item->wal_written;
-		if (item->status != STATUS_MOVED)
+		if (item->status != STATUS_MOVED && item->status != STATUS_REHEARSED)
 		{
 			/* first, because others can wait for them */
 			copy_release_locks(cs);
-			if (item->status == STATUS_REHEARSED)
-				progress_phase(PHASE_CLEANING_UP);
 			foreach_file(f, cs)
 				discard_file(f);
 		}

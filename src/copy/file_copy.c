@@ -252,17 +252,17 @@ close_segment(OpenSegment *segment)
 /*
  * Close the segment after writes to it.  Some file systems (NFS) report a write that
  * failed at close().  It is reported to that of a duplicate, as an ERROR, since
- * FileClose() would make it a PANIC, and nobody uses this file yet.
+ * FileClose() would make it a PANIC, and no session uses this file yet.
  */
 static void
-finish_segment(FileCopy *copy)
+finish_segment(FileCopy *copy, int elevel)
 {
 	File		file = copy->segment.file;
 	int			duplicate;
 
 	if (file > 0 && (duplicate = dup(FileGetRawDesc(file))) >= 0 &&
 		close(duplicate) != 0)
-		ereport(ERROR,
+		ereport(elevel,
 				(errcode_for_file_write(),
 				 errmsg("could not close file \"%s\": %m", FilePathName(file))));
 	close_segment(&copy->segment);
@@ -275,7 +275,7 @@ file_copy_free(FileCopy *copy)
 	if (copy == NULL || copy->ring == NULL)
 		return;
 	(void) background_write_finish();
-	close_segment(&copy->segment);
+	finish_segment(copy, DEBUG1);
 	FreeAccessStrategy(copy->ring);
 	copy->ring = NULL;
 }
@@ -480,7 +480,7 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 	if (segment->file > 0 && segment->fork == fork &&
 		segment->number == block / RELSEG_SIZE && segment->direct == direct)
 		return;
-	finish_segment(copy);
+	finish_segment(copy, ERROR);
 
 	path = relation_segment_path(&copy->to, fork, block);
 	segment->file = PathNameOpenFile(path, flags | (direct ? DIRECT_FLAG : 0));
@@ -879,7 +879,7 @@ write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 	if (fork == MAIN_FORKNUM)
 		start_write_back(copy, blocks, nblocks, pace);
 	if (pace != FILE_COPY_HURRIED || fork != MAIN_FORKNUM)
-		finish_segment(copy);
+		finish_segment(copy, ERROR);
 }
 
 /* Extend the new file with zeros to this number of blocks. */
@@ -1003,7 +1003,7 @@ file_copy_sync(FileCopy *copy)
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 
 	finish_write(copy);
-	finish_segment(copy);
+	finish_segment(copy, ERROR);
 	copy->synced = true;
 	if (IM_MUTATION("sync"))
 		return;
