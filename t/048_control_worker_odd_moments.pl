@@ -257,6 +257,24 @@ my $not_recorded = qr/WARNING:  XX000: could not record the move of index "publi
 my @warnings = sort $stderr =~ /$not_recorded/g;
 is("@warnings", 't_1 t_1 t_2 t_2', '... but is told') or diag $stderr;
 
+# The worker is terminated while it records what it has given up.
+$TARGET = elsewhere($node, 't_1');
+{
+	my ($holder, $observer) = map { IndexMover::Session->new($node) } 1 .. 2;
+	my $worker = q{SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 5960 AND NOT granted};
+	$holder->run('SELECT pg_advisory_lock(0, 5960)');
+	my $given_up = held_at($node, 'next-item', move(), then => 'history-update:2:wait2');
+	is($observer->run('SELECT cancel_move()'), '1', 'a job is canceled before its first index');
+	let_go($given_up);
+	poll_until($node, "SELECT count(*) FROM ($worker) w", '1', 'and recorded so in part');
+	$observer->run("SELECT pg_terminate_backend(($worker))");
+	finish_call($given_up);
+	$_->end foreach $holder, $observer;
+	wait_for_no_worker($node);
+	is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history
+	WHERE job = (SELECT max(job) FROM index_mover_history)"), 'canceled,canceled', '... and the worker, terminated, records the rest');
+}
+
 $TARGET = elsewhere($node, 't_1');
 set_test_point($node, '');
 $node->safe_psql('postgres', 'ALTER TABLE index_mover.mount_point RENAME TO away');

@@ -41,6 +41,7 @@
 #include "catalog/storage_xlog.h"
 #include "common/relpath.h"
 #include "storage/fd.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/relmapper.h"
 #include "utils/snapmgr.h"
@@ -269,9 +270,11 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 
 	/*
 	 * DROP EXTENSION drops the ledger, but not the files it names.  If it
-	 * does not succeed, the next cleanup forgets the row.
+	 * does not succeed, or another session has locked the ledger, the next
+	 * cleanup forgets the row.
 	 */
-	listed = extension_hold() == EXTENSION_HELD;
+	listed = extension_hold() == EXTENSION_HELD &&
+		ConditionalLockRelationOid(extension_relation("ledger"), RowExclusiveLock);
 	file_exists &= (!listed || ledger_exists(entry->id)) && is_removable(&locator);
 	if (file_exists && relation_file_size(&locator) >= 0)
 	{

@@ -56,6 +56,9 @@
 static JobShared *my_shared = NULL;
 static int	current_item = -1;	/* that is being moved */
 static bool is_move = false;	/* and not a cleanup */
+static int	given_up = -1;		/* the first to be recorded together as given
+								 * up */
+static int	last_given_up;
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to do at exit, except for */
 static bool rows_are_due = false;	/* rows that are final, not published yet */
@@ -230,13 +233,19 @@ stop_running(JobShared *shared)
 	publish_rows(shared);
 }
 
+static void
+record_given_up(JobShared *shared)
+{
+	if (given_up >= 0)
+		outcome_record_items(shared, given_up, last_given_up);
+	given_up = -1;
+}
+
 /* Cancel all items that no runner has claimed, or skip them for a reason. */
 static void
 give_up_rest(JobShared *shared, const char *why_skipped)
 {
 	int			n;
-	int			first = -1;		/* of those to be recorded together */
-	int			last = -1;
 
 	while ((n = runner_claim(shared, true)) >= 0)
 	{
@@ -248,17 +257,13 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 			outcome_end(item, STATUS_SKIPPED, "", why_skipped);
 
 		/* another runner may have claimed some in between */
-		if (first >= 0 && (n != last + 1 || n - first >= RECORD_AT_ONCE))
-		{
-			outcome_record_items(shared, first, last);
-			first = -1;
-		}
-		if (first < 0)
-			first = n;
-		last = job_parts_follow(shared, n);
+		if (given_up >= 0 && (n != last_given_up + 1 || n - given_up >= RECORD_AT_ONCE))
+			record_given_up(shared);
+		if (given_up < 0)
+			given_up = n;
+		last_given_up = job_parts_follow(shared, n);
 	}
-	if (first >= 0)
-		outcome_record_items(shared, first, last);
+	record_given_up(shared);
 }
 
 static void
@@ -311,7 +316,7 @@ worker_exit(int code, Datum arg)
 
 	/*
 	 * Wait neither for a DROP EXTENSION that has waited for us nor for a
-	 * session that keeps out writers of the history, because we cannot be
+	 * session that has locked the history or the ledger, because we cannot be
 	 * interrupted here.
 	 */
 	held = (extension_hold() == EXTENSION_HELD);
@@ -320,11 +325,15 @@ worker_exit(int code, Datum arg)
 	if (current_item >= 0)
 		item_terminated(shared, current_item, recordable);
 	current_item = -1;
+	for (n = given_up; recordable && n >= 0 && n <= last_given_up; n++)
+		history_update(shared, n);
 	while ((n = runner_claim(shared, true)) >= 0)
 		item_terminated(shared, n, recordable);
 	if (recordable)
 		history_close_job(shared);
-	leftovers = held && shared->nitems > 0 && leftovers_of_job(shared->job);
+	leftovers = held && shared->nitems > 0 &&
+		(!ConditionalLockRelationOid(extension_relation("ledger"), AccessShareLock) ||
+		 leftovers_of_job(shared->job));
 	CommitTransactionCommand();
 	extension_release();
 
