@@ -30,8 +30,11 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/catalog.h"
+#include "catalog/dependency.h"
 #include "catalog/indexing.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
 #include "catalog/pg_index.h"
 #include "commands/tablespace.h"
 #include "pgstat.h"
@@ -47,6 +50,27 @@
 
 /* First the planner's order, then the counts of blocks */
 #define RANK_OF_CLASS	(INT64CONST(1) << 56)
+
+/* Name in the row what depends on an index, such as foreign keys. */
+static void
+say_dependents(MoveItem *item)
+{
+	char	   *names = NULL;
+
+	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependReferenceIndexId,
+												 Anum_pg_depend_refclassid, RelationRelationId,
+												 Anum_pg_depend_refobjid, item->relid))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
+		ObjectAddress address = {form->classid, form->objid, form->objsubid};
+		char	   *name = form->deptype == DEPENDENCY_NORMAL ? getObjectDescription(&address, true) : NULL;
+
+		if (name != NULL)
+			names = names == NULL ? name : psprintf("%s, %s", names, name);
+	}
+	if (names != NULL)
+		item_say(item, "Needed by %s.", names);
+}
 
 /* Return whether decoding takes the old keys of a table's rows from an index. */
 static bool
@@ -83,6 +107,7 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 		item_say(item, "Until it is rebuilt, queries and writes do without it. Until then pg_dump leaves it out.");
 	if (item->plain)
 		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, its table is not written, and queries of it wait.");
+	say_dependents(item);
 }
 
 /* Complete the row of a relation, planned or skipped, if it is lost; else return false. */
