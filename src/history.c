@@ -181,8 +181,10 @@ history_next_job(void)
 		extension_scan_end(&scan);
 	}
 	do
+	{
+		CHECK_FOR_INTERRUPTS();
 		result = extension_nextval(JOB_SEQUENCE);
-	while (result <= last);
+	} while (result <= last);
 	return result;
 }
 
@@ -368,21 +370,28 @@ history_read_job(int64 job, HistoryJob *entry)
 	return true;
 }
 
-/* Return the last job that goes on with a policy's job, by resume_move(); or that job itself. */
+/*
+ * Return the last job that goes on with a policy's job, by resume_move(), or that job
+ * itself; 0 if it was rolled back, and a crash gave its number to another.
+ */
 int64
 history_last_of_policy(const char *policy, int64 job)
 {
 	ExtensionScan scan;
 	const Row  *row = &scan.row;
-	ScanKeyData key = key_after(job);
+	ScanKeyData key = key_after(job - 1);
 	int64		result = job;
 
 	extension_scan_begin(&scan, JOB_TABLE, 1, &key);
 	while (extension_scan_next(&scan))
 	{
+		int64		number = DatumGetInt64(row->values[Anum_job_job - 1]);
+
 		if (!row->nulls[Anum_job_policy - 1] &&
 			strcmp(NameStr(*DatumGetName(row->values[Anum_job_policy - 1])), policy) == 0)
-			result = DatumGetInt64(row->values[Anum_job_job - 1]);
+			result = number;
+		else if (number == job)
+			result = 0;
 	}
 	return result;
 }

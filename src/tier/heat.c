@@ -38,6 +38,7 @@
 #include "funcapi.h"
 #include "pgstat.h"
 #include "storage/fd.h"
+#include "storage/lmgr.h"
 #include "utils/tuplestore.h"
 
 #include "own_tables.h"
@@ -56,8 +57,7 @@ enum
 	Anum_taken_at = 1,
 	Anum_table_oid,
 	Anum_index_name,
-	Anum_counters,				/* the first */
-	Natts_sample = Anum_counters + HEAT_COUNTERS - 1
+	Anum_counters				/* the first */
 };
 
 /* A row of it, or the counters of now */
@@ -567,6 +567,8 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("take_index_sample()");
 	PreventCommandDuringRecovery("take_index_sample()");
+	/* nothing may move the rows until those that go are deleted by their TIDs */
+	LockRelationOid(extension_relation("sample"), RowExclusiveLock);
 	table = heat_read();
 	oldest = moment_minus(table->now, PG_GETARG_INTERVAL_P(0));
 	if (table->nmoments == 0 || oldest > table->now - USECS_PER_DAY ||

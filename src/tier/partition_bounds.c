@@ -130,8 +130,9 @@ read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
 		spec = isnull ? NULL : castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(stored)));
 		ReleaseSysCache(tuple);
 	}
-	if (spec == NULL)
-		return;					/* just detached, or dropped */
+	if (spec == NULL || spec->strategy != PARTITION_STRATEGY_RANGE)
+		return;					/* detached just now, and perhaps attached
+								 * elsewhere */
 	upper = spec->is_default ? NULL : linitial_node(PartitionRangeDatum, spec->upperdatums);
 	if (upper != NULL && upper->kind == PARTITION_RANGE_DATUM_VALUE)
 	{

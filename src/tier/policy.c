@@ -88,8 +88,7 @@ enum
 	Anum_run_started_at,
 	Anum_run_job,
 	Anum_run_failures,
-	Anum_run_message,
-	Natts_run = Anum_run_message
+	Anum_run_message
 };
 
 /* Return the OID of tier_policy, which is in the extension's schema; 0 if there is none. */

@@ -28,6 +28,7 @@
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "funcapi.h"
+#include "storage/proc.h"
 #include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -698,8 +699,9 @@ plan_policy(void *arg)
 	(void) set_config_option("DateStyle", "ISO, YMD", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
 	/* who waits for this worker can have locked what a now_function reads */
-	(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
+	if (LockTimeout == 0 || LockTimeout > 10000)
+		(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
 	look_up_names(plan);
 	if (plan->parts == NULL)
 		plan->parts = plan_parts_begin(&plan->settings);

@@ -77,7 +77,8 @@ tier_hold_extension(void)
 		!ConditionalLockRelationOid(policy_table(), AccessShareLock))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover")));
+				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
+				 errdetail("Another session has locked the extension, or table \"%s\".", "tier_policy")));
 }
 
 /*
@@ -186,7 +187,11 @@ index_mover_policy_main(Datum arg)
 	worker_connect_as(extra.database, extra.owner);
 	/* what it says goes to the caller, who writes it to the log */
 	if (extra.queue != DSM_HANDLE_INVALID)
+	{
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
+		/* who waits for it may have locked the tables */
+		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
+	}
 
 	/* what another job has taken since the plan is a hindrance in the next */
 	do

@@ -7,8 +7,8 @@
  * crash, on a standby that is promoted.  It is connected to no database, so that
  * it is not in the way of DROP DATABASE, or CREATE DATABASE .. TEMPLATE, and looks
  * into each by a worker that takes a sample, starts the policies that are due, and
- * is gone, usually after some milliseconds.  This takes locks on the extension's
- * tables only, all at first, and without waiting.
+ * is gone, usually after some milliseconds.  This takes locks on the extension and
+ * its tables only, and waits for one for 10 s at most.
  *
  * Tricky: the clock may be set back.  Looks go by a clock that cannot be, and a
  * last run in the future counts as none.
