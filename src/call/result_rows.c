@@ -22,6 +22,7 @@
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
+#include "cleanup/cleanup.h"
 #include "file_system.h"
 #include "row.h"
 
@@ -80,23 +81,28 @@ notice_long_wait(List *items, const MoveSettings *settings)
 	/* by name, because one is new in 17 */
 	static const char *const names[] = {"statement_timeout", "transaction_timeout"};
 	double		estimate = plan_seconds(items, settings);
+	const char *first = NULL;
+	int			shortest = 0;
 
-	/* one estimate in a call: the timeout is worse */
 	for (int i = 0; i < lengthof(names); i++)
 	{
 		const char *value = GetConfigOption(names[i], true, false);
 		int			timeout;
 
-		if (value == NULL || !parse_int(value, &timeout, GUC_UNIT_MS, NULL) ||
-			timeout <= 0 || estimate * 1000 <= timeout)
-			continue;
+		if (value != NULL && parse_int(value, &timeout, GUC_UNIT_MS, NULL) &&
+			timeout > 0 && estimate * 1000 > timeout && (first == NULL || timeout < shortest))
+		{
+			first = names[i];
+			shortest = timeout;
+		}
+	}
+	/* one estimate in a call: a timeout is worse */
+	if (first != NULL)
 		ereport(NOTICE,
 				(errmsg("the move takes about %.0f seconds, but %s is %d ms",
-						ceil(estimate), names[i], timeout),
+						ceil(estimate), first, shortest),
 				 errhint("The timeout cancels the move. Raise it, or use wait => false.")));
-		return;
-	}
-	if (estimate > LONG_WAIT_S)
+	else if (estimate > LONG_WAIT_S)
 		ereport(NOTICE,
 				(errmsg("the move takes about %.0f minutes, and this session's snapshot holds back vacuum as long as it waits",
 						ceil(estimate / 60)),
@@ -194,7 +200,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	else
 	{
 		/* first, see only_ours(): reading the ledger may write WAL */
-		cleanup_call(plan, settings, wait);
+		(void) leftovers_tables(false);
 		/* also without items: the number that the rows show leads somewhere */
 		submit_at_commit(summary.job, JOB_MOVE, items, settings);
 		foreach_ptr(MoveItem, item, items)
@@ -208,7 +214,6 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	}
 	if (tells)
 		notices_end(&summary, (GetCurrentTimestamp() - start) / 1e6);
-	if (wait && items != NIL)
-		cleanup_call(plan, settings, wait);
+	cleanup_call(plan, settings, wait);
 	notices_raise(&summary, wait && !as_rows ? ERROR : 0);
 }
