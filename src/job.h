@@ -224,7 +224,7 @@ typedef struct JobFlags
 	bool		keep;			/* ... but not what a copy can go on from */
 	bool		pause;
 	bool		swap_now;		/* do not wait for swap_after any more */
-}			JobFlags;
+} JobFlags;
 
 /*
  * A job in the main shared memory.  All fields are protected by the area's

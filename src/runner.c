@@ -376,7 +376,7 @@ runner_nap(JobShared *shared, int ms)
  * Return what others ask of our job; nothing if this is no runner.  Read without a
  * lock: each is a bool of its own.
  */
-const		JobFlags *
+const JobFlags *
 job_flags(void)
 {
 	static const JobFlags none = {false};

@@ -237,7 +237,7 @@ $node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('forgotten')));
 # one that was invalidated has its xmin still, and holds back nothing
 $node->safe_psql('postgres', q(SELECT pg_create_logical_replication_slot('lost', 'pgoutput')));
 is($node->safe_psql('postgres', "SELECT name, holds_back FROM index_mover_blockers() WHERE kind = 'slot'") =~ s/\d+/N/r,
-	'lost|vacuum of the catalogs; N bytes of WAL', 'a logical slot that nobody reads');
+	'lost|vacuum of the catalogs; N bytes of WAL', 'a logical slot without a consumer');
 $node->safe_psql('postgres', "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'; SELECT pg_reload_conf()");
 foreach (1 .. 5)
 {
