@@ -791,6 +791,7 @@ if (part('toast steered'))
 	$call = held_at($node, 'old-file-drop', "SELECT status FROM move_table('wide', 'regress_fast', rehearse => true) LIMIT 1");
 	is($s->run('SELECT cancel_move()'), '1', 'rehearsal: is canceled while the copy is removed');
 	my @result = finish_call($call);
+	let_go($call);
 	is($result[1], "rehearsed\n", 'rehearsal: it has ended all the same');
 	like($result[2], qr/NOTICE:  57014: table "wide" was rehearsed, but its new file not removed piece by piece/, 'rehearsal: a NOTICE');
 	set_test_point($node, '');

@@ -107,6 +107,10 @@ foreach (1 .. 10)
 }
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/WARNING:.*is already being moved/, 'rivals do not fail');
 sql("DELETE FROM tier_policy WHERE name ~ 'rival'");
+# those that are being planned may still become jobs
+$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity
+	WHERE datid IS NOT NULL AND backend_type IN ('index_mover scheduler', 'index_mover policy')")
+  or die 'rivals go on';
 wait_for_jobs($node);
 
 # ---- when it is not due ------------------------------------------------------------------------
