@@ -87,6 +87,9 @@ foreach my $mode ('libpq', 'background workers')
 		$node->safe_psql('postgres', <<'SQL');
 DROP TABLE IF EXISTS accounts, index_reports;
 DELETE FROM index_mover.sample;
+-- what has failed on purpose before is none of the alert's
+DELETE FROM index_mover.move_log;
+DELETE FROM index_mover.job_log;
 CREATE TABLE accounts (id int PRIMARY KEY USING INDEX TABLESPACE slow_storage, v int);
 INSERT INTO accounts SELECT g, g FROM generate_series(1, 5000) g;
 CREATE INDEX accounts_v ON accounts (v) TABLESPACE slow_storage;
