@@ -48,10 +48,6 @@
 PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 
 #define RUN_TABLE	"policy_run"
-#define NAP_MS		100
-#define MAX_WAIT_MS	10000		/* for a lock on tier_policy */
-
-static uint32 wait_event = 0;
 
 /* Columns of tier_policy, and of policy_run; the script makes them so. */
 enum
@@ -92,7 +88,7 @@ enum
 };
 
 /* Return the OID of tier_policy, which is in the extension's schema; 0 if there is none. */
-Oid
+static Oid
 policy_table(void)
 {
 	Oid			extension = get_extension_oid("index_mover", true);
@@ -162,27 +158,20 @@ compare_policies(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Open tier_policy.  Who may only delete its own policies can lock the table, so do
- * not wait for long.  ERROR 55P03.
+ * Lock tier_policy, without waiting: who may only delete its own policies can lock it
+ * for long.  Returns its OID.  ERROR 55P03.
  */
-static Relation
-open_policies(void)
+Oid
+policy_lock_table(void)
 {
 	Oid			table = policy_table();
 
-	for (int waited = 0; !ConditionalLockRelationOid(table, AccessShareLock); waited += NAP_MS)
-	{
-		if (waited >= MAX_WAIT_MS)
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
-					 errdetail("Another session has locked table \"%s\".", "tier_policy")));
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, NAP_MS,
-						 IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
-	return table_open(table, NoLock);
+	if (!ConditionalLockRelationOid(table, AccessShareLock))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
+				 errdetail("Another session has locked table \"%s\".", "tier_policy")));
+	return table;
 }
 
 /*
@@ -193,9 +182,8 @@ open_policies(void)
 List *
 policies_read(const char *name, bool all)
 {
-	Relation	rel = open_policies();
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	Relation	rel = table_open(policy_lock_table(), NoLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	List	   *result = NIL;
 	bool		found = false;
 	HeapTuple	tuple;
@@ -212,7 +200,6 @@ policies_read(const char *name, bool all)
 			result = lappend(result, policy);
 	}
 	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	if (name != NULL && !found && !all)
 		ereport(ERROR,
@@ -307,33 +294,6 @@ check_owner(const char *owner, Oid given, bool update)
 	return role;
 }
 
-/*
- * Become the owner of a policy, in a security-restricted operation.  The caller calls
- * policy_become(), or the abort of its (sub)transaction does so.
- */
-PolicyUser
-policy_become_owner(Oid owner)
-{
-	PolicyUser	result;
-
-	GetUserIdAndSecContext(&result.user, &result.context);
-	SetUserIdAndSecContext(owner, result.context | SECURITY_RESTRICTED_OPERATION);
-	return result;
-}
-
-void
-policy_become(PolicyUser user)
-{
-	SetUserIdAndSecContext(user.user, user.context);
-}
-
-/* Return the function of this full name; the caller has set the search_path. */
-Oid
-policy_function(const char *name)
-{
-	return DatumGetObjectId(DirectFunctionCall1(regprocedurein, CStringGetDatum(name)));
-}
-
 /* Return the full name of a function, as text; the same if there is none: the plan says so. */
 static Datum
 full_name(Datum name)
@@ -416,11 +376,14 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 		VALUE(now_function) = full_name(VALUE(now_function));
 	if ((IS_SET(settings) || new_owner) && !ISNULL(settings) && !ISNULL(owner_oid))
 	{
-		PolicyUser	caller = policy_become_owner(DatumGetObjectId(VALUE(owner_oid)));
 		MoveSettings settings;
+		Oid			caller;
+		int			context;
 
+		GetUserIdAndSecContext(&caller, &context);
+		SetUserIdAndSecContext(DatumGetObjectId(VALUE(owner_oid)), context | SECURITY_RESTRICTED_OPERATION);
 		settings_capture(&settings, DatumGetJsonbP(VALUE(settings)));
-		policy_become(caller);
+		SetUserIdAndSecContext(caller, context);
 	}
 	/* a restore must not fail: then the plan says so */
 	if (!is_restored && (IS_SET(to_tablespace) || IS_SET(from_tablespace) || IS_SET(parts)))
@@ -456,12 +419,6 @@ policy_lock(Oid owner, bool nowait)
 
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, AuthIdRelationId, owner, 0);
 	return LockAcquire(&tag, ExclusiveLock, false, nowait) == LOCKACQUIRE_OK;
-}
-
-void
-policy_unlock(Oid owner)
-{
-	UnlockDatabaseObject(AuthIdRelationId, owner, 0, ExclusiveLock);
 }
 
 /* Read the last run of a policy, and which job has the rest of it; all is 0 if there was none. */

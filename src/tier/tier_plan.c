@@ -355,7 +355,7 @@ static Bound
 read_clock(TierPlan *plan)
 {
 	const char *name = plan->policy->now_function;
-	Oid			function = policy_function(name);
+	Oid			function = DatumGetObjectId(DirectFunctionCall1(regprocedurein, CStringGetDatum(name)));
 	int			nargs;
 	Oid		   *types;
 	Oid			type = get_func_signature(function, &types, &nargs);
@@ -684,8 +684,11 @@ plan_policy(void *arg)
 	List	   *wanted = NIL;
 	double		leaving = 0;
 	int			nestlevel = NewGUCNestLevel();
-	PolicyUser	caller = policy_become_owner(policy->owner);
+	Oid			caller;
+	int			context;
 
+	GetUserIdAndSecContext(&caller, &context);
+	SetUserIdAndSecContext(policy->owner, context | SECURITY_RESTRICTED_OPERATION);
 	plan->rows = NIL;
 	plan->moved = NULL;
 	plan->so_far = 0;
@@ -741,7 +744,7 @@ plan_policy(void *arg)
 		row->from = plan->scope.from;
 		plan->rows = lcons(row, plan->rows);
 	}
-	policy_become(caller);
+	SetUserIdAndSecContext(caller, context);
 	AtEOXact_GUC(false, nestlevel);
 }
 

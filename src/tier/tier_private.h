@@ -16,6 +16,8 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 #include "nodes/pg_list.h"
+#include "postmaster/bgworker.h"
+#include "storage/dsm.h"
 #include "utils/date.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
@@ -259,19 +261,9 @@ typedef struct Policy
 	Jsonb	   *settings;		/* NULL = none */
 } Policy;
 
-/* Who a session was before it became the owner of a policy */
-typedef struct PolicyUser
-{
-	Oid			user;
-	int			context;
-} PolicyUser;
-
-extern Oid	policy_table(void);
+extern Oid	policy_lock_table(void);
 extern List *policies_read(const char *name, bool all);
 extern void policy_check_target(const char *tablespace, bool tables);
-extern Oid	policy_function(const char *name);
-extern PolicyUser policy_become_owner(Oid owner);
-extern void policy_become(PolicyUser user);
 extern bool policy_window(const Policy *policy, TimestampTz now, int *seconds);
 
 #define RUN_BEGUN	INT64CONST(-1)	/* in place of a job */
@@ -289,7 +281,6 @@ typedef struct PolicyRun
 } PolicyRun;
 
 extern bool policy_lock(Oid owner, bool nowait);
-extern void policy_unlock(Oid owner);
 extern void policy_run_read(const char *policy, PolicyRun *run);
 extern void policy_run_write(const char *policy, const PolicyRun *run);
 extern bool policy_is_running(const PolicyRun *run);
@@ -298,6 +289,7 @@ extern int	policy_failures(const PolicyRun *run, char **why);
 /* tier_plan.c, tier_run.c */
 extern List *tier_plan_items(const Policy *policy, MoveSettings *settings);
 extern void tier_hold_extension(void);
-extern bool tier_run_start(const Policy *policy, TimestampTz window_end);
+extern BackgroundWorkerHandle *tier_run_start(const Policy *policy, int64 job, dsm_handle queue,
+											  TimestampTz window_end);
 
 #endif							/* IM_TIER_PRIVATE_H */

@@ -18,6 +18,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "funcapi.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"
@@ -73,12 +74,12 @@ warn_of_error(const char *policy, const ErrorData *error)
 void
 tier_hold_extension(void)
 {
-	if (extension_hold() != EXTENSION_HELD ||
-		!ConditionalLockRelationOid(policy_table(), AccessShareLock))
+	if (extension_hold() != EXTENSION_HELD)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
-				 errdetail("Another session has locked the extension, or table \"%s\".", "tier_policy")));
+				 errdetail("Another session has locked the extension.")));
+	(void) policy_lock_table();
 }
 
 /*
@@ -227,9 +228,13 @@ index_mover_policy_main(Datum arg)
 
 /* In the caller, and in the scheduler */
 
-/* Ask for the worker of a policy; NULL if there is no free worker slot. */
-static BackgroundWorkerHandle *
-start_worker(const Policy *policy, int64 job, dsm_handle queue, TimestampTz window_end)
+/*
+ * Ask for the worker of a policy; NULL if there is no free worker slot.  job, queue:
+ * to have a plan for that job; 0, DSM_HANDLE_INVALID: to have it carried out within its
+ * window, if the caller commits that the run has begun.
+ */
+BackgroundWorkerHandle *
+tier_run_start(const Policy *policy, int64 job, dsm_handle queue, TimestampTz window_end)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
@@ -241,16 +246,6 @@ start_worker(const Policy *policy, int64 job, dsm_handle queue, TimestampTz wind
 	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = MyProcPid;
 	return RegisterDynamicBackgroundWorker(&worker, &handle) ? handle : NULL;
-}
-
-/*
- * Have a policy carried out by itself, within its window, if the caller commits that
- * it has begun; false if there is no free worker slot.
- */
-bool
-tier_run_start(const Policy *policy, TimestampTz window_end)
-{
-	return start_worker(policy, 0, DSM_HANDLE_INVALID, window_end) != NULL;
 }
 
 /* A policy that a caller has planned in a worker */
@@ -273,13 +268,10 @@ receive_plan(CallRun *run, shm_mq_handle *messages)
 
 	while (shm_mq_receive(messages, &nbytes, &data, false) == SHM_MQ_SUCCESS)
 	{
-		StringInfoData msg;
+		StringInfoData msg = {.data = data,.len = nbytes};
 		ErrorData	error;
-		char		type;
+		char		type = pq_getmsgbyte(&msg);
 
-		initStringInfo(&msg);
-		appendBinaryStringInfo(&msg, data, nbytes);
-		type = pq_getmsgbyte(&msg);
 		if (type == 'D')
 		{
 			received = true;
@@ -326,7 +318,7 @@ plan_in_worker(void *arg)
 				 errmsg("its owner is to be set again")));
 	shm_mq_set_receiver(queue, MyProc);
 	(void) policy_lock(run->policy->owner, false);
-	worker = start_worker(run->policy, history_next_job(), dsm_segment_handle(segment), 0);
+	worker = tier_run_start(run->policy, history_next_job(), dsm_segment_handle(segment), 0);
 	if (worker == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -338,7 +330,7 @@ plan_in_worker(void *arg)
 		receive_plan(run, shm_mq_attach(queue, segment, worker));
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(terminate_worker, PointerGetDatum(worker));
-	policy_unlock(run->policy->owner);
+	UnlockDatabaseObject(AuthIdRelationId, run->policy->owner, 0, ExclusiveLock);
 	dsm_detach(segment);
 }
 

@@ -190,7 +190,7 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	policy_run_read(name, &before);
 	if (before.started_at != run.started_at)
 		return NEXT_MS;			/* a call has just carried it out */
-	if (!tier_run_start(policy, has_window ? now + left * USECS_PER_SEC : 0))
+	if (tier_run_start(policy, 0, DSM_HANDLE_INVALID, has_window ? now + left * USECS_PER_SEC : 0) == NULL)
 	{
 		ereport(LOG,
 				(errmsg("index_mover policy \"%s\" of database \"%s\" has to wait for a free background worker slot",
@@ -280,7 +280,6 @@ static Oid
 find_database(Watched *watched)
 {
 	Oid			result = InvalidOid;
-	bool		allowed = false;
 
 	/* in no database there is neither a system cache nor an index */
 	StartTransactionCommand();
@@ -288,19 +287,17 @@ find_database(Watched *watched)
 	{
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(row);
 
-		if (strcmp(NameStr(form->datname), watched->name) != 0)
-			continue;
-		result = form->oid;
-		allowed = form->datallowconn && form->datconnlimit != DATCONNLIMIT_INVALID_DB;
+		if (strcmp(NameStr(form->datname), watched->name) == 0 &&
+			form->datallowconn && form->datconnlimit != DATCONNLIMIT_INVALID_DB)
+			result = form->oid;
 	}
 	CommitTransactionCommand();
-	if (!allowed && !watched->missing)
+	if (!OidIsValid(result) && !watched->missing)
 		ereport(LOG,
-				(errmsg(OidIsValid(result) ? "database \"%s\" is not currently accepting connections" :
-						"database \"%s\" does not exist", watched->name),
+				(errmsg("database \"%s\" does not exist, or does not accept connections", watched->name),
 				 errdetail("It is named in index_mover.scheduler_databases.")));
-	watched->missing = !allowed;
-	return allowed ? result : InvalidOid;
+	watched->missing = !OidIsValid(result);
+	return result;
 }
 
 /* Have a worker look into a database. */
@@ -331,17 +328,18 @@ start_look(Watched *watched, int64 now)
 		watched->next_sample = now + (int64) sample_interval * 60000;
 }
 
-/* Take over the databases that the setting names now; each is due at once. */
+/* Return the databases that the setting names now, a List of Watched; each is due at once. */
 static List *
-read_databases(List *old)
+read_databases(void)
 {
+	static List *all = NIL;		/* that were ever named */
 	List	   *result = NIL;
 
 	foreach_ptr(char, name, database_names())
 	{
 		Watched    *watched = NULL;
 
-		foreach_ptr(Watched, known, old)
+		foreach_ptr(Watched, known, all)
 		{
 			if (strcmp(known->name, name) == 0)
 				watched = known;
@@ -352,15 +350,10 @@ read_databases(List *old)
 			watched->name = name;
 			/* no resource owner: it lasts as long as the process */
 			watched->answer = dsm_create(sizeof(int), 0);
-			old = lappend(old, watched);
+			all = lappend(all, watched);
 		}
 		watched->next_look = 0;
 		result = list_append_unique_ptr(result, watched);
-	}
-	foreach_ptr(Watched, before, old)
-	{
-		if (!list_member_ptr(result, before))
-			dsm_detach(before->answer);
 	}
 	return result;
 }
@@ -368,11 +361,11 @@ read_databases(List *old)
 void
 index_mover_scheduler_main(Datum arg)
 {
-	List	   *databases = NIL;
-	bool		reload = true;
+	List	   *databases;
 
 	worker_unblock_signals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	databases = read_databases();
 
 	for (;;)
 	{
@@ -383,11 +376,8 @@ index_mover_scheduler_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			reload = true;
+			databases = read_databases();
 		}
-		if (reload)
-			databases = read_databases(databases);
-		reload = false;
 		foreach_ptr(Watched, watched, databases)
 		{
 			pid_t		pid;
