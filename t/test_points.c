@@ -414,6 +414,7 @@ index_mover_test_ranking(PG_FUNCTION_ARGS)
 	Datum	   *residents = elements(fcinfo, 2, BOOLOID, &n);
 	Datum	   *fixed = elements(fcinfo, 3, BOOLOID, &n);
 	Candidate  *candidates = palloc0_array(Candidate, n);
+	Heat	   *heats = palloc0_array(Heat, n);
 	Datum	   *fates = palloc_array(Datum, n);
 
 	for (int i = 0; i < n; i++)
@@ -422,10 +423,12 @@ index_mover_test_ranking(PG_FUNCTION_ARGS)
 		candidates[i].value = DatumGetFloat8(values[i]);
 		candidates[i].is_resident = DatumGetBool(residents[i]);
 		candidates[i].is_fixed = DatumGetBool(fixed[i]);
+		candidates[i].heat = &heats[i];
 	}
 	ranking_choose(candidates, n, PG_GETARG_INT64(4));
 	for (int i = 0; i < n; i++)
-		fates[i] = Int32GetDatum(candidates[i].is_chosen ? 1 + candidates[i].is_resident : 3 * candidates[i].is_resident);
+		fates[candidates[i].heat - heats] =
+			Int32GetDatum(candidates[i].is_chosen ? 1 + candidates[i].is_resident : 3 * candidates[i].is_resident);
 	PG_RETURN_ARRAYTYPE_P(construct_array(fates, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
 }
 

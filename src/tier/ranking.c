@@ -46,81 +46,68 @@ PG_FUNCTION_INFO_V1(index_mover_recommend_moves);
 #define BLOAT_MEASURED	50		/* so many of the most promising */
 #define PENDING_PAGES	16		/* from so many on to be flushed first */
 
-/* A candidate that can be had, as it counts */
-typedef struct Ranked
-{
-	Candidate  *candidate;
-	double		worth;
-	bool		fits;
-} Ranked;
-
 static int
-compare_worth(const void *a, const void *b)
+compare_density(const void *a, const void *b)
 {
-	const Ranked *x = a;
-	const Ranked *y = b;
-	double		x_dense = x->worth / Max(x->candidate->size, 1);
-	double		y_dense = y->worth / Max(y->candidate->size, 1);
+	const Candidate *x = a;
+	const Candidate *y = b;
+	double		x_dense = x->worth / Max(x->size, 1);
+	double		y_dense = y->worth / Max(y->size, 1);
 
 	if (x_dense != y_dense)
 		return x_dense > y_dense ? -1 : 1;
-	return (x->candidate > y->candidate) - (x->candidate < y->candidate);
+	return (x->heat > y->heat) - (x->heat < y->heat);
 }
 
-/* Fill the budget, the candidate "first" first if there is one.  Returns the worth. */
+/* Fill the budget in this order.  Returns the worth of what is chosen. */
 static double
-fill(Ranked *ranked, int n, int64 budget, const Ranked *first)
+fill(Candidate *candidates, int n, int64 budget)
 {
 	double		result = 0;
 
-	if (first != NULL)
-		budget -= first->candidate->size;
-	for (int i = 0; i < n; i++)
+	for (Candidate *c = candidates; c < candidates + n; c++)
 	{
-		ranked[i].fits = &ranked[i] == first || ranked[i].candidate->size <= budget;
-		if (!ranked[i].fits)
+		c->is_chosen = c->is_fixed || (c->worth > 0 && c->size <= budget);
+		if (!c->is_chosen || c->is_fixed)
 			continue;
-		result += ranked[i].worth;
-		if (&ranked[i] != first)
-			budget -= ranked[i].candidate->size;
+		result += c->worth;
+		budget -= c->size;
 	}
 	return result;
 }
 
-/* Choose which candidates are to be in the target, of which they may take up budget. */
+/*
+ * Choose which candidates are to be in the target, of which they may take up budget.
+ * Brings them into another order.
+ */
 void
 ranking_choose(Candidate *candidates, int n, int64 budget)
 {
-	Ranked	   *ranked = palloc_array(Ranked, Max(n, 1));
-	Ranked	   *best = NULL;
-	int			count = 0;
+	int			best = -1;
+	double		by_density;
+	Candidate	first;
 
-	for (int i = 0; i < n; i++)
-		if (candidates[i].is_fixed)
-			budget -= candidates[i].size;
-	for (int i = 0; i < n; i++)
+	for (Candidate *c = candidates; c < candidates + n; c++)
 	{
-		Candidate  *candidate = &candidates[i];
-		double		worth = !candidate->is_resident ? candidate->value :
-			candidate->value < 0 ? 0 : candidate->value * RANKING_STAYS + LEAST_WORTH;
-
-		candidate->is_chosen = candidate->is_fixed;
-		if (!candidate->is_fixed && worth > 0 && candidate->size <= budget)
-			ranked[count++] = (Ranked)
-		{
-			candidate, worth
-		};
+		if (c->is_fixed)
+			budget -= c->size;
+		c->worth = c->is_fixed || c->value < 0 ? 0 : !c->is_resident ? c->value :
+			c->value * RANKING_STAYS + LEAST_WORTH;
 	}
-	qsort(ranked, count, sizeof(Ranked), compare_worth);
-	for (int i = 0; i < count; i++)
-		if (best == NULL || ranked[i].worth > best->worth)
-			best = &ranked[i];
-	if (fill(ranked, count, budget, best) <= fill(ranked, count, budget, NULL))
-		best = NULL;
-	(void) fill(ranked, count, budget, best);
-	for (int i = 0; i < count; i++)
-		ranked[i].candidate->is_chosen = ranked[i].fits;
-	pfree(ranked);
+	qsort(candidates, n, sizeof(Candidate), compare_density);
+	by_density = fill(candidates, n, budget);
+	for (int i = 0; i < n; i++)
+		if (candidates[i].size <= budget && (best < 0 || candidates[i].worth > candidates[best].worth))
+			best = i;
+	if (best <= 0)
+		return;
+	first = candidates[best];
+	memmove(candidates + 1, candidates, best * sizeof(Candidate));
+	candidates[0] = first;
+	if (fill(candidates, n, budget) > by_density)
+		return;
+	qsort(candidates, n, sizeof(Candidate), compare_density);
+	(void) fill(candidates, n, budget);
 }
 
 /* From heat and places to candidates for one target */
@@ -142,28 +129,20 @@ home_of(const Heat *heat, const HeatTable *heats, Oid target)
 static void
 candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 {
-	Ranked	   *ranked = palloc_array(Ranked, Max(n, 1));
-	int			count = 0;
+	int			measured = 0;
 
-	for (int i = 0; i < n; i++)
-		if (candidates[i].may_rebuild && !candidates[i].is_resident && candidates[i].value > 0)
-			ranked[count++] = (Ranked)
-		{
-			&candidates[i], candidates[i].value
-		};
-	qsort(ranked, count, sizeof(Ranked), compare_worth);
-	for (int i = 0; i < Min(count, BLOAT_MEASURED); i++)
+	for (Candidate *c = candidates; c < candidates + n; c++)
+		c->worth = c->may_rebuild && !c->is_resident ? c->value : 0;
+	qsort(candidates, n, sizeof(Candidate), compare_density);
+	for (Candidate *c = candidates; c < candidates + n && c->worth > 0 && measured < BLOAT_MEASURED; c++, measured++)
 	{
-		Candidate  *candidate = ranked[i].candidate;
-
 		CHECK_FOR_INTERRUPTS();
-		if (!bloat_estimate(candidate->heat->relid, &candidate->bloat, &candidate->bloat_is_least))
+		if (!bloat_estimate(c->heat->relid, &c->bloat, &c->bloat_is_least))
 			continue;
-		candidate->rebuilds |= candidate->bloat > threshold;
-		if (candidate->rebuilds)
-			candidate->size = ceil(candidate->size * (1 - candidate->bloat));
+		c->rebuilds |= c->bloat > threshold;
+		if (c->rebuilds)
+			c->size = ceil(c->size * (1 - c->bloat));
 	}
-	pfree(ranked);
 }
 
 /* Return whether a relation is one of these.  Those of extensions are theirs to move. */
@@ -237,7 +216,6 @@ typedef struct Advice
 	Candidate  *candidates;
 	int			n;
 	int64		budget;
-	bool		any_goes;
 } Advice;
 
 #define MOVE_GAIN(candidate) ((candidate)->is_resident ? -(candidate)->value : (candidate)->value)
@@ -293,18 +271,15 @@ reason_text(const Advice *advice, const Candidate *candidate, const char *name, 
 	initStringInfo(&buf);
 	if (leaves && candidate->value < 0)
 		appendStringInfo(&buf, "reads are faster in %s; ", get_tablespace_name(candidate->to));
-	else if (leaves && advice->any_goes)
-		appendStringInfoString(&buf, "makes room for what gains more; ");
 	else if (leaves)
 		appendStringInfo(&buf, "does not fit into the budget of %lld bytes; ", (long long) advice->budget);
 	appendStringInfo(&buf, "%.3f block reads per second, %.3f of them for index scans and changes (",
 					 heat->reads_per_second, heat->wanted_per_second);
 	if (heat->samples == 0)
 		appendStringInfoString(&buf, "cumulative statistics, no samples");
-	else if (heat->samples == 1)
-		appendStringInfo(&buf, "a sample over %s", seconds_text(heat->seconds));
 	else
-		appendStringInfo(&buf, "%d samples over %s", heat->samples, seconds_text(heat->seconds));
+		appendStringInfo(&buf, "%d %s over %s", heat->samples, heat->samples == 1 ? "sample" : "samples",
+						 seconds_text(heat->seconds));
 	appendStringInfo(&buf, "), %s", basis[candidate->basis]);
 	if (candidate->rebuilds && !isnan(candidate->bloat))
 		appendStringInfo(&buf, "; a rebuild gives back %s%.2f of it",
@@ -360,32 +335,20 @@ static void
 say_nothing_gained(const Advice *advice)
 {
 	const char *target = NameStr(advice->target->name);
-	StringInfoData same_device;
-	bool		all_same = true;
 	bool		any_slower = false;
 	bool		any_gains = false;
+	PlaceBasis	basis;
 	char	   *why;
 
-	initStringInfo(&same_device);
 	foreach_ptr(const Place, place, advice->places)
-	{
-		PlaceBasis	basis;
-
 		any_slower |= place_difference(place, advice->target, &basis) > 0;
-		all_same &= basis == PLACE_SAME_DEVICE;
-		if (basis == PLACE_SAME_DEVICE && place != advice->target)
-			appendStringInfo(&same_device, "%s\"%s\"", same_device.len > 0 ? ", " : "", NameStr(place->name));
-	}
 	for (int i = 0; i < advice->n; i++)
 		any_gains |= !advice->candidates[i].is_resident;
 	if (!advice->target->is_there)
 		why = psprintf("the directory of tablespace \"%s\" is missing", target);
-	else if (all_same)
-		why = psprintf("all tablespaces are on the same device as \"%s\"", target);
 	else if (!any_slower)
-		why = psprintf("no tablespace is known to be slower than \"%s\"%s; set its and the others' random_page_cost, or run for it and the others: %s",
-					   target, same_device.len > 0 ? psprintf(" (on the same device: %s)", same_device.data) : "",
-					   printed_command("probe", target));
+		why = psprintf("no tablespace on another device is known to be slower than \"%s\"; set its and the others' random_page_cost, or run for it and the others: %s",
+					   target, printed_command("probe", target));
 	else if (!any_gains)
 		why = psprintf("index scans and changes want no relation in a slower tablespace than \"%s\" more than %g blocks a second",
 					   target, RANKING_MIN_HEAT);
@@ -441,9 +404,6 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 		advice.budget = 0;
 	advice.budget = Max(advice.budget, 0);
 	ranking_choose(advice.candidates, advice.n, advice.budget);
-
-	for (int i = 0; i < advice.n; i++)
-		advice.any_goes |= advice.candidates[i].is_chosen && !advice.candidates[i].is_resident;
 	qsort(advice.candidates, advice.n, sizeof(Candidate), compare_gain);
 	for (int i = 0; i < advice.n && CANDIDATE_MOVES(&advice.candidates[i]); i++)
 		put_advice(rsinfo, &advice, &advice.candidates[i], i + 1);

@@ -175,6 +175,7 @@ typedef struct Candidate
 								 * it would be faster elsewhere */
 	bool		is_resident;	/* it is in the target */
 	bool		is_fixed;		/* a resident that has no other place */
+	double		worth;			/* for ranking.c: value, as it counts */
 	bool		is_chosen;		/* it is to be there: ranking_choose() */
 
 	/* for the caller */
