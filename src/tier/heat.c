@@ -10,12 +10,12 @@
  *
  * Of the last day all rows are kept, of the last week the last one of each hour,
  * before that of each day, and of what is older than the retention the last of each
- * relation that there is: it may have been idle ever since.  A row at which a counter
- * has gone back, and the one before it, stay, so that a reset is seen.
+ * relation that there is: it may have been idle ever since.
  *
- * Nothing is known of the use before a counter went back.  All were reset at
- * stats_since(), the last moment at which one can have come back to the same value
- * unseen.  So "no use" is said only of the time since then, and since the relation was
+ * Nothing is known of the use before a counter went back.  One that was reset and has
+ * passed its old value before the next row that is kept was used in between.  All were
+ * reset at stats_since(), the last moment at which one can have come back to the same
+ * value.  So "no use" is said only of the time since then, and since the relation was
  * there: since its first sample, or since its file was made.  From 16 on the
  * statistics have the time of the last scan, too.
  *
@@ -29,15 +29,13 @@
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
-#include "catalog/pg_depend.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
 #include "funcapi.h"
 #include "pgstat.h"
-#include "storage/fd.h"
 #include "storage/lmgr.h"
 #include "utils/tuplestore.h"
 
@@ -133,29 +131,6 @@ read_samples(HeatTable *table)
 	table->nsamples = n;
 }
 
-/* Return when the last history file was written: by a promotion.  0: never. */
-static TimestampTz
-promoted_at(void)
-{
-	DIR		   *dir = AllocateDir(XLOGDIR);
-	struct dirent *entry;
-	TimestampTz result = 0;
-
-	while ((entry = ReadDirExtended(dir, XLOGDIR, LOG)) != NULL)
-	{
-		char		path[MAXPGPATH];
-		struct stat st;
-
-		if (!IsTLHistoryFileName(entry->d_name))
-			continue;
-		snprintf(path, sizeof(path), XLOGDIR "/%s", entry->d_name);
-		if (stat(path, &st) == 0)
-			result = Max(result, time_t_to_timestamptz(st.st_mtime));
-	}
-	FreeDir(dir);
-	return result;
-}
-
 /*
  * Return from when on the cumulative statistics tell of this server: they were reset;
  * a crash has lost them, and has reset those of the background writer; or a promotion.
@@ -165,12 +140,18 @@ stats_since(void)
 {
 	PgStat_StatDBEntry *database = pgstat_fetch_stat_dbentry(MyDatabaseId);
 	TimestampTz result = pgstat_fetch_stat_bgwriter()->stat_reset_timestamp;
+	char		history[MAXPGPATH];
+	struct stat st;
 
 	if (IM_LIMIT("stats-age", 0) > 0)
 		return GetCurrentTimestamp() - IM_LIMIT("stats-age", 0) * USECS_PER_DAY;
 	if (database != NULL)
 		result = Max(result, database->stat_reset_timestamp);
-	return Max(result, promoted_at());
+	/* the history of its timeline is written by the promotion */
+	if (RecoveryInProgress())
+		return result;
+	TLHistoryFilePath(history, GetWALInsertionTimeLine());
+	return stat(history, &st) != 0 ? result : Max(result, time_t_to_timestamptz(st.st_mtime));
 }
 
 /* index_mover.stats_since() RETURNS timestamptz */
@@ -249,6 +230,7 @@ read_relations(HeatTable *table)
 		heat->counters[HEAT_READ] = stats->blocks_fetched - stats->blocks_hit;
 		if (form->relkind == RELKIND_INDEX)
 			continue;			/* read_indexes() */
+		heat->of_extension = OidIsValid(getExtensionOfObject(RelationRelationId, form->oid));
 		heat->last_scan = IM_STAT_LASTSCAN(stats);
 		heat->counters[HEAT_OTHER_SCANS] = stats->numscans;
 		heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated + stats->tuples_deleted;
@@ -289,37 +271,12 @@ read_indexes(const HeatTable *table)
 	}
 }
 
-/* Note the relations that are members of an extension, this one included. */
-static void
-read_extensions(const HeatTable *table)
-{
-	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependReferenceIndexId,
-												 Anum_pg_depend_refclassid, ExtensionRelationId, 0, InvalidOid))
-	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
-		Heat	   *heat = heat_of(table, form->objid);
-
-		if (heat != NULL && form->classid == RelationRelationId && form->deptype == DEPENDENCY_EXTENSION)
-			heat->of_extension = true;
-	}
-}
-
 /* Return how often a relation was scanned, or for IDLE_OF_CHANGE changed. */
 static int64
 count_of(const int64 *counters, IdleOf of)
 {
 	return of == IDLE_OF_CHANGE ? counters[HEAT_CHANGES] :
 		counters[HEAT_INDEX_SCANS] + (of == IDLE_OF_USE ? counters[HEAT_OTHER_SCANS] : 0);
-}
-
-/* Return since when the relation is known to be there: was seen, or its file made. */
-static TimestampTz
-there_since(const Heat *heat, TimestampTz seen)
-{
-	TimestampTz birth = file_birth(relation_file_path(MyDatabaseId, heat->tablespace,
-													  heat->relfilenumber, MAIN_FORKNUM));
-
-	return birth != 0 ? Min(birth, seen) : seen;
 }
 
 /* Set what is known of one kind of use from a relation's samples, the last of now. */
@@ -349,7 +306,13 @@ judge_use(Heat *heat, const HeatSample *samples, int n, IdleOf of, TimestampTz s
 			use->last = at;
 	}
 	if (use->known_since == 0)
-		use->known_since = samples[0].taken_at <= since ? since : Max(there_since(heat, samples[0].taken_at), since);
+	{
+		TimestampTz birth = file_birth(relation_file_path(MyDatabaseId, heat->tablespace,
+														  heat->relfilenumber, MAIN_FORKNUM));
+
+		/* it was there when it was seen first, or its file was made */
+		use->known_since = Max(birth == 0 ? samples[0].taken_at : Min(birth, samples[0].taken_at), since);
+	}
 	if (count > 0 && last_scan != 0)
 	{
 		use->known_since = Min(use->known_since, last_scan);
@@ -421,7 +384,6 @@ heat_read(void)
 	table->now = table->window = GetCurrentTimestamp();
 	table->stats_since = stats_since();
 	read_relations(table);
-	read_extensions(table);
 	read_indexes(table);
 	read_samples(table);
 	for (int i = 0; i < table->nsamples; i++)
@@ -505,46 +467,26 @@ bucket(TimestampTz at, TimestampTz now)
 	return at / length * length;
 }
 
-/* Return whether a counter has gone back from one sample to the next. */
-static bool
-went_back(const HeatSample *a, const HeatSample *b)
-{
-	for (int i = 0; i < HEAT_COUNTERS; i++)
-		if (b->counters[i] < a->counters[i])
-			return true;
-	return false;
-}
-
 /* Delete the samples that are not needed any more. */
 static void
 thin_samples(const HeatTable *table, TimestampTz oldest)
 {
-	const HeatSample *kept = NULL;
-
 	for (int i = 0; i < table->nsamples; i++)
 	{
-		const HeatSample *sample = &table->samples[i];
+		HeatSample *sample = &table->samples[i];
 		bool		is_last = i + 1 == table->nsamples || compare_sampled(sample, sample + 1) != 0;
-		bool		is_old = sample->taken_at < oldest;
 		bool		go;
 
 		CHECK_FOR_INTERRUPTS();
-		if (sample->heat != NULL)
-			continue;
-		if (kept != NULL && compare_sampled(kept, sample) != 0)
-			kept = NULL;
-		if (is_last)
-			go = is_old;		/* of a moment, or a relation that has gone */
+		if (is_last)			/* of a moment, or a relation that has gone */
+			go = sample->heat == NULL && sample->taken_at < oldest;
 		else if (sample[1].heat != NULL)
 			go = false;
 		else
-			go = is_old ? sample[1].taken_at < oldest :
-				bucket(sample->taken_at, table->now) == bucket(sample[1].taken_at, table->now) &&
-				!went_back(sample, sample + 1) && (kept == NULL || !went_back(kept, sample));
+			go = sample->taken_at < oldest ? sample[1].taken_at < oldest :
+				bucket(sample->taken_at, table->now) == bucket(sample[1].taken_at, table->now);
 		if (go)
-			(void) extension_delete_row("sample", &table->samples[i].tid);
-		else
-			kept = sample;
+			(void) extension_delete_row("sample", &sample->tid);
 	}
 }
 
