@@ -70,8 +70,8 @@ days|days_2|f|the partition has no upper bound
 lists|lists_1|f|it is in no range of dates, timestamps or integers
 nowhere||f|tablespace "no_such_place" does not exist
 number|numbers_1|t|its rows end at 1000
-number without|numbers_1|f|an integer key needs a now_function(interval) that returns an integer
-number without|numbers_2_a|f|an integer key needs a now_function(interval) that returns an integer
+number without|numbers_1|f|its rows end at 1000; but an integer key needs a now_function(interval) that returns an integer
+number without|numbers_2_a|f|its rows end at 2000; but an integer key needs a now_function(interval) that returns an integer
 ROWS
 	'what a policy does, and what it leaves alone');
 sql('SELECT count(*) FROM run_tier_policies(wait => true)');
@@ -111,7 +111,8 @@ INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function
 	('writes', 'numbers', 'regress_fast', '1 day', 'writes(interval)');
 SQL
 my $samples = sql('SELECT count(*) FROM index_mover.sample');
-my $shape = 'now_function must take nothing, or an interval, and return a date, timestamp or integer, and not NULL';
+my $shape = 'now_function must be a function() that returns a date or timestamp, or a function(interval) that returns an integer, and '
+	. 'never NULL';
 my %reasons = (
 	fails => 'now_function "public.fails(interval)" has failed: division by zero',
 	many => $shape,
@@ -210,8 +211,8 @@ INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function
 	('a', 'twice', 'regress_fast', '1 year', 'public.no_time()'), ('b', 'twice', 'regress_fast', '1 year', NULL),
 		('c', 'twice', 'regress_slow', '2 years', NULL);
 SQL
-is(sql('SELECT policy, moves, reason FROM tier_plan() ORDER BY 1'), <<'ROWS' =~ s/\n\z//r, 'the others go on, and one of them has it');
-a|f|now_function must take nothing, or an interval, and return a date, timestamp or integer, and not NULL
+is(sql('SELECT policy, moves, reason FROM tier_plan() ORDER BY 1'), <<"ROWS" =~ s/\n\z//r, 'the others go on, and one of them has it');
+a|f|$shape
 b|t|its rows end at 2020-02-01
 c|f|its rows end at 2020-02-01; but policy "b" has its table first
 ROWS

@@ -23,14 +23,6 @@
 #include "compat.h"
 #include "tier/tier_private.h"
 
-/* The range that counts for a relation, so far down the tree */
-typedef struct Range
-{
-	char	   *column;			/* of the key; NULL = none yet */
-	BoundKind	of;				/* of the key */
-	PartitionLeaf leaf;
-} Range;
-
 /* Return what a column of this type counts: BOUND_NUMBER, BOUND_TIME, or BOUND_NONE. */
 BoundKind
 bound_kind(Oid type)
@@ -79,16 +71,6 @@ bound_value(Oid type, Datum value)
 	}
 }
 
-/* Return a value of one of these types as it is printed; the caller has set DateStyle. */
-static char *
-value_text(Oid type, Datum value)
-{
-	return bound_kind(type) == BOUND_NUMBER ? psprintf(INT64_FORMAT, bound_value(type, value)) :
-		DatumGetCString(type == DATEOID ? DirectFunctionCall1(date_out, value) :
-						type == TIMESTAMPOID ? DirectFunctionCall1(timestamp_out, value) :
-						DirectFunctionCall1(timestamptz_out, value));
-}
-
 /*
  * Get the column of a partitioned table's key, and its type, if that is a range
  * of one date, timestamp or integer; else return NULL.
@@ -112,8 +94,8 @@ range_column(Oid relid, Oid *type)
 }
 
 /*
- * Get where the range of a partition ends, into *leaf; its table's key is of this
- * type.  keep: unless it has no bound.
+ * Set where the range of a partition ends; its table's key is of this type.  keep:
+ * unless it has no bound.
  */
 static void
 read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
@@ -123,6 +105,8 @@ read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
 	bool		isnull = true;
 	PartitionBoundSpec *spec = NULL;
 	PartitionRangeDatum *upper;
+	Oid			output;
+	bool		is_varlena;
 
 	if (HeapTupleIsValid(tuple))
 	{
@@ -138,32 +122,33 @@ read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
 	{
 		Datum		value = castNode(Const, upper->value)->constvalue;
 
-		*leaf = (PartitionLeaf)
+		leaf->end = (Bound)
 		{
-			.end =
-			{
-				bound_kind(type), bound_value(type, value)
-			},.text = value_text(type, value)
+			bound_kind(type), bound_value(type, value)
 		};
+		getTypeOutputInfo(type, &output, &is_varlena);
+		/* the caller has set DateStyle */
+		leaf->text = OidOutputFunctionCall(output, value);
+		leaf->why_none = NULL;
 	}
 	else if (!keep)
-		/* MINVALUE ends nothing that could have rows */
-		*leaf = (PartitionLeaf)
 	{
-		.is_usual = true,.why_none = upper == NULL ? "the default partition has no bound" :
-			"the partition has no upper bound"
-	};
+		/* MINVALUE ends nothing that could have rows */
+		leaf->end.kind = BOUND_NONE;
+		leaf->why_none = upper == NULL ? "the default partition has no bound" : "the partition has no upper bound";
+	}
 }
 
 /*
- * Add the relations with files from this one down to a list of PartitionLeaf.
- * The highest level that is a range of one date or timestamp counts, or else
- * integer, or a lower level of the same column, where a partition without a
- * bound ends as the level above.
+ * Add the relations with files from this one down to a list of PartitionLeaf; above:
+ * what counts so far.  The highest level that is a range of one date or timestamp
+ * counts, or else integer, or a lower level of the same column, where a partition
+ * without a bound ends as the level above.
  */
 static List *
-add_leaves(List *leaves, Oid relid, const Range *range)
+add_leaves(List *leaves, Oid relid, const PartitionLeaf *above)
 {
+	PartitionLeaf *leaf = palloc_object(PartitionLeaf);
 	char		relkind = get_rel_relkind(relid);
 	Oid			type = InvalidOid;
 	char	   *column;
@@ -171,31 +156,27 @@ add_leaves(List *leaves, Oid relid, const Range *range)
 
 	check_stack_depth();
 	CHECK_FOR_INTERRUPTS();
+	*leaf = *above;
+	leaf->relid = relid;
 	if (relkind == RELKIND_RELATION || relkind == RELKIND_MATVIEW)
-	{
-		PartitionLeaf *leaf = palloc_object(PartitionLeaf);
-
-		*leaf = range->leaf;
-		leaf->relid = relid;
 		return lappend(leaves, leaf);
-	}
 	if (relkind != RELKIND_PARTITIONED_TABLE)
 		return leaves;
 
 	column = range_column(relid, &type);
-	again = column != NULL && range->column != NULL && strcmp(column, range->column) == 0;
+	again = column != NULL && above->column != NULL && strcmp(column, above->column) == 0;
 	foreach_oid(child, find_inheritance_children(relid, NoLock))
 	{
-		Range		below = *range;
-
+		*leaf = *above;
 		if (column != NULL &&
-			(range->column == NULL || again || (range->of == BOUND_NUMBER && bound_kind(type) == BOUND_TIME)))
+			(above->column == NULL || again ||
+			 (above->key_kind == BOUND_NUMBER && bound_kind(type) == BOUND_TIME)))
 		{
-			below.column = column;
-			below.of = bound_kind(type);
-			read_bound(child, type, again, &below.leaf);
+			leaf->column = column;
+			leaf->key_kind = bound_kind(type);
+			read_bound(child, type, again, leaf);
 		}
-		leaves = add_leaves(leaves, child, &below);
+		leaves = add_leaves(leaves, child, leaf);
 	}
 	return leaves;
 }
@@ -204,7 +185,7 @@ add_leaves(List *leaves, Oid relid, const Range *range)
 List *
 partition_leaves(Oid relid)
 {
-	Range		range = {.leaf.why_none = "it is in no range of dates, timestamps or integers"};
+	PartitionLeaf none = {.why_none = "it is in no range of dates, timestamps or integers"};
 
-	return add_leaves(NIL, relid, &range);
+	return add_leaves(NIL, relid, &none);
 }

@@ -54,7 +54,6 @@ typedef struct TierRow
 	int64		size;			/* -1 = unknown */
 	char	   *why;			/* it is wanted there; NULL = it is not */
 	const char *hindrance;		/* NULL = it moves */
-	bool		is_usual;		/* without a bound, as it is meant to be */
 	double		order;			/* smaller first */
 	double		heat;			/* -1 = does not matter */
 	double		estimated;		/* seconds */
@@ -349,7 +348,7 @@ call_clock(void *arg)
 /*
  * Call a policy's now_function: a function() for the present, or a
  * function(interval) for the key of so long ago.  Return up to where a range must
- * end to be old: BOUND_NONE if the function is not for its type.  ERROR if it fails.
+ * end to be old.  ERROR if the function is none of these, or fails.
  */
 static Bound
 read_clock(TierPlan *plan)
@@ -359,11 +358,12 @@ read_clock(TierPlan *plan)
 	int			nargs;
 	Oid		   *types;
 	Oid			type = get_func_signature(function, &types, &nargs);
-	bool		usable = bound_kind(type) != BOUND_NONE && get_func_prokind(function) == PROKIND_FUNCTION &&
-		!get_func_retset(function) && (nargs == 0 || (nargs == 1 && types[0] == INTERVALOID));
+	Bound		result = {bound_kind(type)};
+	bool		usable = get_func_prokind(function) == PROKIND_FUNCTION && !get_func_retset(function) &&
+		(result.kind == BOUND_TIME ? nargs == 0 :
+		 result.kind == BOUND_NUMBER && nargs == 1 && types[0] == INTERVALOID);
 	FmgrInfo	flinfo;
-	ErrorData  *error;
-	Bound		result = {BOUND_NONE};
+	ErrorData  *error = NULL;
 
 	LOCAL_FCINFO(call, 1);
 
@@ -377,23 +377,18 @@ read_clock(TierPlan *plan)
 												  IntervalPGetDatum(&plan->ahead));
 		call->args[0].isnull = false;
 		error = errors_catch(call_clock, call);
-		if (errors_was_canceled(error))
-			ReThrowError(error);
-		if (error != NULL)
-			ereport(ERROR,
-					(errcode(error->sqlerrcode),
-					 errmsg("now_function \"%s\" has failed: %s", name, error->message)));
 	}
+	if (errors_was_canceled(error))
+		ReThrowError(error);
+	if (error != NULL)
+		ereport(ERROR,
+				(errcode(error->sqlerrcode),
+				 errmsg("now_function \"%s\" has failed: %s", name, error->message)));
 	if (!usable || call->isnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
-				 errmsg("now_function must take nothing, or an interval, and return a date, timestamp or integer, and not NULL")));
-
-	if (nargs == (bound_kind(type) == BOUND_NUMBER ? 1 : 0))
-	{
-		result.kind = bound_kind(type);
-		result.value = bound_value(type, call->args[0].value);
-	}
+				 errmsg("now_function must be a function() that returns a date or timestamp, or a function(interval) that returns an integer, and never NULL")));
+	result.value = bound_value(type, call->args[0].value);
 	if (result.kind == BOUND_TIME)
 		result.value = moment_minus(moment_plus(result.value, &plan->ahead), plan->policy->age);
 	return result;
@@ -440,16 +435,15 @@ wanted_by_age(TierPlan *plan)
 				continue;
 			row = new_row(leaf->relid, plan->scope.to, NULL, leaf->why_none);
 			row->order = get_float8_infinity();
-			row->is_usual = leaf->is_usual;
-			if (leaf->end.kind == limit.kind && leaf->why_none == NULL)
+			if (leaf->why_none == NULL)
 			{
 				row->why = psprintf("its rows end at %s", leaf->text);
 				row->order = leaf->end.value;
-			}
-			else if (leaf->end.kind != BOUND_NONE)
-				row->hindrance = leaf->end.kind == BOUND_NUMBER ?
+				if (leaf->end.kind != limit.kind)
+					row->hindrance = leaf->end.kind == BOUND_NUMBER ?
 					"an integer key needs a now_function(interval) that returns an integer" :
 					"a date or timestamp key needs a now_function() that returns a date or timestamp";
+			}
 			result = lappend(result, row);
 		}
 	}
@@ -768,7 +762,8 @@ tier_plan_items(const Policy *policy, MoveSettings *settings)
 	{
 		if (row->hindrance == NULL)
 			items = list_concat(items, row->items);
-		else if (!row->is_usual && n++ == 0)
+		/* not of partitions without a bound */
+		else if ((row->why != NULL || !OidIsValid(row->relid)) && n++ == 0)
 			first = row;
 	}
 	if (items == NIL && first != NULL)

@@ -217,7 +217,10 @@ typedef struct PartitionLeaf
 	Bound		end;
 	char	   *text;			/* the same as its type prints it */
 	const char *why_none;		/* it has none; else NULL */
-	bool		is_usual;		/* it has none as it is meant to be */
+
+	/* for partition_bounds.c: the key that counts */
+	const char *column;			/* NULL = none yet */
+	BoundKind	key_kind;
 } PartitionLeaf;
 
 extern List *partition_leaves(Oid relid);
