@@ -89,7 +89,7 @@ is(sql("ALTER TABLE numbers DETACH PARTITION numbers_1; SELECT count(*) FROM tie
 
 # one that is being moved
 my $job = sql(q{SELECT max(job) FROM move_table('numbers_2_a', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
-like(sql("SELECT reason FROM tier_plan('number') WHERE relation = 'numbers_2_a'::regclass"), qr/but job $job is moving it$/,
+like(sql("SELECT reason FROM tier_plan('number') WHERE relation = 'numbers_2_a'::regclass"), qr/but job $job is at work on its table$/,
 	'a partition that is being moved');
 sql("SELECT cancel_move($job)");
 wait_for_job_end($node, $job);
@@ -386,7 +386,7 @@ sql("DROP INDEX full_of.bad; UPDATE tier_policy SET parts = 'table'");
 
 # what leaves it already counts; and what has come back stays
 $job = sql(q{SELECT max(job) FROM move_table('full_of.cold', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
-is(sql($plan), "full_of.cold|f|$why; but job $job is moving it\nfull_of.cool|t|$why", 'one that another job moves out');
+is(sql($plan), "full_of.cold|f|$why; but job $job is at work on its table\nfull_of.cool|t|$why", 'one that another job moves out');
 sql("SELECT cancel_move($job)");
 wait_for_job_end($node, $job);
 is(sql(q{SELECT string_agg(name, ' ' ORDER BY name) FROM run_tier_policies('full', wait => true) WHERE status = 'moved' AND kind = }

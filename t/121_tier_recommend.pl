@@ -310,7 +310,7 @@ is(going('regress_fast', $size{hot_a} + $size{hot_b}), 'hot_b hot_a', 'both');
 foreach my $case ([ q('no_such'), '42704: tablespace "no_such" does not exist' ],
 	[ q('regress_fast', -1), '22023: budget must not be negative' ],
 	[ 'NULL', '22004: tablespace must not be null' ],
-		[ q('pg_global'), '22023: only shared relations can be placed in pg_global tablespace' ])
+		[ q('pg_global'), '22023: cannot move relations in to or out of pg_global tablespace' ])
 {
 	my (undef, undef, $err) = $node->psql('postgres', "SELECT * FROM recommend_moves($case->[0])",
 		extra_params => [ '-v', 'VERBOSITY=verbose' ]);

@@ -168,7 +168,7 @@ SQL
 is(sql("SET timezone = 'Etc/GMT+12'; SELECT policy, relation, moves, regexp_replace(reason, 'OID \\d+', 'OID N') FROM tier_plan() "
 		. 'ORDER BY policy, relation::text'),
 	<<"ROWS" =~ s/\n\z//r, 'what is wrong with each');
-catalog||f|"pg_class" is a system catalog, or belongs to an extension
+catalog||f|"pg_class" is not a table or materialized view of users
 elsewhere||f|"good" is not in schema "pg_catalog"
 farther||f|timestamp out of range
 from nowhere||f|tablespace "no_such_place" does not exist
@@ -179,10 +179,10 @@ loser||f|$again
 no schema||f|schema "going" does not exist
 no settings||f|invalid value for parameter "index_mover.max_rate": "fast"
 nowhere||f|tablespace "no_such_place" does not exist
-own||f|"tier_policy" is a system catalog, or belongs to an extension
+own||f|"tier_policy" is not a table or materialized view of users
 plain||f|"plain" is not a partitioned table
-shared||f|only shared relations can be placed in pg_global tablespace
-view||f|"viewed" is not a table or materialized view
+shared||f|cannot move relations in to or out of pg_global tablespace
+view||f|"viewed" is not a table or materialized view of users
 ROWS
 ($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
 is("$rc $out", '0 good_1|moved', 'and the good one is carried out');
@@ -378,7 +378,7 @@ is(sql("SELECT policy, regexp_replace(relation::text, 'temp_\\d+', 'temp_N'), mo
 	<<"ROWS" =~ s/\n\z//r, 'hindrances of every kind');
 h|h_am|t|
 h|h_anothers|f|must be owner of table "h_anothers"
-h|h_busy|f|job $busy is moving it
+h|h_busy|f|job $busy is at work on its table
 h|h_claimed|t|
 h|h_index|t|
 h|h_index_n_idx|f|the index is not valid; to repair and move it, name it itself with method rebuild

@@ -231,7 +231,7 @@ read_relations(HeatTable *table)
 		if (form->relkind == RELKIND_INDEX)
 			continue;			/* read_indexes() */
 		heat->of_extension = OidIsValid(getExtensionOfObject(RelationRelationId, form->oid));
-		heat->last_scan = IM_STAT_LASTSCAN(stats);
+		heat->uses[IDLE_OF_USE].last = IM_STAT_LASTSCAN(stats);
 		heat->counters[HEAT_OTHER_SCANS] = stats->numscans;
 		heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated + stats->tuples_deleted;
 		/* of the table an index scan reads at most one page for each row */
@@ -260,63 +260,60 @@ read_indexes(const HeatTable *table)
 		index->is_valid = form->indisvalid && form->indisready && form->indislive;
 		index->is_searched = stats->numscans > 0 || form->indisunique || form->indisexclusion;
 		index->of_extension = heap->of_extension;
-		index->last_index_scan = IM_STAT_LASTSCAN(stats);
+		for (IdleOf of = IDLE_OF_USE; of <= IDLE_OF_INDEX_USE; of++)
+		{
+			index->uses[of].last = IM_STAT_LASTSCAN(stats);
+			heap->uses[of].last = Max(heap->uses[of].last, index->uses[of].last);
+		}
 		index->counters[HEAT_INDEX_SCANS] = stats->numscans;
 		/* a scan reads a few pages on its way, and at most one for each entry */
 		index->counters[HEAT_WANTED] = 4 * stats->numscans + stats->tuples_returned + entries;
 		index->counters[HEAT_CHANGES] = entries - heap_stats->tuples_hot_updated;
-		heap->last_index_scan = Max(heap->last_index_scan, index->last_index_scan);
 		heap->counters[HEAT_INDEX_SCANS] += stats->numscans;
 		heap->counters[HEAT_WANTED] += stats->tuples_fetched;
 	}
 }
 
-/* Return how often a relation was scanned, or for IDLE_OF_CHANGE changed. */
+/* Return how often a relation was used. */
 static int64
-count_of(const int64 *counters, IdleOf of)
+count_of(const HeatSample *sample, IdleOf of)
 {
-	return of == IDLE_OF_CHANGE ? counters[HEAT_CHANGES] :
-		counters[HEAT_INDEX_SCANS] + (of == IDLE_OF_USE ? counters[HEAT_OTHER_SCANS] : 0);
+	const int64 *counters = sample->counters;
+
+	return counters[HEAT_CHANGES] + (of == IDLE_OF_CHANGE ? 0 : counters[HEAT_INDEX_SCANS]) +
+		(of == IDLE_OF_USE ? counters[HEAT_OTHER_SCANS] : 0);
 }
 
-/* Set what is known of one kind of use from a relation's samples, the last of now. */
+/*
+ * Set what is known of one kind of use from a relation's samples, the last of now;
+ * nothing was counted before "since".
+ */
 static void
 judge_use(Heat *heat, const HeatSample *samples, int n, IdleOf of, TimestampTz since)
 {
 	HeatUse    *use = &heat->uses[of];
-	int64		count = count_of(samples[0].counters, of);
-	TimestampTz last_scan = of == IDLE_OF_USE ? Max(heat->last_scan, heat->last_index_scan) :
-		of == IDLE_OF_INDEX_USE ? heat->last_index_scan : 0;
+	TimestampTz first = samples[0].taken_at;
 
-	/* if none was counted, none since the counters began: 0 */
-	use->known_since = count == 0 ? 0 : samples[0].taken_at;
-	for (int i = 1; i < n; i++)
-	{
-		TimestampTz at = samples[i].taken_at;
-		int64		before = count;
-		bool		restarted = samples[i - 1].taken_at < since && at >= since;
-
-		count = count_of(samples[i].counters, of);
-		if (restarted || count < before)
-		{
-			use->known_since = restarted ? since : at;
-			before = 0;
-		}
-		if (count > before)
-			use->last = at;
-	}
-	if (use->known_since == 0)
+	/* if none was counted, since it was there: its file was made, or it was seen first */
+	if (count_of(&samples[0], of) == 0)
 	{
 		TimestampTz birth = file_birth(relation_file_path(MyDatabaseId, heat->tablespace,
 														  heat->relfilenumber, MAIN_FORKNUM));
 
-		/* it was there when it was seen first, or its file was made */
-		use->known_since = Max(birth == 0 ? samples[0].taken_at : Min(birth, samples[0].taken_at), since);
+		first = birth == 0 ? first : Min(birth, first);
 	}
-	if (count > 0 && last_scan != 0)
+	use->known_since = Max(first, since);
+	for (int i = 1; i < n; i++)
 	{
-		use->known_since = Min(use->known_since, last_scan);
-		use->last = Max(use->last, last_scan);
+		TimestampTz at = samples[i].taken_at;
+		int64		before = count_of(&samples[i - 1], of);
+		int64		count = count_of(&samples[i], of);
+		bool		restarted = samples[i - 1].taken_at < since && at >= since;
+
+		if (!restarted && count < before)
+			use->known_since = Max(use->known_since, at);
+		if (count > (restarted || count < before ? 0 : before))
+			use->last = Max(use->last, at);
 	}
 }
 
@@ -324,23 +321,22 @@ judge_use(Heat *heat, const HeatSample *samples, int n, IdleOf of, TimestampTz s
 static void
 judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 {
-	const int64 zero[HEAT_COUNTERS] = {0};
 	TimestampTz start = n > 1 ? Max(table->window, samples[0].taken_at) : 0;
-	HeatUse    *changes = &heat->uses[IDLE_OF_CHANGE];
 	double		read = 0;
 	double		wanted = 0;
 
 	for (int i = 1; i < n; i++)
 	{
-		const int64 *counters = samples[i].counters;
-		const int64 *before = counters[HEAT_READ] < samples[i - 1].counters[HEAT_READ] ? zero : samples[i - 1].counters;
-		double		blocks = counters[HEAT_READ] - before[HEAT_READ];
+		const int64 *now = samples[i].counters;
+		const int64 *before = samples[i - 1].counters;
+		bool		reset = now[HEAT_READ] < before[HEAT_READ];
+		int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
 
 		if (samples[i].taken_at <= start)
 			continue;
 		read += blocks;
 		/* it alone goes back when an index is dropped */
-		wanted += Max(Min(blocks, counters[HEAT_WANTED] - before[HEAT_WANTED]), 0);
+		wanted += Max(Min(blocks, now[HEAT_WANTED] - (reset ? 0 : before[HEAT_WANTED])), 0);
 	}
 	heat->is_sampled = n > 1 &&
 		memcmp(samples[n - 2].counters, heat->counters, sizeof(heat->counters)) == 0;
@@ -359,15 +355,7 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 	heat->wanted_per_second = wanted / heat->seconds;
 
 	for (IdleOf of = 0; of < IDLE_KINDS; of++)
-		judge_use(heat, samples, n, of, table->stats_since);
-	/* without counting, no use is known */
-	if (!pgstat_track_counts)
-		changes->known_since = table->now;
-	for (IdleOf of = 0; of < IDLE_OF_CHANGE; of++)
-	{
-		heat->uses[of].last = Max(heat->uses[of].last, changes->last);
-		heat->uses[of].known_since = Max(heat->uses[of].known_since, changes->known_since);
-	}
+		judge_use(heat, samples, n, of, pgstat_track_counts ? table->stats_since : table->now);
 }
 
 /*

@@ -129,7 +129,7 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->relation = VALUE_OR(relation, ObjectId, InvalidOid);
 	policy->schema = NAME(schema);
 	policy->from_tablespace = NAME(from_tablespace);
-	policy->to_tablespace = NAME(to_tablespace);
+	policy->to_tablespace = DatumGetName(datumCopy(VALUE(to_tablespace), false, NAMEDATALEN));
 	parts = TextDatumGetCString(VALUE(parts));
 	policy->tables = strcmp(parts, "indexes") != 0;
 	policy->indexes = strcmp(parts, "table") != 0;
@@ -219,7 +219,7 @@ policies_notice_target(Oid tablespace)
 	initStringInfo(&names);
 	foreach_ptr(const Policy, policy, policies_read(NULL, false))
 	{
-		if (strcmp(policy->to_tablespace, target) == 0 ||
+		if (strcmp(NameStr(*policy->to_tablespace), target) == 0 ||
 			(policy->kind == POLICY_BUDGET && strcmp(policy->from_tablespace, target) == 0))
 			appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "", NameStr(policy->name));
 	}

@@ -377,11 +377,7 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 	MoveSettings settings;
 
 	reject_null(fcinfo, 0, "tablespace");
-	scope.to = get_tablespace_oid(NameStr(*PG_GETARG_NAME(0)), false);
-	if (scope.to == GLOBALTABLESPACE_OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("only shared relations can be placed in pg_global tablespace")));
+	scope.to = plan_tablespace(PG_GETARG_NAME(0), false);
 	if (!PG_ARGISNULL(1) && PG_GETARG_INT64(1) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -81,7 +81,8 @@ typedef struct TierPlan
 
 	/* for the one that is planned */
 	const Policy *policy;
-	MoveSettings settings;		/* of its job */
+	PlanRequest request;		/* of one relation; has the job's settings */
+	List	   *planned;		/* MoveItems of that */
 	TierScope	scope;
 	List	   *rows;			/* of TierRow, in the order of the moves */
 	HTAB	   *moved;			/* within min_stay */
@@ -157,19 +158,12 @@ reason_of(const TierRow *row)
 
 /* Hindrances of a move */
 
-/* One relation to plan */
-typedef struct PlanOne
-{
-	PlanRequest request;
-	List	   *items;
-} PlanOne;
-
 static void
 plan_one(void *arg)
 {
-	PlanOne    *one = arg;
+	TierPlan   *plan = arg;
 
-	one->items = plan_moves(&one->request);
+	plan->planned = plan_moves(&plan->request);
 }
 
 /* Make a clause of a planner's sentence. */
@@ -186,15 +180,28 @@ clause_of(const char *sentence)
 	return result;
 }
 
+/* Add the items of a relation, or of an index that moves with it. */
+static void
+add_items(TierRow *row, List *items)
+{
+	row->items = list_concat(row->items, items);
+	row->from = linitial_node(MoveItem, row->items)->from_tablespace;
+	row->size = 0;
+	foreach_ptr(const MoveItem, item, row->items)
+	{
+		/* the index of a TOAST table is not told of */
+		if (!OidIsValid(item->part_of) || !relkind_is_index(item->relkind))
+			row->size += Max(item->size_before, 0);
+	}
+}
+
 /*
- * Plan the move of the relation of a row, and set its items, its size, and what
- * hinders it.  Returns false if nothing is to be done, or it is gone.
+ * Plan the move of the relation of a row, and set its items, and what hinders it.
+ * Returns false if nothing is to be done, or it is gone.
  */
 static bool
 plan_row(TierPlan *plan, TierRow *row)
 {
-	PlanOne		one = {.request = {.scope = SCOPE_ONE,.object = row->relid,.to_tablespace = row->to,
-	.method = METHOD_AUTO,.settings = plan->settings}};
 	RelationFacts facts;
 	ErrorData  *error;
 	const MoveItem *first;
@@ -203,30 +210,21 @@ plan_row(TierPlan *plan, TierRow *row)
 	if (!relation_facts(row->relid, &facts) || (facts.tablespace == row->to && parts_are_in(&facts, row->to)) ||
 		(!plan->scope.residents && OidIsValid(plan->scope.from) && facts.tablespace != plan->scope.from))
 		return false;
-	error = errors_catch(plan_one, &one);
+	plan->request.object = row->relid;
+	plan->request.to_tablespace = row->to;
+	error = errors_catch(plan_one, plan);
 	if (errors_was_canceled(error))
 		ReThrowError(error);
 	if (error != NULL)
-	{
 		row->hindrance = error->message;
-		return true;
-	}
-	if (one.items == NIL)
-		return false;
-	plan_skip_parts(one.items);
-	first = linitial(one.items);
+	if (error != NULL || plan->planned == NIL)
+		return error != NULL;
+	plan_skip_parts(plan->planned);
+	first = linitial(plan->planned);
 	if (first->status == STATUS_SKIPPED)
 		row->hindrance = clause_of(first->detail);
-	row->items = one.items;
 	row->table_oid = first->heap_oid;
-	row->from = first->from_tablespace;
-	row->size = 0;
-	foreach_ptr(const MoveItem, item, one.items)
-	{
-		/* the index of a TOAST table is not told of */
-		if (!OidIsValid(item->part_of) || !relkind_is_index(item->relkind))
-			row->size += Max(item->size_before, 0);
-	}
+	add_items(row, plan->planned);
 	return true;
 }
 
@@ -270,13 +268,7 @@ examine(TierPlan *plan, TierRow *row)
 				plan->rows = lappend(plan->rows, part);
 				continue;
 			}
-			if (!found)
-			{
-				row->from = part->from;
-				row->size = 0;
-			}
-			row->size += part->size;
-			row->items = list_concat(row->items, part->items);
+			add_items(row, part->items);
 			found = true;
 		}
 	}
@@ -286,9 +278,7 @@ examine(TierPlan *plan, TierRow *row)
 	busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
 	place = places_find(plan->places, row->to);
 	if (busy != NULL)
-		row->hindrance = psprintf(busy->cleaning_up ?
-								  "job " INT64_FORMAT " has ended and is still cleaning up its table" :
-								  "job " INT64_FORMAT " is moving it", busy->job);
+		row->hindrance = psprintf("job " INT64_FORMAT " is at work on its table", busy->job);
 	else if ((mover = moved_by(plan, row)) != 0)
 		row->hindrance = psprintf("job " INT64_FORMAT " has moved it less than %s ago", mover,
 								  DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay))));
@@ -296,7 +286,7 @@ examine(TierPlan *plan, TierRow *row)
 		row->hindrance = "it is larger than max_bytes_per_run";
 	else if (place != NULL && place->is_there &&
 			 row->size > place->facts.free_bytes -
-			 settings_reserved(&plan->settings.min_free_space, place->facts.total_bytes))
+			 settings_reserved(&plan->request.settings.min_free_space, place->facts.total_bytes))
 		row->hindrance = psprintf("tablespace \"%s\" has no space for it", NameStr(place->name));
 	return true;
 }
@@ -305,7 +295,6 @@ examine(TierPlan *plan, TierRow *row)
 static void
 decide(TierPlan *plan, TierRow *row)
 {
-	PlanRequest request = {.settings = plan->settings};
 	Claim	   *claim = hash_search(plan->claimed, &row->table_oid, HASH_FIND, NULL);
 
 	plan->rows = lappend(plan->rows, row);
@@ -316,7 +305,7 @@ decide(TierPlan *plan, TierRow *row)
 	else if (plan->policy->max_bytes_per_run > 0 && plan->so_far + row->size > plan->policy->max_bytes_per_run)
 		row->hindrance = "a later run moves it: max_bytes_per_run";
 	else
-		plan_complete(plan->parts, row->items, &request);
+		plan_complete(plan->parts, row->items, &plan->request);
 	foreach_ptr(const MoveItem, item, row->items)
 	{
 		if (row->hindrance == NULL && item->status == STATUS_SKIPPED)
@@ -394,23 +383,12 @@ read_clock(TierPlan *plan)
 	return result;
 }
 
-/* Return the partitioned tables that are no partitions, in the policy's schema. */
-static List *
-partitioned_tables(TierPlan *plan)
+/* Other extensions' tables are left alone, unless they are named. */
+static bool
+is_root(Form_pg_class form)
 {
-	List	   *result = NIL;
-
-	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-
-		/* other extensions' tables are left alone, unless they are named */
-		if (form->relkind == RELKIND_PARTITIONED_TABLE && !form->relispartition &&
-			(!OidIsValid(plan->scope.schema) || form->relnamespace == plan->scope.schema) &&
-			!OidIsValid(getExtensionOfObject(RelationRelationId, form->oid)))
-			result = lappend_oid(result, form->oid);
-	}
-	return result;
+	return form->relkind == RELKIND_PARTITIONED_TABLE && !form->relispartition &&
+		!OidIsValid(getExtensionOfObject(RelationRelationId, form->oid));
 }
 
 static List *
@@ -425,8 +403,10 @@ wanted_by_age(TierPlan *plan)
 	else
 		limit.value = moment_minus(plan->now, policy->age);
 
-	foreach_oid(root, OidIsValid(policy->relation) ? list_make1_oid(policy->relation) : partitioned_tables(plan))
+	foreach_oid(root, OidIsValid(policy->relation) ? list_make1_oid(policy->relation) : relations_such(is_root))
 	{
+		if (OidIsValid(plan->scope.schema) && get_rel_namespace(root) != plan->scope.schema)
+			continue;
 		foreach_ptr(const PartitionLeaf, leaf, partition_leaves(root))
 		{
 			TierRow    *row;
@@ -504,7 +484,7 @@ static List *
 wanted_by_heat(TierPlan *plan)
 {
 	int			n;
-	Candidate  *candidates = candidates_collect(the_heat(plan), plan->places, &plan->scope, &plan->settings, &n);
+	Candidate  *candidates = candidates_collect(the_heat(plan), plan->places, &plan->scope, &plan->request.settings, &n);
 	List	   *result = NIL;
 	bool		again;
 
@@ -585,7 +565,7 @@ wanted_by_pressure(TierPlan *plan)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tablespaces \"%s\" and \"%s\" are on the same file system",
-						policy->from_tablespace, policy->to_tablespace)));
+						policy->from_tablespace, NameStr(*policy->to_tablespace))));
 	total = facts.total_bytes;
 	used = total - facts.free_bytes;
 	plan->excess = used - policy->stop_at * total - leaving;
@@ -630,12 +610,8 @@ look_up_names(TierPlan *plan)
 		scope->schema = get_namespace_oid(policy->schema, false);
 	if (policy->from_tablespace != NULL)
 		scope->from = get_tablespace_oid(policy->from_tablespace, false);
-	scope->to = get_tablespace_oid(policy->to_tablespace, false);
-	if (scope->to == GLOBALTABLESPACE_OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("only shared relations can be placed in pg_global tablespace")));
-	policy_check_target(policy->to_tablespace, policy->tables);
+	scope->to = plan_tablespace(policy->to_tablespace, false);
+	policy_check_target(NameStr(*policy->to_tablespace), policy->tables);
 	/* the rest of what a budget is for goes back there */
 	if (scope->residents)
 		policy_check_target(policy->from_tablespace, policy->tables);
@@ -646,17 +622,13 @@ look_up_names(TierPlan *plan)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", policy->relation)));
 	if (relkind != RELKIND_PARTITIONED_TABLE &&
-		(by_age || (relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW)))
+		(by_age || (relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW) ||
+		 IsCatalogRelationOid(policy->relation) ||
+		 OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation))))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg(by_age ? "\"%s\" is not a partitioned table" :
-						"\"%s\" is not a table or materialized view", get_rel_name(policy->relation))));
-	if (!by_age &&
-		(IsCatalogRelationOid(policy->relation) ||
-		 OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation))))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"%s\" is a system catalog, or belongs to an extension", get_rel_name(policy->relation))));
+						"\"%s\" is not a table or materialized view of users", get_rel_name(policy->relation))));
 	/* partitions can be in another schema */
 	if (OidIsValid(scope->schema) && scope->schema != get_rel_namespace(policy->relation) &&
 		(by_age || relkind != RELKIND_PARTITIONED_TABLE))
@@ -683,14 +655,18 @@ plan_policy(void *arg)
 
 	GetUserIdAndSecContext(&caller, &context);
 	SetUserIdAndSecContext(policy->owner, context | SECURITY_RESTRICTED_OPERATION);
+	plan->request = (PlanRequest)
+	{
+		.scope = SCOPE_ONE,.method = METHOD_AUTO
+	};
 	plan->rows = NIL;
 	plan->moved = NULL;
 	plan->so_far = 0;
 	plan->pressure = NULL;
 	/* before the search_path of the clock: it may name a schema of the role's */
-	settings_capture(&plan->settings, policy->settings);
-	plan->settings.terms.policy = policy->name;
-	plan->settings.terms.freeze_first = policy->freeze_first && policy->kind == POLICY_OLDER_THAN;
+	settings_capture(&plan->request.settings, policy->settings);
+	plan->request.settings.terms.policy = policy->name;
+	plan->request.settings.terms.freeze_first = policy->freeze_first && policy->kind == POLICY_OLDER_THAN;
 	(void) set_config_option("search_path", WORKER_SEARCH_PATH, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("DateStyle", "ISO, YMD", PGC_USERSET, PGC_S_SESSION,
@@ -701,7 +677,7 @@ plan_policy(void *arg)
 								 GUC_ACTION_SAVE, true, 0, false);
 	look_up_names(plan);
 	if (plan->parts == NULL)
-		plan->parts = plan_parts_begin(&plan->settings);
+		plan->parts = plan_parts_begin(&plan->request.settings);
 	switch (policy->kind)
 	{
 		case POLICY_OLDER_THAN:
@@ -757,7 +733,7 @@ tier_plan_items(const Policy *policy, MoveSettings *settings)
 
 	plan->policy = policy;
 	plan_policy(plan);
-	*settings = plan->settings;
+	*settings = plan->request.settings;
 	foreach_ptr(const TierRow, row, plan->rows)
 	{
 		if (row->hindrance == NULL)
@@ -790,7 +766,7 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 	}
 	row_int64(&result, 4, row->size);
 	row_tablespace(&result, 5, row->from);
-	row_set(&result, 6, DirectFunctionCall1(namein, CStringGetDatum(policy->to_tablespace)));
+	row_set(&result, 6, NameGetDatum(policy->to_tablespace));
 	row_tablespace(&result, 6, row->to);
 	row_set(&result, 7, BoolGetDatum(row->hindrance == NULL));
 	row_text(&result, 8, reason_of(row));

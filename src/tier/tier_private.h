@@ -101,8 +101,6 @@ typedef struct Heat
 	/* for heat.c */
 	int64		counters[HEAT_COUNTERS];	/* of now */
 	bool		is_sampled;		/* the last sample has the same */
-	TimestampTz last_scan;		/* 0 = none, or not known before 16 */
-	TimestampTz last_index_scan;	/* of a table: the last of its indexes */
 } Heat;
 
 typedef struct HeatSample HeatSample;
@@ -247,7 +245,7 @@ typedef struct Policy
 	Oid			relation;		/* 0 = any */
 	char	   *schema;			/* NULL = any */
 	char	   *from_tablespace;	/* NULL = any */
-	char	   *to_tablespace;
+	Name		to_tablespace;
 	bool		tables;			/* of parts */
 	bool		indexes;
 	Interval   *age;			/* older_than or idle_for */
