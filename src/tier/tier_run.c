@@ -82,16 +82,30 @@ tier_hold_extension(void)
 	(void) policy_lock_table();
 }
 
-/*
- * Plan the policy as the current user, its owner: return the items to move.  In a
- * security-restricted operation here, too: before 17 the session's own user is a
- * superuser (worker_connect_as()), and what the policy runs must not become it.
- */
-static List *
-plan_items(const RunExtra *extra, MoveSettings *settings)
+/* A run, in its worker */
+typedef struct WorkerRun
 {
+	RunExtra	extra;
+	PolicyRun	run;
+	MoveSettings settings;
+	List	   *items;			/* to move */
+} WorkerRun;
+
+/*
+ * Plan the policy as the current user, its owner, record the run, and for the
+ * scheduler submit the job.  In a security-restricted operation here, too: before 17
+ * the session's own user is a superuser (worker_connect_as()), and what the policy
+ * runs must not become it.
+ */
+static void
+carry_out(void *arg)
+{
+	WorkerRun  *work = arg;
+	const RunExtra *extra = &work->extra;
+	MoveSettings *settings = &work->settings;
 	List	   *policies = policies_read(NameStr(extra->policy), false);
 	const Policy *policy = policies != NIL ? linitial(policies) : NULL;
+	bool		scheduled = extra->job == 0;
 	List	   *items;
 	int			left = 0;
 
@@ -112,71 +126,33 @@ plan_items(const RunExtra *extra, MoveSettings *settings)
 	/* whatever the policy's settings say */
 	if (left > 0 && (settings->max_duration == 0 || settings->max_duration > left))
 		settings->max_duration = left;
-	return items;
-}
-
-/* Carry out the policy, or return its plan; or record that it has failed. */
-static List *
-carry_out(const RunExtra *extra, MoveSettings *settings, const ErrorData *error)
-{
-	const char *name = NameStr(extra->policy);
-	bool		scheduled = extra->job == 0;
-	List	   *items = NIL;
-	PolicyRun	run;
-	char	   *why;
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	tier_hold_extension();
-	/* its caller has the lock */
-	if (scheduled)
-		(void) policy_lock(extra->owner, false);
-	MemoryContextSwitchTo(TopMemoryContext);
-	policy_run_read(name, &run);
-	/* another run came first, or the scheduler's transaction has failed */
-	if (scheduled && run.job != RUN_BEGUN)
-		proc_exit(0);
-	if (!scheduled)
-	{
-		run.failures = policy_failures(&run, &why);
-		run.started_at = GetCurrentTimestamp();
-	}
-	run.job = 0;
-	run.message = error != NULL ? error->message : NULL;
-	if (error == NULL)
-		items = plan_items(extra, settings);
 	settings->terms.role = GetUserId();
 	settings->terms.job = extra->job;
-	if (items != NIL)
-		run.job = scheduled ? history_next_job() : extra->job;
-	/* its caller may have made it, and not committed */
-	if (error == NULL || policies_read(name, true) != NIL)
-		policy_run_write(name, &run);
+	work->run.job = items == NIL ? 0 : scheduled ? history_next_job() : extra->job;
+	policy_run_write(NameStr(extra->policy), &work->run);
 	if (items != NIL && scheduled)
-		submit_at_commit(run.job, JOB_MOVE, items, settings);
-	commit_locally();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	extension_release();
-	return items;
+		submit_at_commit(work->run.job, JOB_MOVE, items, settings);
+	work->items = items;
 }
 
 void
 index_mover_policy_main(Datum arg)
 {
-	MemoryContext context = TopMemoryContext;
-	RunExtra	extra;
-	MoveSettings settings = {0};
-	List	   *volatile items = NIL;
-	ErrorData  *volatile error = NULL;
-	volatile int tries = 0;
-	StringInfoData message;
+	WorkerRun	work = {0};
+	const RunExtra *extra = &work.extra;
+	PolicyRun  *run = &work.run;
+	const char *name = NameStr(extra->policy);
+	bool		has_caller;
+	ErrorData  *error;
+	int			tries = 0;
+	char	   *why;
 
-	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
+	memcpy(&work.extra, MyBgworkerEntry->bgw_extra, sizeof(RunExtra));
+	has_caller = extra->job != 0;
 	worker_unblock_signals();
-	if (extra.queue != DSM_HANDLE_INVALID)
+	if (has_caller)
 	{
-		dsm_segment *segment = dsm_attach(extra.queue);
+		dsm_segment *segment = dsm_attach(extra->queue);
 		shm_mq	   *queue;
 
 		if (segment == NULL)
@@ -185,41 +161,54 @@ index_mover_policy_main(Datum arg)
 		shm_mq_set_sender(queue, MyProc);
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(queue, segment, NULL));
 	}
-	worker_connect_as(extra.database, extra.owner);
-	/* what it says goes to the caller, who writes it to the log */
-	if (extra.queue != DSM_HANDLE_INVALID)
+	worker_connect_as(extra->database, extra->owner);
+	if (has_caller)
 	{
+		/* what it says goes to the caller, who writes it to the log */
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
 		/* who waits for it may have locked the tables */
 		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
 	}
 
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	MemoryContextSwitchTo(TopMemoryContext);
+	tier_hold_extension();
+	if (!has_caller)			/* who has the lock */
+		(void) policy_lock(extra->owner, false);
+	policy_run_read(name, run);
+	/* another run came first, or the scheduler's transaction has failed */
+	if (!has_caller && run->job != RUN_BEGUN)
+		proc_exit(0);
+	if (has_caller)
+	{
+		run->failures = policy_failures(run, &why);
+		run->started_at = GetCurrentTimestamp();
+	}
+	run->message = NULL;
 	/* what another job has taken since the plan is a hindrance in the next */
 	do
-	{
-		error = NULL;
-		PG_TRY();
-		{
-			items = carry_out(&extra, &settings, NULL);
-		}
-		PG_CATCH();
-		{
-			error = errors_take(context);
-		}
-		PG_END_TRY();
-		disable_all_timeouts(false);
-	} while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
+		error = errors_catch(carry_out, &work);
+	while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
+	disable_all_timeouts(false);
+	run->job = 0;
+	run->message = error != NULL ? error->message : NULL;
+	/* its caller may have made it, and not committed */
+	if (error != NULL && policies_read(name, true) != NIL)
+		policy_run_write(name, run);
+	commit_locally();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	extension_release();
 	if (error != NULL)
+		warn_of_error(name, error);
+	if (has_caller)
 	{
-		/* if the tables are locked, that is the error */
-		(void) carry_out(&extra, &settings, error);
-		warn_of_error(NameStr(extra.policy), error);
-	}
-	if (extra.queue != DSM_HANDLE_INVALID)
-	{
+		StringInfoData message;
+
 		pq_beginmessage(&message, 'D');
-		pq_sendbytes(&message, (char *) &settings, sizeof(settings));
-		foreach_ptr(const char, item, (List *) items)
+		pq_sendbytes(&message, (char *) &work.settings, sizeof(MoveSettings));
+		foreach_ptr(const char, item, work.items)
 			pq_sendbytes(&message, item, sizeof(MoveItem));
 		pq_endmessage(&message);
 	}
@@ -348,12 +337,11 @@ try_to(void (*step) (void *arg), CallRun *run)
 {
 	ErrorData  *error = errors_catch(step, run);
 
-	if (error == NULL)
-		return true;
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+	if (errors_was_canceled(error))
 		ReThrowError(error);
-	warn_of_error(NameStr(run->policy->name), error);
-	return false;
+	if (error != NULL)
+		warn_of_error(NameStr(run->policy->name), error);
+	return error == NULL;
 }
 
 /*
