@@ -108,14 +108,6 @@ begin_plan(TimestampTz at)
 	return plan;
 }
 
-static const HeatTable *
-the_heat(TierPlan *plan)
-{
-	if (plan->heat == NULL)
-		plan->heat = heat_read();
-	return plan->heat;
-}
-
 /*
  * Make the row of a relation that the policy wants elsewhere, and why; or, with
  * relid 0, about the policy itself, with a hindrance.
@@ -228,19 +220,6 @@ plan_row(TierPlan *plan, TierRow *row)
 	return true;
 }
 
-/* Return the job that has moved the relation within min_stay; 0 if none. */
-static int64
-moved_by(TierPlan *plan, const TierRow *row)
-{
-	const LastMove *last;
-
-	if (plan->moved == NULL)
-		plan->moved = history_last_moves(moment_minus(plan->now, plan->policy->min_stay));
-	last = hash_search(plan->moved, &row->relid, HASH_FIND, NULL);
-	/* of a table of whose parts only the indexes move */
-	return last == NULL ? 0 : row->is_index || plan->policy->tables ? last->job : last->index_job;
-}
-
 /*
  * plan_row() of a relation, by age also of its indexes; and the policy's own
  * hindrances.  An index that cannot move with its table has a row of its own.
@@ -251,6 +230,7 @@ examine(TierPlan *plan, TierRow *row)
 	const Policy *policy = plan->policy;
 	bool		found = (row->is_index || policy->tables) && plan_row(plan, row);
 	const BusyTable *busy;
+	const LastMove *last;
 	const Place *place;
 	int64		mover;
 
@@ -275,11 +255,16 @@ examine(TierPlan *plan, TierRow *row)
 	if (!found || row->hindrance != NULL)
 		return found;
 
+	if (plan->moved == NULL)
+		plan->moved = history_last_moves(moment_minus(plan->now, policy->min_stay));
+	last = hash_search(plan->moved, &row->relid, HASH_FIND, NULL);
+	/* of a table of whose parts only the indexes move */
+	mover = last == NULL ? 0 : row->is_index || policy->tables ? last->job : last->index_job;
 	busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
 	place = places_find(plan->places, row->to);
 	if (busy != NULL)
 		row->hindrance = psprintf("job " INT64_FORMAT " is at work on its table", busy->job);
-	else if ((mover = moved_by(plan, row)) != 0)
+	else if (mover != 0)
 		row->hindrance = psprintf("job " INT64_FORMAT " has moved it less than %s ago", mover,
 								  DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay))));
 	else if (policy->max_bytes_per_run > 0 && row->size > policy->max_bytes_per_run)
@@ -453,7 +438,7 @@ static List *
 wanted_by_idleness(TierPlan *plan)
 {
 	static const char *const uses[] = {"scan or change", "index scan or change", "change"};
-	const HeatTable *heat = the_heat(plan);
+	const HeatTable *heat = plan->heat;
 	IdleOf		of = plan->policy->idle_of;
 	TimestampTz since = moment_minus(plan->now, plan->policy->age);
 	char	   *why = psprintf("no %s on this server since %s", uses[of], moment_text(since));
@@ -484,7 +469,7 @@ static List *
 wanted_by_heat(TierPlan *plan)
 {
 	int			n;
-	Candidate  *candidates = candidates_collect(the_heat(plan), plan->places, &plan->scope, &plan->request.settings, &n);
+	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &plan->scope, &plan->request.settings, &n);
 	List	   *result = NIL;
 	bool		again;
 
@@ -549,7 +534,7 @@ wanted_by_pressure(TierPlan *plan)
 	const Place *from = places_find(plan->places, plan->scope.from);
 	const Place *to = places_find(plan->places, plan->scope.to);
 	FileSystemFacts facts;
-	const HeatTable *heat;
+	const HeatTable *heat = plan->heat;
 	double		total;
 	double		used;
 	int64		leaving;
@@ -573,7 +558,6 @@ wanted_by_pressure(TierPlan *plan)
 		return NIL;
 	plan->pressure = psprintf("file system of \"%s\" is %g%% full, stop_at is %g%%", policy->from_tablespace,
 							  rint(used * 1000 / total) / 10, rint(policy->stop_at * 1000) / 10);
-	heat = the_heat(plan);
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
 		int64		size;
@@ -678,6 +662,8 @@ plan_policy(void *arg)
 	look_up_names(plan);
 	if (plan->parts == NULL)
 		plan->parts = plan_parts_begin(&plan->request.settings);
+	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
+		plan->heat = heat_read();
 	switch (policy->kind)
 	{
 		case POLICY_OLDER_THAN:
