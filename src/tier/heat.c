@@ -12,12 +12,11 @@
  * before that of each day, and of what is older than the retention the last of each
  * relation that there is: it may have been idle ever since.
  *
- * Nothing is known of the use before a counter went back.  One that was reset and has
- * passed its old value before the next row that is kept was used in between.  All were
- * reset at stats_since(), the last moment at which one can have come back to the same
- * value.  So "no use" is said only of the time since then, and since the relation was
- * there: since its first sample, or since its file was made.  From 16 on the
- * statistics have the time of the last scan, too.
+ * Nothing is known of the use before the first sample of a relation, nor before a
+ * counter went back.  One that was reset and has passed its old value before the next
+ * row that is kept was used in between.  All were reset at stats_since(), the last
+ * moment at which one can have come back to the same value.  From 16 on the statistics
+ * have the time of the last scan, too.
  *
  *-------------------------------------------------------------------------
  */
@@ -292,17 +291,8 @@ static void
 judge_use(Heat *heat, const HeatSample *samples, int n, IdleOf of, TimestampTz since)
 {
 	HeatUse    *use = &heat->uses[of];
-	TimestampTz first = samples[0].taken_at;
 
-	/* if none was counted, since it was there: its file was made, or it was seen first */
-	if (count_of(&samples[0], of) == 0)
-	{
-		TimestampTz birth = file_birth(relation_file_path(MyDatabaseId, heat->tablespace,
-														  heat->relfilenumber, MAIN_FORKNUM));
-
-		first = birth == 0 ? first : Min(birth, first);
-	}
-	use->known_since = Max(first, since);
+	use->known_since = Max(samples[0].taken_at, since);
 	for (int i = 1; i < n; i++)
 	{
 		TimestampTz at = samples[i].taken_at;

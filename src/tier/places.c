@@ -53,7 +53,6 @@ places_read(void)
 		place->oid = form->oid;
 		place->name = form->spcname;
 		get_tablespace_page_costs(form->oid, &place->cost, NULL);
-		place->read_ms = place->cost * MS_OF_COST;
 		place->is_there = file_system_facts(form->oid, &place->facts);
 		result = lappend(result, place);
 	}

@@ -131,7 +131,7 @@ typedef struct Place
 	NameData	name;
 	double		cost;			/* random_page_cost */
 	TimestampTz probed_at;		/* 0 = not in the last 90 days */
-	double		read_ms;		/* as probed, or else by cost */
+	double		read_ms;		/* as probed */
 	bool		is_there;		/* false: facts are all zero, its directory
 								 * cannot be read */
 	FileSystemFacts facts;

@@ -240,8 +240,7 @@ tier_run_start(const Policy *policy, int64 job, dsm_handle queue, TimestampTz wi
 /* A policy that a caller has planned in a worker */
 typedef struct CallRun
 {
-	FunctionCallInfo fcinfo;
-	bool		wait;
+	FunctionCallInfo fcinfo;	/* of run_tier_policies() */
 	const Policy *policy;
 	MoveSettings settings;
 	List	   *items;
@@ -328,7 +327,8 @@ submit(void *arg)
 {
 	CallRun    *run = arg;
 
-	result_rows_of_plan(run->fcinfo, run->items, &run->settings, false, run->wait);
+	result_rows_of_plan(run->fcinfo, run->items, &run->settings, false,
+						DatumGetBool(run->fcinfo->args[1].value));
 }
 
 /* Run a step in a subtransaction; if it fails, WARN of its error, and return false. */
@@ -361,11 +361,9 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 {
 	List	   *runs = NIL;
 	List	   *claimed = NIL;	/* tables of the policies before */
-	bool		wait;
 
 	reject_null(fcinfo, 1, "wait");
-	wait = PG_GETARG_BOOL(1);
-	call_check_moment("run_tier_policies()", false, wait);
+	call_check_moment("run_tier_policies()", false, PG_GETARG_BOOL(1));
 	/* not in a subtransaction, which would close its file */
 	InitMaterializedSRF(fcinfo, 0);
 	foreach_ptr(const Policy, policy, policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false))
@@ -373,7 +371,6 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 		CallRun    *run = palloc0_object(CallRun);
 
 		run->fcinfo = fcinfo;
-		run->wait = wait;
 		run->policy = policy;
 		if (try_to(plan_in_worker, run) && run->items != NIL)
 			runs = lappend(runs, run);

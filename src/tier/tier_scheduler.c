@@ -167,7 +167,6 @@ look_at_policy(const Policy *policy, TimestampTz now)
 {
 	const char *name = NameStr(policy->name);
 	PolicyRun	run;
-	PolicyRun	before;
 	TimestampTz due = now;
 	char	   *why;
 	int			left;
@@ -187,9 +186,6 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	/* of a role, too; this look keeps the lock, and its worker waits for that */
 	if (!policy_lock(policy->owner, true))
 		return NEXT_MS;
-	policy_run_read(name, &before);
-	if (before.started_at != run.started_at)
-		return NEXT_MS;			/* a call has just carried it out */
 	if (tier_run_start(policy, 0, DSM_HANDLE_INVALID, has_window ? now + left * USECS_PER_SEC : 0) == NULL)
 	{
 		ereport(LOG,
@@ -205,7 +201,7 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	 */
 	run = (PolicyRun)
 	{
-		.started_at = now,.job = RUN_BEGUN,.failures = policy_failures(&before, &why)
+		.started_at = now,.job = RUN_BEGUN,.failures = policy_failures(&run, &why)
 	};
 	policy_run_write(name, &run);
 	return (moment_plus(now, policy->every) - now) / 1000;
