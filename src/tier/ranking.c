@@ -29,8 +29,7 @@
 #include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
-#include "errors.h"
-#include "plan/plan.h"
+#include "call/call.h"
 #include "printed_command.h"
 #include "report/report.h"
 #include "row.h"
@@ -218,7 +217,7 @@ typedef struct Advice
 	int64		budget;
 } Advice;
 
-#define MOVE_GAIN(candidate) ((candidate)->is_resident ? -(candidate)->value : (candidate)->value)
+#define MOVE_GAIN(candidate) ((candidate)->is_resident ? 0 - (candidate)->value : (candidate)->value)
 
 /* First the relations that have to leave, then those that go there by gain, then the rest. */
 static int
@@ -234,22 +233,6 @@ compare_gain(const void *a, const void *b)
 	if (MOVE_GAIN(x) != MOVE_GAIN(y))
 		return MOVE_GAIN(x) > MOVE_GAIN(y) ? -1 : 1;
 	return (x->heat > y->heat) - (x->heat < y->heat);
-}
-
-/* Return a number as SQL's round(value, 4). */
-static Datum
-rounded(double value)
-{
-	return Float8GetDatum(rint(value * 10000) / 10000 + 0.0);
-}
-
-/* Return seconds in the words of an interval. */
-static char *
-seconds_text(double seconds)
-{
-	Interval	interval = {.time = (int64) seconds * USECS_PER_SEC};
-
-	return DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(&interval)));
 }
 
 /* Return the reason of a row: why it leaves, what it goes by, and warnings. */
@@ -279,7 +262,7 @@ reason_text(const Advice *advice, const Candidate *candidate, const char *name, 
 		appendStringInfoString(&buf, "cumulative statistics, no samples");
 	else
 		appendStringInfo(&buf, "%d %s over %s", heat->samples, heat->samples == 1 ? "sample" : "samples",
-						 seconds_text(heat->seconds));
+						 notices_duration(heat->seconds));
 	appendStringInfo(&buf, "), %s", basis[candidate->basis]);
 	if (candidate->rebuilds && !isnan(candidate->bloat))
 		appendStringInfo(&buf, "; a rebuild gives back %s%.2f of it",
@@ -294,7 +277,7 @@ reason_text(const Advice *advice, const Candidate *candidate, const char *name, 
 		appendStringInfo(&buf, "; warning: %s is on %s and does not survive a reboot",
 						 NameStr(advice->target->name), lost_on_reboot);
 	if (heat->seconds < SECS_PER_HOUR)
-		appendStringInfo(&buf, "; warning: the statistics cover only %s", seconds_text(heat->seconds));
+		appendStringInfo(&buf, "; warning: the statistics cover only %s", notices_duration(heat->seconds));
 	return buf.data;
 }
 
@@ -319,8 +302,8 @@ put_advice(ReturnSetInfo *rsinfo, const Advice *advice, const Candidate *candida
 	row_tablespace(&row, 6, candidate->to);
 	row_int64(&row, 7, heat_size(heat));
 	row_int64(&row, 8, candidate->size);
-	row_set(&row, 9, rounded(heat->reads_per_second));
-	row_set(&row, 10, rounded(MOVE_GAIN(candidate)));
+	row_set(&row, 9, Float8GetDatum(heat->reads_per_second));
+	row_set(&row, 10, Float8GetDatum(MOVE_GAIN(candidate)));
 	if (!isnan(candidate->bloat) && !candidate->bloat_is_least)
 		row_set(&row, 11, Float8GetDatum(candidate->bloat));
 	row_int64(&row, 12, pending);

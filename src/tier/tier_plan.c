@@ -28,16 +28,13 @@
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "funcapi.h"
-#include "storage/proc.h"
 #include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
 #include "compat.h"
-#include "errors.h"
-#include "history.h"
-#include "plan/plan.h"
+#include "call/call.h"
 #include "row.h"
 #include "tier/tier_private.h"
 
@@ -655,10 +652,6 @@ plan_policy(void *arg)
 							 GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("DateStyle", "ISO, YMD", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
-	/* who waits for this worker can have locked what a now_function reads */
-	if (LockTimeout == 0 || LockTimeout > 10000)
-		(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
 	look_up_names(plan);
 	if (plan->parts == NULL)
 		plan->parts = plan_parts_begin(&plan->request.settings);
@@ -715,7 +708,6 @@ tier_plan_items(const Policy *policy, MoveSettings *settings)
 	TierPlan   *plan = begin_plan(GetCurrentTransactionStartTimestamp());
 	List	   *items = NIL;
 	const TierRow *first = NULL;
-	int			n = 0;
 
 	plan->policy = policy;
 	plan_policy(plan);
@@ -725,7 +717,7 @@ tier_plan_items(const Policy *policy, MoveSettings *settings)
 		if (row->hindrance == NULL)
 			items = list_concat(items, row->items);
 		/* not of partitions without a bound */
-		else if ((row->why != NULL || !OidIsValid(row->relid)) && n++ == 0)
+		else if (first == NULL && (row->why != NULL || !OidIsValid(row->relid)))
 			first = row;
 	}
 	if (items == NIL && first != NULL)
@@ -733,8 +725,7 @@ tier_plan_items(const Policy *policy, MoveSettings *settings)
 				(errmsg("policy \"%s\" moves nothing: %s%s", NameStr(policy->name),
 						!OidIsValid(first->relid) ? "" :
 						psprintf("%s: ", DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(first->relid)))),
-						reason_of(first)),
-				 n > 1 ? errdetail("The plan has %d reasons.", n) : 0));
+						reason_of(first))));
 	return items;
 }
 
@@ -785,10 +776,7 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("at must be finite")));
-	if (InSecurityRestrictedOperation())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("cannot execute %s within security-restricted operation", "tier_plan()")));
+	call_check_moment("tier_plan()", true, false);
 	InitMaterializedSRF(fcinfo, 0);
 	plan = begin_plan(at);
 	foreach_ptr(const Policy, policy, policies)

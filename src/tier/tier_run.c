@@ -166,7 +166,7 @@ index_mover_policy_main(Datum arg)
 	{
 		/* what it says goes to the caller, who writes it to the log */
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
-		/* who waits for it may have locked the tables */
+		/* who waits for it may have locked the tables, or what it reads */
 		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
 	}
 
