@@ -87,18 +87,6 @@ enum
 	Anum_run_message
 };
 
-/* Return the OID of tier_policy, which is in the extension's schema; 0 if there is none. */
-static Oid
-policy_table(void)
-{
-	Oid			extension = get_extension_oid("index_mover", true);
-
-	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId,
-												 Anum_pg_extension_oid, extension, 0, InvalidOid))
-		return get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
-	return InvalidOid;
-}
-
 /* A column of the row that was taken apart into values and nulls */
 #define VALUE(column)	(values[Anum_##column - 1])
 #define ISNULL(column)	(nulls[Anum_##column - 1])
@@ -158,14 +146,17 @@ compare_policies(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Lock tier_policy, without waiting: who may only delete its own policies can lock it
- * for long.  Returns its OID.  ERROR 55P03.
+ * Lock tier_policy, which is in the extension's schema, without waiting: who may only
+ * delete its own policies can lock it for long.  Returns its OID.  ERROR 55P03.
  */
 Oid
 policy_lock_table(void)
 {
-	Oid			table = policy_table();
+	Oid			table = InvalidOid;
 
+	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId, Anum_pg_extension_oid,
+												 get_extension_oid("index_mover", true), 0, InvalidOid))
+		table = get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
 	if (!ConditionalLockRelationOid(table, AccessShareLock))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -359,18 +350,17 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 		extension_deform(data->tg_newtuple, desc, Natts_policy, values, nulls);
 	new_owner = IS_SET(owner) || IS_SET(owner_oid);
 	is_restored = !update && !ISNULL(owner_oid);
-	if (new_owner && ISNULL(owner))
+	if (new_owner)
 	{
-		VALUE(owner) = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(GetUserId(), false)));
-		VALUE(owner_oid) = ObjectIdGetDatum(GetUserId());
-		ISNULL(owner) = ISNULL(owner_oid) = false;
-	}
-	else if (new_owner)
-	{
-		VALUE(owner_oid) = ObjectIdGetDatum(check_owner(NameStr(*DatumGetName(VALUE(owner))),
-														is_restored ? DatumGetObjectId(VALUE(owner_oid)) : InvalidOid,
-														update));
-		ISNULL(owner_oid) = !OidIsValid(DatumGetObjectId(VALUE(owner_oid)));
+		Oid			role = ISNULL(owner) ? GetUserId() :
+			check_owner(NameStr(*DatumGetName(VALUE(owner))),
+						is_restored ? DatumGetObjectId(VALUE(owner_oid)) : InvalidOid, update);
+
+		if (ISNULL(owner))
+			VALUE(owner) = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
+		VALUE(owner_oid) = ObjectIdGetDatum(role);
+		ISNULL(owner) = false;
+		ISNULL(owner_oid) = !OidIsValid(role);
 	}
 	if (IS_SET(now_function) && !ISNULL(now_function))
 		VALUE(now_function) = full_name(VALUE(now_function));
@@ -408,7 +398,7 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 
 /*
  * Wait until no other session plans a policy of this role, until the end of the
- * transaction or policy_unlock(): a now_function can sleep, and no role is to take all
+ * transaction or UnlockDatabaseObject(): a now_function can sleep, and no role is to take all
  * worker slots so.  With nowait, returns false instead, also if this session has the
  * lock.  (In no database core locks a role so.)
  */
@@ -498,8 +488,7 @@ policy_failures(const PolicyRun *run, char **why)
 		return run->failures + 1;
 	foreach_ptr(const HistoryEntry, entry, run->job != 0 ? history_read(run->job) : NIL)
 	{
-		if (entry->status == STATUS_MOVED || entry->status == STATUS_SKIPPED ||
-			entry->status == STATUS_REHEARSED || entry->status == STATUS_CANCELED)
+		if (STATUS_IS_DONE(entry->status) || entry->status == STATUS_CANCELED)
 			continue;
 		if (entry->message != NULL && entry->status == STATUS_FAILED)
 			*why = entry->message;

@@ -84,9 +84,9 @@ typedef struct TierPlan
 	List	   *rows;			/* of TierRow, in the order of the moves */
 	HTAB	   *moved;			/* within min_stay */
 	int64		so_far;			/* bytes of this run */
-	char	   *pressure;		/* why relations have to leave, and how many
-								 * bytes; NULL = no bytes are asked for */
-	double		excess;
+	char	   *pressure;		/* why relations have to leave; NULL = they
+								 * do not have to */
+	double		excess;			/* bytes that have to */
 } TierPlan;
 
 /* Plan the policies as of a moment, which is finite. */
@@ -626,9 +626,16 @@ look_up_names(TierPlan *plan)
 static void
 plan_policy(void *arg)
 {
+	static List *(*const wanted_by[]) (TierPlan *plan) =
+	{
+		[POLICY_OLDER_THAN] = wanted_by_age,
+		[POLICY_IDLE_FOR] = wanted_by_idleness,
+		[POLICY_BUDGET] = wanted_by_heat,
+		[POLICY_START_AT] = wanted_by_pressure,
+	};
 	TierPlan   *plan = arg;
 	const Policy *policy = plan->policy;
-	List	   *wanted = NIL;
+	List	   *wanted;
 	double		leaving = 0;
 	int			nestlevel = NewGUCNestLevel();
 	Oid			caller;
@@ -644,6 +651,7 @@ plan_policy(void *arg)
 	plan->moved = NULL;
 	plan->so_far = 0;
 	plan->pressure = NULL;
+	plan->excess = get_float8_infinity();
 	/* before the search_path of the clock: it may name a schema of the role's */
 	settings_capture(&plan->request.settings, policy->settings);
 	plan->request.settings.terms.policy = policy->name;
@@ -657,26 +665,12 @@ plan_policy(void *arg)
 		plan->parts = plan_parts_begin(&plan->request.settings);
 	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
 		plan->heat = heat_read();
-	switch (policy->kind)
-	{
-		case POLICY_OLDER_THAN:
-			wanted = wanted_by_age(plan);
-			break;
-		case POLICY_IDLE_FOR:
-			wanted = wanted_by_idleness(plan);
-			break;
-		case POLICY_BUDGET:
-			wanted = wanted_by_heat(plan);
-			break;
-		case POLICY_START_AT:
-			wanted = wanted_by_pressure(plan);
-			break;
-	}
+	wanted = wanted_by[policy->kind] (plan);
 	list_sort(wanted, compare_rows);
 	foreach_ptr(TierRow, row, wanted)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (plan->pressure != NULL && leaving > plan->excess)
+		if (leaving > plan->excess)
 			break;
 		/* those of a budget were examined */
 		if (row->hindrance == NULL && row->items == NIL && !examine(plan, row))
