@@ -81,7 +81,8 @@ typedef struct TierPlan
 	PlanRequest request;		/* of one relation; has the job's settings */
 	List	   *planned;		/* MoveItems of that */
 	TierScope	scope;
-	List	   *rows;			/* of TierRow, in the order of the moves */
+	List	   *wanted;			/* of TierRow, with hindrances found so far */
+	List	   *rows;			/* the same, in the order of the moves */
 	HTAB	   *moved;			/* within min_stay */
 	int64		so_far;			/* bytes of this run */
 	char	   *pressure;		/* why relations have to leave; NULL = they
@@ -125,6 +126,16 @@ new_row(Oid relid, Oid to, char *why, const char *hindrance)
 }
 
 #define policy_row(reason)	new_row(InvalidOid, InvalidOid, NULL, reason)
+
+/* Add a relation to what the policy wants in its target. */
+static TierRow *
+want(TierPlan *plan, Oid relid, char *why)
+{
+	TierRow    *row = new_row(relid, plan->scope.to, why, NULL);
+
+	plan->wanted = lappend(plan->wanted, row);
+	return row;
+}
 
 static int
 compare_rows(const ListCell *a, const ListCell *b)
@@ -373,12 +384,11 @@ is_root(Form_pg_class form)
 		!OidIsValid(getExtensionOfObject(RelationRelationId, form->oid));
 }
 
-static List *
-wanted_by_age(TierPlan *plan)
+static void
+want_by_age(TierPlan *plan)
 {
 	const Policy *policy = plan->policy;
 	Bound		limit = {BOUND_TIME};
-	List	   *result = NIL;
 
 	if (policy->now_function != NULL)
 		limit = read_clock(plan);
@@ -395,7 +405,8 @@ wanted_by_age(TierPlan *plan)
 
 			if (leaf->end.kind == limit.kind && leaf->end.value > limit.value)
 				continue;
-			row = new_row(leaf->relid, plan->scope.to, NULL, leaf->why_none);
+			row = want(plan, leaf->relid, NULL);
+			row->hindrance = leaf->why_none;
 			row->order = get_float8_infinity();
 			if (leaf->why_none == NULL)
 			{
@@ -406,23 +417,11 @@ wanted_by_age(TierPlan *plan)
 					"an integer key needs a now_function(interval) that returns an integer" :
 					"a date or timestamp key needs a now_function() that returns a date or timestamp";
 			}
-			result = lappend(result, row);
 		}
 	}
-	return result;
 }
 
 /* idle_for, budget, start_at: by what is known of use */
-
-/* Make the row of a relation by its heat. */
-static TierRow *
-heat_row(const Heat *heat, Oid to, char *why)
-{
-	TierRow    *row = new_row(heat->relid, to, why, NULL);
-
-	row->heat = heat->wanted_per_second;
-	return row;
-}
 
 static char *
 moment_text(TimestampTz moment)
@@ -431,8 +430,8 @@ moment_text(TimestampTz moment)
 											   TimestampTzGetDatum(moment - moment % USECS_PER_SEC)));
 }
 
-static List *
-wanted_by_idleness(TierPlan *plan)
+static void
+want_by_idleness(TierPlan *plan)
 {
 	static const char *const uses[] = {"scan or change", "index scan or change", "change"};
 	const HeatTable *heat = plan->heat;
@@ -441,14 +440,13 @@ wanted_by_idleness(TierPlan *plan)
 	char	   *why = psprintf("no %s on this server since %s", uses[of], moment_text(since));
 	TimestampTz known_since = 0;
 	int			not_known = 0;
-	List	   *result = NIL;
 
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
 		if (!scope_includes(&plan->scope, h) || (h->uses[of].last != 0 && h->uses[of].last > since))
 			continue;
 		if (h->uses[of].known_since <= since)
-			result = lappend(result, heat_row(h, plan->scope.to, why));
+			want(plan, h->relid, why)->heat = h->wanted_per_second;
 		else
 		{
 			known_since = Max(known_since, h->uses[of].known_since);
@@ -459,15 +457,13 @@ wanted_by_idleness(TierPlan *plan)
 		plan->rows = lappend(plan->rows,
 							 policy_row(psprintf("of %d relations nothing is known on this server before %s",
 												 not_known, moment_text(known_since))));
-	return result;
 }
 
-static List *
-wanted_by_heat(TierPlan *plan)
+static void
+want_by_heat(TierPlan *plan)
 {
 	int			n;
 	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &plan->scope, &plan->request.settings, &n);
-	List	   *result = NIL;
 	bool		again;
 
 	/* what cannot move takes no part, and what cannot leave keeps its bytes */
@@ -480,11 +476,13 @@ wanted_by_heat(TierPlan *plan)
 			CHECK_FOR_INTERRUPTS();
 			if (c->row != NULL || !CANDIDATE_MOVES(c))
 				continue;
-			c->row = heat_row(c->heat, c->to, c->is_resident ? "not among the hottest that fit into the budget" :
+			c->row = want(plan, c->heat->relid, c->is_resident ? "not among the hottest that fit into the budget" :
 							  psprintf("%.1f blocks a second by index scans and changes", c->heat->wanted_per_second));
+			c->row->to = c->to;
+			c->row->heat = c->heat->wanted_per_second;
 			c->row->order = c->is_resident ? -get_float8_infinity() : -c->value / Max(c->size, BLCKSZ);
 			if (!examine(plan, c->row))
-				c->row->relid = InvalidOid;
+				plan->wanted = list_delete_ptr(plan->wanted, c->row);
 			else if (c->row->hindrance == NULL)
 				continue;
 			if (c->is_resident)
@@ -496,10 +494,9 @@ wanted_by_heat(TierPlan *plan)
 	} while (again);
 	for (const Candidate *c = candidates; c < candidates + n; c++)
 	{
-		if (c->row != NULL && OidIsValid(c->row->relid) && (c->row->hindrance != NULL || CANDIDATE_MOVES(c)))
-			result = lappend(result, c->row);
+		if (c->row != NULL && c->row->hindrance == NULL && !CANDIDATE_MOVES(c))
+			plan->wanted = list_delete_ptr(plan->wanted, c->row);
 	}
-	return result;
 }
 
 /* Return the bytes that jobs still have to move out of a tablespace, or to remove. */
@@ -524,8 +521,8 @@ bytes_leaving(Oid tablespace)
  * many bytes have to leave it.  Those of moves that are on their way out count as gone.
  * ERROR if no move would help.
  */
-static List *
-wanted_by_pressure(TierPlan *plan)
+static void
+want_by_pressure(TierPlan *plan)
 {
 	const Policy *policy = plan->policy;
 	const Place *from = places_find(plan->places, plan->scope.from);
@@ -535,7 +532,6 @@ wanted_by_pressure(TierPlan *plan)
 	double		total;
 	double		used;
 	int64		leaving;
-	List	   *result = NIL;
 
 	/* before how full it is: a move that ends now counts twice, not never */
 	leaving = bytes_leaving(plan->scope.from);
@@ -552,7 +548,7 @@ wanted_by_pressure(TierPlan *plan)
 	used = total - facts.free_bytes;
 	plan->excess = used - policy->stop_at * total - leaving;
 	if (used < policy->start_at * total || plan->excess < 0)
-		return NIL;
+		return;
 	plan->pressure = psprintf("file system of \"%s\" is %g%% full, stop_at is %g%%", policy->from_tablespace,
 							  rint(used * 1000 / total) / 10, rint(policy->stop_at * 1000) / 10);
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
@@ -562,12 +558,11 @@ wanted_by_pressure(TierPlan *plan)
 
 		if (!scope_includes(&plan->scope, h) || (size = heat_size(h)) <= 0)
 			continue;
-		row = heat_row(h, to->oid, plan->pressure);
+		row = want(plan, h->relid, plan->pressure);
+		row->heat = h->wanted_per_second;
 		/* without any heat, in the order of size: all below 0 */
 		row->order = row->heat > 0 ? row->heat / Max(size, BLCKSZ) : -size;
-		result = lappend(result, row);
 	}
-	return result;
 }
 
 /* One policy */
@@ -626,16 +621,15 @@ look_up_names(TierPlan *plan)
 static void
 plan_policy(void *arg)
 {
-	static List *(*const wanted_by[]) (TierPlan *plan) =
+	static void (*const want_by[]) (TierPlan *plan) =
 	{
-		[POLICY_OLDER_THAN] = wanted_by_age,
-		[POLICY_IDLE_FOR] = wanted_by_idleness,
-		[POLICY_BUDGET] = wanted_by_heat,
-		[POLICY_START_AT] = wanted_by_pressure,
+		[POLICY_OLDER_THAN] = want_by_age,
+		[POLICY_IDLE_FOR] = want_by_idleness,
+		[POLICY_BUDGET] = want_by_heat,
+		[POLICY_START_AT] = want_by_pressure,
 	};
 	TierPlan   *plan = arg;
 	const Policy *policy = plan->policy;
-	List	   *wanted;
 	double		leaving = 0;
 	int			nestlevel = NewGUCNestLevel();
 	Oid			caller;
@@ -647,7 +641,7 @@ plan_policy(void *arg)
 	{
 		.scope = SCOPE_ONE,.method = METHOD_AUTO
 	};
-	plan->rows = NIL;
+	plan->wanted = plan->rows = NIL;
 	plan->moved = NULL;
 	plan->so_far = 0;
 	plan->pressure = NULL;
@@ -665,9 +659,9 @@ plan_policy(void *arg)
 		plan->parts = plan_parts_begin(&plan->request.settings);
 	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
 		plan->heat = heat_read();
-	wanted = wanted_by[policy->kind] (plan);
-	list_sort(wanted, compare_rows);
-	foreach_ptr(TierRow, row, wanted)
+	want_by[policy->kind] (plan);
+	list_sort(plan->wanted, compare_rows);
+	foreach_ptr(TierRow, row, plan->wanted)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (leaving > plan->excess)
