@@ -350,8 +350,7 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 
 /*
  * Return the heat of all permanent and unlogged tables, materialized views and
- * indexes of users in this database, palloc'd.  Takes AccessShareLock on
- * catalogs and own tables, and none that lasts.  Needs a snapshot.
+ * indexes of users in this database.  No lock lasts.  Needs a snapshot.
  */
 HeatTable *
 heat_read(void)
@@ -382,12 +381,7 @@ heat_read(void)
 	return table;
 }
 
-/*
- * index_mover.relation_heat() RETURNS SETOF record
- *
- * For the view relation_heat.  Only reads, takes no lock on a relation, and works
- * on a hot standby.  EXECUTE: pg_monitor.
- */
+/* index_mover.relation_heat() RETURNS SETOF record, for the view; EXECUTE: pg_monitor */
 Datum
 index_mover_relation_heat(PG_FUNCTION_ARGS)
 {
@@ -471,11 +465,10 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 /*
  * take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
  *
- * Takes a sample, and once an hour thins out the earlier ones; retention is how long
- * more than one row of a relation is kept.  Returns the number of rows written,
- * without that of the moment.  RowExclusiveLock on the table of samples until the
- * end of the transaction.  EXECUTE: pg_monitor.  ERROR 25006 in recovery or a
- * read-only transaction.
+ * retention is how long more than one row of a relation is kept.  Returns the number
+ * of rows written, without that of the moment.  RowExclusiveLock on the table of
+ * samples until the end of the transaction.  EXECUTE: pg_monitor.  ERROR 25006 in
+ * recovery or a read-only transaction.
  */
 Datum
 index_mover_take_index_sample(PG_FUNCTION_ARGS)

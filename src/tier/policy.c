@@ -3,12 +3,11 @@
  * policy.c
  *	  Rows of tier_policy: reading them, whose they are, and their last runs.
  *
- * A policy is carried out as its owner, so who may be made the owner matters.
- * The owner is a name together with the OID that it had when a role set it that
- * may SET ROLE to it.  If the two do not fit together, because the role was
- * dropped and created again, or renamed, or the row comes from another cluster, the
- * policy does nothing until its owner is set again.  So no restore makes a
- * superuser the owner of a policy that another role has written.
+ * A policy is carried out as its owner: a name together with the OID that it had
+ * when a role set it that may SET ROLE to it.  If the two do not fit together, because
+ * the role was dropped and created again, or renamed, or the row comes from another
+ * cluster, the policy does nothing until its owner is set again.  So no restore makes
+ * a superuser the owner of a policy that another role has written.
  *
  * Rows are read here without a check of privileges on the table, and the same
  * ones are seen as with its row security.

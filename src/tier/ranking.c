@@ -344,12 +344,10 @@ say_nothing_gained(const Advice *advice)
 /*
  * recommend_moves(tablespace name, budget bigint) RETURNS SETOF record
  *
- * Returns a row for what should leave the tablespace, then for what should go
- * there, the greatest gain first; no row and a NOTICE if nothing gains.  budget:
- * bytes, those of the residents included; NULL: what they take up, and what is
+ * budget: bytes, those of the residents included; NULL: what they take up, and what is
  * free but for index_mover.min_free_space.  Only reads, takes no locks but those of
- * candidates_collect(), and works on a hot standby.  EXECUTE: pg_monitor.  Errors:
- * 22004, 22023 a negative budget, 42704 no such tablespace.
+ * candidates_collect(), and works on a hot standby.  EXECUTE: pg_monitor.  ERRORs:
+ * those of plan_tablespace(); 22004, 22023 a negative budget.
  */
 Datum
 index_mover_recommend_moves(PG_FUNCTION_ARGS)

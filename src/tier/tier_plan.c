@@ -7,11 +7,9 @@
  * policies' own hindrances are min_stay, max_bytes_per_run, and a policy that has
  * the table first.
  *
- * Each policy is planned by itself, in a subtransaction: one that fails is a row
- * with its error.  It is planned as its owner, in a security-restricted operation,
- * because it may name a function; this cannot write, either.
- *
- * Takes no locks but on catalogs and the extension's own tables.
+ * Each policy is planned as its owner, in a security-restricted operation, because
+ * it may name a function; this cannot write, either.  Takes no locks but on
+ * catalogs and the extension's own tables.
  *
  *-------------------------------------------------------------------------
  */
@@ -85,8 +83,8 @@ typedef struct TierPlan
 	List	   *rows;			/* the same, in the order of the moves */
 	HTAB	   *moved;			/* within min_stay */
 	int64		so_far;			/* bytes of this run */
-	char	   *pressure;		/* why relations have to leave; NULL = they
-								 * do not have to */
+	char	   *pressure;		/* why relations have to leave; NULL = they do
+								 * not have to */
 	double		excess;			/* bytes that have to */
 } TierPlan;
 
@@ -106,10 +104,7 @@ begin_plan(TimestampTz at)
 	return plan;
 }
 
-/*
- * Make the row of a relation that the policy wants elsewhere, and why; or, with
- * relid 0, about the policy itself, with a hindrance.
- */
+/* Make the row of a relation, or, with relid 0, about the policy itself. */
 static TierRow *
 new_row(Oid relid, Oid to, char *why, const char *hindrance)
 {
@@ -314,10 +309,7 @@ decide(TierPlan *plan, TierRow *row)
 
 /* older_than */
 
-/*
- * Call a policy's clock; in a subtransaction, at whose end it may be written again.
- * The result takes the place of the argument.
- */
+/* In a subtransaction: it cannot write.  The result takes the place of the argument. */
 static void
 call_clock(void *arg)
 {
@@ -414,8 +406,8 @@ want_by_age(TierPlan *plan)
 				row->order = leaf->end.value;
 				if (leaf->end.kind != limit.kind)
 					row->hindrance = leaf->end.kind == BOUND_NUMBER ?
-					"an integer key needs a now_function(interval) that returns an integer" :
-					"a date or timestamp key needs a now_function() that returns a date or timestamp";
+						"an integer key needs a now_function(interval) that returns an integer" :
+						"a date or timestamp key needs a now_function() that returns a date or timestamp";
 			}
 		}
 	}
@@ -477,7 +469,7 @@ want_by_heat(TierPlan *plan)
 			if (c->row != NULL || !CANDIDATE_MOVES(c))
 				continue;
 			c->row = want(plan, c->heat->relid, c->is_resident ? "not among the hottest that fit into the budget" :
-							  psprintf("%.1f blocks a second by index scans and changes", c->heat->wanted_per_second));
+						  psprintf("%.1f blocks a second by index scans and changes", c->heat->wanted_per_second));
 			c->row->to = c->to;
 			c->row->heat = c->heat->wanted_per_second;
 			c->row->order = c->is_resident ? -get_float8_infinity() : -c->value / Max(c->size, BLCKSZ);
@@ -516,11 +508,7 @@ bytes_leaving(Oid tablespace)
 	return result;
 }
 
-/*
- * Of a file system that is too full the coldest, and of equals the largest; and how
- * many bytes have to leave it.  Those of moves that are on their way out count as gone.
- * ERROR if no move would help.
- */
+/* Of a file system that is too full the coldest.  ERROR if no move would help. */
 static void
 want_by_pressure(TierPlan *plan)
 {
@@ -746,11 +734,9 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
  * tier_plan(policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL)
  *		RETURNS SETOF record
  *
- * Shows what run_tier_policies() would move, and what not, and why: of one policy,
- * or of all of the roles whose privileges the caller has; now, or at another
- * time.  Sizes in bytes, heat in blocks a second.  relation is NULL in a row about
- * the policy itself, its faults included.  Locks: see above.  EXECUTE is revoked
- * from PUBLIC.  ERROR 42704 no such policy, 22023 at.
+ * What run_tier_policies() would move, and what not, and why; a policy that fails is
+ * a row with its error.  EXECUTE is revoked from PUBLIC.  ERROR 42704 no such policy,
+ * 22023 at.
  */
 Datum
 index_mover_tier_plan(PG_FUNCTION_ARGS)

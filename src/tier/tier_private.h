@@ -2,11 +2,8 @@
  *
  * tier_private.h
  *	  What the parts of the placement share: heat, places, the one ranking, tier
- *	  policies, what they would move, and their runs.
- *
- * Nothing here takes a lock on a user's relation: all is read from the catalogs,
- * the cumulative statistics, the samples and the file system, in the caller's
- * transaction and memory context.
+ *	  policies, what they would move, and their runs.  Nothing here locks a user's
+ *	  relation.
  *
  *-------------------------------------------------------------------------
  */

@@ -4,14 +4,10 @@
  *	  Carrying out a policy: planned in a worker's session of its owner, then a job
  *	  of the owner's.
  *
- * What a policy makes run, such as its now_function, runs in the worker with its
- * owner's privileges and settings, and leaves nothing behind in the caller's session.
  * The worker hands its plan back to a caller, which submits the job, so that it
  * begins with the caller's commit, or the caller waits for its rows; for the
- * scheduler, it submits the job itself.
- *
- * A policy that fails is a WARNING, of the call or in the server log, and is on
- * record in policy_run.
+ * scheduler, it submits the job itself.  A policy that fails is a WARNING, of the call
+ * or in the server log, and is on record in policy_run.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,10 +63,7 @@ warn_of_error(const char *policy, const ErrorData *error)
 
 /* In the worker */
 
-/*
- * Hold the extension, so that DROP EXTENSION waits for its end here.  ERROR 55P03
- * if it is locked, or gone.
- */
+/* Hold the extension, which DROP EXTENSION waits for.  ERROR 55P03 if it is locked, or gone. */
 void
 tier_hold_extension(void)
 {
@@ -349,12 +342,8 @@ try_to(void (*step) (void *arg), CallRun *run)
  *		RETURNS SETOF move_result
  *
  * Moves what tier_plan() says, in one job for each policy, which belongs to the
- * policy's owner: of one policy, or of all of the roles whose privileges the
- * caller has.  A policy counts once it is committed.  One that fails is a WARNING,
- * and the others are carried out.
- *
- * EXECUTE is revoked from PUBLIC.  ERRORs: those of move_table() that concern the
- * moment of the call; 42704 no such policy.
+ * policy's owner.  A policy counts once it is committed.  EXECUTE is revoked from
+ * PUBLIC.  ERRORs: those of call_check_moment(); 42704 no such policy.
  */
 Datum
 index_mover_run_tier_policies(PG_FUNCTION_ARGS)

@@ -97,11 +97,7 @@ database_names(void)
 	return result;
 }
 
-/*
- * index_mover.is_scheduled() RETURNS boolean
- *
- * Whether the scheduler of this server looks into this database.
- */
+/* index_mover.is_scheduled() RETURNS boolean: does the scheduler look into this database? */
 Datum
 index_mover_is_scheduled(PG_FUNCTION_ARGS)
 {
@@ -113,10 +109,8 @@ index_mover_is_scheduled(PG_FUNCTION_ARGS)
 }
 
 /*
- * index_mover.server_time_zone() RETURNS text
- *
- * The TimeZone that the server started with, which windows count in, unless the
- * database has another; not that of the session.  NULL: there is no scheduler.
+ * index_mover.server_time_zone() RETURNS text: the TimeZone that the server started
+ * with, which windows count in, unless the database has another; NULL: no scheduler
  */
 Datum
 index_mover_server_time_zone(PG_FUNCTION_ARGS)
