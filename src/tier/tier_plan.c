@@ -55,13 +55,6 @@ typedef struct TierRow
 	List	   *items;			/* of MoveItem */
 } TierRow;
 
-/* A table that a policy has first */
-typedef struct Claim
-{
-	Oid			table_oid;		/* hash key */
-	const Policy *policy;
-} Claim;
-
 typedef struct TierPlan
 {
 	/* for all policies of a call */
@@ -69,8 +62,7 @@ typedef struct TierPlan
 	Interval	ahead;			/* how far that is away */
 	const HeatTable *heat;		/* NULL = not read yet */
 	const List *places;
-	HTAB	   *busy;			/* of BusyTable */
-	HTAB	   *claimed;		/* of Claim */
+	HTAB	   *busy;			/* of BusyTable; job 0: a policy before has it */
 	PlanParts  *parts;			/* what has space goes on from policy to
 								 * policy */
 
@@ -93,14 +85,11 @@ static TierPlan *
 begin_plan(TimestampTz at)
 {
 	TierPlan   *plan = palloc0_object(TierPlan);
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Claim),.hcxt = CurrentMemoryContext};
 
 	plan->now = at;
 	plan->ahead.time = at - GetCurrentTransactionStartTimestamp();
 	plan->places = places_read();
 	plan->busy = job_busy_tables();
-	plan->claimed = hash_create("index_mover claimed tables", 64, &info,
-								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	return plan;
 }
 
@@ -265,7 +254,9 @@ examine(TierPlan *plan, TierRow *row)
 	mover = last == NULL ? 0 : row->is_index || policy->tables ? last->job : last->index_job;
 	busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
 	place = places_find(plan->places, row->to);
-	if (busy != NULL)
+	if (busy != NULL && busy->job == 0)
+		row->hindrance = "another policy has its table first";
+	else if (busy != NULL)
 		row->hindrance = psprintf("job " INT64_FORMAT " is at work on its table", busy->job);
 	else if (mover != 0)
 		row->hindrance = psprintf("job " INT64_FORMAT " has moved it less than %s ago", mover,
@@ -283,14 +274,10 @@ examine(TierPlan *plan, TierRow *row)
 static void
 decide(TierPlan *plan, TierRow *row)
 {
-	Claim	   *claim = hash_search(plan->claimed, &row->table_oid, HASH_FIND, NULL);
-
 	plan->rows = lappend(plan->rows, row);
 	if (row->hindrance != NULL)
 		return;
-	if (claim != NULL && claim->policy != plan->policy)
-		row->hindrance = psprintf("policy \"%s\" has its table first", NameStr(claim->policy->name));
-	else if (plan->policy->max_bytes_per_run > 0 && plan->so_far + row->size > plan->policy->max_bytes_per_run)
+	if (plan->policy->max_bytes_per_run > 0 && plan->so_far + row->size > plan->policy->max_bytes_per_run)
 		row->hindrance = "a later run moves it: max_bytes_per_run";
 	else
 		plan_complete(plan->parts, row->items, &plan->request);
@@ -300,11 +287,8 @@ decide(TierPlan *plan, TierRow *row)
 			row->hindrance = clause_of(item->detail);
 		row->estimated += Max(item->estimated, 0);
 	}
-	if (row->hindrance != NULL)
-		return;
-	plan->so_far += row->size;
-	claim = hash_search(plan->claimed, &row->table_oid, HASH_ENTER, NULL);
-	claim->policy = plan->policy;
+	if (row->hindrance == NULL)
+		plan->so_far += row->size;
 }
 
 /* older_than */
@@ -668,6 +652,11 @@ plan_policy(void *arg)
 
 		row->from = plan->scope.from;
 		plan->rows = lcons(row, plan->rows);
+	}
+	foreach_ptr(const TierRow, row, plan->rows)
+	{
+		if (row->hindrance == NULL)
+			((BusyTable *) hash_search(plan->busy, &row->table_oid, HASH_ENTER, NULL))->job = 0;
 	}
 	SetUserIdAndSecContext(caller, context);
 	AtEOXact_GUC(false, nestlevel);
