@@ -70,9 +70,9 @@ SQL
 # only what goes there
 sub going { return join ' ', map { (split ' ')[1] } grep { / $_[0] -?[\d.]+$/ } split /\n/, advice(@_); }
 
-is(notice("SELECT * FROM recommend_moves('regress_fast')"),
-	'NOTICE:  nothing to gain: index scans and changes want no relation in a slower tablespace than "regress_fast" more than 0.01 blocks '
-		. 'a second', 'nothing is known');
+like(notice("SELECT * FROM recommend_moves('regress_fast')"),
+	qr/^NOTICE:  nothing to gain: no relation in a slower tablespace than "regress_fast" is wanted more than 0.01 blocks a second by /,
+	'nothing is known');
 
 sql(<<'SQL');
 CREATE TABLE hot (id int, a int, b text, c int[], d int) TABLESPACE regress_slow;

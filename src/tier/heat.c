@@ -32,14 +32,12 @@
 #include "access/xlog_internal.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
-#include "catalog/pg_index.h"
 #include "funcapi.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
 #include "utils/tuplestore.h"
 
 #include "own_tables.h"
-#include "relation_facts.h"
 #include "tier/tier_private.h"
 
 #define RATE_DAYS		7		/* of the samples that rates are of */
@@ -104,10 +102,10 @@ read_samples(HeatTable *table)
 	{
 		samples[n] = (HeatSample)
 		{
-			.table_oid = heat->table_oid,.taken_at = table->now,.heat = heat
+			.table_oid = heat->facts.heap_oid,.taken_at = table->now,.heat = heat
 		};
-		if (heat->relkind == RELKIND_INDEX)
-			samples[n].index_name = heat->name;
+		if (heat->facts.relkind == RELKIND_INDEX)
+			samples[n].index_name = heat->facts.relname;
 		memcpy(samples[n].counters, heat->counters, sizeof(heat->counters));
 	}
 	extension_scan_begin(&scan, "sample", 0, NULL);
@@ -173,17 +171,17 @@ stats_of(Oid relid)
 static int
 compare_relids(const void *a, const void *b)
 {
-	Oid			x = ((const Heat *) a)->relid;
-	Oid			y = ((const Heat *) b)->relid;
+	Oid			x = ((const Heat *) a)->facts.relid;
+	Oid			y = ((const Heat *) b)->facts.relid;
 
 	return (x > y) - (x < y);
 }
 
 /* Return the heat of a relation, NULL if it has none. */
-Heat *
+static Heat *
 heat_of(const HeatTable *table, Oid relid)
 {
-	Heat		key = {.relid = relid};
+	Heat		key = {.facts.relid = relid};
 
 	return bsearch(&key, table->heats, table->n, sizeof(Heat), compare_relids);
 }
@@ -192,72 +190,64 @@ heat_of(const HeatTable *table, Oid relid)
 int64
 heat_size(const Heat *heat)
 {
-	int64		result = relation_main_size(heat->tablespace, heat->relfilenumber);
+	int64		result = relation_main_size(heat->facts.tablespace, heat->facts.relfilenumber);
 	RelationFacts toast;
 
-	if (relation_facts(heat->toast_oid, &toast))
+	if (relation_facts(heat->facts.toast_oid, &toast))
 		result += Max(relation_main_size(toast.tablespace, toast.relfilenumber), 0);
 	return Max(result, 0);
 }
 
-/* Read pg_class, and the statistics. */
+static bool
+has_heat(Form_pg_class form)
+{
+	return strchr("rmi", form->relkind) != NULL && form->oid >= FirstNormalObjectId &&
+		!IsToastNamespace(form->relnamespace) && form->relpersistence != RELPERSISTENCE_TEMP;
+}
+
+/* Read the relations, and their statistics. */
 static void
 read_relations(HeatTable *table)
 {
-	List	   *rows = catalog_all(RelationRelationId);
+	List	   *relids = relations_such(has_heat);
 
-	table->heats = palloc0_array(Heat, list_length(rows));
-	foreach_ptr(HeapTupleData, row, rows)
+	list_sort(relids, list_oid_cmp);
+	table->heats = palloc_extended(list_length(relids) * sizeof(Heat) + 1, MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	foreach_oid(relid, relids)
 	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		Heat	   *heat = &table->heats[table->n];
-		const PgStat_StatTabEntry *stats;
+		const PgStat_StatTabEntry *stats = stats_of(relid);
 
-		if (strchr("rmi", form->relkind) == NULL || form->oid < FirstNormalObjectId ||
-			IsToastNamespace(form->relnamespace) || form->relpersistence == RELPERSISTENCE_TEMP)
+		if (!relation_facts(relid, &heat->facts))
 			continue;
 		table->n++;
-		heat->relid = heat->table_oid = form->oid;
-		heat->name = form->relname;
-		heat->schema_oid = form->relnamespace;
-		heat->relkind = form->relkind;
-		heat->tablespace = tablespace_from_catalog(form->reltablespace);
-		heat->relfilenumber = form->relfilenode;
-		heat->toast_oid = form->reltoastrelid;
-		heat->is_valid = heat->is_searched = true;
-		stats = stats_of(form->oid);
+		heat->is_searched = true;
 		heat->counters[HEAT_READ] = stats->blocks_fetched - stats->blocks_hit;
-		if (form->relkind == RELKIND_INDEX)
+		if (heat->facts.relkind == RELKIND_INDEX)
 			continue;			/* read_indexes() */
-		heat->of_extension = OidIsValid(getExtensionOfObject(RelationRelationId, form->oid));
+		heat->of_extension = OidIsValid(getExtensionOfObject(RelationRelationId, relid));
 		heat->uses[IDLE_OF_USE].last = IM_STAT_LASTSCAN(stats);
 		heat->counters[HEAT_OTHER_SCANS] = stats->numscans;
 		heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated + stats->tuples_deleted;
 		/* of the table an index scan reads at most one page for each row */
 		heat->counters[HEAT_WANTED] = stats->tuples_fetched + heat->counters[HEAT_CHANGES];
 	}
-	list_free_deep(rows);
-	qsort(table->heats, table->n, sizeof(Heat), compare_relids);
 }
 
-/* Read pg_index, and what the statistics of a table say of its indexes, and of these of it. */
+/* Add what the statistics of a table say of its indexes, and of these of it. */
 static void
 read_indexes(const HeatTable *table)
 {
-	foreach_ptr(HeapTupleData, row, catalog_all(IndexRelationId))
+	for (Heat *index = table->heats; index < table->heats + table->n; index++)
 	{
-		Form_pg_index form = (Form_pg_index) GETSTRUCT(row);
-		Heat	   *index = heat_of(table, form->indexrelid);
-		Heat	   *heap = heat_of(table, form->indrelid);
-		const PgStat_StatTabEntry *stats = stats_of(form->indexrelid);
-		const PgStat_StatTabEntry *heap_stats = stats_of(form->indrelid);
+		Heat	   *heap = heat_of(table, index->facts.heap_oid);
+		const PgStat_StatTabEntry *stats = stats_of(index->facts.relid);
+		const PgStat_StatTabEntry *heap_stats = stats_of(index->facts.heap_oid);
 		int64		entries = heap_stats->tuples_inserted + heap_stats->tuples_updated;
 
-		if (index == NULL || heap == NULL)
+		if (index->facts.relkind != RELKIND_INDEX || heap == NULL)
 			continue;
-		index->table_oid = form->indrelid;
-		index->is_valid = form->indisvalid && form->indisready && form->indislive;
-		index->is_searched = stats->numscans > 0 || form->indisunique || form->indisexclusion;
+		index->is_searched = stats->numscans > 0 || index->facts.unique || index->facts.exclusion;
 		index->of_extension = heap->of_extension;
 		for (IdleOf of = IDLE_OF_USE; of <= IDLE_OF_INDEX_USE; of++)
 		{
@@ -397,9 +387,9 @@ index_mover_relation_heat(PG_FUNCTION_ARGS)
 		if (heat->of_extension)
 			continue;
 		row_clear(&row);
-		row_set(&row, 1, ObjectIdGetDatum(heat->relid));
-		row_text(&row, 2, heat->relkind == RELKIND_INDEX ? "index" : "table");
-		row_tablespace(&row, 3, heat->tablespace);
+		row_set(&row, 1, ObjectIdGetDatum(heat->facts.relid));
+		row_text(&row, 2, heat->facts.relkind == RELKIND_INDEX ? "index" : "table");
+		row_tablespace(&row, 3, heat->facts.tablespace);
 		row_int64(&row, 4, heat_size(heat));
 		row_set(&row, 5, Float8GetDatum(heat->reads_per_second));
 		row_set(&row, 6, Float8GetDatum(heat->wanted_per_second));

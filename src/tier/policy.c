@@ -234,27 +234,6 @@ policy_check_target(const char *tablespace, bool tables)
 				 errhint("Move only indexes there: set parts to \"indexes\".")));
 }
 
-/*
- * Return whether a policy has a window, and sets *seconds to how long it is open
- * still or, below 0, to how long it is closed.  The session's time zone counts.
- */
-bool
-policy_window(const Policy *policy, TimestampTz now, int *seconds)
-{
-	TimeADT		start = policy->window_start;
-	TimeADT		end = policy->window_end;
-	TimeADT		time;
-
-	if (start < 0)
-		return false;
-	time = DatumGetTimeADT(DirectFunctionCall1(timestamptz_time, TimestampTzGetDatum(now)));
-	if (start < end ? time >= start && time < end : time >= start || time < end)
-		*seconds = (end - time + (time < end ? 0 : USECS_PER_DAY)) / USECS_PER_SEC;
-	else
-		*seconds = -(int) ((start - time + (time < start ? 0 : USECS_PER_DAY)) / USECS_PER_SEC) - 1;
-	return true;
-}
-
 /* The trigger of tier_policy */
 
 /*

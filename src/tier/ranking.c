@@ -113,12 +113,10 @@ ranking_choose(Candidate *candidates, int n, int64 budget)
 
 /* Return where a resident of the target goes if it leaves it, 0 if nowhere. */
 static Oid
-home_of(const Heat *heat, const HeatTable *heats, Oid target)
+home_of(const RelationFacts *facts, Oid target)
 {
-	const Heat *table = heat_of(heats, heat->table_oid);
-
-	if (heat->relkind == RELKIND_INDEX && table != NULL && table->tablespace != target)
-		return table->tablespace;
+	if (facts->heap_tablespace != target)
+		return facts->heap_tablespace;
 	if (MyDatabaseTableSpace != target)
 		return MyDatabaseTableSpace;
 	return target != DEFAULTTABLESPACE_OID ? DEFAULTTABLESPACE_OID : InvalidOid;
@@ -136,7 +134,7 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 	for (Candidate *c = candidates; c < candidates + n && c->worth > 0 && measured < BLOAT_MEASURED; c++, measured++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!bloat_estimate(c->heat->relid, &c->bloat, &c->bloat_is_least))
+		if (!bloat_estimate(c->heat->facts.relid, &c->bloat, &c->bloat_is_least))
 			continue;
 		c->rebuilds |= c->bloat > threshold;
 		if (c->rebuilds)
@@ -148,12 +146,14 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 bool
 scope_includes(const TierScope *scope, const Heat *heat)
 {
-	return (heat->tablespace == scope->to ? scope->residents :
-			!OidIsValid(scope->from) || heat->tablespace == scope->from) &&
+	const RelationFacts *facts = &heat->facts;
+
+	return (facts->tablespace == scope->to ? scope->residents :
+			!OidIsValid(scope->from) || facts->tablespace == scope->from) &&
 		!heat->of_extension &&
-		(heat->relkind == RELKIND_INDEX ? scope->indexes && heat->is_valid : scope->tables) &&
-		(!OidIsValid(scope->schema) || heat->schema_oid == scope->schema) &&
-		(scope->within == NIL || list_member_oid(scope->within, heat->table_oid));
+		(facts->relkind == RELKIND_INDEX ? scope->indexes && facts->valid && facts->live : scope->tables) &&
+		(!OidIsValid(scope->schema) || facts->schema_oid == scope->schema) &&
+		(scope->within == NIL || list_member_oid(scope->within, facts->heap_oid));
 }
 
 /*
@@ -174,6 +174,7 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 	for (int i = 0; i < heats->n; i++)
 	{
 		const Heat *heat = &heats->heats[i];
+		const RelationFacts *facts = &heat->facts;
 		Candidate	candidate = {.heat = heat,.to = scope->to,.bloat = get_float8_nan()};
 		const Place *elsewhere;
 		bool		may_copy;
@@ -181,11 +182,11 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		CHECK_FOR_INTERRUPTS();
 		if (!scope_includes(scope, heat))
 			continue;
-		candidate.is_resident = heat->tablespace == scope->to;
+		candidate.is_resident = facts->tablespace == scope->to;
 		if (candidate.is_resident)
-			candidate.to = OidIsValid(scope->from) ? scope->from : home_of(heat, heats, scope->to);
+			candidate.to = OidIsValid(scope->from) ? scope->from : home_of(facts, scope->to);
 		candidate.is_fixed = !OidIsValid(candidate.to);
-		elsewhere = places_find(places, candidate.is_resident ? candidate.to : heat->tablespace);
+		elsewhere = places_find(places, candidate.is_resident ? candidate.to : facts->tablespace);
 		if (there != NULL && elsewhere != NULL)
 		{
 			double		difference = place_difference(elsewhere, there, &candidate.basis);
@@ -195,7 +196,7 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		}
 		if (!candidate.is_resident && candidate.value <= 0)
 			continue;
-		movable_methods(heat->relid, settings->copy_access_methods, &may_copy, &candidate.may_rebuild);
+		movable_methods(facts->relid, settings->copy_access_methods, &may_copy, &candidate.may_rebuild);
 		candidate.rebuilds = !may_copy;
 		candidate.size = heat_size(heat);
 		if (candidate.size > 0 && (may_copy || candidate.may_rebuild))
@@ -247,7 +248,7 @@ reason_text(const Advice *advice, const Candidate *candidate, const char *name, 
 	};
 	const Heat *heat = candidate->heat;
 	bool		leaves = candidate->is_resident;
-	Oid			duplicate = report_duplicate_of(heat->relid);
+	Oid			duplicate = report_duplicate_of(heat->facts.relid);
 	const char *lost_on_reboot;
 	StringInfoData buf;
 
@@ -285,20 +286,21 @@ static void
 put_advice(ReturnSetInfo *rsinfo, const Advice *advice, const Candidate *candidate, int rank)
 {
 	const Heat *heat = candidate->heat;
-	bool		is_index = heat->relkind == RELKIND_INDEX;
-	char	   *name = quote_qualified_identifier(get_namespace_name(heat->schema_oid), NameStr(heat->name));
+	const RelationFacts *facts = &heat->facts;
+	bool		is_index = facts->relkind == RELKIND_INDEX;
+	char	   *name = quote_qualified_identifier(NameStr(facts->schema_name), NameStr(facts->relname));
 	const char *method = candidate->rebuilds ? "rebuild" : "copy";
 	const char *to = tablespace_name(candidate->to);
-	int64		pending = is_index ? report_pending_pages(heat->relid) : -1;
+	int64		pending = is_index ? report_pending_pages(facts->relid) : -1;
 	Row			row;
 
 	row_clear(&row);
 	row_set(&row, 1, Int32GetDatum(rank));
 	if (is_index)
-		row_set(&row, 2, ObjectIdGetDatum(heat->relid));
-	row_set(&row, 3, ObjectIdGetDatum(heat->table_oid));
+		row_set(&row, 2, ObjectIdGetDatum(facts->relid));
+	row_set(&row, 3, ObjectIdGetDatum(facts->heap_oid));
 	row_text(&row, 4, method);
-	row_tablespace(&row, 5, heat->tablespace);
+	row_tablespace(&row, 5, facts->tablespace);
 	row_tablespace(&row, 6, candidate->to);
 	row_int64(&row, 7, heat_size(heat));
 	row_int64(&row, 8, candidate->size);
@@ -319,25 +321,19 @@ say_nothing_gained(const Advice *advice)
 {
 	const char *target = NameStr(advice->target->name);
 	bool		any_slower = false;
-	bool		any_gains = false;
 	PlaceBasis	basis;
 	char	   *why;
 
 	foreach_ptr(const Place, place, advice->places)
 		any_slower |= place_difference(place, advice->target, &basis) > 0;
-	for (int i = 0; i < advice->n; i++)
-		any_gains |= !advice->candidates[i].is_resident;
 	if (!advice->target->is_there)
 		why = psprintf("the directory of tablespace \"%s\" is missing", target);
 	else if (!any_slower)
 		why = psprintf("no tablespace on another device is known to be slower than \"%s\"; set its and the others' random_page_cost, or run for it and the others: %s",
 					   target, printed_command("probe", target));
-	else if (!any_gains)
-		why = psprintf("index scans and changes want no relation in a slower tablespace than \"%s\" more than %g blocks a second",
-					   target, RANKING_MIN_HEAT);
 	else
-		why = psprintf("no relation that would gain fits into %lld bytes, or those in \"%s\" gain more",
-					   (long long) advice->budget, target);
+		why = psprintf("no relation in a slower tablespace than \"%s\" is wanted more than %g blocks a second by index scans and changes, fits into %lld bytes, and gains more than those there",
+					   target, RANKING_MIN_HEAT, (long long) advice->budget);
 	ereport(NOTICE, (errmsg("nothing to gain: %s", why)));
 }
 

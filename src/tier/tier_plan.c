@@ -422,7 +422,7 @@ want_by_idleness(TierPlan *plan)
 		if (!scope_includes(&plan->scope, h) || (h->uses[of].last != 0 && h->uses[of].last > since))
 			continue;
 		if (h->uses[of].known_since <= since)
-			want(plan, h->relid, why)->heat = h->wanted_per_second;
+			want(plan, h->facts.relid, why)->heat = h->wanted_per_second;
 		else
 		{
 			known_since = Max(known_since, h->uses[of].known_since);
@@ -452,7 +452,7 @@ want_by_heat(TierPlan *plan)
 			CHECK_FOR_INTERRUPTS();
 			if (c->row != NULL || !CANDIDATE_MOVES(c))
 				continue;
-			c->row = want(plan, c->heat->relid, c->is_resident ? "not among the hottest that fit into the budget" :
+			c->row = want(plan, c->heat->facts.relid, c->is_resident ? "not among the hottest that fit into the budget" :
 						  psprintf("%.1f blocks a second by index scans and changes", c->heat->wanted_per_second));
 			c->row->to = c->to;
 			c->row->heat = c->heat->wanted_per_second;
@@ -530,7 +530,7 @@ want_by_pressure(TierPlan *plan)
 
 		if (!scope_includes(&plan->scope, h) || (size = heat_size(h)) <= 0)
 			continue;
-		row = want(plan, h->relid, plan->pressure);
+		row = want(plan, h->facts.relid, plan->pressure);
 		row->heat = h->wanted_per_second;
 		/* without any heat, in the order of size: all below 0 */
 		row->order = row->heat > 0 ? row->heat / Max(size, BLCKSZ) : -size;

@@ -22,6 +22,7 @@
 
 #include "compat.h"
 #include "file_system.h"
+#include "relation_facts.h"
 #include "settings.h"
 
 static inline TimestampTz
@@ -73,15 +74,7 @@ typedef struct HeatUse
 /* A table, materialized view or index with a file, permanent or unlogged */
 typedef struct Heat
 {
-	Oid			relid;
-	Oid			table_oid;		/* of an index its table, else relid */
-	NameData	name;
-	Oid			schema_oid;
-	char		relkind;		/* RELKIND_RELATION, _MATVIEW or _INDEX */
-	Oid			tablespace;		/* never 0: the database's default by its OID */
-	RelFileNumber relfilenumber;
-	Oid			toast_oid;		/* of a table; 0 = none */
-	bool		is_valid;		/* of an index: valid, ready and live */
+	RelationFacts facts;
 	bool		is_searched;	/* false: an index that enforces nothing, and
 								 * no scan has used as far back as the
 								 * statistics go */
@@ -104,7 +97,7 @@ typedef struct HeatSample HeatSample;
 
 typedef struct HeatTable
 {
-	Heat	   *heats;			/* in the order of relid */
+	Heat	   *heats;			/* in the order of OIDs */
 	int			n;
 
 	/* for heat.c */
@@ -117,7 +110,6 @@ typedef struct HeatTable
 } HeatTable;
 
 extern HeatTable *heat_read(void);
-extern Heat *heat_of(const HeatTable *table, Oid relid);
 extern int64 heat_size(const Heat *heat);
 extern PGDLLEXPORT Datum index_mover_take_index_sample(PG_FUNCTION_ARGS);
 
@@ -263,7 +255,6 @@ typedef struct Policy
 extern Oid	policy_lock_table(void);
 extern List *policies_read(const char *name, bool all);
 extern void policy_check_target(const char *tablespace, bool tables);
-extern bool policy_window(const Policy *policy, TimestampTz now, int *seconds);
 
 #define RUN_BEGUN	INT64CONST(-1)	/* in place of a job */
 #define PLAN_TIMEOUT_MS	(5 * 60 * 1000) /* a now_function can sleep */

@@ -155,6 +155,25 @@ take_sample(void *arg)
 	(void) DirectFunctionCall1(index_mover_take_index_sample, IntervalPGetDatum(&retention));
 }
 
+/*
+ * Return for how many s the window of a policy is open still or, below 0, closed;
+ * INT_MAX if it has none.  The time zone is the database's.
+ */
+static int
+window_left(const Policy *policy, TimestampTz now)
+{
+	TimeADT		start = policy->window_start;
+	TimeADT		end = policy->window_end;
+	TimeADT		time = DatumGetTimeADT(DirectFunctionCall1(timestamptz_time, TimestampTzGetDatum(now)));
+	bool		open = start < end ? time >= start && time < end : time >= start || time < end;
+	TimeADT		change = open ? end : start;
+
+	if (start < 0)
+		return INT_MAX;
+	change += time < change ? 0 : USECS_PER_DAY;
+	return (int) ((change - time) / USECS_PER_SEC + 1) * (open ? 1 : -1);
+}
+
 /* Start a policy if it is due, and return in how many ms to look at it again. */
 static int64
 look_at_policy(const Policy *policy, TimestampTz now)
@@ -163,16 +182,14 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	PolicyRun	run;
 	TimestampTz due = now;
 	char	   *why;
-	int			left;
-	bool		has_window = policy_window(policy, now, &left); /* in the database's
-																 * time zone */
+	int			left = window_left(policy, now);
 
 	policy_run_read(name, &run);
 	if (run.started_at != 0 && run.started_at <= now)
 		due = moment_plus(run.started_at, policy->every);
 	if (due > now)
 		return (due - now) / 1000 + 1;
-	if (has_window && left < 0)
+	if (left < 0)
 		return -left * INT64CONST(1000);
 	/* one at a time */
 	if (!OidIsValid(policy->owner) || policy_is_running(&run))
@@ -180,7 +197,7 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	/* of a role, too; this look keeps the lock, and its worker waits for that */
 	if (!policy_lock(policy->owner, true))
 		return NEXT_MS;
-	if (tier_run_start(policy, 0, DSM_HANDLE_INVALID, has_window ? now + left * USECS_PER_SEC : 0) == NULL)
+	if (tier_run_start(policy, 0, DSM_HANDLE_INVALID, left < INT_MAX ? now + left * USECS_PER_SEC : 0) == NULL)
 	{
 		ereport(LOG,
 				(errmsg("index_mover policy \"%s\" of database \"%s\" has to wait for a free background worker slot",
