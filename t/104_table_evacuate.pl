@@ -102,10 +102,9 @@ INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('"ba
 INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('rest', 'regress_slow', 'regress_fast', 1000);
 SQL
 my $plan = "SELECT count(*) FROM evacuate_tablespace('regress_slow', 'regress_fast', dry_run => true)";
-like(($node->psql('postgres', $plan))[2],
-	qr/NOTICE:  tier policies move relations to tablespace "regress_slow"\nDETAIL:  They would fill it again: ""back"", "rest"\./,
-	'policies that would fill it again');
-unlike(($node->psql('postgres', $plan, extra_params => [ '-U', 'regress_mover' ]))[2], qr/tier policies/, 'as far as a role sees them');
+is(join(' ', ($node->psql('postgres', $plan))[2] =~ /NOTICE:  tier policy "(\S+)" moves relations to tablespace "regress_slow"/g),
+	'"back" rest', 'policies that would fill it again');
+unlike(($node->psql('postgres', $plan, extra_params => [ '-U', 'regress_mover' ]))[2], qr/tier policy/, 'as far as a role sees them');
 $node->safe_psql('postgres', 'DELETE FROM tier_policy; DROP OWNED BY regress_mover; DROP ROLE regress_mover');
 
 # ---- canceled, resumed, and through a restart -------------------------------------------------

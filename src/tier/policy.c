@@ -204,20 +204,15 @@ void
 policies_notice_target(Oid tablespace)
 {
 	const char *target = tablespace_name(tablespace);
-	StringInfoData names;
 
-	initStringInfo(&names);
 	foreach_ptr(const Policy, policy, policies_read(NULL, false))
 	{
 		if (strcmp(NameStr(*policy->to_tablespace), target) == 0 ||
 			(policy->kind == POLICY_BUDGET && strcmp(policy->from_tablespace, target) == 0))
-			appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "", NameStr(policy->name));
+			ereport(NOTICE,
+					(errmsg("tier policy \"%s\" moves relations to tablespace \"%s\"", NameStr(policy->name), target),
+					 errhint("It would fill the tablespace again. Disable it, or change its tablespaces.")));
 	}
-	if (names.len > 0)
-		ereport(NOTICE,
-				(errmsg("tier policies move relations to tablespace \"%s\"", target),
-				 errdetail("They would fill it again: %s.", names.data),
-				 errhint("Disable them, or change their tablespaces.")));
 }
 
 /* ERROR 55000 if a reboot loses the tables that a policy moves to this tablespace. */

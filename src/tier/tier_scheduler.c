@@ -54,7 +54,8 @@ PGDLLEXPORT void index_mover_scheduler_look_main(Datum arg);
 
 static char *scheduler_databases = NULL;
 static int	sample_interval = 10;
-static bool is_registered = false;	/* with the postmaster, when it started */
+
+/* of the postmaster; "" = it has not registered the scheduler when it started */
 static char server_time_zone[TZ_STRLEN_MAX + 1];
 static uint32 wait_event = 0;
 
@@ -105,7 +106,7 @@ index_mover_is_scheduled(PG_FUNCTION_ARGS)
 
 	foreach_ptr(const char, name, database_names())
 		result |= strcmp(name, get_database_name(MyDatabaseId)) == 0;
-	PG_RETURN_BOOL(result && is_registered && !RecoveryInProgress());
+	PG_RETURN_BOOL(result && server_time_zone[0] != '\0' && !RecoveryInProgress());
 }
 
 /*
@@ -115,7 +116,7 @@ index_mover_is_scheduled(PG_FUNCTION_ARGS)
 Datum
 index_mover_server_time_zone(PG_FUNCTION_ARGS)
 {
-	if (!is_registered)
+	if (server_time_zone[0] == '\0')
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(server_time_zone));
 }
@@ -141,7 +142,6 @@ tier_scheduler_register(void)
 	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_main");
 	worker.bgw_restart_time = RESTART_S;
 	RegisterBackgroundWorker(&worker);
-	is_registered = true;
 	strlcpy(server_time_zone, pg_get_timezone_name(session_timezone), sizeof(server_time_zone));
 }
 
@@ -167,11 +167,9 @@ window_left(const Policy *policy, TimestampTz now)
 	TimeADT		time = DatumGetTimeADT(DirectFunctionCall1(timestamptz_time, TimestampTzGetDatum(now)));
 	bool		open = start < end ? time >= start && time < end : time >= start || time < end;
 	TimeADT		change = open ? end : start;
+	int			left = (change - time + (time < change ? 0 : USECS_PER_DAY)) / USECS_PER_SEC;
 
-	if (start < 0)
-		return INT_MAX;
-	change += time < change ? 0 : USECS_PER_DAY;
-	return (int) ((change - time) / USECS_PER_SEC + 1) * (open ? 1 : -1);
+	return start < 0 ? INT_MAX : open ? left : -left - 1;
 }
 
 /* Start a policy if it is due, and return in how many ms to look at it again. */
