@@ -521,7 +521,12 @@ INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('sec
 SQL
 ($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
 is($out, 'refused_3|moved', 'the first moves it');
-like($err, qr/NOTICE:  policy "second" moves nothing: other policies have its tables first/, 'the second says why not');
+like($err, qr/NOTICE:  policy "second" moves nothing: public.refused_3: its rows end .*; but job \d+ has moved it less than 7 days ago/,
+	'the second says why not');
+sql("UPDATE tier_policy SET min_stay = '0'; ALTER TABLE refused_3 SET TABLESPACE pg_default");
+($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
+is($out, 'refused_3|moved', 'whatever min_stay');
+like($err, qr/NOTICE:  policy "\w+" moves nothing: other policies have its tables first/, 'in one call');
 # an error of the job itself is a WARNING of its policy
 sql("DELETE FROM tier_policy; CREATE TABLE refused_4 PARTITION OF refused FOR VALUES FROM ('2020-02-01') TO ('2020-03-01')");
 sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than, settings) VALUES ('error', 'refused', 'regress_fast', '1 day', "

@@ -348,7 +348,6 @@ try_to(void (*step) (void *arg), CallRun *run)
 Datum
 index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 {
-	List	   *runs = NIL;
 	List	   *claimed = NIL;	/* tables of the policies before */
 
 	reject_null(fcinfo, 1, "wait");
@@ -357,31 +356,24 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	foreach_ptr(const Policy, policy, policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false))
 	{
-		CallRun    *run = palloc0_object(CallRun);
-
-		run->fcinfo = fcinfo;
-		run->policy = policy;
-		if (try_to(plan_in_worker, run) && run->items != NIL)
-			runs = lappend(runs, run);
-	}
-	/* all are planned before the first of them moves, as by tier_plan() */
-	foreach_ptr(CallRun, run, runs)
-	{
+		CallRun		run = {.fcinfo = fcinfo,.policy = policy};
 		List	   *items = NIL;
 
-		foreach_ptr(MoveItem, item, run->items)
+		if (!try_to(plan_in_worker, &run) || run.items == NIL)
+			continue;
+		foreach_ptr(MoveItem, item, run.items)
 		{
 			if (!list_member_oid(claimed, item->heap_oid))
 				items = lappend(items, item);
 		}
 		foreach_ptr(const MoveItem, item, items)
 			claimed = lappend_oid(claimed, item->heap_oid);
-		run->items = items;
+		run.items = items;
 		if (items != NIL)
-			(void) try_to(submit, run);
+			(void) try_to(submit, &run);
 		else
 			ereport(NOTICE,
-					(errmsg("policy \"%s\" moves nothing: %s", NameStr(run->policy->name),
+					(errmsg("policy \"%s\" moves nothing: %s", NameStr(policy->name),
 							"other policies have its tables first")));
 	}
 	return (Datum) 0;
