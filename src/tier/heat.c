@@ -46,21 +46,12 @@ PG_FUNCTION_INFO_V1(index_mover_stats_since);
 PG_FUNCTION_INFO_V1(index_mover_relation_heat);
 PG_FUNCTION_INFO_V1(index_mover_take_index_sample);
 
-/* columns of index_mover.sample, as in the SQL script */
-enum
-{
-	Anum_taken_at = 1,
-	Anum_table_oid,
-	Anum_index_name,
-	Anum_counters				/* the first */
-};
-
-/* A row of it, or the counters of now */
+/* A row of index_mover.sample, in the order of its columns, or the counters of now */
 struct HeatSample
 {
+	TimestampTz taken_at;
 	Oid			table_oid;		/* 0: only the moment */
 	NameData	index_name;		/* "" = of the table itself */
-	TimestampTz taken_at;
 	int64		counters[HEAT_COUNTERS];
 	ItemPointerData tid;
 	Heat	   *heat;			/* whose counters of now; NULL = a row */
@@ -115,13 +106,13 @@ read_samples(HeatTable *table)
 			samples = repalloc_huge(samples, (room *= 2) * sizeof(HeatSample));
 		samples[n] = (HeatSample)
 		{
-			.table_oid = DatumGetObjectId(values[Anum_table_oid - 1]),
-				.taken_at = DatumGetTimestampTz(values[Anum_taken_at - 1]),.tid = scan.tuple->t_self
+			.table_oid = DatumGetObjectId(values[1]),
+				.taken_at = DatumGetTimestampTz(values[0]),.tid = scan.tuple->t_self
 		};
-		if (!scan.row.nulls[Anum_index_name - 1])
-			namestrcpy(&samples[n].index_name, TextDatumGetCString(values[Anum_index_name - 1]));
+		if (!scan.row.nulls[2])
+			namestrcpy(&samples[n].index_name, TextDatumGetCString(values[2]));
 		for (int i = 0; i < HEAT_COUNTERS; i++)
-			samples[n].counters[i] = DatumGetInt64(values[Anum_counters - 1 + i]);
+			samples[n].counters[i] = DatumGetInt64(values[3 + i]);
 	}
 	qsort(samples, n, sizeof(HeatSample), compare_samples);
 	table->samples = samples;
@@ -411,11 +402,11 @@ insert_sample(const HeatSample *sample)
 	Row			row;
 
 	row_clear(&row);
-	row_set(&row, Anum_taken_at, TimestampTzGetDatum(sample->taken_at));
-	row_set(&row, Anum_table_oid, ObjectIdGetDatum(sample->table_oid));
-	row_text(&row, Anum_index_name, NameStr(sample->index_name));
+	row_set(&row, 1, TimestampTzGetDatum(sample->taken_at));
+	row_set(&row, 2, ObjectIdGetDatum(sample->table_oid));
+	row_text(&row, 3, NameStr(sample->index_name));
 	for (int i = 0; i < HEAT_COUNTERS; i++)
-		row_set(&row, Anum_counters + i, Int64GetDatum(sample->counters[i]));
+		row_set(&row, 4 + i, Int64GetDatum(sample->counters[i]));
 	extension_insert("sample", &row);
 }
 

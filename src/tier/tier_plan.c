@@ -399,13 +399,6 @@ want_by_age(TierPlan *plan)
 
 /* idle_for, budget, start_at: by what is known of use */
 
-static char *
-moment_text(TimestampTz moment)
-{
-	return DatumGetCString(DirectFunctionCall1(timestamptz_out,
-											   TimestampTzGetDatum(moment - moment % USECS_PER_SEC)));
-}
-
 static void
 want_by_idleness(TierPlan *plan)
 {
@@ -413,7 +406,8 @@ want_by_idleness(TierPlan *plan)
 	const HeatTable *heat = plan->heat;
 	IdleOf		of = plan->policy->idle_of;
 	TimestampTz since = moment_minus(plan->now, plan->policy->age);
-	char	   *why = psprintf("no %s on this server since %s", uses[of], moment_text(since));
+	char	   *why = psprintf("no %s on this server since %s", uses[of],
+							   timestamptz_to_str(since - since % USECS_PER_SEC));
 	TimestampTz known_since = 0;
 	int			not_known = 0;
 
@@ -432,7 +426,7 @@ want_by_idleness(TierPlan *plan)
 	if (not_known > 0)
 		plan->rows = lappend(plan->rows,
 							 policy_row(psprintf("of %d relations nothing is known on this server before %s",
-												 not_known, moment_text(known_since))));
+												 not_known, timestamptz_to_str(known_since - known_since % USECS_PER_SEC))));
 }
 
 static void

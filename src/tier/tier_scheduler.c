@@ -203,11 +203,7 @@ look_at_policy(const Policy *policy, TimestampTz now)
 				 errhint("You may need to increase \"max_worker_processes\".")));
 		return LOOK_MS / 4;
 	}
-
-	/*
-	 * before it is planned, so that a worker that dies is not started again
-	 * at once
-	 */
+	/* first, so that a worker that dies is not started again at once */
 	run = (PolicyRun)
 	{
 		.started_at = now,.job = RUN_BEGUN,.failures = policy_failures(&run, &why)
