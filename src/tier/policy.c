@@ -48,7 +48,7 @@ PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 
 #define RUN_TABLE	"policy_run"
 
-/* Columns of tier_policy, and of policy_run; the script makes them so. */
+/* Columns of tier_policy; the script makes them so. */
 enum
 {
 	Anum_name = 1,
@@ -75,15 +75,6 @@ enum
 	Anum_owner,
 	Anum_owner_oid,
 	Natts_policy = Anum_owner_oid
-};
-
-enum
-{
-	Anum_run_policy = 1,
-	Anum_run_started_at,
-	Anum_run_job,
-	Anum_run_failures,
-	Anum_run_message
 };
 
 /* A column of the row that was taken apart into values and nulls */
@@ -276,7 +267,7 @@ full_name(Datum name)
 static void
 forget_runs(const char *policy)
 {
-	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
+	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
 
 	(void) extension_delete(RUN_TABLE, policy != NULL ? 1 : 0, &key);
 }
@@ -388,7 +379,7 @@ policy_lock(Oid owner, bool nowait)
 void
 policy_run_read(const char *policy, PolicyRun *run)
 {
-	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
+	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 
@@ -396,13 +387,13 @@ policy_run_read(const char *policy, PolicyRun *run)
 	extension_scan_begin(&scan, RUN_TABLE, 1, &key);
 	while (extension_scan_next(&scan))
 	{
-		run->started_at = DatumGetTimestampTz(VALUE(run_started_at));
-		run->job = DatumGetInt64(VALUE(run_job));
+		run->started_at = DatumGetTimestampTz(values[1]);
+		run->job = DatumGetInt64(values[2]);
 		if (run->job > 0)
 			run->job = history_last_of_policy(policy, run->job);
-		run->failures = DatumGetInt32(VALUE(run_failures));
-		if (!scan.row.nulls[Anum_run_message - 1])
-			run->message = TextDatumGetCString(VALUE(run_message));
+		run->failures = DatumGetInt32(values[3]);
+		if (!scan.row.nulls[4])
+			run->message = TextDatumGetCString(values[4]);
 	}
 }
 
@@ -411,7 +402,7 @@ void
 policy_run_write(const char *policy, const PolicyRun *run)
 {
 	Row			row;
-	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
+	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
 	ExtensionScan scan;
 	bool		is_being_deleted = false;
 
@@ -423,11 +414,11 @@ policy_run_write(const char *policy, const PolicyRun *run)
 		return;
 	forget_runs(policy);
 	row_clear(&row);
-	row_set(&row, Anum_run_policy, DirectFunctionCall1(namein, CStringGetDatum(policy)));
-	row_set(&row, Anum_run_started_at, TimestampTzGetDatum(run->started_at));
-	row_set(&row, Anum_run_job, Int64GetDatum(run->job));
-	row_set(&row, Anum_run_failures, Int32GetDatum(run->failures));
-	row_text(&row, Anum_run_message, run->message);
+	row_set(&row, 1, DirectFunctionCall1(namein, CStringGetDatum(policy)));
+	row_set(&row, 2, TimestampTzGetDatum(run->started_at));
+	row_set(&row, 3, Int64GetDatum(run->job));
+	row_set(&row, 4, Int32GetDatum(run->failures));
+	row_text(&row, 5, run->message);
 	extension_insert(RUN_TABLE, &row);
 	CommandCounterIncrement();
 }

@@ -259,7 +259,7 @@ extern void policy_check_target(const char *tablespace, bool tables);
 #define RUN_BEGUN	INT64CONST(-1)	/* in place of a job */
 #define PLAN_TIMEOUT_MS	(5 * 60 * 1000) /* a now_function can sleep */
 
-/* The last run of a policy: a row of index_mover.policy_run */
+/* The last run of a policy: a row of index_mover.policy_run, in the order of its columns */
 typedef struct PolicyRun
 {
 	TimestampTz started_at;		/* 0 = there was none */

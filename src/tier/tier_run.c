@@ -75,14 +75,16 @@ tier_hold_extension(void)
 	(void) policy_lock_table();
 }
 
-/* A run, in its worker */
-typedef struct WorkerRun
+/* A run of a policy */
+typedef struct TierRun
 {
-	RunExtra	extra;
-	PolicyRun	run;
-	MoveSettings settings;
-	List	   *items;			/* to move */
-} WorkerRun;
+	RunExtra	extra;			/* in the worker */
+	PolicyRun	record;
+	FunctionCallInfo fcinfo;	/* in the caller */
+	const Policy *policy;
+	MoveSettings settings;		/* of the job, and what it moves */
+	List	   *items;
+} TierRun;
 
 /*
  * Plan the policy as the current user, its owner, record the run, and for the
@@ -93,9 +95,9 @@ typedef struct WorkerRun
 static void
 carry_out(void *arg)
 {
-	WorkerRun  *work = arg;
-	const RunExtra *extra = &work->extra;
-	MoveSettings *settings = &work->settings;
+	TierRun    *run = arg;
+	const RunExtra *extra = &run->extra;
+	MoveSettings *settings = &run->settings;
 	List	   *policies = policies_read(NameStr(extra->policy), false);
 	const Policy *policy = policies != NIL ? linitial(policies) : NULL;
 	bool		scheduled = extra->job == 0;
@@ -121,26 +123,26 @@ carry_out(void *arg)
 		settings->max_duration = left;
 	settings->terms.role = GetUserId();
 	settings->terms.job = extra->job;
-	work->run.job = items == NIL ? 0 : scheduled ? history_next_job() : extra->job;
-	policy_run_write(NameStr(extra->policy), &work->run);
+	run->record.job = items == NIL ? 0 : scheduled ? history_next_job() : extra->job;
+	policy_run_write(NameStr(extra->policy), &run->record);
 	if (items != NIL && scheduled)
-		submit_at_commit(work->run.job, JOB_MOVE, items, settings);
-	work->items = items;
+		submit_at_commit(run->record.job, JOB_MOVE, items, settings);
+	run->items = items;
 }
 
 void
 index_mover_policy_main(Datum arg)
 {
-	WorkerRun	work = {0};
-	const RunExtra *extra = &work.extra;
-	PolicyRun  *run = &work.run;
+	TierRun		run = {0};
+	const RunExtra *extra = &run.extra;
+	PolicyRun  *record = &run.record;
 	const char *name = NameStr(extra->policy);
 	bool		has_caller;
 	ErrorData  *error;
 	int			tries = 0;
 	char	   *why;
 
-	memcpy(&work.extra, MyBgworkerEntry->bgw_extra, sizeof(RunExtra));
+	memcpy(&run.extra, MyBgworkerEntry->bgw_extra, sizeof(RunExtra));
 	has_caller = extra->job != 0;
 	worker_unblock_signals();
 	if (has_caller)
@@ -169,26 +171,26 @@ index_mover_policy_main(Datum arg)
 	tier_hold_extension();
 	if (!has_caller)			/* who has the lock */
 		(void) policy_lock(extra->owner, false);
-	policy_run_read(name, run);
+	policy_run_read(name, record);
 	/* another run came first, or the scheduler's transaction has failed */
-	if (!has_caller && run->job != RUN_BEGUN)
+	if (!has_caller && record->job != RUN_BEGUN)
 		proc_exit(0);
 	if (has_caller)
 	{
-		run->failures = policy_failures(run, &why);
-		run->started_at = GetCurrentTimestamp();
+		record->failures = policy_failures(record, &why);
+		record->started_at = GetCurrentTimestamp();
 	}
-	run->message = NULL;
+	record->message = NULL;
 	/* what another job has taken since the plan is a hindrance in the next */
 	do
-		error = errors_catch(carry_out, &work);
+		error = errors_catch(carry_out, &run);
 	while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
 	disable_all_timeouts(false);
-	run->job = 0;
-	run->message = error != NULL ? error->message : NULL;
+	record->job = 0;
+	record->message = error != NULL ? error->message : NULL;
 	/* its caller may have made it, and not committed */
 	if (error != NULL && policies_read(name, true) != NIL)
-		policy_run_write(name, run);
+		policy_run_write(name, record);
 	commit_locally();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -200,8 +202,8 @@ index_mover_policy_main(Datum arg)
 		StringInfoData message;
 
 		pq_beginmessage(&message, 'D');
-		pq_sendbytes(&message, (char *) &work.settings, sizeof(MoveSettings));
-		foreach_ptr(const char, item, work.items)
+		pq_sendbytes(&message, (char *) &run.settings, sizeof(MoveSettings));
+		foreach_ptr(const char, item, run.items)
 			pq_sendbytes(&message, item, sizeof(MoveItem));
 		pq_endmessage(&message);
 	}
@@ -230,18 +232,9 @@ tier_run_start(const Policy *policy, int64 job, dsm_handle queue, TimestampTz wi
 	return RegisterDynamicBackgroundWorker(&worker, &handle) ? handle : NULL;
 }
 
-/* A policy that a caller has planned in a worker */
-typedef struct CallRun
-{
-	FunctionCallInfo fcinfo;	/* of run_tier_policies() */
-	const Policy *policy;
-	MoveSettings settings;
-	List	   *items;
-} CallRun;
-
 /* Take the messages of the worker until it ends.  ERROR if it does so without a plan. */
 static void
-receive_plan(CallRun *run, shm_mq_handle *messages)
+receive_plan(TierRun *run, shm_mq_handle *messages)
 {
 	Size		nbytes;
 	void	   *data;
@@ -288,7 +281,7 @@ terminate_worker(int code, Datum worker)
 static void
 plan_in_worker(void *arg)
 {
-	CallRun    *run = arg;
+	TierRun    *run = arg;
 	dsm_segment *segment = dsm_create(QUEUE_SIZE, 0);
 	shm_mq	   *queue = shm_mq_create(dsm_segment_address(segment), QUEUE_SIZE);
 	BackgroundWorkerHandle *worker;
@@ -318,7 +311,7 @@ plan_in_worker(void *arg)
 static void
 submit(void *arg)
 {
-	CallRun    *run = arg;
+	TierRun    *run = arg;
 
 	result_rows_of_plan(run->fcinfo, run->items, &run->settings, false,
 						DatumGetBool(run->fcinfo->args[1].value));
@@ -326,7 +319,7 @@ submit(void *arg)
 
 /* Run a step in a subtransaction; if it fails, WARN of its error, and return false. */
 static bool
-try_to(void (*step) (void *arg), CallRun *run)
+try_to(void (*step) (void *arg), TierRun *run)
 {
 	ErrorData  *error = errors_catch(step, run);
 
@@ -356,7 +349,7 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	foreach_ptr(const Policy, policy, policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false))
 	{
-		CallRun		run = {.fcinfo = fcinfo,.policy = policy};
+		TierRun		run = {.fcinfo = fcinfo,.policy = policy};
 		List	   *items = NIL;
 
 		if (!try_to(plan_in_worker, &run) || run.items == NIL)

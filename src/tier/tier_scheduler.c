@@ -25,7 +25,6 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
-#include "common/pg_prng.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -221,8 +220,6 @@ index_mover_scheduler_look_main(Datum arg)
 	TimestampTz now;
 	ErrorData  *error;
 	List	   *policies;
-	uint32		first;
-	uint32		n;
 
 	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
 	worker_unblock_signals();
@@ -246,11 +243,9 @@ index_mover_scheduler_look_main(Datum arg)
 		now = GetCurrentTimestamp();
 		policies = policies_read(NULL, true);
 		/* none of a role is always the first */
-		n = list_length(policies);
-		first = pg_prng_uint32(&pg_global_prng_state);
-		for (uint32 i = 0; i < n; i++)
+		for (int64 i = now; i < now + list_length(policies); i++)
 		{
-			const Policy *policy = list_nth(policies, (first + i) % n);
+			const Policy *policy = list_nth(policies, (uint64) i % list_length(policies));
 
 			if (policy->every != NULL)
 				next = Min(next, look_at_policy(policy, now));
