@@ -217,7 +217,7 @@ read_relations(HeatTable *table)
 		if (heat->facts.relkind == RELKIND_INDEX)
 			continue;			/* read_indexes() */
 		heat->of_extension = OidIsValid(getExtensionOfObject(RelationRelationId, relid));
-		heat->uses[IDLE_OF_USE].last = IM_STAT_LASTSCAN(stats);
+		heat->last_use[IDLE_OF_USE] = IM_STAT_LASTSCAN(stats);
 		heat->counters[HEAT_OTHER_SCANS] = stats->numscans;
 		heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated + stats->tuples_deleted;
 		/* of the table an index scan reads at most one page for each row */
@@ -242,8 +242,8 @@ read_indexes(const HeatTable *table)
 		index->of_extension = heap->of_extension;
 		for (IdleOf of = IDLE_OF_USE; of <= IDLE_OF_INDEX_USE; of++)
 		{
-			index->uses[of].last = IM_STAT_LASTSCAN(stats);
-			heap->uses[of].last = Max(heap->uses[of].last, index->uses[of].last);
+			index->last_use[of] = IM_STAT_LASTSCAN(stats);
+			heap->last_use[of] = Max(heap->last_use[of], index->last_use[of]);
 		}
 		index->counters[HEAT_INDEX_SCANS] = stats->numscans;
 		/* a scan reads a few pages on its way, and at most one for each entry */
@@ -271,9 +271,7 @@ count_of(const HeatSample *sample, IdleOf of)
 static void
 judge_use(Heat *heat, const HeatSample *samples, int n, IdleOf of, TimestampTz since)
 {
-	HeatUse    *use = &heat->uses[of];
-
-	use->known_since = Max(samples[0].taken_at, since);
+	heat->known_since[of] = Max(samples[0].taken_at, since);
 	for (int i = 1; i < n; i++)
 	{
 		TimestampTz at = samples[i].taken_at;
@@ -282,9 +280,9 @@ judge_use(Heat *heat, const HeatSample *samples, int n, IdleOf of, TimestampTz s
 		bool		restarted = samples[i - 1].taken_at < since && at >= since;
 
 		if (!restarted && count < before)
-			use->known_since = Max(use->known_since, at);
+			heat->known_since[of] = Max(heat->known_since[of], at);
 		if (count > (restarted || count < before ? 0 : before))
-			use->last = Max(use->last, at);
+			heat->last_use[of] = Max(heat->last_use[of], at);
 	}
 }
 
@@ -387,8 +385,8 @@ index_mover_relation_heat(PG_FUNCTION_ARGS)
 		row_interval(&row, 7, (int64) rint(heat->seconds) * USECS_PER_SEC);
 		row_int64(&row, 8, heat->samples);
 		for (IdleOf of = 0; of < IDLE_KINDS; of++)
-			row_time(&row, 9 + of, heat->uses[of].last);
-		row_time(&row, 12, heat->uses[IDLE_OF_USE].known_since);
+			row_time(&row, 9 + of, heat->last_use[of]);
+		row_time(&row, 12, heat->known_since[IDLE_OF_USE]);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
 	return (Datum) 0;
@@ -410,16 +408,6 @@ insert_sample(const HeatSample *sample)
 	extension_insert("sample", &row);
 }
 
-/* Return the interval of time, of those of which one sample is kept, as a number. */
-static int64
-bucket(TimestampTz at, TimestampTz now)
-{
-	int64		length = at > now - USECS_PER_DAY ? 1 :
-		at > now - 7 * USECS_PER_DAY ? USECS_PER_HOUR : USECS_PER_DAY;
-
-	return at / length * length;
-}
-
 /* Delete the samples that are not needed any more. */
 static void
 thin_samples(const HeatTable *table, TimestampTz oldest)
@@ -427,6 +415,8 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 	for (int i = 0; i < table->nsamples; i++)
 	{
 		HeatSample *sample = &table->samples[i];
+		int64		interval = sample->taken_at > table->now - USECS_PER_DAY ? 1 :
+			sample->taken_at > table->now - 7 * USECS_PER_DAY ? USECS_PER_HOUR : USECS_PER_DAY;
 		bool		is_last = i + 1 == table->nsamples || compare_sampled(sample, sample + 1) != 0;
 		bool		go;
 
@@ -437,7 +427,7 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 			go = false;
 		else
 			go = sample->taken_at < oldest ? sample[1].taken_at < oldest :
-				bucket(sample->taken_at, table->now) == bucket(sample[1].taken_at, table->now);
+				sample->taken_at / interval == sample[1].taken_at / interval;
 		if (go)
 			(void) extension_delete_row("sample", &sample->tid);
 	}

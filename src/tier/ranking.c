@@ -66,9 +66,10 @@ fill(Candidate *candidates, int n, int64 budget)
 
 	for (Candidate *c = candidates; c < candidates + n; c++)
 	{
-		c->is_chosen = c->is_fixed || (c->worth > 0 && c->size <= budget);
-		if (!c->is_chosen || c->is_fixed)
+		c->is_chosen = c->is_fixed;
+		if (c->worth <= 0 || c->size > budget)
 			continue;
+		c->is_chosen = true;
 		result += c->worth;
 		budget -= c->size;
 	}

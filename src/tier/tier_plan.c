@@ -59,7 +59,6 @@ typedef struct TierPlan
 {
 	/* for all policies of a call */
 	TimestampTz now;			/* or the moment that is planned for */
-	Interval	ahead;			/* how far that is away */
 	const HeatTable *heat;		/* NULL = not read yet */
 	const List *places;
 	HTAB	   *busy;			/* of BusyTable; job 0: a policy before has it */
@@ -87,7 +86,6 @@ begin_plan(TimestampTz at)
 	TierPlan   *plan = palloc0_object(TierPlan);
 
 	plan->now = at;
-	plan->ahead.time = at - GetCurrentTransactionStartTimestamp();
 	plan->places = places_read();
 	plan->busy = job_busy_tables();
 	return plan;
@@ -313,6 +311,7 @@ read_clock(TierPlan *plan)
 {
 	const char *name = plan->policy->now_function;
 	Oid			function = DatumGetObjectId(DirectFunctionCall1(regprocedurein, CStringGetDatum(name)));
+	Interval	ahead = {.time = plan->now - GetCurrentTransactionStartTimestamp()};
 	int			nargs;
 	Oid		   *types;
 	Oid			type = get_func_signature(function, &types, &nargs);
@@ -332,7 +331,7 @@ read_clock(TierPlan *plan)
 		fmgr_info(function, &flinfo);
 		InitFunctionCallInfoData(*call, &flinfo, nargs, InvalidOid, NULL, NULL);
 		call->args[0].value = DirectFunctionCall2(interval_mi, IntervalPGetDatum(plan->policy->age),
-												  IntervalPGetDatum(&plan->ahead));
+												  IntervalPGetDatum(&ahead));
 		call->args[0].isnull = false;
 		error = errors_catch(call_clock, call);
 	}
@@ -348,7 +347,7 @@ read_clock(TierPlan *plan)
 				 errmsg("now_function must be a function() that returns a date or timestamp, or a function(interval) that returns an integer, and never NULL")));
 	result.value = bound_value(type, call->args[0].value);
 	if (result.kind == BOUND_TIME)
-		result.value = moment_minus(moment_plus(result.value, &plan->ahead), plan->policy->age);
+		result.value = moment_minus(moment_plus(result.value, &ahead), plan->policy->age);
 	return result;
 }
 
@@ -413,13 +412,13 @@ want_by_idleness(TierPlan *plan)
 
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
-		if (!scope_includes(&plan->scope, h) || (h->uses[of].last != 0 && h->uses[of].last > since))
+		if (!scope_includes(&plan->scope, h) || (h->last_use[of] != 0 && h->last_use[of] > since))
 			continue;
-		if (h->uses[of].known_since <= since)
+		if (h->known_since[of] <= since)
 			want(plan, h->facts.relid, why)->heat = h->wanted_per_second;
 		else
 		{
-			known_since = Max(known_since, h->uses[of].known_since);
+			known_since = Max(known_since, h->known_since[of]);
 			not_known++;
 		}
 	}

@@ -63,14 +63,6 @@ typedef enum IdleOf
 	IDLE_KINDS
 } IdleOf;
 
-/* One kind of use, as far as samples and statistics of this server tell */
-typedef struct HeatUse
-{
-	TimestampTz last;			/* the last that was seen, or the end of the
-								 * step in which it was; 0 = none was seen */
-	TimestampTz known_since;	/* since then no other can have been unseen */
-} HeatUse;
-
 /* A table, materialized view or index with a file, permanent or unlogged */
 typedef struct Heat
 {
@@ -86,7 +78,12 @@ typedef struct Heat
 	double		seconds;		/* the period */
 	int			samples;		/* in it; 0 = the cumulative statistics */
 
-	HeatUse		uses[IDLE_KINDS];
+	/* of each kind, as far as samples and statistics of this server tell */
+	TimestampTz last_use[IDLE_KINDS];	/* the last that was seen, or the end
+										 * of the step in which it was; 0 =
+										 * none */
+	TimestampTz known_since[IDLE_KINDS];	/* since then no other can have
+											 * been unseen */
 
 	/* for heat.c */
 	int64		counters[HEAT_COUNTERS];	/* of now */
