@@ -264,44 +264,37 @@ count_of(const HeatSample *sample, IdleOf of)
 		(of == IDLE_OF_USE ? counters[HEAT_OTHER_SCANS] : 0);
 }
 
-/*
- * Set what is known of one kind of use from a relation's samples, the last of now;
- * nothing was counted before "since".
- */
-static void
-judge_use(Heat *heat, const HeatSample *samples, int n, IdleOf of, TimestampTz since)
-{
-	heat->known_since[of] = Max(samples[0].taken_at, since);
-	for (int i = 1; i < n; i++)
-	{
-		TimestampTz at = samples[i].taken_at;
-		int64		before = count_of(&samples[i - 1], of);
-		int64		count = count_of(&samples[i], of);
-		bool		restarted = samples[i - 1].taken_at < since && at >= since;
-
-		if (!restarted && count < before)
-			heat->known_since[of] = Max(heat->known_since[of], at);
-		if (count > (restarted || count < before ? 0 : before))
-			heat->last_use[of] = Max(heat->last_use[of], at);
-	}
-}
-
 /* Set rates and uses of a relation from its samples, the last of now. */
 static void
 judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 {
+	/* nothing was counted before */
+	TimestampTz since = pgstat_track_counts ? table->stats_since : table->now;
 	TimestampTz start = n > 1 ? Max(table->window, samples[0].taken_at) : 0;
 	double		read = 0;
 	double		wanted = 0;
 
+	for (IdleOf of = 0; of < IDLE_KINDS; of++)
+		heat->known_since[of] = Max(samples[0].taken_at, since);
 	for (int i = 1; i < n; i++)
 	{
+		TimestampTz at = samples[i].taken_at;
 		const int64 *now = samples[i].counters;
 		const int64 *before = samples[i - 1].counters;
 		bool		reset = now[HEAT_READ] < before[HEAT_READ];
 		int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
 
-		if (samples[i].taken_at <= start)
+		for (IdleOf of = 0; of < IDLE_KINDS; of++)
+		{
+			int64		count = count_of(&samples[i], of);
+			int64		step = count - (samples[i - 1].taken_at < since && at >= since ? 0 : count_of(&samples[i - 1], of));
+
+			if (step < 0)
+				heat->known_since[of] = Max(heat->known_since[of], at);
+			if (step > 0 || (step < 0 && count > 0))
+				heat->last_use[of] = Max(heat->last_use[of], at);
+		}
+		if (at <= start)
 			continue;
 		read += blocks;
 		/* it alone goes back when an index is dropped */
@@ -322,9 +315,6 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 	}
 	heat->reads_per_second = read / heat->seconds;
 	heat->wanted_per_second = wanted / heat->seconds;
-
-	for (IdleOf of = 0; of < IDLE_KINDS; of++)
-		judge_use(heat, samples, n, of, pgstat_track_counts ? table->stats_since : table->now);
 }
 
 /*
