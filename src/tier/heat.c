@@ -25,7 +25,6 @@
 #include <math.h>
 #include <sys/stat.h>
 
-#include "access/htup_details.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"

@@ -27,19 +27,8 @@
 BoundKind
 bound_kind(Oid type)
 {
-	switch (type)
-	{
-		case DATEOID:
-		case TIMESTAMPOID:
-		case TIMESTAMPTZOID:
-			return BOUND_TIME;
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-			return BOUND_NUMBER;
-		default:
-			return BOUND_NONE;
-	}
+	return type == DATEOID || type == TIMESTAMPOID || type == TIMESTAMPTZOID ? BOUND_TIME :
+		type == INT2OID || type == INT4OID || type == INT8OID ? BOUND_NUMBER : BOUND_NONE;
 }
 
 /*

@@ -26,8 +26,6 @@
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
@@ -36,7 +34,6 @@
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
-#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "history.h"
@@ -136,34 +133,36 @@ compare_policies(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Lock tier_policy, which is in the extension's schema, without waiting: who may only
- * delete its own policies can lock it for long.  Returns its OID.  ERROR 55P03.
+ * Lock tier_policy, which is in the extension's schema, and with hold the extension,
+ * so that DROP EXTENSION waits.  Not waiting: who may only delete its own policies can
+ * lock the table for long.  Returns the table.  ERROR 55P03.
  */
 Oid
-policy_lock_table(void)
+policy_lock_table(bool hold)
 {
+	bool		held = !hold || extension_hold() == EXTENSION_HELD;
 	Oid			table = InvalidOid;
 
 	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId, Anum_pg_extension_oid,
 												 get_extension_oid("index_mover", true), 0, InvalidOid))
 		table = get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
-	if (!ConditionalLockRelationOid(table, AccessShareLock))
+	if (!held || !ConditionalLockRelationOid(table, AccessShareLock))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
-				 errdetail("Another session has locked table \"%s\".", "tier_policy")));
+				 errdetail("Another session has locked the extension, or table \"%s\".", "tier_policy")));
 	return table;
 }
 
 /*
- * Return the policies that are enabled, in the order of their names: of the
- * roles whose privileges the current user has, or all; or the one of this name.
- * ERROR 42704 unless all if there is none of this name, enabled or not.
+ * Return the policies that are enabled, in the order of their names, or the one of
+ * this name: of the roles whose privileges the current user has, or all.  ERROR 42704
+ * unless all if there is none of this name, enabled or not.
  */
 List *
 policies_read(const char *name, bool all)
 {
-	Relation	rel = table_open(policy_lock_table(), NoLock);
+	Relation	rel = table_open(policy_lock_table(false), NoLock);
 	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	List	   *result = NIL;
 	bool		found = false;

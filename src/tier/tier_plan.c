@@ -17,13 +17,11 @@
 
 #include <math.h>
 
-#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_proc.h"
-#include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "funcapi.h"
 #include "utils/float.h"

@@ -249,7 +249,7 @@ typedef struct Policy
 	Jsonb	   *settings;		/* NULL = none */
 } Policy;
 
-extern Oid	policy_lock_table(void);
+extern Oid	policy_lock_table(bool hold);
 extern List *policies_read(const char *name, bool all);
 extern void policy_check_target(const char *tablespace, bool tables);
 
@@ -275,7 +275,6 @@ extern int	policy_failures(const PolicyRun *run, char **why);
 
 /* tier_plan.c, tier_run.c */
 extern List *tier_plan_items(const Policy *policy, MoveSettings *settings);
-extern void tier_hold_extension(void);
 extern BackgroundWorkerHandle *tier_run_start(const Policy *policy, int64 job, dsm_handle queue,
 											  TimestampTz window_end);
 

@@ -63,18 +63,6 @@ warn_of_error(const char *policy, const ErrorData *error)
 
 /* In the worker */
 
-/* Hold the extension, which DROP EXTENSION waits for.  ERROR 55P03 if it is locked, or gone. */
-void
-tier_hold_extension(void)
-{
-	if (extension_hold() != EXTENSION_HELD)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
-				 errdetail("Another session has locked the extension.")));
-	(void) policy_lock_table();
-}
-
 /* A run of a policy */
 typedef struct TierRun
 {
@@ -168,7 +156,7 @@ index_mover_policy_main(Datum arg)
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	MemoryContextSwitchTo(TopMemoryContext);
-	tier_hold_extension();
+	(void) policy_lock_table(true);
 	if (!has_caller)			/* who has the lock */
 		(void) policy_lock(extra->owner, false);
 	policy_run_read(name, record);

@@ -233,7 +233,7 @@ index_mover_scheduler_look_main(Datum arg)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (extension_installed())
 	{
-		tier_hold_extension();
+		(void) policy_lock_table(true);
 		error = extra.sample ? errors_catch(take_sample, NULL) : NULL;
 		if (error != NULL)
 			ereport(LOG,
