@@ -94,8 +94,6 @@ read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
 	bool		isnull = true;
 	PartitionBoundSpec *spec = NULL;
 	PartitionRangeDatum *upper;
-	Oid			output;
-	bool		is_varlena;
 
 	if (HeapTupleIsValid(tuple))
 	{
@@ -115,9 +113,11 @@ read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
 		{
 			bound_kind(type), bound_value(type, value)
 		};
-		getTypeOutputInfo(type, &output, &is_varlena);
 		/* the caller has set DateStyle */
-		leaf->text = OidOutputFunctionCall(output, value);
+		leaf->text = bound_kind(type) == BOUND_NUMBER ? psprintf(INT64_FORMAT, leaf->end.value) :
+			DatumGetCString(type == DATEOID ? DirectFunctionCall1(date_out, value) :
+							type == TIMESTAMPOID ? DirectFunctionCall1(timestamp_out, value) :
+							DirectFunctionCall1(timestamptz_out, value));
 		leaf->why_none = NULL;
 	}
 	else if (!keep)

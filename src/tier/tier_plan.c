@@ -165,7 +165,7 @@ static void
 add_items(TierRow *row, List *items)
 {
 	row->items = list_concat(row->items, items);
-	row->from = linitial_node(MoveItem, row->items)->from_tablespace;
+	row->from = ((const MoveItem *) linitial(row->items))->from_tablespace;
 	row->size = 0;
 	foreach_ptr(const MoveItem, item, row->items)
 	{
