@@ -101,15 +101,14 @@ test_measure_damaged(const IndexFacts *facts, char *page, BlockNumber blkno)
 
 		CHECK_FOR_INTERRUPTS();
 		damage(page, &random);
-		if (page_measure(facts, (Page) page, blkno, &pm) != NULL)
+		if (page_measure(facts, (Page) page, &pm) != NULL)
 			refused++;
 		else if (!(pm.kind < PAGE_KINDS && pm.avail <= BLCKSZ && pm.used <= pm.avail &&
-				   pm.packed >= 0 && pm.packed <= pm.used && pm.heavy >= 0 && pm.squares >= 0 &&
+				   pm.packed >= 0 && pm.packed <= pm.used &&
 				   pm.tuples >= 0 && pm.rows >= 0 && Max(pm.rows, pm.tuples) <= 1e6))
 			elog(ERROR, "damage %d of block %u, with seed %d, is measured as nonsense: kind %d, "
-				 "%g avail, %g used, %g packed, %g rows, %g tuples, %g heavy, %g squares",
-				 i, blkno, test_seed, pm.kind,
-				 pm.avail, pm.used, pm.packed, pm.rows, pm.tuples, pm.heavy, pm.squares);
+				 "%g avail, %g used, %g packed, %g rows, %g tuples",
+				 i, blkno, test_seed, pm.kind, pm.avail, pm.used, pm.packed, pm.rows, pm.tuples);
 		memcpy(page, good.data, BLCKSZ);
 	}
 	if (test_damages > 0)

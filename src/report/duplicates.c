@@ -37,16 +37,16 @@ typedef struct Worth
 	Oid			oid;
 	Oid			table_oid;
 	Oid			constraint;
-	bool		valid;
 	bool		keep[KEEP_REASONS];
 } Worth;
 
-/* Get why an index is to be kept; false if it does not exist. */
+/* Get why an index is to be kept; false if there is no valid one. */
 static bool
 get_worth(Oid index_oid, Worth *worth)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
 	Form_pg_index form;
+	bool		valid;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
@@ -54,7 +54,7 @@ get_worth(Oid index_oid, Worth *worth)
 	worth->oid = index_oid;
 	worth->table_oid = form->indrelid;
 	worth->constraint = get_index_constraint(index_oid);
-	worth->valid = form->indisvalid;
+	valid = form->indisvalid;
 	worth->keep[KEEP_UNIQUE] = form->indisunique;
 	worth->keep[KEEP_EXCLUSION] = form->indisexclusion;
 	worth->keep[KEEP_AT_ONCE] = form->indimmediate && (form->indisunique || form->indisexclusion);
@@ -63,7 +63,7 @@ get_worth(Oid index_oid, Worth *worth)
 		get_rel_relispartition(index_oid) || index_has_dependents(index_oid);
 	worth->keep[KEEP_CONSTRAINT] = OidIsValid(worth->constraint);
 	ReleaseSysCache(tuple);
-	return true;
+	return valid;
 }
 
 /* Return whether it is a valid index that no constraint or other object relies on. */
@@ -72,7 +72,7 @@ report_is_spare(Oid index_oid)
 {
 	Worth		worth;
 
-	return get_worth(index_oid, &worth) && worth.valid && !worth.keep[KEEP_EXCLUSION] &&
+	return get_worth(index_oid, &worth) && !worth.keep[KEEP_EXCLUSION] &&
 		!worth.keep[KEEP_NEEDED] && !worth.keep[KEEP_CONSTRAINT];
 }
 
@@ -105,14 +105,14 @@ report_duplicate_of(Oid index_oid)
 	Worth		mine;
 	Worth		best = {InvalidOid};
 
-	if (!get_worth(index_oid, &mine) || !mine.valid || mine.keep[KEEP_NEEDED])
+	if (!get_worth(index_oid, &mine) || mine.keep[KEEP_NEEDED])
 		return InvalidOid;
 	foreach_oid(other_oid, indexes_of_table(mine.table_oid))
 	{
 		Worth		other;
 
 		if (other_oid != index_oid && index_same_definition(other_oid, index_oid, false) &&
-			get_worth(other_oid, &other) && other.valid &&
+			get_worth(other_oid, &other) &&
 			is_kept_before(&other, &mine) && enforces_as_much(&other, &mine) &&
 			(!OidIsValid(best.oid) || is_kept_before(&other, &best)))
 			best = other;

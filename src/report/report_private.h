@@ -17,7 +17,6 @@
 
 typedef enum PageKind
 {
-	PAGE_FIXED,					/* bitmap, revmap: also made by a rebuild */
 	PAGE_LEAF,					/* tuples that point to the table */
 	PAGE_INTERNAL,				/* tuples that point to other pages */
 	PAGE_POSTING,				/* GIN: leaf of a posting tree */
@@ -37,10 +36,6 @@ typedef struct PageMeasure
 	double		rows;			/* pointers to rows, with dead ones */
 	double		tuples;			/* after the rebuild; of GIN's posting trees:
 								 * trees */
-	double		heavy;			/* hash: tuples whose value fills half a page */
-	double		squares;		/* hash: sum of squared rows per value, of
-								 * values that are not heavy */
-	double		one_size;		/* 1 = all tuples are of one size */
 } PageMeasure;
 
 /* Sums over an index's pages without the metapage, or estimates of them */
@@ -56,12 +51,10 @@ typedef struct IndexFacts
 	double		fillfactor;		/* 0 to 1; NaN = the method has none */
 	bool		deduplicates;	/* btree: a rebuild makes posting lists */
 	double		hash_rows;
-	int			hash_ffactor;	/* intended rows per bucket */
 } IndexFacts;
 
-extern bool page_measure_supports(Oid relam);
-extern const char *page_measure(const IndexFacts *facts, Page page,
-								BlockNumber blkno, PageMeasure *pm);
+extern bool page_measure_facts(Relation index, IndexFacts *facts);
+extern const char *page_measure(const IndexFacts *facts, Page page, PageMeasure *pm);
 
 #ifdef INDEX_MOVER_TEST
 extern void test_measure_damaged(const IndexFacts *facts, char *page, BlockNumber blkno);
@@ -73,10 +66,10 @@ extern char *test_guarded(char *page);
 #define IM_GUARDED(page)	(page)
 #endif
 
-extern void page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight);
+extern void page_measure_add(PageMeasure *sum, const PageMeasure *pm, double weight);
 extern double rebuilt_pages(const IndexFacts *facts, const PageTotals *totals, bool smaller);
 
-extern bool report_run(Oid index_oid, bool only_gin, bool quiet,
+extern bool report_run(Oid index_oid, bool quiet,
 					   void (*measure) (Relation index, void *result), void *result);
 extern void report_corrupted(Relation index, BlockNumber blkno, const char *problem);
 

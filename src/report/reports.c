@@ -34,19 +34,10 @@
 
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
 
-typedef struct PendingList
-{
-	int64		pages;
-	int64		tuples;			/* heap rows waiting in the list */
-	int64		limit_bytes;	/* size at which an insert flushes it */
-	bool		fastupdate;
-} PendingList;
-
 /* The arguments of report_run() */
 typedef struct Report
 {
 	Oid			index_oid;
-	bool		only_gin;
 	bool		quiet;
 	void		(*measure) (Relation index, void *result);
 	void	   *result;
@@ -80,6 +71,33 @@ report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 			 errmsg("index \"%s\" contains corrupted page at block %u",
 					RelationGetRelationName(index), blkno),
 			 errdetail_internal("The page cannot be read: %s.", problem)));
+}
+
+/*
+ * Set the columns of gin_pending_list() from a metapage.  ERROR XX001 or XX002 if that
+ * is missing or damaged.
+ */
+static void
+pending_measure(Relation index, void *result)
+{
+	Row		   *row = result;
+	PGIOAlignedBlock copy;
+	const GinMetaPageData *meta = GinPageGetMeta(copy.data);
+	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
+
+	buffer_copy_page(ReadBuffer(index, GIN_METAPAGE_BLKNO), copy.data);
+	if (page_root(GIN_AM_OID, (Page) copy.data) == InvalidBlockNumber ||
+		meta->ginVersion < 0 || meta->ginVersion > GIN_CURRENT_VERSION ||
+		meta->nPendingPages >= nblocks || meta->nPendingHeapTuples < 0)
+		report_corrupted(index, GIN_METAPAGE_BLKNO, "invalid metapage");
+	row_clear(row);
+	row_int64(row, 1, meta->nPendingPages);
+	row_int64(row, 2, meta->nPendingHeapTuples);
+	row_int64(row, 3, (int64) meta->nPendingPages * BLCKSZ);
+	row_int64(row, 4, GinGetPendingListCleanupSize(index) * INT64CONST(1024));
+	row_set(row, 5, BoolGetDatum(GinGetUseFastUpdate(index)));
+	/* every search reads the whole list before the tree */
+	row_int64(row, 6, meta->nPendingPages);
 }
 
 /* Refuse a relation that cannot be measured. */
@@ -131,104 +149,53 @@ run_report(void *arg)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("index with OID %u does not exist", report->index_oid)));
-	check_relation(index, report->only_gin);
+	check_relation(index, report->measure == pending_measure);
 	report->measure(index, report->result);
 	relation_close(index, AccessShareLock);
 }
 
-/* Return whether an error tells of the index that was to be measured. */
-static bool
-is_of_index(int code)
-{
-	return code == ERRCODE_DATA_CORRUPTED || code == ERRCODE_INDEX_CORRUPTED ||
-		code == ERRCODE_UNDEFINED_FILE || code == ERRCODE_IO_ERROR ||
-		code == ERRCODE_INSUFFICIENT_PRIVILEGE ||	/* of the server, on the
-													 * file */
-		code == ERRCODE_UNDEFINED_OBJECT || code == ERRCODE_WRONG_OBJECT_TYPE ||
-		code == ERRCODE_FEATURE_NOT_SUPPORTED || code == ERRCODE_LOCK_NOT_AVAILABLE ||
-		code == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
-}
-
 /*
  * Measure an index, with AccessShareLock on it.  Raises the errors of pgstattuple's
- * functions.  With quiet, returns false if the index cannot be opened, is locked or
- * damaged, or has gone away, and does not wait; raises other errors.
+ * functions.  With quiet, returns false in place of any error but a cancel, and does not
+ * wait.
  */
 bool
-report_run(Oid index_oid, bool only_gin, bool quiet,
-		   void (*measure) (Relation index, void *result), void *result)
+report_run(Oid index_oid, bool quiet, void (*measure) (Relation index, void *result), void *result)
 {
-	Report		report = {index_oid, only_gin, quiet, measure, result};
+	Report		report = {index_oid, quiet, measure, result};
 	ErrorData  *error = NULL;
 
 	if (quiet)
 		error = errors_catch(run_report, &report);
 	else
 		run_report(&report);
-	if (error != NULL && !is_of_index(error->sqlerrcode))
+	if (errors_was_canceled(error))
 		ReThrowError(error);
 	return error == NULL;
-}
-
-/*
- * Read the length of a GIN index's pending list from the metapage.  ERROR XX002 if
- * that is damaged.
- */
-static void
-gin_pending_measure(Relation index, void *result)
-{
-	PendingList *pending = result;
-	PGIOAlignedBlock copy;
-	const GinMetaPageData *meta = GinPageGetMeta(copy.data);
-	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
-
-	if (nblocks == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg("index \"%s\" has no metapage", RelationGetRelationName(index))));
-	buffer_copy_page(ReadBuffer(index, GIN_METAPAGE_BLKNO), copy.data);
-	if (page_root(GIN_AM_OID, (Page) copy.data) == InvalidBlockNumber ||
-		meta->ginVersion < 0 || meta->ginVersion > GIN_CURRENT_VERSION ||
-		meta->nPendingPages >= nblocks || meta->nPendingHeapTuples < 0)
-		report_corrupted(index, GIN_METAPAGE_BLKNO, "invalid metapage");
-	pending->pages = meta->nPendingPages;
-	pending->tuples = meta->nPendingHeapTuples;
-	pending->limit_bytes = GinGetPendingListCleanupSize(index) * INT64CONST(1024);
-	pending->fastupdate = GinGetUseFastUpdate(index);
-}
-
-/* Set four columns: pages, tuples, bytes, and the limit of these. */
-static void
-pending_columns(const PendingList *pending, Row *row, int column)
-{
-	row_int64(row, column, pending->pages);
-	row_int64(row, column + 1, pending->tuples);
-	row_int64(row, column + 2, pending->pages * BLCKSZ);
-	row_int64(row, column + 3, pending->limit_bytes);
 }
 
 /* Return the pages of a GIN index's pending list; -1 if it cannot be read. */
 int64
 report_pending_pages(Oid index_oid)
 {
-	PendingList pending;
+	Row			pending;
 
-	return report_run(index_oid, true, true, gin_pending_measure, &pending) ? pending.pages : -1;
+	return report_run(index_oid, true, pending_measure, &pending) ? DatumGetInt64(pending.values[0]) : -1;
 }
 
-/* Set four columns of index_report() for a GIN index. */
+/* Set four columns: the first of gin_pending_list(), or none if it cannot be read. */
 void
 report_pending(Oid index_oid, Row *row, int column)
 {
-	PendingList pending;
+	Row			pending;
 
-	if (report_run(index_oid, true, true, gin_pending_measure, &pending))
-		pending_columns(&pending, row, column);
+	if (report_run(index_oid, true, pending_measure, &pending))
+		for (int i = 0; i < 4; i++)
+			row_set(row, column + i, pending.values[i]);
 }
 
 /*
- * gin_pending_list(index regclass) returns pending_pages, pending_tuples,
- *		pending_bytes, pending_limit_bytes, fastupdate, extra_pages_per_search
+ * gin_pending_list(index regclass) RETURNS record
  *
  * Reads one page.  Locks: AccessShareLock on the index until the end.
  * EXECUTE: pg_stat_scan_tables.  Errors: 22004, 42704 no such index, 42809
@@ -238,15 +205,9 @@ report_pending(Oid index_oid, Row *row, int column)
 Datum
 index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 {
-	PendingList pending;
 	Row			row;
 
 	reject_null(fcinfo, 0, "index");
-	(void) report_run(PG_GETARG_OID(0), true, false, gin_pending_measure, &pending);
-	row_clear(&row);
-	pending_columns(&pending, &row, 1);
-	row_set(&row, 5, BoolGetDatum(pending.fastupdate));
-	/* every search reads the whole list before the tree */
-	row_int64(&row, 6, pending.pages);
+	(void) report_run(PG_GETARG_OID(0), false, pending_measure, &row);
 	return row_result(fcinfo, &row);
 }

@@ -67,9 +67,6 @@ typedef struct Probe
 	int			buffered_fd;	/* through the page cache */
 	int64		size;			/* bytes written */
 	char	   *chunk;			/* aligned, PROBE_CHUNK bytes */
-	uint32	   *order;			/* blocks of the file in random order */
-	uint32		nblocks;
-	uint32		ahead;			/* of order, not announced yet */
 	uint32		queue_depth;
 	double		result[PROBE_RESULTS];
 } Probe;
@@ -85,36 +82,35 @@ now_seconds(void)
 	return INSTR_TIME_GET_DOUBLE(now);
 }
 
+/* Raise the error of a call that was to do this with the file. */
+static void
+fail(const Probe *probe, const char *what)
+{
+	ereport(ERROR,
+			(errcode_for_file_write(),
+			 errmsg("could not %s file \"%s\": %m", what, probe->path)));
+}
+
 /* Create the file, open it twice, and unlink it. */
 static void
 open_file(Probe *probe, Oid tablespace)
 {
 	char		directory[MAXPGPATH];
-	int			flags = O_RDWR | O_CREAT | O_EXCL | PG_BINARY;
 
 	TempTablespacePath(directory, tablespace);
-	if (MakePGDirectory(directory) < 0 && errno != EEXIST)
-		ereport(ERROR,
-				(errcode_for_file_write(),
-				 errmsg("could not create directory \"%s\": %m", directory)));
 	snprintf(probe->path, sizeof(probe->path), "%s/%s.index_mover.%d",
 			 directory, PG_TEMP_FILE_PREFIX, MyProcPid);
 	(void) unlink(probe->path); /* left by a process with the same pid */
-
-	probe->buffered_fd = OpenTransientFile(probe->path, flags);
-	if (probe->buffered_fd < 0)
-		ereport(ERROR,
-				(errcode_for_file_write(),
-				 errmsg("could not create file \"%s\": %m", probe->path)));
+	if ((MakePGDirectory(directory) < 0 && errno != EEXIST) ||
+		(probe->buffered_fd = OpenTransientFile(probe->path, O_RDWR | O_CREAT | O_EXCL | PG_BINARY)) < 0)
+		fail(probe, "create");
 	/* tmpfs and others refuse it */
 	probe->fd = PG_O_DIRECT == 0 ? -1 :
 		OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PG_O_DIRECT);
 	if (probe->fd < 0)
 		probe->fd = probe->buffered_fd;
 	if (unlink(probe->path) < 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not remove file \"%s\": %m", probe->path)));
+		fail(probe, "remove");
 }
 
 static void
@@ -122,9 +118,7 @@ sync_file(const Probe *probe)
 {
 	/* not pg_fsync(): the disk is measured even if "fsync" is off */
 	if (fdatasync(probe->fd) != 0)
-		ereport(ERROR,
-				(errcode_for_file_write(),
-				 errmsg("could not fsync file \"%s\": %m", probe->path)));
+		fail(probe, "fsync");
 }
 
 /* Write or read so many bytes of the chunk. */
@@ -138,10 +132,7 @@ transfer(const Probe *probe, bool writes, int fd, Size len, int64 offset)
 		return;
 	if (errno == 0)
 		errno = writes ? ENOSPC : EIO;
-	ereport(ERROR,
-			(errcode_for_file_write(),
-			 writes ? errmsg("could not write file \"%s\": %m", probe->path) :
-			 errmsg("could not read file \"%s\": %m", probe->path)));
+	fail(probe, writes ? "write" : "read");
 }
 
 /* Write the file until it is large enough or the time is over. */
@@ -162,67 +153,64 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 		probe->size += PROBE_CHUNK;
 	}
 	sync_file(probe);
-
-	probe->nblocks = probe->size / BLCKSZ;
-	probe->order = palloc(probe->nblocks * sizeof(uint32));
-	for (uint32 i = 0; i < probe->nblocks; i++)
-	{
-		uint32		j = pg_prng_uint64_range(&pg_global_prng_state, 0, i);
-
-		probe->order[i] = probe->order[j];
-		probe->order[j] = i;
-	}
-}
-
-static void
-write_and_sync(Probe *probe, uint32 n)
-{
-	transfer(probe, true, probe->fd, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
-	sync_file(probe);
-}
-
-static void
-read_at_random(Probe *probe, uint32 n)
-{
-	transfer(probe, false, probe->fd, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
-}
-
-/* The same with queue_depth reads announced ahead. */
-static void
-read_announced(Probe *probe, uint32 n)
-{
-	for (; probe->ahead < probe->nblocks && probe->ahead < n + probe->queue_depth; probe->ahead++)
-		(void) posix_fadvise(probe->buffered_fd, (off_t) probe->order[probe->ahead] * BLCKSZ,
-							 BLCKSZ, POSIX_FADV_WILLNEED);
-	transfer(probe, false, probe->buffered_fd, BLCKSZ, (int64) probe->order[n] * BLCKSZ);
-}
-
-static void
-read_sequentially(Probe *probe, uint32 n)
-{
-	transfer(probe, false, probe->fd, PROBE_CHUNK, (int64) n * PROBE_CHUNK % probe->size);
 }
 
 /*
- * The phases after the file is filled.  Without O_DIRECT each byte can be read once
- * in a phase, and by read_announced() always.
+ * Return the place of a block, n from 0 on: all of the file once, and then again, as if
+ * at random, because the prime is not a factor of their number (multiplicative hashing).
  */
-static const struct
+static off_t
+random_block(const Probe *probe, uint32 n)
 {
-	void		(*work) (Probe *probe, uint32 n);	/* for n = 0, 1, ... */
-	uint32		least;			/* times, also when its time is over */
-	Size		read;			/* bytes each time */
-	double		share;			/* of the time */
-	bool		per_second;		/* the result is a rate; else milliseconds */
-	int			result;
-}			phases[] =
+	return n * UINT64CONST(2654435761) % (probe->size / BLCKSZ) * BLCKSZ;
+}
 
+/* The phases after the file is filled */
+typedef struct Phase
 {
-	{write_and_sync, 3, 0, 0.15, false, SYNC_WRITE_MS},
-	{read_at_random, 4, BLCKSZ, 0.25, false, RANDOM_READ_MS},
-	{read_announced, 4, BLCKSZ, 0.2, true, RANDOM_READ_IOPS_DEEP},
-	{read_sequentially, 1, PROBE_CHUNK, 0.15, true, SEQUENTIAL_READ_MB_S},
+	int			result;
+	bool		per_second;		/* the result is a rate; else milliseconds */
+	bool		writes;			/* and syncs; else reads */
+	bool		announced;		/* queue_depth reads ahead */
+	Size		size;			/* of each transfer: random blocks, or chunks
+								 * in order */
+	uint32		least;			/* transfers, also when its time is over */
+	double		share;			/* of the time */
+} Phase;
+
+static const Phase phases[] = {
+	{SYNC_WRITE_MS, false, true, false, BLCKSZ, 3, 0.15},
+	{RANDOM_READ_MS, false, false, false, BLCKSZ, 4, 0.25},
+	{RANDOM_READ_IOPS_DEEP, true, false, true, BLCKSZ, 4, 0.2},
+	{SEQUENTIAL_READ_MB_S, true, false, false, PROBE_CHUNK, 1, 0.15},
 };
+
+static void
+run_phase(Probe *probe, const Phase *phase, double seconds)
+{
+	/* no byte is to come from the page cache */
+	bool		once = phase->announced || (!phase->writes && !IS_DIRECT(probe));
+	uint32		most = once ? probe->size / phase->size : PG_UINT32_MAX;
+	uint32		n = 0;
+	uint32		ahead = 0;		/* announced so far */
+	double		start;
+	double		each;
+
+	drop_from_page_cache(probe->buffered_fd, 0, 0);
+	start = now_seconds();
+	do
+	{
+		for (; phase->announced && ahead < Min(most, n + probe->queue_depth); ahead++)
+			(void) posix_fadvise(probe->buffered_fd, random_block(probe, ahead), BLCKSZ, POSIX_FADV_WILLNEED);
+		transfer(probe, phase->writes, phase->announced ? probe->buffered_fd : probe->fd, phase->size,
+				 phase->size == BLCKSZ ? random_block(probe, n) : (int64) n * PROBE_CHUNK % probe->size);
+		if (phase->writes)
+			sync_file(probe);
+		n++;
+	} while (n < most && (n < phase->least || now_seconds() < start + seconds * phase->share));
+	each = Max((now_seconds() - start) / n, 1e-9);
+	probe->result[phase->result] = phase->per_second ? 1 / each : 1000 * each;
+}
 
 /*
  * Measure for about this many seconds, longer only by a slow single call, with a
@@ -245,21 +233,7 @@ run_probe(Probe *probe, Oid tablespace, double seconds, int64 free_bytes)
 	open_file(probe, tablespace);
 	fill_file(probe, max_bytes, seconds * 0.25);
 	for (int i = 0; i < lengthof(phases); i++)
-	{
-		bool		once = phases[i].read > 0 && (!IS_DIRECT(probe) || phases[i].work == read_announced);
-		uint32		most = once ? probe->size / phases[i].read : PG_UINT32_MAX;
-		uint32		n = 0;
-		double		start;
-		double		each;
-
-		drop_from_page_cache(probe->buffered_fd, 0, 0);
-		start = now_seconds();
-		do
-			phases[i].work(probe, n++);
-		while (n < most && (n < phases[i].least || now_seconds() < start + seconds * phases[i].share));
-		each = Max((now_seconds() - start) / n, 1e-9);
-		probe->result[phases[i].result] = phases[i].per_second ? 1 / each : 1000 * each;
-	}
+		run_phase(probe, &phases[i], seconds);
 	probe->result[RANDOM_READ_IOPS] = 1000 / probe->result[RANDOM_READ_MS];
 
 	if (IS_DIRECT(probe))
@@ -285,12 +259,7 @@ record_probe(Oid tablespace, const Probe *probe)
 }
 
 /*
- * tablespace_probe(tablespace name, duration interval, queue_depth int)
- *		returns random_read_ms, random_read_iops, random_read_iops_deep,
- *		sequential_read_mb_s, sync_write_ms, free_bytes, total_bytes,
- *		same_device_as name[], suggested_random_page_cost,
- *		suggested_effective_io_concurrency, command text, direct_io boolean,
- *		lost_on_reboot text, remark text
+ * tablespace_probe(tablespace name, duration interval, queue_depth int) RETURNS record
  *
  * Writes, reads and removes a temporary file in the tablespace, and stores
  * the result in index_mover.probe if the transaction may write, so that it runs
@@ -313,7 +282,6 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	AclResult	aclresult;
 	FileSystemFacts facts;
 	ArrayBuildState *others = initArrayResult(NAMEOID, CurrentMemoryContext, false);
-	const char *remark;
 	const char *lost_on_reboot;
 	double		cost;
 	double		gain;
@@ -359,10 +327,6 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	gain = probe->result[RANDOM_READ_IOPS_DEEP] / probe->result[RANDOM_READ_IOPS];
 	concurrency = gain < 1.5 ? 1 : (int) Min(rint(gain * 1.5), Min(probe->queue_depth, 1000));
 	lost_on_reboot = tablespace_lost_on_reboot(tablespace);
-	remark = lost_on_reboot ? psprintf("on %s: does not survive a reboot", lost_on_reboot) : "";
-	if (!IS_DIRECT(probe))
-		remark = psprintf("%s%sthe file system has no direct I/O: the page cache may have helped",
-						  remark, lost_on_reboot ? "; " : "");
 
 	row_clear(&row);
 	/* four significant digits */
@@ -379,6 +343,7 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	row_text(&row, 11, printed_command("tablespace_costs", name, psprintf("%.1f", cost), (int64) concurrency));
 	row_set(&row, 12, BoolGetDatum(IS_DIRECT(probe)));
 	row_text(&row, 13, lost_on_reboot);
-	row_text(&row, 14, remark);
+	if (lost_on_reboot)
+		row_text(&row, 14, psprintf("on %s: does not survive a reboot", lost_on_reboot));
 	return row_result(fcinfo, &row);
 }
