@@ -8,13 +8,15 @@
 -- the extension's schema before can redirect one.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
----------------------------------------------------------------------------
 -- What no user calls is in a schema of its own.  The tables are written in C only: no
 -- privileges are granted, so that hardly anybody could forge a row.  They are not dumped:
 -- a ledger row names files of one cluster, and a restored job must not start anything.
----------------------------------------------------------------------------
 
 CREATE SCHEMA index_mover;
+
+-- For loops in this script, which drops it again: PL/pgSQL need not be there.
+CREATE FUNCTION index_mover.execute(command text) RETURNS void
+AS 'MODULE_PATHNAME', 'index_mover_execute' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 -- Unlogged, so that a call that waits for hours has no transaction ID: who creates a replication slot waits
 -- for those.  What a crash resets, history_next_job() makes up for.
@@ -84,31 +86,16 @@ CREATE TABLE index_mover.move_log (
 -- Below which mount point the tablespaces are; see mount_point.c
 CREATE TABLE index_mover.mount_point (tablespace oid PRIMARY KEY, mount_point text NOT NULL);
 
----------------------------------------------------------------------------
 -- Moving
----------------------------------------------------------------------------
 
 CREATE TYPE @extschema@.move_result AS (
 	job bigint, name text, kind text, status text, method text, size bigint,
 	elapsed interval, lock_time interval, sqlstate text, detail text);
-COMMENT ON TYPE @extschema@.move_result IS 'the outcome of one relation of a call, or the plan for it';
-COMMENT ON COLUMN @extschema@.move_result.job IS 'number of the job, the same in all rows of a call; NULL in a dry run';
-COMMENT ON COLUMN @extschema@.move_result.name IS 'the table or index, as regclass prints it';
-COMMENT ON COLUMN @extschema@.move_result.kind IS 'table, toast, toast index, index, or default: the tablespace for new partitions, or their indexes';
-COMMENT ON COLUMN @extschema@.move_result.status IS 'planned, queued, moved, rehearsed, skipped, failed or canceled';
-COMMENT ON COLUMN @extschema@.move_result.method IS 'copy or rebuild; NULL where there is no file or none was chosen';
-COMMENT ON COLUMN @extschema@.move_result.size IS 'bytes of the result; of a plan, bytes that will be written';
-COMMENT ON COLUMN @extschema@.move_result.elapsed IS 'time that the move took, waits included; in a plan the estimate';
-COMMENT ON COLUMN @extschema@.move_result.lock_time IS 'how long a copy held the exclusive lock; NULL where there was none';
-COMMENT ON COLUMN @extschema@.move_result.sqlstate IS 'SQLSTATE why the relation was skipped or has failed; with status moved: of an error after the move';
-COMMENT ON COLUMN @extschema@.move_result.detail IS 'why the relation was not moved; in a plan: why this method, WAL, and free space; else NULL';
 
 CREATE FUNCTION @extschema@.move_indexes(
 	relation regclass, tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb)
-	IS 'move every index of a table, or one index, to a tablespace while reads and writes go on';
 
 CREATE FUNCTION @extschema@.move_schema_indexes(
 	schema regnamespace, tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
@@ -116,8 +103,6 @@ CREATE FUNCTION @extschema@.move_schema_indexes(
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.move_schema_indexes(regnamespace, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
-	IS 'move every index of a schema''s tables to a tablespace while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
 CREATE FUNCTION @extschema@.move_tablespace_indexes(
 	from_tablespace name, to_tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
@@ -125,8 +110,6 @@ CREATE FUNCTION @extschema@.move_tablespace_indexes(
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.move_tablespace_indexes(name, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
-	IS 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
 CREATE FUNCTION @extschema@.move_table(
 	relation regclass, tablespace name,
@@ -134,8 +117,6 @@ CREATE FUNCTION @extschema@.move_table(
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.move_table(regclass, name, boolean, name, boolean, boolean, boolean, boolean, jsonb)
-	IS 'move a table with its TOAST table to a tablespace while reads and writes go on; its indexes, too, if asked for';
 
 CREATE FUNCTION @extschema@.move_schema_tables(
 	schema regnamespace, tablespace name,
@@ -145,47 +126,32 @@ CREATE FUNCTION @extschema@.move_schema_tables(
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
-	IS 'move every table of a schema with its TOAST table to a tablespace while reads and writes go on; name_like and name_not_like pick by the table''s name, min_size and max_size by its size in bytes';
 
 CREATE FUNCTION @extschema@.evacuate_tablespace(
 	from_tablespace name, to_tablespace name,
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_evacuate_tablespace' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.evacuate_tablespace(name, name, boolean, boolean, boolean, boolean, jsonb)
-	IS 'move everything of this database that is in one tablespace to another while reads and writes go on, and say what stays and why';
 
 CREATE FUNCTION @extschema@.heal_tablespace(
 	tablespace name, to_tablespace name DEFAULT NULL,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_heal_tablespace' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.heal_tablespace(name, name, boolean, boolean, jsonb)
-	IS 'rebuild the indexes of this database whose files in a tablespace are lost, after queries were made to do without them';
 
 CREATE PROCEDURE @extschema@.wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
 AS 'MODULE_PATHNAME', 'index_mover_wait_for_move' LANGUAGE C;
-COMMENT ON PROCEDURE @extschema@.wait_for_move(bigint, boolean)
-	IS 'wait for the end of a job, by default this session''s last one, without holding a snapshot; raise an error if a move failed or was canceled';
 
 CREATE FUNCTION @extschema@.undo_move(
 	job bigint, dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_undo_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.undo_move(bigint, boolean, boolean, jsonb)
-	IS 'move every relation of a job back to where it was, with the job''s settings';
 
----------------------------------------------------------------------------
 -- Watching and steering
----------------------------------------------------------------------------
 
--- src/call/progress_view.c
 CREATE FUNCTION index_mover.alive(OUT job bigint, OUT paused boolean, OUT bytes_done bigint) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_alive' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED ROWS 10;
 
--- src/printed_command.c
 CREATE FUNCTION index_mover.printed_command(name text, VARIADIC arguments text[] DEFAULT '{}') RETURNS text
 AS 'MODULE_PATHNAME', 'index_mover_printed_command' LANGUAGE C STABLE STRICT PARALLEL SAFE;
--- src/call/progress_view.c
 CREATE FUNCTION index_mover.is_ours(pid int) RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_is_ours' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 CREATE FUNCTION index_mover.check_relation(relation regclass) RETURNS void
@@ -201,25 +167,6 @@ AS 'MODULE_PATHNAME', 'index_mover_running' LANGUAGE C VOLATILE STRICT PARALLEL 
 
 CREATE VIEW @extschema@.index_mover_progress AS
 	SELECT * FROM index_mover.running();
-COMMENT ON VIEW @extschema@.index_mover_progress IS 'the running moves of this database, one row per worker';
-COMMENT ON COLUMN @extschema@.index_mover_progress.pid IS 'process ID of the worker';
-COMMENT ON COLUMN @extschema@.index_mover_progress.job IS 'number of the job; 0: a cleanup that no call asked for';
-COMMENT ON COLUMN @extschema@.index_mover_progress.name IS 'the table or index that moves, as regclass prints it';
-COMMENT ON COLUMN @extschema@.index_mover_progress.kind IS 'table, toast, toast index, index or default';
-COMMENT ON COLUMN @extschema@.index_mover_progress.table_name IS 'the table, or the table of the index';
-COMMENT ON COLUMN @extschema@.index_mover_progress.method IS 'copy or rebuild';
-COMMENT ON COLUMN @extschema@.index_mover_progress.phase IS 'the step that the worker is in';
-COMMENT ON COLUMN @extschema@.index_mover_progress.throttled_by IS 'why the worker rests; NULL if it works';
-COMMENT ON COLUMN @extschema@.index_mover_progress.blocks_total IS 'blocks of the present phase; 0 where it counts none';
-COMMENT ON COLUMN @extschema@.index_mover_progress.blocks_done IS 'blocks of the present phase that are done';
-COMMENT ON COLUMN @extschema@.index_mover_progress.blocks_changed IS 'blocks that have changed since they were copied';
-COMMENT ON COLUMN @extschema@.index_mover_progress.bytes_per_second IS 'bytes per second that a copy writes';
-COMMENT ON COLUMN @extschema@.index_mover_progress.eta IS 'time left of a copy; NULL if unknown, and while blocks change faster than they can be copied';
-COMMENT ON COLUMN @extschema@.index_mover_progress.lock_attempts IS 'attempts of a copy at the exclusive lock';
-COMMENT ON COLUMN @extschema@.index_mover_progress.blocked_by IS 'process IDs that the worker waits for; 0: a prepared transaction';
-COMMENT ON COLUMN @extschema@.index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
-COMMENT ON COLUMN @extschema@.index_mover_progress.started_at IS 'when the move of this relation began';
-COMMENT ON COLUMN @extschema@.index_mover_progress.blocked_since IS 'since when the worker waits for other processes, with interruptions of less than a minute';
 
 CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 	SELECT l.job,
@@ -236,18 +183,18 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 				ELSE l.status END AS status,
 		   l.size_before, l.size_after, l.started_at, l.finished_at, l.finished_at - l.started_at AS elapsed,
 		   l.lock_time, l.lock_attempts, l.blocks_copied, l.blocks_recopied, l.wal_bytes, l.sqlstate,
-		   CASE WHEN o.is_lost
-				THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
-					 || index_mover.printed_command('resume_move', l.job::text)
-				ELSE l.message END
-				|| CASE WHEN a.job IS NOT NULL THEN '' ELSE coalesce(
+		   nullif(concat(
+				CASE WHEN o.is_lost
+					 THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
+						  || index_mover.printed_command('resume_move', l.job::text)
+					 ELSE l.message END,
 				(SELECT format(' Its copy goes on from %s of it, kept until %s.',
 							   pg_size_pretty(sum(k.copied_blocks) * current_setting('block_size')::int),
 							   min(k.keep_until)::timestamptz(0))
 				   FROM index_mover.ledger k
-				  WHERE k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0 AND k.keep_until > now()
+				  WHERE a.job IS NULL AND k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0 AND k.keep_until > now()
 					AND k.system_identifier = (SELECT system_identifier::text FROM pg_control_system())
-				 HAVING count(*) > 0), '') END AS message,
+				 HAVING count(*) > 0)), '') AS message,
 		   pg_get_userbyid(j.role) AS role
 	  FROM index_mover.move_log l
 	  JOIN index_mover.job_log j ON j.job = l.job
@@ -258,71 +205,44 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 	 WHERE pg_has_role(j.role, 'USAGE')
 		OR pg_has_role('pg_read_all_stats', 'USAGE')
 		OR EXISTS (SELECT FROM pg_class c WHERE c.oid = l.table_oid AND pg_has_role(c.relowner, 'USAGE'));
-COMMENT ON VIEW @extschema@.index_mover_history IS 'every move of every job of this database, also failed, canceled and interrupted ones';
-COMMENT ON COLUMN @extschema@.index_mover_history.job IS 'number of the job';
-COMMENT ON COLUMN @extschema@.index_mover_history.name IS 'the table or index, as regclass prints it';
-COMMENT ON COLUMN @extschema@.index_mover_history.kind IS 'table, toast, toast index, index or default';
-COMMENT ON COLUMN @extschema@.index_mover_history.table_name IS 'the table, or the table of the index';
-COMMENT ON COLUMN @extschema@.index_mover_history.from_tablespace IS 'tablespace of the relation before the move';
-COMMENT ON COLUMN @extschema@.index_mover_history.to_tablespace IS 'target tablespace of the move';
-COMMENT ON COLUMN @extschema@.index_mover_history.method IS 'copy, rebuild, or default for a partitioned table or index';
-COMMENT ON COLUMN @extschema@.index_mover_history.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
-COMMENT ON COLUMN @extschema@.index_mover_history.size_before IS 'bytes of all files of the relation before the move';
-COMMENT ON COLUMN @extschema@.index_mover_history.size_after IS 'bytes of all files of the relation after the move';
-COMMENT ON COLUMN @extschema@.index_mover_history.started_at IS 'when the move of this relation began';
-COMMENT ON COLUMN @extschema@.index_mover_history.finished_at IS 'when the move of this relation ended';
-COMMENT ON COLUMN @extschema@.index_mover_history.elapsed IS 'time that the move took, waits included';
-COMMENT ON COLUMN @extschema@.index_mover_history.lock_time IS 'how long a copy had the exclusive lock';
-COMMENT ON COLUMN @extschema@.index_mover_history.lock_attempts IS 'attempts of a copy at the exclusive lock';
-COMMENT ON COLUMN @extschema@.index_mover_history.blocks_copied IS 'blocks that a copy has copied in its first pass';
-COMMENT ON COLUMN @extschema@.index_mover_history.blocks_recopied IS 'blocks that a copy has copied again, because they had changed';
-COMMENT ON COLUMN @extschema@.index_mover_history.wal_bytes IS 'bytes of WAL that the worker has written for this relation';
-COMMENT ON COLUMN @extschema@.index_mover_history.sqlstate IS 'SQLSTATE why the relation was not moved, or of an error after the move';
-COMMENT ON COLUMN @extschema@.index_mover_history.message IS 'why the relation was not moved; else why this method';
-COMMENT ON COLUMN @extschema@.index_mover_history.role IS 'role that submitted the job';
 
 CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
-	SELECT m.job, v.role,
-		   CASE WHEN NOT a.alive THEN m.status
+	SELECT k.job, v.role,
+		   CASE WHEN NOT a.alive
+				THEN CASE WHEN m.size_left IS NULL THEN m.status WHEN pg_is_in_recovery() THEN 'running' ELSE 'interrupted' END
 				WHEN s.paused THEN 'paused'
 				WHEN m.started_at IS NOT NULL THEN 'running'
 				ELSE 'queued' END AS status,
 		   v.moved, v.total, v.percent, v.size, v.bytes_per_second, v.eta, v.longest_lock, v.tablespace,
-		   CASE WHEN a.visible THEN coalesce(m.started_at, m.submitted_at)::timestamptz(0) END AS started_at,
+		   CASE WHEN a.visible THEN coalesce(m.started_at, k.submitted_at)::timestamptz(0) END AS started_at,
 		   v.finished_at, v.policy, v.settings
-	  FROM (SELECT k.job, k.role, k.submitted_at, k.settings, k.policy, k.status, k.moved, k.total, k.size,
-				   k.size_done, NULL::bigint AS size_left, k.longest_lock, k.tablespace, k.started_at, k.finished_at
-			  FROM index_mover.job_log k
+	  FROM index_mover.job_log k
+	 CROSS JOIN LATERAL (
+			SELECT k.status, k.moved, k.total, k.size, k.size_done, NULL::bigint AS size_left, k.longest_lock, k.tablespace,
+				   k.started_at, k.finished_at
 			 WHERE k.status IS NOT NULL
 			UNION ALL
-			-- it has not ended, or its end was not recorded
-			SELECT k.job, k.role, k.submitted_at, k.settings, k.policy, l.*
-			  FROM index_mover.job_log k
-			 CROSS JOIN LATERAL (
-					SELECT CASE WHEN bool_or(l.status IN ('queued', 'running'))
-								THEN CASE WHEN pg_is_in_recovery() THEN 'running' ELSE 'interrupted' END
-								-- the worst of them
-								ELSE coalesce((array_agg(l.status ORDER BY array_position('{failed,canceled,moved,rehearsed,skipped}', l.status)))[1],
-											  'skipped') END,
-						   count(*) FILTER (WHERE l.status = 'moved')::int, count(*)::int, coalesce(sum(l.size_before), 0)::bigint,
-						   -- one that was skipped when its turn came has nothing left to do
-						   coalesce(sum(l.size_before) FILTER (WHERE l.status IN ('moved', 'rehearsed', 'skipped')
-															   AND l.started_at IS NOT NULL), 0)::bigint AS size_done,
-						   sum(coalesce(l.size_before, 0)) FILTER (WHERE l.status IN ('queued', 'running'))::bigint,
-						   max(l.lock_time),
-						   CASE WHEN count(DISTINCT l.to_tablespace) = 1 THEN min(l.to_tablespace::text)::name END,
-						   min(l.started_at), max(l.finished_at)
-					  FROM index_mover.move_log l
-					 WHERE l.job = k.job) l
-			 WHERE k.status IS NULL) m
-	  LEFT JOIN index_mover.alive() s ON s.job = m.job
+			-- it has not ended, or its end was not recorded; the worst of its moves
+			SELECT coalesce((array_agg(l.status ORDER BY array_position('{failed,canceled,moved,rehearsed,skipped}', l.status)))[1], 'skipped'),
+				   count(*) FILTER (WHERE l.status = 'moved')::int, count(*)::int, coalesce(sum(l.size_before), 0)::bigint,
+				   -- one that was skipped when its turn came has nothing left to do
+				   coalesce(sum(l.size_before) FILTER (WHERE l.status IN ('moved', 'rehearsed', 'skipped')
+													   AND l.started_at IS NOT NULL), 0)::bigint AS size_done,
+				   sum(coalesce(l.size_before, 0)) FILTER (WHERE l.status IN ('queued', 'running'))::bigint,
+				   max(l.lock_time),
+				   CASE WHEN count(DISTINCT l.to_tablespace) = 1 THEN min(l.to_tablespace::text)::name END,
+				   min(l.started_at), max(l.finished_at)
+			  FROM index_mover.move_log l
+			 WHERE l.job = k.job AND k.status IS NULL
+			HAVING k.status IS NULL) m
+	  LEFT JOIN index_mover.alive() s ON s.job = k.job
 	 CROSS JOIN LATERAL (
 			SELECT s.job IS NOT NULL,
-				   pg_has_role(m.role, 'USAGE')
+				   pg_has_role(k.role, 'USAGE')
 				   OR pg_has_role('pg_read_all_stats', 'USAGE')
 				   OR EXISTS (SELECT FROM index_mover.move_log l
 								JOIN pg_class c ON c.oid = l.table_oid
-							   WHERE l.job = m.job AND pg_has_role(c.relowner, 'USAGE'))) AS a(alive, visible)
+							   WHERE l.job = k.job AND pg_has_role(c.relowner, 'USAGE'))) AS a(alive, visible)
 	 -- in memory, where it falls only if a relation fails; that of an ended job is in the log
 	 CROSS JOIN LATERAL (SELECT greatest(m.size_done, s.bytes_done)) AS d(bytes_done)
 	  LEFT JOIN (
@@ -331,10 +251,10 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 				   bool_or(r.method = 'copy' AND r.eta IS NULL) AS no_end_in_sight,
 				   max(r.eta) AS eta
 			  FROM index_mover.running() r
-			 GROUP BY r.job) r ON r.job = m.job
+			 GROUP BY r.job) r ON r.job = k.job
 	  LEFT JOIN LATERAL (
-			SELECT pg_get_userbyid(m.role) AS role, m.moved, m.total, m.size, r.bytes_per_second, m.longest_lock,
-				   m.tablespace, m.policy, m.settings,
+			SELECT pg_get_userbyid(k.role) AS role, m.moved, m.total, m.size, r.bytes_per_second, m.longest_lock,
+				   m.tablespace, k.policy, k.settings,
 				   CASE WHEN m.size > 0
 						-- a copy catches up, and may fail, until the outcome of its swap is on record
 						THEN least(round(d.bytes_done * 100.0 / m.size, 1), CASE WHEN m.size_left IS NULL THEN 100 ELSE 99.9 END)
@@ -345,52 +265,28 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 												extract(epoch FROM r.eta)), 1)::float8) END AS eta,
 				   CASE WHEN NOT a.alive AND m.size_left IS NULL
 						-- one that had nothing to do has ended at once
-						THEN coalesce(m.finished_at, m.submitted_at)::timestamptz(0) END AS finished_at) v ON a.visible
+						THEN coalesce(m.finished_at, k.submitted_at)::timestamptz(0) END AS finished_at) v ON a.visible
 	 WHERE a.alive OR a.visible
-	 ORDER BY m.job DESC;
-COMMENT ON VIEW @extschema@.index_mover_jobs IS 'every job of this database, newest first';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.job IS 'number of the job';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.role IS 'role that submitted the job';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.moved IS 'relations that were moved';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.total IS 'relations of the job';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.percent IS 'percent of the job''s bytes that are copied or moved, or need no move any more; 100: all';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.size IS 'bytes of all relations of the job before the move';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.bytes_per_second IS 'bytes per second that the job''s copies write now';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.eta IS 'time left at the rate of bytes_per_second, or of the relation that needs longest; NULL if unknown';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.longest_lock IS 'longest time that a copy of the job held the exclusive lock';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.tablespace IS 'target tablespace; NULL if there are several';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.started_at IS 'when the move of the first relation began, or else when the job was submitted';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.finished_at IS 'when the move of the last relation ended, or else when the job was submitted; NULL if it has not ended';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.policy IS 'tier policy that the job carries out; NULL: none';
-COMMENT ON COLUMN @extschema@.index_mover_jobs.settings IS 'settings of the job that are not the default';
+	 ORDER BY k.job DESC;
 
 CREATE FUNCTION @extschema@.cancel_move(job bigint DEFAULT NULL, keep boolean DEFAULT false) RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_cancel_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.cancel_move(bigint, boolean) IS 'cancel a job, or all that the caller may control; what was moved stays moved; keep: a large copy stays, for resume_move(); returns how many';
 
 CREATE FUNCTION @extschema@.pause_move(job bigint DEFAULT NULL) RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_pause_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.pause_move(bigint) IS 'pause a job, or all that the caller may control: a copy at once, a rebuild before it builds its next index; returns how many';
 
 CREATE FUNCTION @extschema@.resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_resume_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled, interrupted or lacked a privilege in an ended one; returns the job that goes on';
 
 CREATE FUNCTION @extschema@.alter_move(job bigint, setting text, value text) RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_alter_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.alter_move(bigint, text, text) IS 'change a setting of a running or paused job';
 
 CREATE FUNCTION @extschema@.index_mover_cleanup(
 	dry_run boolean DEFAULT false,
 	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_cleanup' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.index_mover_cleanup(boolean)
-	IS 'remove what crashed or killed moves have left behind';
 
----------------------------------------------------------------------------
 -- Deciding what to move
----------------------------------------------------------------------------
 
 CREATE FUNCTION @extschema@.index_bloat(
 	index regclass, sample_pages int DEFAULT 400, exact boolean DEFAULT false,
@@ -398,32 +294,23 @@ CREATE FUNCTION @extschema@.index_bloat(
 	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
 	OUT bloat_bytes bigint, OUT is_exact boolean)
 AS 'MODULE_PATHNAME', 'index_mover_index_bloat' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.index_bloat(regclass, int, boolean)
-	IS 'share of an index that a rebuild would give back, with a 95 % interval, from a random sample of its pages';
 
 CREATE FUNCTION @extschema@.gin_pending_list(
 	index regclass,
 	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
 	OUT pending_limit_bytes bigint, OUT fastupdate boolean, OUT extra_pages_per_search bigint)
 AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.gin_pending_list(regclass)
-	IS 'length of a GIN index''s pending list and what it costs each search';
 
--- src/report/relation_report.c
 CREATE FUNCTION index_mover.relation_report(
 	relation regclass, sample boolean,
 	OUT size bigint, OUT duplicate_of regclass, OUT bloat_ratio float8, OUT bloat_bytes bigint, OUT bloat_source text,
 	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint, OUT pending_limit_bytes bigint,
-	OUT is_spare boolean, OUT tablespace name)
+	OUT is_spare boolean, OUT tablespace name, OUT file_birth timestamptz)
 AS 'MODULE_PATHNAME', 'index_mover_relation_report' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION index_mover.movable_methods(relation regclass) RETURNS text[]
 AS 'MODULE_PATHNAME', 'index_mover_movable_methods' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
-CREATE FUNCTION index_mover.file_birth(relation regclass) RETURNS timestamptz
-AS 'MODULE_PATHNAME', 'index_mover_file_birth' LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
-
--- src/tier/heat.c
 CREATE FUNCTION index_mover.stats_since() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'index_mover_stats_since' LANGUAGE C VOLATILE PARALLEL SAFE;
 
@@ -438,29 +325,19 @@ CREATE FUNCTION @extschema@.index_report(
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 1000
 BEGIN ATOMIC
-	WITH wanted AS (
-		-- the relation itself and its partitions; none = all of users
-		SELECT $1::oid AS relid WHERE $1 IS NOT NULL
-		UNION
-		SELECT p.relid::oid FROM pg_partition_tree($1) p
-	), relations AS (
-		SELECT c.oid, c.relname, am.amname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid,
-			   i.indisvalid, i.indisunique, i.indexprs IS NOT NULL AS has_expressions,
-			   -- when an index was made, if that is known, or not before its file
-			   CASE WHEN i.indexrelid IS NOT NULL AND NOT pg_is_in_recovery()
-					THEN coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(i.xmin) END,
-								  index_mover.file_birth(c.oid::regclass)) END AS made_at,
-			   count(i.indexrelid) OVER (PARTITION BY i.indrelid) AS sisters,
-			   count(i.indexrelid) OVER (PARTITION BY i.indrelid, c.reltablespace) AS sisters_here
+	WITH relations AS (
+		SELECT c.oid, am.amname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid,
+			   i.indisvalid, i.indisunique, i.indexprs IS NOT NULL AS has_expressions, i.xmin AS made_by
 		  FROM pg_class c
 		  JOIN pg_namespace n ON n.oid = c.relnamespace
 		  JOIN pg_am am ON am.oid = c.relam
 		  LEFT JOIN pg_index i ON i.indexrelid = c.oid
+		 CROSS JOIN (SELECT array_agg(p.relid::oid) || $1::oid AS wanted FROM pg_partition_tree($1) p) w
 		 WHERE c.relkind IN ('r', 'm', 't', 'i')
 		   AND CASE WHEN $1 IS NULL
 					THEN n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_toast'
 						 AND (c.relpersistence <> 't' OR n.oid = pg_my_temp_schema())
-					ELSE c.oid IN (SELECT w.relid FROM wanted w) OR i.indrelid IN (SELECT w.relid FROM wanted w) END
+					ELSE ARRAY[c.oid, i.indrelid] && w.wanted END
 	)
 	SELECT CASE WHEN g.is_index THEN g.oid::regclass END, g.table_oid::regclass, g.amname, r.tablespace, r.size,
 		   CASE WHEN g.is_index THEN pg_stat_get_numscans(g.oid) END,
@@ -472,30 +349,24 @@ BEGIN ATOMIC
 			   - CASE WHEN g.is_index THEN pg_stat_get_tuples_hot_updated(g.table_oid) ELSE 0 END,
 		   st.since, index_mover.movable_methods(g.oid::regclass),
 		   nullif(concat_ws('; ',
-			   CASE WHEN g.indisvalid OR NOT g.is_index THEN NULL
-					-- a table whose indexes may be in the making
-					WHEN g.table_oid IN (SELECT l.relation FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-										  WHERE d.datname = current_database() AND l.locktype = 'relation' AND l.mode = 'ShareUpdateExclusiveLock')
-					THEN 'invalid, perhaps not finished yet'
-					WHEN g.relname ~ '_cc(new|old)[0-9]*$' THEN 'invalid, left by an interrupted concurrent build'
-					ELSE 'invalid' END,
+			   CASE WHEN NOT g.indisvalid THEN 'invalid: being built, or left by a build that failed' END,
 			   'duplicate of ' || r.duplicate_of::text,
 			   CASE WHEN r.is_spare AND NOT g.indisunique AND pg_stat_get_numscans(g.oid) = 0
-						 AND current_setting('track_counts')::boolean AND g.made_at IS NOT NULL AND u.unused_for > '7 days'
+						 AND current_setting('track_counts')::boolean AND NOT pg_is_in_recovery() AND u.unused_for > '7 days'
 					THEN format('unused: no scan in %s days on this server%s', extract(day FROM u.unused_for),
 								CASE WHEN g.has_expressions THEN ', but the planner may use statistics of its expressions' END) END,
 			   CASE WHEN st.since > now() - '1 day'::interval THEN 'statistics cover less than a day' END,
-			   CASE WHEN g.sisters > g.sisters_here THEN 'sister indexes are in another tablespace' END,
 			   CASE WHEN r.pending_bytes > r.pending_limit_bytes THEN 'pending list is over its limit' END), '')
 	  FROM relations g
 	 CROSS JOIN index_mover.stats_since() AS st(since)
-	 CROSS JOIN LATERAL (SELECT now() - greatest(st.since, g.made_at) AS unused_for) u
 	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched, pg_stat_get_blocks_hit(g.oid) AS hit) s
 	 CROSS JOIN LATERAL index_mover.relation_report(g.oid::regclass, coalesce($2, $1 IS NOT NULL)) r
+	 -- when an index was made, if that is known, or not before its file
+	 CROSS JOIN LATERAL (SELECT coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(g.made_by) END,
+										 r.file_birth) AS made_at) m
+	 CROSS JOIN LATERAL (SELECT CASE WHEN m.made_at IS NOT NULL THEN now() - greatest(st.since, m.made_at) END AS unused_for) u
 	 ORDER BY 7 DESC NULLS LAST, 1, 2;
 END;
-COMMENT ON FUNCTION @extschema@.index_report(regclass, boolean)
-	IS 'size, use, bloat and pending list of every user table and index, or of those of one relation';
 
 CREATE TABLE index_mover.probe (
 	probed_at timestamptz NOT NULL,
@@ -515,8 +386,6 @@ CREATE FUNCTION @extschema@.tablespace_probe(
 	OUT suggested_random_page_cost float8, OUT suggested_effective_io_concurrency int,
 	OUT command text, OUT direct_io boolean, OUT lost_on_reboot text, OUT remark text)
 AS 'MODULE_PATHNAME', 'index_mover_tablespace_probe' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.tablespace_probe(name, interval, int)
-	IS 'measure the storage of a tablespace with a temporary file, and suggest cost settings';
 
 -- The counters of a relation, at moments at which they had changed (src/tier/heat.c);
 -- table_oid 0: samples were taken at this moment.  A rebuilt index has another OID,
@@ -534,8 +403,6 @@ CREATE TABLE index_mover.sample (
 
 CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_take_index_sample' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.take_index_sample(interval)
-	IS 'record how much each index and table was used, for recommend_moves() and tier policies; call it by a schedule';
 
 CREATE FUNCTION @extschema@.recommend_moves(
 	tablespace name, budget bigint DEFAULT NULL,
@@ -544,8 +411,6 @@ CREATE FUNCTION @extschema@.recommend_moves(
 	OUT reads_per_second float8, OUT gain_ms_per_second float8, OUT bloat_ratio float8,
 	OUT pending_pages bigint, OUT reason text, OUT command text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_recommend_moves' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20;
-COMMENT ON FUNCTION @extschema@.recommend_moves(name, bigint)
-	IS 'which indexes and tables gain most from a tablespace, within a budget of bytes; which would have to leave; and why';
 
 CREATE FUNCTION @extschema@.index_mover_blockers(
 	relation regclass DEFAULT NULL, min_age interval DEFAULT '1 s',
@@ -555,24 +420,22 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED ROWS 10
 BEGIN ATOMIC
 	SELECT index_mover.check_relation($1);
-	WITH tables AS (
-		SELECT unnest(ARRAY[c.oid, c.reltoastrelid]) AS relid
-		  FROM pg_class c
-		 WHERE c.oid = $1::oid OR c.oid IN (SELECT p.relid::oid FROM pg_partition_tree($1) p)
-	), family AS (
-		-- the relation, its table, its partitions, their TOAST tables, and all their indexes
+	WITH wanted AS (
+		-- the relation, its table, its partitions
 		SELECT $1::oid AS relid
 		UNION SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = $1::oid
-		UNION SELECT u.relid FROM tables u
-		UNION SELECT i.indexrelid FROM pg_index i JOIN tables u ON u.relid = i.indrelid
+		UNION SELECT p.relid::oid FROM pg_partition_tree($1) p
 	), locks AS (
+		-- on these, their indexes, and their TOAST tables
 		SELECT l.pid, l.virtualtransaction,
 			   format('locks on %s: the start of a rebuild and the swap of a copy',
 					  string_agg(DISTINCT l.relation::regclass::text, ', ')) AS what
 		  FROM pg_locks l
+		  LEFT JOIN pg_index i ON i.indexrelid = l.relation
+		  LEFT JOIN pg_class t ON t.reltoastrelid = coalesce(i.indrelid, l.relation)
 		 WHERE l.locktype = 'relation' AND l.granted
 		   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-		   AND l.relation IN (SELECT f.relid FROM family f)
+		   AND ARRAY[l.relation, i.indrelid, t.oid] && ARRAY(SELECT w.relid FROM wanted w)
 		 GROUP BY l.pid, l.virtualtransaction
 	), found AS (
 		SELECT 'session' AS kind, a.pid,
@@ -614,10 +477,8 @@ BEGIN ATOMIC
 			   concat_ws('; ',
 				   CASE WHEN s.xmin IS NOT NULL THEN 'vacuum in every database' END,
 				   CASE WHEN s.catalog_xmin IS NOT NULL THEN 'vacuum of the catalogs' END,
-				   CASE WHEN s.restart_lsn IS NOT NULL
-						THEN format('%s bytes of WAL', pg_wal_lsn_diff(
-								 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
-								 s.restart_lsn)) END),
+				   pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
+								   s.restart_lsn) || ' bytes of WAL'),
 			   CASE WHEN s.active AND s.slot_type = 'physical' AND s.xmin IS NOT NULL
 					THEN 'end the long query on its standby, or set hot_standby_feedback = off there'
 					WHEN s.active THEN 'let its consumer catch up'
@@ -642,8 +503,6 @@ BEGIN ATOMIC
 	 WHERE f.since IS NULL OR $2 IS NULL OR f.since <= clock_timestamp() - $2
 	 ORDER BY f.since, f.xid_age DESC NULLS LAST;
 END;
-COMMENT ON FUNCTION @extschema@.index_mover_blockers(regclass, interval)
-	IS 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do';
 
 -- Tier policies: where relations belong by age, because they are idle, by heat, or
 -- because a file system is full.  Written by users, and carried out as their owners.
@@ -697,32 +556,7 @@ CREATE TABLE @extschema@.tier_policy (
 		CHECK (window_start <> window_end AND (window_start < '24:00' OR window_end > '0:00'))
 );
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
-COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, because they are idle, by heat, or because a file system is full; run_tier_policies() moves them there';
-COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
-COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan(), run_tier_policies() and the scheduler look at it';
-COMMENT ON COLUMN @extschema@.tier_policy.relation IS 'partitioned table whose partitions the policy is for, or (not older_than) one table; NULL: all';
-COMMENT ON COLUMN @extschema@.tier_policy.schema IS 'schema whose relations the policy is for; NULL: all';
-COMMENT ON COLUMN @extschema@.tier_policy.from_tablespace IS 'tablespace that relations leave, each part of a table by itself; NULL: any';
-COMMENT ON COLUMN @extschema@.tier_policy.to_tablespace IS 'tablespace that relations move to';
-COMMENT ON COLUMN @extschema@.tier_policy.parts IS 'table, indexes or all: tables, their indexes, or both';
-COMMENT ON COLUMN @extschema@.tier_policy.older_than IS 'time since the upper bound of a range partition after which it moves';
-COMMENT ON COLUMN @extschema@.tier_policy.idle_for IS 'time without use after which a table or index moves';
-COMMENT ON COLUMN @extschema@.tier_policy.idle_of IS 'what counts as use for idle_for: use = scans and changes, index use = index scans and changes, change = changes only';
-COMMENT ON COLUMN @extschema@.tier_policy.now_function IS 'the present for older_than, in place of now(), with its schema: a function() returning a date or timestamp; for an integer key a function(interval) returning the key of so long ago';
-COMMENT ON COLUMN @extschema@.tier_policy.budget IS 'bytes of to_tablespace for the hottest tables and indexes; the others move back to from_tablespace';
-COMMENT ON COLUMN @extschema@.tier_policy.start_at IS 'share in use of the file system of from_tablespace at which the coldest relations leave it';
-COMMENT ON COLUMN @extschema@.tier_policy.stop_at IS 'share in use of that file system below which no more relations leave it';
-COMMENT ON COLUMN @extschema@.tier_policy.freeze_first IS 'VACUUM (FREEZE) a table before it moves by older_than';
-COMMENT ON COLUMN @extschema@.tier_policy.min_stay IS 'least time for which a relation that was moved stays';
-COMMENT ON COLUMN @extschema@.tier_policy.max_bytes_per_run IS 'most bytes that one run moves';
-COMMENT ON COLUMN @extschema@.tier_policy.every IS 'interval between runs of the policy by the scheduler; NULL: none';
-COMMENT ON COLUMN @extschema@.tier_policy.window_start IS 'time of day from which the scheduler may start a run';
-COMMENT ON COLUMN @extschema@.tier_policy.window_end IS 'time of day after which a scheduled run starts no further relation; if before window_start, of the next day';
-COMMENT ON COLUMN @extschema@.tier_policy.settings IS 'settings of the policy''s jobs';
-COMMENT ON COLUMN @extschema@.tier_policy.owner IS 'role that the policy is planned and carried out as; by default the current user';
-COMMENT ON COLUMN @extschema@.tier_policy.owner_oid IS 'OID of the owner, set by a trigger; NULL: the owner is to be set again';
 
--- src/tier/policy.c
 CREATE FUNCTION index_mover.tier_policy_check() RETURNS trigger
 AS 'MODULE_PATHNAME', 'index_mover_tier_policy_check' LANGUAGE C;
 -- also in a restore with session_replication_role = replica
@@ -743,24 +577,20 @@ CREATE TABLE index_mover.policy_run (
 	message text					-- error of the run itself, as apart from its moves
 );
 
--- src/tier/tier_scheduler.c
-CREATE FUNCTION index_mover.is_scheduled() RETURNS boolean
-AS 'MODULE_PATHNAME', 'index_mover_is_scheduled' LANGUAGE C STABLE PARALLEL RESTRICTED;
-CREATE FUNCTION index_mover.server_time_zone() RETURNS text
-AS 'MODULE_PATHNAME', 'index_mover_server_time_zone' LANGUAGE C STABLE PARALLEL SAFE;
+-- NULL: it does not look into this database
+CREATE FUNCTION index_mover.scheduler_time_zone() RETURNS text
+AS 'MODULE_PATHNAME', 'index_mover_scheduler_time_zone' LANGUAGE C STABLE PARALLEL RESTRICTED;
 
 -- of the policies that row security shows, and for monitors of all
 CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 	SELECT p.name AS policy, p.owner, r.started_at AS last_run, j.job,
 		   CASE WHEN m.message IS NOT NULL THEN 'failed'
 				WHEN r.job = 0 THEN 'nothing to move' WHEN r.job = -1 THEN 'planning' ELSE j.status END AS result, m.message,
+		   -- outside of its window when that begins again; of the difference of two times a time is what is left after days
 		   CASE WHEN s.is_due
-				THEN CASE WHEN p.window_start IS NULL THEN d.due
-						  WHEN CASE WHEN p.window_start < p.window_end THEN l.due::time >= p.window_start AND l.due::time < p.window_end
-									ELSE l.due::time >= p.window_start OR l.due::time < p.window_end END THEN d.due
-						  ELSE (l.due::date + p.window_start + CASE WHEN l.due::time > p.window_start THEN interval '1 day' ELSE '0' END)
-							   AT TIME ZONE z.name END
-				END AS next_run,
+				THEN CASE WHEN time '0:00' + (l.due::time - p.window_start) >= time '0:00' + (p.window_end - p.window_start)
+						  THEN (l.due + (time '0:00' + (p.window_start - l.due::time))::interval) AT TIME ZONE z.name
+						  ELSE d.due END END AS next_run,
 		   s.is_due AS scheduled, p.enabled
 	  FROM @extschema@.tier_policy p
 	  LEFT JOIN pg_roles o ON o.rolname = p.owner
@@ -776,42 +606,21 @@ CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 									FROM pg_db_role_setting s LEFT JOIN pg_database b ON b.oid = s.setdatabase, unnest(s.setconfig) c
 								   WHERE s.setrole = 0 AND (s.setdatabase = 0 OR b.datname = current_database()) AND c ILIKE 'TimeZone=%'
 								   ORDER BY s.setdatabase DESC LIMIT 1),
-								 index_mover.server_time_zone()) AS name) z
+								 index_mover.scheduler_time_zone()) AS name) z
 	 CROSS JOIN LATERAL (SELECT greatest(r.started_at + p.every, now()) AS due) d
 	 CROSS JOIN LATERAL (SELECT d.due AT TIME ZONE z.name AS due) l
-	 CROSS JOIN LATERAL (SELECT CASE WHEN p.enabled AND p.every IS NOT NULL THEN (o.oid = p.owner_oid) IS TRUE AND index_mover.is_scheduled() END AS is_due) s
+	 CROSS JOIN LATERAL (SELECT CASE WHEN p.enabled AND p.every IS NOT NULL THEN (o.oid = p.owner_oid) IS TRUE AND index_mover.scheduler_time_zone() IS NOT NULL END AS is_due) s
 	 WHERE pg_has_role('pg_monitor', 'USAGE') OR pg_has_role(o.oid, 'USAGE');
-COMMENT ON VIEW @extschema@.tier_policy_status IS 'the last run of each tier policy, its result, and the next one';
-COMMENT ON COLUMN @extschema@.tier_policy_status.policy IS 'name of the policy';
-COMMENT ON COLUMN @extschema@.tier_policy_status.owner IS 'role that the policy is carried out as';
-COMMENT ON COLUMN @extschema@.tier_policy_status.last_run IS 'when the last run began; NULL: there was none';
-COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'job of the last run, or of its rest; NULL: nothing was to be moved, or the history has no such job';
-COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to move, planning, or the status of the job; NULL: the history has no such job';
-COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'error of the last run itself; NULL: none';
-COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'earliest time of the next run by the scheduler; NULL: there is none';
-COMMENT ON COLUMN @extschema@.tier_policy_status.scheduled IS 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled';
-COMMENT ON COLUMN @extschema@.tier_policy_status.enabled IS 'whether the policy counts';
 
--- What the own tables say is about this cluster only, and a publication FOR ALL
--- TABLES includes them.  What C code writes is not decoded (src/own_tables.c): for
--- deletions that needs tables without a replica identity.  Clients write tier_policy,
+-- The own tables are about this cluster only, and in a publication FOR ALL TABLES (src/own_tables.c).
+-- That C code's deletions are not decoded needs tables without a replica identity.  Clients write tier_policy,
 -- and a restore may run with session_replication_role = replica.
 CREATE FUNCTION index_mover.not_by_replication() RETURNS trigger
 AS 'MODULE_PATHNAME', 'index_mover_not_by_replication' LANGUAGE C;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.ledger FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.ledger REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.job_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.job_log REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.move_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.move_log REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.mount_point FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.mount_point REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.sample FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.sample REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.probe FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.probe REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.policy_run FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.policy_run REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
+SELECT index_mover.execute(format('CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON %1$s
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE %1$s REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication', oid::regclass))
+  FROM pg_class WHERE relnamespace = 'index_mover'::regnamespace AND relkind = 'r';
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');
 ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
@@ -849,10 +658,8 @@ BEGIN ATOMIC
 	UNION ALL
 	SELECT 'warning', 'unscheduled policy', t.policy,
 		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL
-	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND NOT index_mover.is_scheduled() AND NOT pg_is_in_recovery();
+	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND index_mover.scheduler_time_zone() IS NULL AND NOT pg_is_in_recovery();
 END;
-COMMENT ON FUNCTION @extschema@.index_mover_check(interval)
-	IS 'what is not well in this database: leftovers, lost files, tables apart from their TOAST tables, failing and unscheduled policies, jobs that have waited longer than max_wait; no row: all is well';
 
 CREATE FUNCTION index_mover.relation_heat(
 	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
@@ -862,19 +669,6 @@ CREATE FUNCTION index_mover.relation_heat(
 AS 'MODULE_PATHNAME', 'index_mover_relation_heat' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 CREATE VIEW @extschema@.relation_heat AS SELECT * FROM index_mover.relation_heat();
-COMMENT ON VIEW @extschema@.relation_heat IS 'how much each table and index is read, by the samples of take_index_sample()';
-COMMENT ON COLUMN @extschema@.relation_heat.relation IS 'table or index';
-COMMENT ON COLUMN @extschema@.relation_heat.kind IS 'table or index';
-COMMENT ON COLUMN @extschema@.relation_heat.tablespace IS 'tablespace of the relation';
-COMMENT ON COLUMN @extschema@.relation_heat.size IS 'size in bytes, of a table with its TOAST table';
-COMMENT ON COLUMN @extschema@.relation_heat.reads_per_second IS 'blocks read into shared buffers a second';
-COMMENT ON COLUMN @extschema@.relation_heat.heat IS 'blocks read a second for index scans and changes; sequential scans, VACUUM and pg_dump do not count';
-COMMENT ON COLUMN @extschema@.relation_heat.period IS 'time over which the rates were measured';
-COMMENT ON COLUMN @extschema@.relation_heat.samples IS 'number of samples in that time; 0: the rates come from the cumulative statistics';
-COMMENT ON COLUMN @extschema@.relation_heat.last_use IS 'last scan or change that was seen on this server, or the sample after it; NULL: none';
-COMMENT ON COLUMN @extschema@.relation_heat.last_index_use IS 'last index scan or change that was seen on this server, or the sample after it; NULL: none';
-COMMENT ON COLUMN @extschema@.relation_heat.last_change IS 'last change that was seen on this server, or the sample after it; NULL: none';
-COMMENT ON COLUMN @extschema@.relation_heat.known_since IS 'time since when samples can have missed no use';
 
 CREATE FUNCTION @extschema@.tier_plan(
 	policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL,
@@ -882,19 +676,146 @@ CREATE FUNCTION @extschema@.tier_plan(
 	OUT from_tablespace name, OUT to_tablespace name, OUT moves boolean, OUT reason text,
 	OUT heat float8, OUT estimated interval) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_tier_plan' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
-COMMENT ON FUNCTION @extschema@.tier_plan(name, timestamptz)
-	IS 'relations that run_tier_policies() would move, now or at another time, those that stay, and why; estimated from earlier moves';
 
 CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_run_tier_policies' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
-COMMENT ON FUNCTION @extschema@.run_tier_policies(name, boolean)
-	IS 'move what tier_plan() says, in one job for each policy, as its owner';
 
----------------------------------------------------------------------------
+-- What each of them is.  The arguments of a routine are looked up: the schema may have
+-- others of that name.
+
+SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.oid::regprocedure::text, '@extschema@.' || name), c.comment))
+  FROM (VALUES
+	('TYPE', 'move_result', 'the outcome of one relation of a call, or the plan for it'),
+	('COLUMN', 'move_result.job', 'number of the job, the same in all rows of a call; NULL in a dry run'),
+	('COLUMN', 'move_result.name index_mover_progress.name index_mover_history.name', 'the table or index, as regclass prints it'),
+	('COLUMN', 'move_result.kind index_mover_progress.kind index_mover_history.kind', 'table, toast, toast index, index, or default: the tablespace for new partitions, or their indexes'),
+	('COLUMN', 'move_result.status', 'planned, queued, moved, rehearsed, skipped, failed or canceled'),
+	('COLUMN', 'move_result.method index_mover_progress.method', 'copy or rebuild; NULL where there is no file or none was chosen'),
+	('COLUMN', 'move_result.size', 'bytes of the result; of a plan, bytes that will be written'),
+	('COLUMN', 'move_result.elapsed index_mover_history.elapsed', 'time that the move took, waits included; in a plan the estimate'),
+	('COLUMN', 'move_result.lock_time index_mover_history.lock_time', 'how long a copy held the exclusive lock; NULL where there was none'),
+	('COLUMN', 'move_result.sqlstate index_mover_history.sqlstate', 'SQLSTATE why the relation was not moved; with status moved: of an error after the move'),
+	('COLUMN', 'move_result.detail', 'why the relation was not moved; in a plan: why this method, WAL, and free space; else NULL'),
+	('ROUTINE', 'move_indexes', 'move every index of a table, or one index, to a tablespace while reads and writes go on'),
+	('ROUTINE', 'move_schema_indexes', 'move every index of a schema''s tables to a tablespace while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes'),
+	('ROUTINE', 'move_tablespace_indexes', 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes'),
+	('ROUTINE', 'move_table', 'move a table with its TOAST table to a tablespace while reads and writes go on; its indexes, too, if asked for'),
+	('ROUTINE', 'move_schema_tables', 'move every table of a schema with its TOAST table to a tablespace while reads and writes go on; name_like and name_not_like pick by the table''s name, min_size and max_size by its size in bytes'),
+	('ROUTINE', 'evacuate_tablespace', 'move everything of this database that is in one tablespace to another while reads and writes go on, and say what stays and why'),
+	('ROUTINE', 'heal_tablespace', 'rebuild the indexes of this database whose files in a tablespace are lost, after queries were made to do without them'),
+	('ROUTINE', 'wait_for_move', 'wait for the end of a job, by default this session''s last one, without holding a snapshot; raise an error if a move failed or was canceled'),
+	('ROUTINE', 'undo_move', 'move every relation of a job back to where it was, with the job''s settings'),
+	('VIEW', 'index_mover_progress', 'the running moves of this database, one row per worker'),
+	('COLUMN', 'index_mover_progress.pid', 'process ID of the worker'),
+	('COLUMN', 'index_mover_progress.job', 'number of the job; 0: a cleanup that no call asked for'),
+	('COLUMN', 'index_mover_progress.table_name index_mover_history.table_name', 'the table, or the table of the index'),
+	('COLUMN', 'index_mover_progress.phase', 'the step that the worker is in'),
+	('COLUMN', 'index_mover_progress.throttled_by', 'why the worker rests; NULL if it works'),
+	('COLUMN', 'index_mover_progress.blocks_total', 'blocks of the present phase; 0 where it counts none'),
+	('COLUMN', 'index_mover_progress.blocks_done', 'blocks of the present phase that are done'),
+	('COLUMN', 'index_mover_progress.blocks_changed', 'blocks that have changed since they were copied'),
+	('COLUMN', 'index_mover_progress.bytes_per_second', 'bytes per second that a copy writes'),
+	('COLUMN', 'index_mover_progress.eta', 'time left of a copy; NULL if unknown, and while blocks change faster than they can be copied'),
+	('COLUMN', 'index_mover_progress.lock_attempts index_mover_history.lock_attempts', 'attempts of a copy at the exclusive lock'),
+	('COLUMN', 'index_mover_progress.blocked_by', 'process IDs that the worker waits for; 0: a prepared transaction'),
+	('COLUMN', 'index_mover_progress.wal_lag_bytes', 'bytes of WAL by which the last standby or slot is behind'),
+	('COLUMN', 'index_mover_progress.started_at index_mover_history.started_at', 'when the move of this relation began'),
+	('COLUMN', 'index_mover_progress.blocked_since', 'since when the worker waits for other processes, with interruptions of less than a minute'),
+	('VIEW', 'index_mover_history', 'every move of every job of this database, also failed, canceled and interrupted ones'),
+	('COLUMN', 'index_mover_history.job index_mover_jobs.job', 'number of the job'),
+	('COLUMN', 'index_mover_history.from_tablespace', 'tablespace of the relation before the move'),
+	('COLUMN', 'index_mover_history.to_tablespace', 'target tablespace of the move'),
+	('COLUMN', 'index_mover_history.method', 'copy, rebuild, or default for a partitioned table or index'),
+	('COLUMN', 'index_mover_history.status index_mover_jobs.status', 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted'),
+	('COLUMN', 'index_mover_history.size_before', 'bytes of all files of the relation before the move'),
+	('COLUMN', 'index_mover_history.size_after', 'bytes of all files of the relation after the move'),
+	('COLUMN', 'index_mover_history.finished_at', 'when the move of this relation ended'),
+	('COLUMN', 'index_mover_history.blocks_copied', 'blocks that a copy has copied in its first pass'),
+	('COLUMN', 'index_mover_history.blocks_recopied', 'blocks that a copy has copied again, because they had changed'),
+	('COLUMN', 'index_mover_history.wal_bytes', 'bytes of WAL that the worker has written for this relation'),
+	('COLUMN', 'index_mover_history.message', 'why the relation was not moved; else why this method'),
+	('COLUMN', 'index_mover_history.role index_mover_jobs.role', 'role that submitted the job'),
+	('VIEW', 'index_mover_jobs', 'every job of this database, newest first'),
+	('COLUMN', 'index_mover_jobs.moved', 'relations that were moved'),
+	('COLUMN', 'index_mover_jobs.total', 'relations of the job'),
+	('COLUMN', 'index_mover_jobs.percent', 'percent of the job''s bytes that are copied or moved, or need no move any more; 100: all'),
+	('COLUMN', 'index_mover_jobs.size', 'bytes of all relations of the job before the move'),
+	('COLUMN', 'index_mover_jobs.bytes_per_second', 'bytes per second that the job''s copies write now'),
+	('COLUMN', 'index_mover_jobs.eta', 'time left at the rate of bytes_per_second, or of the relation that needs longest; NULL if unknown'),
+	('COLUMN', 'index_mover_jobs.longest_lock', 'longest time that a copy of the job held the exclusive lock'),
+	('COLUMN', 'index_mover_jobs.tablespace', 'target tablespace; NULL if there are several'),
+	('COLUMN', 'index_mover_jobs.started_at', 'when the move of the first relation began, or else when the job was submitted'),
+	('COLUMN', 'index_mover_jobs.finished_at', 'when the move of the last relation ended, or else when the job was submitted; NULL if it has not ended'),
+	('COLUMN', 'index_mover_jobs.policy', 'tier policy that the job carries out; NULL: none'),
+	('COLUMN', 'index_mover_jobs.settings', 'settings of the job that are not the default'),
+	('ROUTINE', 'cancel_move', 'cancel a job, or all that the caller may control; what was moved stays moved; keep: a large copy stays, for resume_move(); returns how many'),
+	('ROUTINE', 'pause_move', 'pause a job, or all that the caller may control: a copy at once, a rebuild before it builds its next index; returns how many'),
+	('ROUTINE', 'resume_move', 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled, interrupted or lacked a privilege in an ended one; returns the job that goes on'),
+	('ROUTINE', 'alter_move', 'change a setting of a running or paused job'),
+	('ROUTINE', 'index_mover_cleanup', 'remove what crashed or killed moves have left behind'),
+	('ROUTINE', 'index_bloat', 'share of an index that a rebuild would give back, with a 95 % interval, from a random sample of its pages'),
+	('ROUTINE', 'gin_pending_list', 'length of a GIN index''s pending list and what it costs each search'),
+	('ROUTINE', 'index_report', 'size, use, bloat and pending list of every user table and index, or of those of one relation'),
+	('ROUTINE', 'tablespace_probe', 'measure the storage of a tablespace with a temporary file, and suggest cost settings'),
+	('ROUTINE', 'take_index_sample', 'record how much each index and table was used, for recommend_moves() and tier policies; call it by a schedule'),
+	('ROUTINE', 'recommend_moves', 'which indexes and tables gain most from a tablespace, within a budget of bytes; which would have to leave; and why'),
+	('ROUTINE', 'index_mover_blockers', 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do'),
+	('TABLE', 'tier_policy', 'where relations belong by age, because they are idle, by heat, or because a file system is full; run_tier_policies() moves them there'),
+	('COLUMN', 'tier_policy.name tier_policy_status.policy', 'name of the policy'),
+	('COLUMN', 'tier_policy.enabled', 'whether tier_plan(), run_tier_policies() and the scheduler look at it'),
+	('COLUMN', 'tier_policy.relation', 'partitioned table whose partitions the policy is for, or (not older_than) one table; NULL: all'),
+	('COLUMN', 'tier_policy.schema', 'schema whose relations the policy is for; NULL: all'),
+	('COLUMN', 'tier_policy.from_tablespace', 'tablespace that relations leave, each part of a table by itself; NULL: any'),
+	('COLUMN', 'tier_policy.to_tablespace', 'tablespace that relations move to'),
+	('COLUMN', 'tier_policy.parts', 'table, indexes or all: tables, their indexes, or both'),
+	('COLUMN', 'tier_policy.older_than', 'time since the upper bound of a range partition after which it moves'),
+	('COLUMN', 'tier_policy.idle_for', 'time without use after which a table or index moves'),
+	('COLUMN', 'tier_policy.idle_of', 'what counts as use for idle_for: use = scans and changes, index use = index scans and changes, change = changes only'),
+	('COLUMN', 'tier_policy.now_function', 'the present for older_than, in place of now(), with its schema: a function() returning a date or timestamp; for an integer key a function(interval) returning the key of so long ago'),
+	('COLUMN', 'tier_policy.budget', 'bytes of to_tablespace for the hottest tables and indexes; the others move back to from_tablespace'),
+	('COLUMN', 'tier_policy.start_at', 'share in use of the file system of from_tablespace at which the coldest relations leave it'),
+	('COLUMN', 'tier_policy.stop_at', 'share in use of that file system below which no more relations leave it'),
+	('COLUMN', 'tier_policy.freeze_first', 'VACUUM (FREEZE) a table before it moves by older_than'),
+	('COLUMN', 'tier_policy.min_stay', 'least time for which a relation that was moved stays'),
+	('COLUMN', 'tier_policy.max_bytes_per_run', 'most bytes that one run moves'),
+	('COLUMN', 'tier_policy.every', 'interval between runs of the policy by the scheduler; NULL: none'),
+	('COLUMN', 'tier_policy.window_start', 'time of day from which the scheduler may start a run'),
+	('COLUMN', 'tier_policy.window_end', 'time of day after which a scheduled run starts no further relation; if before window_start, of the next day'),
+	('COLUMN', 'tier_policy.settings', 'settings of the policy''s jobs'),
+	('COLUMN', 'tier_policy.owner', 'role that the policy is planned and carried out as; by default the current user'),
+	('COLUMN', 'tier_policy.owner_oid', 'OID of the owner, set by a trigger; NULL: the owner is to be set again'),
+	('VIEW', 'tier_policy_status', 'the last run of each tier policy, its result, and the next one'),
+	('COLUMN', 'tier_policy_status.owner', 'role that the policy is carried out as'),
+	('COLUMN', 'tier_policy_status.last_run', 'when the last run began; NULL: there was none'),
+	('COLUMN', 'tier_policy_status.job', 'job of the last run, or of its rest; NULL: nothing was to be moved, or the history has no such job'),
+	('COLUMN', 'tier_policy_status.result', 'failed, nothing to move, planning, or the status of the job; NULL: the history has no such job'),
+	('COLUMN', 'tier_policy_status.message', 'error of the last run itself; NULL: none'),
+	('COLUMN', 'tier_policy_status.next_run', 'earliest time of the next run by the scheduler; NULL: there is none'),
+	('COLUMN', 'tier_policy_status.scheduled', 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled'),
+	('COLUMN', 'tier_policy_status.enabled', 'whether the policy counts'),
+	('ROUTINE', 'index_mover_check', 'what is not well in this database: leftovers, lost files, tables apart from their TOAST tables, failing and unscheduled policies, jobs that have waited longer than max_wait; no row: all is well'),
+	('VIEW', 'relation_heat', 'how much each table and index is read, by the samples of take_index_sample()'),
+	('COLUMN', 'relation_heat.relation relation_heat.kind', 'table or index'),
+	('COLUMN', 'relation_heat.tablespace', 'tablespace of the relation'),
+	('COLUMN', 'relation_heat.size', 'size in bytes, of a table with its TOAST table'),
+	('COLUMN', 'relation_heat.reads_per_second', 'blocks read into shared buffers a second'),
+	('COLUMN', 'relation_heat.heat', 'blocks read a second for index scans and changes; sequential scans, VACUUM and pg_dump do not count'),
+	('COLUMN', 'relation_heat.period', 'time over which the rates were measured'),
+	('COLUMN', 'relation_heat.samples', 'number of samples in that time; 0: the rates come from the cumulative statistics'),
+	('COLUMN', 'relation_heat.last_use', 'last scan or change that was seen on this server, or the sample after it; NULL: none'),
+	('COLUMN', 'relation_heat.last_index_use', 'last index scan or change that was seen on this server, or the sample after it; NULL: none'),
+	('COLUMN', 'relation_heat.last_change', 'last change that was seen on this server, or the sample after it; NULL: none'),
+	('COLUMN', 'relation_heat.known_since', 'time since when samples can have missed no use'),
+	('ROUTINE', 'tier_plan', 'relations that run_tier_policies() would move, now or at another time, those that stay, and why; estimated from earlier moves'),
+	('ROUTINE', 'run_tier_policies', 'move what tier_plan() says, in one job for each policy, as its owner')) c(kind, names, comment)
+ CROSS JOIN string_to_table(c.names, ' ') name
+  LEFT JOIN (pg_proc p
+			 JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+			 JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'index_mover') ON c.kind = 'ROUTINE' AND p.proname = name;
+
 -- What printed commands call (src/printed_command.c): with the privileges that
 -- the caller has on what it stands for, hence open to all.  STRICT, because
 -- cancel_move(NULL) is for all jobs.
----------------------------------------------------------------------------
 
 CREATE SCHEMA index_mover_call;
 
@@ -932,56 +853,37 @@ CREATE FUNCTION index_mover_call.index_mover_cleanup(
 RETURNS SETOF record LANGUAGE sql
 BEGIN ATOMIC SELECT c.* FROM @extschema@.index_mover_cleanup(false) c; END;
 
-CREATE FUNCTION index_mover_call.index_mover_blockers(
-	OUT kind text, OUT pid int, OUT name text, OUT since timestamptz, OUT xid_age int,
-	OUT holds_back text, OUT action text)
-RETURNS SETOF record LANGUAGE sql
-BEGIN ATOMIC SELECT b.* FROM @extschema@.index_mover_blockers(NULL::regclass, '1 s'::interval) b; END;
+CREATE FUNCTION index_mover_call.tablespace_probe(tablespace name) RETURNS jsonb LANGUAGE sql STRICT
+RETURN (SELECT to_jsonb(p) FROM @extschema@.tablespace_probe($1, '1 s'::interval, 32) p);
 
-CREATE FUNCTION index_mover_call.index_mover_check(
-	OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text)
-RETURNS SETOF record LANGUAGE sql
-BEGIN ATOMIC SELECT c.* FROM @extschema@.index_mover_check('10 min'::interval) c; END;
-
-CREATE FUNCTION index_mover_call.tablespace_probe(
-	tablespace name,
-	OUT random_read_ms float8, OUT random_read_iops float8, OUT random_read_iops_deep float8,
-	OUT sequential_read_mb_s float8, OUT sync_write_ms float8,
-	OUT free_bytes bigint, OUT total_bytes bigint, OUT same_device_as name[],
-	OUT suggested_random_page_cost float8, OUT suggested_effective_io_concurrency int,
-	OUT command text, OUT direct_io boolean, OUT lost_on_reboot text, OUT remark text)
-LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT p.* FROM @extschema@.tablespace_probe($1, '1 s'::interval, 32) p; END;
-
+CREATE VIEW index_mover_call.index_mover_blockers WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_blockers();
+CREATE VIEW index_mover_call.index_mover_check WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_check();
 CREATE VIEW index_mover_call.index_mover_progress WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_progress;
 CREATE VIEW index_mover_call.index_mover_history WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_history;
 CREATE VIEW index_mover_call.index_mover_jobs WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_jobs;
 
----------------------------------------------------------------------------
 -- Privileges.  What is not granted here only the owner has, also where
 -- ALTER DEFAULT PRIVILEGES has given it to roles, or to PUBLIC.
----------------------------------------------------------------------------
 
-CREATE FUNCTION index_mover.revoke(grantee oid, class oid, object oid) RETURNS void
-AS 'MODULE_PATHNAME', 'index_mover_revoke' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-SELECT index_mover.revoke(g.grantee, d.classid, d.objid)
+SELECT index_mover.execute(format('REVOKE ALL ON %s %s FROM %s', a.kind, o.identity,
+								  CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(g.grantee)) END))
   FROM pg_extension e
   JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
+ CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) o
  CROSS JOIN LATERAL (
-		SELECT c.relacl FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid
-		UNION ALL SELECT coalesce(p.proacl, acldefault('f', p.proowner)) FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid
-		UNION ALL SELECT n.nspacl FROM pg_namespace n WHERE d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
-		UNION ALL SELECT t.typacl FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid) a(acl)
+		SELECT 'TABLE', c.relacl FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid
+		UNION ALL SELECT 'ROUTINE', coalesce(p.proacl, acldefault('f', p.proowner)) FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+		UNION ALL SELECT 'SCHEMA', n.nspacl FROM pg_namespace n WHERE d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
+		UNION ALL SELECT 'TYPE', t.typacl FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid) a(kind, acl)
  CROSS JOIN LATERAL (SELECT DISTINCT x.grantee FROM aclexplode(a.acl) x) g
  WHERE e.extname = 'index_mover' AND g.grantee <> e.extowner;
-DROP FUNCTION index_mover.revoke(oid, oid, oid);
+DROP FUNCTION index_mover.execute(text);
 
 -- the result of a call may be a column of a view
 GRANT USAGE ON TYPE @extschema@.move_result TO PUBLIC;
 
 GRANT SELECT ON @extschema@.index_mover_progress, @extschema@.index_mover_history, @extschema@.index_mover_jobs TO PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running,
-	index_mover.printed_command, index_mover.is_scheduled, index_mover.server_time_zone TO PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.scheduler_time_zone TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
@@ -991,8 +893,8 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
-	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval), index_mover.problems,
-	index_mover.relation_report, index_mover.movable_methods, index_mover.relation_heat,
-	index_mover.is_ours, index_mover.check_relation, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
+	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval),
+	index_mover.problems, index_mover.relation_report, index_mover.movable_methods, index_mover.relation_heat,
+	index_mover.is_ours, index_mover.check_relation, index_mover.stats_since TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status TO pg_monitor;
 

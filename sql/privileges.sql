@@ -57,8 +57,8 @@ SELECT index_mover_call.cancel_move(1);
 SELECT index_mover_call.resume_move(1);
 SELECT index_mover_call.alter_move(1, 'max_rate', '1MB');
 SELECT * FROM index_mover_call.index_mover_cleanup();
-SELECT * FROM index_mover_call.index_mover_blockers();
-SELECT * FROM index_mover_call.index_mover_check();
+SELECT * FROM index_mover_call.index_mover_blockers;
+SELECT * FROM index_mover_call.index_mover_check;
 SELECT * FROM index_mover_call.tablespace_probe('regress_fast');
 \set VERBOSITY default
 SELECT count(*) FROM index_mover_call.index_mover_jobs;

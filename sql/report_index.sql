@@ -92,7 +92,18 @@ BEGIN;
 CREATE OR REPLACE FUNCTION index_mover.stats_since() RETURNS timestamptz LANGUAGE sql AS $$ SELECT now() - current_setting('regress.stats')::interval $$;
 SET LOCAL regress.stats = '41 days 5 hours';
 SELECT remark FROM index_report('t_a') WHERE current_setting('track_commit_timestamp') = 'off';
-CREATE OR REPLACE FUNCTION index_mover.file_birth(relation regclass) RETURNS timestamptz LANGUAGE sql AS $$ SELECT now() - current_setting('regress.age')::interval $$;
+CREATE FUNCTION real_report(relation regclass, sample boolean,
+	OUT size bigint, OUT duplicate_of regclass, OUT bloat_ratio float8, OUT bloat_bytes bigint, OUT bloat_source text,
+	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint, OUT pending_limit_bytes bigint,
+	OUT is_spare boolean, OUT tablespace name, OUT file_birth timestamptz)
+AS '$libdir/index_mover', 'index_mover_relation_report' LANGUAGE C STRICT;
+CREATE OR REPLACE FUNCTION index_mover.relation_report(relation regclass, sample boolean,
+	OUT size bigint, OUT duplicate_of regclass, OUT bloat_ratio float8, OUT bloat_bytes bigint, OUT bloat_source text,
+	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint, OUT pending_limit_bytes bigint,
+	OUT is_spare boolean, OUT tablespace name, OUT file_birth timestamptz) LANGUAGE sql AS $$
+	SELECT r.size, r.duplicate_of, r.bloat_ratio, r.bloat_bytes, r.bloat_source, r.pending_pages, r.pending_tuples, r.pending_bytes,
+		   r.pending_limit_bytes, r.is_spare, r.tablespace, now() - current_setting('regress.age')::interval
+	  FROM ri.real_report($1, $2) r $$;
 SET LOCAL regress.age = '100 days';
 SELECT index, regexp_replace(remark, 'sister indexes are in another tablespace(; )?', '') AS remark FROM index_report('t') WHERE index IS NOT NULL ORDER BY index::text;
 SELECT index, remark FROM index_report('p') WHERE index IS NOT NULL ORDER BY index::text;

@@ -31,10 +31,11 @@
 #include "commands/extension.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
+#include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -48,7 +49,7 @@
 #define EXTENSION	"index_mover"	/* and its schema */
 
 PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
-PG_FUNCTION_INFO_V1(index_mover_revoke);
+PG_FUNCTION_INFO_V1(index_mover_execute);
 
 /* The extension that extension_hold() has locked, or had when an error came. */
 static Oid	held = InvalidOid;
@@ -379,14 +380,15 @@ index_mover_not_by_replication(PG_FUNCTION_ARGS)
 }
 
 /*
- * index_mover.revoke(grantee oid, class oid, object oid) RETURNS void
+ * index_mover.execute(command text) RETURNS void
  *
- * Revoke all privileges on an object from a role, or from PUBLIC (0).  Only for
- * the SQL script of the extension, which drops it again.
+ * Execute commands.  Only for the SQL script of the extension, which drops it again.
  */
 Datum
-index_mover_revoke(PG_FUNCTION_ARGS)
+index_mover_execute(PG_FUNCTION_ARGS)
 {
-	RemoveRoleFromObjectACL(PG_GETARG_OID(0), PG_GETARG_OID(1), PG_GETARG_OID(2));
+	SPI_connect();
+	(void) SPI_execute(text_to_cstring(PG_GETARG_TEXT_PP(0)), false, 0);
+	SPI_finish();
 	PG_RETURN_VOID();
 }

@@ -35,7 +35,7 @@ static const struct
 	const char *format;
 }			commands[] = {
 	{"alter_move", "SELECT index_mover_call.alter_move(%d, %L, %L);"},
-	{"blockers", "SELECT * FROM index_mover_call.index_mover_blockers();"},
+	{"blockers", "SELECT * FROM index_mover_call.index_mover_blockers;"},
 	{"cancel_move", "SELECT index_mover_call.cancel_move(%d);"},
 	{"cleanup", "SELECT * FROM index_mover_call.index_mover_cleanup();"},
 	{"evacuate", "SELECT * FROM index_mover_call.evacuate_tablespace(%L, %L);"},

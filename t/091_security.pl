@@ -403,15 +403,16 @@ SELECT concat_ws(' ', coalesce(r.rolname, 'PUBLIC'), g.privilege_type || CASE WH
  GROUP BY 1
 SQL
 my %expected = (
-	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive is_scheduled printed_command running server_time_zone)),
-		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace heal_tablespace index_mover_blockers
-			  index_mover_check index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table
+	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive printed_command running scheduler_time_zone)),
+		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace heal_tablespace
+			  index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table
 			  resume_move tablespace_probe)),
-	'PUBLIC SELECT' => join(' ', map({ "index_mover_call.$_" } qw(index_mover_history index_mover_jobs index_mover_progress)),
+	'PUBLIC SELECT' => join(' ', map({ "index_mover_call.$_" } qw(index_mover_blockers index_mover_check index_mover_history index_mover_jobs
+			  index_mover_progress)),
 		qw(index_mover_history index_mover_jobs index_mover_progress)),
 	'PUBLIC USAGE' => 'index_mover_call move_result',
 	'pg_monitor EXECUTE' => join(' ',
-		map({ "index_mover.$_" } qw(check_relation file_birth is_ours movable_methods problems relation_heat
+		map({ "index_mover.$_" } qw(check_relation is_ours movable_methods problems relation_heat
 			  relation_report stats_since)),
 		qw(index_mover_blockers index_mover_check index_report recommend_moves tablespace_probe take_index_sample)),
 	'pg_monitor SELECT' => 'relation_heat tier_policy_status',

@@ -9,7 +9,6 @@
 
 #include "catalog/pg_am_d.h"
 #include "fmgr.h"
-#include "storage/lmgr.h"
 #include "utils/fmgrprotos.h"
 
 #include "file_system.h"
@@ -18,7 +17,6 @@
 #include "report/report_private.h"
 
 PG_FUNCTION_INFO_V1(index_mover_relation_report);
-PG_FUNCTION_INFO_V1(index_mover_file_birth);
 
 /*
  * Return the path of a relation's first file, relative to the data directory;
@@ -37,43 +35,36 @@ file_path(Oid relid)
 	return call->isnull ? NULL : TextDatumGetCString(path);
 }
 
-/* Return the bytes of a relation's main fork, -1 if it has none. */
-static int64
-main_size(Oid relid)
-{
-	char	   *path = file_path(relid);
-
-	return path != NULL ? file_size(path) : -1;
-}
-
 /*
- * index_mover.relation_report(relation regclass, sample boolean) returns size,
- *		duplicate_of, bloat_ratio, bloat_bytes, bloat_source, pending_pages,
- *		pending_tuples, pending_bytes, pending_limit_bytes, is_spare, tablespace
+ * index_mover.relation_report(relation regclass, sample boolean) RETURNS record
  *
  * For index_report(), which must neither fail nor wait because of one relation:
- * NULL for what cannot be read, or is locked exclusively.  The size is that of its
- * main fork, and of its TOAST table's.  Bloat with "sample" only.  Locks:
- * AccessShareLock, for a moment, on an index until the end.  EXECUTE: pg_monitor.
+ * NULL for what cannot be read or, of an index's pages, is locked exclusively.  The size
+ * is that of its main fork, and of its TOAST table's; bloat with "sample" only.  Its file
+ * was made at file_birth (NULL: the file system or the platform does not tell), by a move
+ * or REINDEX, too, so an index is not younger.
+ *
+ * Locks: AccessShareLock on an index until the end.  EXECUTE: pg_monitor.
  */
 Datum
 index_mover_relation_report(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
 	Oid			duplicate = report_duplicate_of(relid);
-	int64		size = -1;
+	char	   *path = file_path(relid);
 	RelationFacts facts = {0};
 	Row			row;
 
 	row_clear(&row);
-	if (relation_facts(relid, &facts) && ConditionalLockRelationOid(relid, AccessShareLock))
+	(void) relation_facts(relid, &facts);
+	if (path != NULL)
 	{
-		size = main_size(relid);
-		if (size >= 0 && OidIsValid(facts.toast_oid))
-			size += Max(main_size(facts.toast_oid), 0);
-		UnlockRelationOid(relid, AccessShareLock);
+		int64		size = file_size(path);
+		char	   *toast = OidIsValid(facts.toast_oid) ? file_path(facts.toast_oid) : NULL;
+
+		row_int64(&row, 1, size >= 0 && toast != NULL ? size + Max(file_size(toast), 0) : size);
+		row_time(&row, 12, file_birth(path));
 	}
-	row_int64(&row, 1, size);
 	if (OidIsValid(duplicate))
 		row_set(&row, 2, ObjectIdGetDatum(duplicate));
 	bloat_report(PG_GETARG_BOOL(1) && facts.relkind == RELKIND_INDEX ? relid : InvalidOid, &row, 3);
@@ -82,23 +73,4 @@ index_mover_relation_report(PG_FUNCTION_ARGS)
 	row_set(&row, 10, BoolGetDatum(report_is_spare(relid)));
 	row_tablespace(&row, 11, facts.tablespace);
 	return row_result(fcinfo, &row);
-}
-
-/*
- * index_mover.file_birth(relation regclass) RETURNS timestamptz: when its file
- * was made
- *
- * An index is not younger than its file, which a move or REINDEX makes again.
- * NULL if the file system or the platform does not tell, the relation is gone, or
- * has no file.  Takes no lock.  EXECUTE: pg_monitor.
- */
-Datum
-index_mover_file_birth(PG_FUNCTION_ARGS)
-{
-	char	   *path = file_path(PG_GETARG_OID(0));
-	TimestampTz birth = path != NULL ? file_birth(path) : 0;
-
-	if (birth == 0)
-		PG_RETURN_NULL();
-	PG_RETURN_TIMESTAMPTZ(birth);
 }

@@ -42,8 +42,7 @@
 #include "tier/tier_private.h"
 #include "worker/worker.h"
 
-PG_FUNCTION_INFO_V1(index_mover_is_scheduled);
-PG_FUNCTION_INFO_V1(index_mover_server_time_zone);
+PG_FUNCTION_INFO_V1(index_mover_scheduler_time_zone);
 PGDLLEXPORT void index_mover_scheduler_main(Datum arg);
 PGDLLEXPORT void index_mover_scheduler_look_main(Datum arg);
 
@@ -97,25 +96,19 @@ database_names(void)
 	return result;
 }
 
-/* index_mover.is_scheduled() RETURNS boolean: does the scheduler look into this database? */
-Datum
-index_mover_is_scheduled(PG_FUNCTION_ARGS)
-{
-	bool		result = false;
-
-	foreach_ptr(const char, name, database_names())
-		result |= strcmp(name, get_database_name(MyDatabaseId)) == 0;
-	PG_RETURN_BOOL(result && server_time_zone[0] != '\0' && !RecoveryInProgress());
-}
-
 /*
- * index_mover.server_time_zone() RETURNS text: the TimeZone that the server started
- * with, which windows count in, unless the database has another; NULL: no scheduler
+ * index_mover.scheduler_time_zone() RETURNS text: the TimeZone that the server started
+ * with, which windows count in, unless the database has another; NULL: the scheduler of
+ * this server does not look into this database
  */
 Datum
-index_mover_server_time_zone(PG_FUNCTION_ARGS)
+index_mover_scheduler_time_zone(PG_FUNCTION_ARGS)
 {
-	if (server_time_zone[0] == '\0')
+	bool		looks = false;
+
+	foreach_ptr(const char, name, database_names())
+		looks |= strcmp(name, get_database_name(MyDatabaseId)) == 0;
+	if (!looks || server_time_zone[0] == '\0' || RecoveryInProgress())
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(server_time_zone));
 }
