@@ -336,7 +336,7 @@ BEGIN ATOMIC
 		 WHERE c.relkind IN ('r', 'm', 't', 'i')
 		   AND CASE WHEN $1 IS NULL
 					THEN n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_toast'
-						 AND (c.relpersistence <> 't' OR n.oid = pg_my_temp_schema())
+						 AND c.relpersistence <> 't'
 					ELSE ARRAY[c.oid, i.indrelid] && w.wanted END
 	)
 	SELECT CASE WHEN g.is_index THEN g.oid::regclass END, g.table_oid::regclass, g.amname, r.tablespace, r.size,

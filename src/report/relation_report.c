@@ -9,7 +9,6 @@
 
 #include "catalog/pg_am_d.h"
 #include "fmgr.h"
-#include "utils/fmgrprotos.h"
 
 #include "file_system.h"
 #include "relation_facts.h"
@@ -17,23 +16,6 @@
 #include "report/report_private.h"
 
 PG_FUNCTION_INFO_V1(index_mover_relation_report);
-
-/*
- * Return the path of a relation's first file, relative to the data directory;
- * NULL if the relation is gone or has none.  Takes no lock.
- */
-static char *
-file_path(Oid relid)
-{
-	LOCAL_FCINFO(call, 1);
-	Datum		path;
-
-	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
-	call->args[0].value = ObjectIdGetDatum(relid);
-	call->args[0].isnull = false;
-	path = pg_relation_filepath(call);
-	return call->isnull ? NULL : TextDatumGetCString(path);
-}
 
 /*
  * index_mover.relation_report(relation regclass, sample boolean) RETURNS record
@@ -51,19 +33,20 @@ index_mover_relation_report(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
 	Oid			duplicate = report_duplicate_of(relid);
-	char	   *path = file_path(relid);
 	RelationFacts facts = {0};
+	RelationFacts toast;
 	Row			row;
 
 	row_clear(&row);
-	(void) relation_facts(relid, &facts);
-	if (path != NULL)
+	if (relation_facts(relid, &facts) && RelFileNumberIsValid(facts.relfilenumber))
 	{
-		int64		size = file_size(path);
-		char	   *toast = OidIsValid(facts.toast_oid) ? file_path(facts.toast_oid) : NULL;
+		int64		size = relation_main_size(facts.tablespace, facts.relfilenumber);
 
-		row_int64(&row, 1, size >= 0 && toast != NULL ? size + Max(file_size(toast), 0) : size);
-		row_time(&row, 12, file_birth(path));
+		if (size >= 0 && OidIsValid(facts.toast_oid) && relation_facts(facts.toast_oid, &toast))
+			size += Max(relation_main_size(toast.tablespace, toast.relfilenumber), 0);
+		row_int64(&row, 1, size);
+		row_time(&row, 12, file_birth(relation_file_path(MyDatabaseId, facts.tablespace,
+														 facts.relfilenumber, MAIN_FORKNUM)));
 	}
 	if (OidIsValid(duplicate))
 		row_set(&row, 2, ObjectIdGetDatum(duplicate));

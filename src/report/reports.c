@@ -4,10 +4,9 @@
  *	  The frame of the reports: open an index, measure it, survive damage; and
  *	  pending lists.
  *
- * The reports read pages of one index, so AccessShareLock on the index until the
- * end of the call is enough, as for pgstattuple's functions: no function of the
- * index is called and no row is fetched.  All run on a hot standby.  Access is
- * checked by EXECUTE, which the script revokes from PUBLIC.
+ * Reports read pages of one index, so AccessShareLock on it until the end of the call is
+ * enough, as for pgstattuple's functions: no function of the index is called and no row
+ * is fetched.  All run on a hot standby.  Access is checked by EXECUTE.
  *
  * The errors are literally those of contrib/pgstattuple, for scripts that handle
  * them.  A report over all indexes must neither fail nor wait because of one of
