@@ -28,7 +28,7 @@ CREATE UNIQUE INDEX CONCURRENTLY t_bad ON t ((1));
 
 SELECT index, table_name, access_method, tablespace, size = pg_relation_size(coalesce(index, table_name)) AS size, movable,
 	   regexp_replace(bloat_source, 'between .*', 'between ..') AS bloat_source, pending_pages > 0 AS pending,
-	   regexp_replace(remark, 'statistics cover less than a day(; )?', '') AS remark
+	   regexp_replace(remark, '(; )?statistics cover less than a day', '') AS remark
   FROM index_report('t') ORDER BY index::text;
 -- without a relation: every user index, not sampled
 SELECT count(*) > 10 AS several, bool_and(bloat_source = 'not measured') AS not_sampled,
@@ -105,7 +105,7 @@ CREATE OR REPLACE FUNCTION index_mover.relation_report(relation regclass, sample
 		   r.pending_limit_bytes, r.is_spare, r.tablespace, now() - current_setting('regress.age')::interval
 	  FROM ri.real_report($1, $2) r $$;
 SET LOCAL regress.age = '100 days';
-SELECT index, regexp_replace(remark, 'sister indexes are in another tablespace(; )?', '') AS remark FROM index_report('t') WHERE index IS NOT NULL ORDER BY index::text;
+SELECT index, remark FROM index_report('t') WHERE index IS NOT NULL ORDER BY index::text;
 SELECT index, remark FROM index_report('p') WHERE index IS NOT NULL ORDER BY index::text;
 SET LOCAL regress.age = '8 days';
 SELECT remark FROM index_report('t_a');
@@ -167,14 +167,6 @@ ALTER TABLE f CLUSTER ON f_c_clustered;
 CREATE INDEX p1_id ON p1 (id);
 SELECT r.index, substring(r.remark FROM 'duplicate of [^;]*') AS remark
   FROM unnest('{e,f,p1}'::regclass[]) t, index_report(t) r WHERE r.remark ~ 'duplicate' ORDER BY r.index::text;
--- what may still be built is not called a leftover
-ALTER INDEX t_bad RENAME TO t_bad_ccnew;
-SELECT substring(remark FROM 'invalid[^;]*') FROM index_report('t_bad_ccnew');
-BEGIN;
-LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE;
-SELECT substring(remark FROM 'invalid[^;]*') FROM index_report('t_bad_ccnew');
-COMMIT;
-
 -- one index whose access method has lost its library, in a new session: the rest is reported
 CREATE FUNCTION lost_handler(internal) RETURNS index_am_handler LANGUAGE C AS 'bloom', 'blhandler';
 CREATE ACCESS METHOD regress_lost TYPE INDEX HANDLER lost_handler;

@@ -18,6 +18,7 @@ CREATE TABLE rs_big WITH (autovacuum_enabled = off) AS
 	  FROM generate_series(1, 400000) g;
 CREATE UNIQUE INDEX rs_big_i ON rs_big (id);
 VACUUM rs_big;
+SELECT pg_stat_force_next_flush();
 SELECT pg_stat_reset_single_table_counters('rs_big_i'::regclass);
 SELECT pages > 800 AS big, sampled_pages BETWEEN 40 AND 100 AS sampled FROM index_bloat('rs_big_i', 100);
 SELECT pg_stat_force_next_flush();
