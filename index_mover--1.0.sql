@@ -856,8 +856,8 @@ BEGIN ATOMIC SELECT c.* FROM @extschema@.index_mover_cleanup(false) c; END;
 CREATE FUNCTION index_mover_call.tablespace_probe(tablespace name) RETURNS jsonb LANGUAGE sql STRICT
 RETURN (SELECT to_jsonb(p) FROM @extschema@.tablespace_probe($1, '1 s'::interval, 32) p);
 
-CREATE VIEW index_mover_call.index_mover_blockers WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_blockers();
-CREATE VIEW index_mover_call.index_mover_check WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_check();
+CREATE VIEW index_mover_call.index_mover_blockers WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_blockers(NULL::regclass, '1 s'::interval);
+CREATE VIEW index_mover_call.index_mover_check WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_check('10 min'::interval);
 CREATE VIEW index_mover_call.index_mover_progress WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_progress;
 CREATE VIEW index_mover_call.index_mover_history WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_history;
 CREATE VIEW index_mover_call.index_mover_jobs WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_jobs;
