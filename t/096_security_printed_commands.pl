@@ -459,7 +459,8 @@ SQL
 	sql('ALTER TABLESPACE regress_slow RESET (random_page_cost, effective_io_concurrency)');
 	own_devices($node);
 	sql('ALTER TABLESPACE regress_fast SET (random_page_cost = 50)');
-	run_printed('src/tier/ranking.c probe', told("SELECT * FROM dba.recommend_moves('regress_fast')"), answer => qr/"random_read_ms": [\d.]+/);
+	run_printed('src/tier/ranking.c probe', told("SELECT * FROM dba.recommend_moves('regress_fast')"),
+		answer => qr/"random_read_ms": [\d.]+/);
 	sql(<<'SQL');
 DELETE FROM index_mover.probe;
 ALTER TABLESPACE regress_slow SET (random_page_cost = 40); ALTER TABLESPACE regress_fast SET (random_page_cost = 1);
