@@ -34,7 +34,7 @@ places_find(const List *places, Oid tablespace)
 	return NULL;
 }
 
-/* Return all tablespaces but pg_global in the order of names, a List of Place. */
+/* Return all tablespaces but pg_global, a List of Place. */
 List *
 places_read(void)
 {
@@ -43,7 +43,7 @@ places_read(void)
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 
-	foreach_ptr(HeapTupleData, row, catalog_rows(TableSpaceRelationId, TablespaceNameIndexId, 0, InvalidOid, 0, InvalidOid))
+	foreach_ptr(HeapTupleData, row, catalog_all(TableSpaceRelationId))
 	{
 		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(row);
 		Place	   *place = palloc0_object(Place);

@@ -360,10 +360,9 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 /* The last run */
 
 /*
- * Wait until no other session plans a policy of this role, until the end of the
- * transaction or UnlockDatabaseObject(): a now_function can sleep, and no role is to take all
- * worker slots so.  With nowait, returns false instead, also if this session has the
- * lock.  (In no database core locks a role so.)
+ * Wait until no other session plans a policy of this role, for the rest of the
+ * transaction: a now_function can sleep, and no role is to take all worker slots so.
+ * With nowait, returns false instead, also if this session has the lock.
  */
 bool
 policy_lock(Oid owner, bool nowait)

@@ -160,14 +160,13 @@ index_mover_policy_main(Datum arg)
 	if (!has_caller)			/* who has the lock */
 		(void) policy_lock(extra->owner, false);
 	policy_run_read(name, record);
-	/* another run came first, or the scheduler's transaction has failed */
-	if (!has_caller && record->job != RUN_BEGUN)
-		proc_exit(0);
 	if (has_caller)
 	{
 		record->failures = policy_failures(record, &why);
 		record->started_at = GetCurrentTimestamp();
 	}
+	else if (record->job != RUN_BEGUN)
+		proc_exit(0);			/* another came first, or that has failed */
 	record->message = NULL;
 	/* what another job has taken since the plan is a hindrance in the next */
 	do
@@ -201,9 +200,8 @@ index_mover_policy_main(Datum arg)
 /* In the caller, and in the scheduler */
 
 /*
- * Ask for the worker of a policy; NULL if there is no free worker slot.  job, queue:
- * to have a plan for that job; 0, DSM_HANDLE_INVALID: to have it carried out within its
- * window, if the caller commits that the run has begun.
+ * Ask for the worker of a policy; NULL if there is no free worker slot.  Without a job
+ * and a queue it has to be committed that the run has begun.
  */
 BackgroundWorkerHandle *
 tier_run_start(const Policy *policy, int64 job, dsm_handle queue, TimestampTz window_end)
