@@ -23,7 +23,6 @@
 #include "catalog/catalog.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
 #include "commands/defrem.h"
 #include "fmgr.h"
@@ -59,21 +58,14 @@ static const char *const extension_handlers[] = {
 static bool
 is_known_extension_handler(Oid handler)
 {
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(handler));
-	Datum		library;
-	Datum		function;
-	bool		isnull[2];
-	bool		result = false;
+	char	   *library;
+	char	   *function;
 
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	library = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin, &isnull[0]);
-	function = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull[1]);
-	for (int i = 0; i < lengthof(extension_handlers) && !isnull[0] && !isnull[1]; i++)
-		result |= strcmp(extension_handlers[i], psprintf("%s %s", TextDatumGetCString(library),
-														 TextDatumGetCString(function))) == 0;
-	ReleaseSysCache(tuple);
-	return result;
+	fmgr_symbol(handler, &library, &function);
+	for (int i = 0; i < lengthof(extension_handlers) && library != NULL; i++)
+		if (strcmp(extension_handlers[i], psprintf("%s %s", library, function)) == 0)
+			return true;
+	return false;
 }
 
 /*
@@ -134,20 +126,6 @@ access_method_is_copyable(Oid am, const char *am_name, const char *access_method
 }
 
 /*
- * Return whether core's storage manager has the files of a relation.  Method
- * copy reads and writes them past any other, which may encrypt them.
- */
-static bool
-storage_is_core(const RelationFacts *facts)
-{
-	RelFileLocator locator = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
-
-	return !OTHER_STORAGE &&
-		(!RelFileNumberIsValid(locator.relNumber) ||
-		 smgropen(locator, INVALID_PROC_NUMBER)->smgr_which == 0);
-}
-
-/*
  * Return why method copy cannot move this relation, a clause ("the index is
  * unlogged, ..."); NULL if it can.  access_methods is the copy_access_methods of a
  * job or the session.  Needs no locks or privileges.
@@ -158,6 +136,7 @@ copy_hindrance(const RelationFacts *facts, const char *access_methods)
 	const char *noun = relation_noun(facts->relkind);
 	bool		is_index = relkind_is_index(facts->relkind);
 	char	   *am_name = get_am_name(facts->relam);
+	RelFileLocator file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
 
 	if (facts->persistence == RELPERSISTENCE_UNLOGGED)
 		return psprintf("the %s is unlogged, so no WAL tells which of its blocks change", noun);
@@ -167,7 +146,8 @@ copy_hindrance(const RelationFacts *facts, const char *access_methods)
 		return psprintf(is_index ?
 						"access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)" :
 						"table access method \"%s\" is not \"heap\"", am_name ? am_name : "?");
-	if (!storage_is_core(facts))
+	if (OTHER_STORAGE || (RelFileNumberIsValid(file.relNumber) &&
+						  smgropen(file, INVALID_PROC_NUMBER)->smgr_which != 0))
 		return psprintf("the storage manager of the %s is not PostgreSQL's own, and may encrypt what a copy reads and writes past it",
 						noun);
 	return NULL;

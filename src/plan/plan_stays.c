@@ -15,8 +15,6 @@
  */
 #include "postgres.h"
 
-#include <dirent.h>
-
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/catalog.h"
@@ -54,15 +52,8 @@
 static bool
 has_files(const char *path)
 {
-	DIR		   *dir = AllocateDir(path);
-	struct dirent *entry = NULL;
-
-	while (dir != NULL && (entry = ReadDirExtended(dir, path, LOG)) != NULL)
-		if (entry->d_name[0] != '.')
-			break;
-	if (dir != NULL)
-		FreeDir(dir);
-	return entry != NULL;
+	/* 2 = only such as begin with a dot */
+	return pg_check_dir(path) > 2;
 }
 
 /*
@@ -99,25 +90,17 @@ plan_other_databases(Oid tablespace)
 static char *
 alter_database_command(Oid database, Oid from, Oid to, Oid filled)
 {
-	char	   *name = get_database_name(database);
-	char	   *best = NULL;
-	int			best_rank = 0;
+	List	   *tablespaces = list_make2_oid(to, DEFAULTTABLESPACE_OID);
 
 	foreach_ptr(HeapTupleData, row, catalog_all(TableSpaceRelationId))
+		tablespaces = lappend_oid(tablespaces, ((Form_pg_tablespace) GETSTRUCT(row))->oid);
+	foreach_oid(oid, tablespaces)
 	{
-		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(row);
-		int			rank = form->oid == to ? 3 : form->oid == DEFAULTTABLESPACE_OID ? 2 : 1;
-
-		if (rank > best_rank && form->oid != from && form->oid != filled &&
-			form->oid != GLOBALTABLESPACE_OID && tablespace_hindrance(form->oid) == NULL &&
-			!has_files(GetDatabasePath(database, form->oid)))
-		{
-			best_rank = rank;
-			best = NameStr(form->spcname);
-		}
+		if (oid != from && oid != filled && oid != GLOBALTABLESPACE_OID &&
+			tablespace_hindrance(oid) == NULL && !has_files(GetDatabasePath(database, oid)))
+			return printed_command("alter_database", get_database_name(database), get_tablespace_name(oid));
 	}
-	return best == NULL || name == NULL ? NULL :
-		printed_command("alter_database", name, best);
+	return NULL;
 }
 
 static const char *const setting_names[] = {"default_tablespace", "temp_tablespaces"};
@@ -128,8 +111,6 @@ typedef struct Stays
 	List	   *entries;
 	Oid			tablespace;
 	Oid			to;
-	bool		is_set[lengthof(setting_names)];	/* for new sessions, by a
-													 * setting that has a row */
 } Stays;
 
 /* Add the row of something that stays. */
@@ -199,7 +180,7 @@ add_catalogs(Stays *stays)
  * Add a row if a setting's value names the tablespace: where it is set, in words and, if
  * "of" is not NULL, as the object of an ALTER after which it names the others only.
  */
-static bool
+static void
 add_setting(Stays *stays, const char *name, const char *value, const char *words, const char *of)
 {
 	const char *tablespace = get_tablespace_name(stays->tablespace);
@@ -211,8 +192,8 @@ add_setting(Stays *stays, const char *name, const char *value, const char *words
 	/* default_tablespace is a name as it is, temp_tablespaces a list */
 	if (name == setting_names[0])
 		names = list_make1(unconstify(char *, value));
-	else if (!SplitIdentifierString(pstrdup(value), ',', &names))
-		return false;
+	else
+		(void) SplitIdentifierString(pstrdup(value), ',', &names);
 	foreach_ptr(const char, other, names)
 	{
 		if (tablespace != NULL && strcmp(other, tablespace) == 0)
@@ -226,7 +207,6 @@ add_setting(Stays *stays, const char *name, const char *value, const char *words
 				  "It names the tablespace%s%s", words, of == NULL ? "" :
 				  printed_command("alter_setting", of, rest.len > 0 ?
 								  psprintf("SET %s TO %s", name, rest.data) : psprintf("RESET %s", name)));
-	return found;
 }
 
 /* Add the settings of the server that a file of its configuration makes. */
@@ -246,7 +226,8 @@ add_file_settings(Stays *stays, const char *file, const char *words, const char 
 		for (ConfigVariable *variable = head; variable != NULL; variable = variable->next)
 			if (variable->name != NULL && pg_strcasecmp(variable->name, setting_names[i]) == 0)
 				value = variable->value;
-		stays->is_set[i] |= value != NULL && add_setting(stays, setting_names[i], value, words, of);
+		if (value != NULL)
+			add_setting(stays, setting_names[i], value, words, of);
 	}
 	FreeConfigVariables(head);
 }
@@ -295,30 +276,11 @@ add_catalog_settings(Stays *stays, Oid catalog, AttrNumber column, char *(*objec
 
 			ParseLongOption(TextDatumGetCString(assignments[n]), &name, &value);
 			for (int i = 0; i < lengthof(setting_names); i++)
-				if (strcmp(name, setting_names[i]) == 0 &&
-					add_setting(stays, setting_names[i], value, ": ", object(row)))
-					/* that of a function is for its calls only */
-					stays->is_set[i] |= catalog == DbRoleSettingRelationId;
+				if (strcmp(name, setting_names[i]) == 0)
+					add_setting(stays, setting_names[i], value, ": ", object(row));
 		}
 	}
 	table_close(rel, AccessShareLock);
-}
-
-/* Add the settings of roles, databases and functions, and of the server. */
-static void
-add_settings(Stays *stays)
-{
-	add_catalog_settings(stays, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig, role_setting);
-	add_catalog_settings(stays, ProcedureRelationId, Anum_pg_proc_proconfig, function_setting);
-	add_file_settings(stays, PG_AUTOCONF_FILENAME,
-					  ", until the configuration is loaded again after: ", "SYSTEM");
-	add_file_settings(stays, ConfigFileName, ", in postgresql.conf.", NULL);
-
-	/* else a new session of this role would have one of these values */
-	for (int i = 0; i < lengthof(setting_names); i++)
-		if (!stays->is_set[i])
-			(void) add_setting(stays, setting_names[i], GetConfigOptionResetString(setting_names[i]),
-							   ", on a command line, or in a file that has changed since it was loaded.", NULL);
 }
 
 /* Add another database that uses the tablespace. */
@@ -370,7 +332,11 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 					  timestamptz_to_str(file->keep_until), file->job,
 					  printed_command("cleanup"));
 	}
-	add_settings(&stays);
+	add_catalog_settings(&stays, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig, role_setting);
+	add_catalog_settings(&stays, ProcedureRelationId, Anum_pg_proc_proconfig, function_setting);
+	add_file_settings(&stays, PG_AUTOCONF_FILENAME,
+					  ", until the configuration is loaded again after: ", "SYSTEM");
+	add_file_settings(&stays, ConfigFileName, ", in postgresql.conf.", NULL);
 	if (tablespace == MyDatabaseTableSpace)
 		add_catalogs(&stays);
 	return stays.entries;
