@@ -112,7 +112,7 @@ typedef struct MoveItem
 	int64		bytes_to_write;
 	int64		wal_bytes;
 	int64		sort_bytes;		/* of a rebuild's sort files */
-	int			fits;			/* 1 yes, 0 no, -1 unknown */
+	bool		fits;			/* there is free space for it */
 	double		estimated;		/* seconds */
 	TimestampTz started_at;		/* 0 = not started */
 	TimestampTz finished_at;

@@ -68,7 +68,7 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 		row_text(&row, 10, psprintf("%s%sWrites %s of WAL.%s", item->detail,
 									item->detail[0] != '\0' ? " " : "",
 									size_text(Max(item->wal_bytes, 0)),
-									item->fits > 0 ? " There is enough free space." : ""));
+									item->fits ? " There is enough free space." : ""));
 	else if (item->status == STATUS_PLANNED || item->status == STATUS_SKIPPED ||
 			 item->status == STATUS_REHEARSED || item->sqlstate[0] != '\0')
 		row_text(&row, 10, item->detail);

@@ -60,18 +60,12 @@
 static void
 notice_children(const RelationFacts *facts, const PlanRequest *request)
 {
-	int			children = list_length(find_all_inheritors(facts->relid, NoLock, NULL)) - 1;
 	const char *name = NameStr(facts->relname);
 
-	if (children > 0)
+	if (find_inheritance_children(facts->relid, NoLock) != NIL)
 		ereport(NOTICE,
-				(request->tables ?
-				 errmsg_plural("%d table that inherits from \"%s\" is not moved",
-							   "%d tables that inherit from \"%s\" are not moved",
-							   children, children, name) :
-				 errmsg_plural("indexes of %d table that inherits from \"%s\" are not moved",
-							   "indexes of %d tables that inherit from \"%s\" are not moved",
-							   children, children, name),
+				(errmsg("%stables that inherit from \"%s\" are not moved",
+						request->tables ? "" : "indexes of ", name),
 				 errhint("To move them: %s",
 						 printed_command(request->tables ? "move_child_tables" : "move_children",
 										 quote_qualified_identifier(NameStr(facts->schema_name), name),
@@ -294,26 +288,6 @@ relations_in(const PlanRequest *request)
 	return relids;
 }
 
-/* Measure bloat unless table or index is locked exclusively: a plan does not wait. */
-static bool
-measure_bloat(const RelationFacts *facts, double *ratio)
-{
-	bool		result = false;
-
-	if (!ConditionalLockRelationOid(facts->heap_oid, AccessShareLock))
-		return false;
-	if (ConditionalLockRelationOid(facts->relid, AccessShareLock))
-	{
-		/* it may have been dropped before we had the lock */
-		if (SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(facts->relid)))
-			result = bloat_estimate(facts->relid, ratio, NULL);
-		UnlockRelationOid(facts->relid, AccessShareLock);
-	}
-	UnlockRelationOid(facts->heap_oid, AccessShareLock);
-
-	return result;
-}
-
 /* Choose the method of an index that both methods can move, or only copy can, and say why. */
 static void
 choose_by_bloat(PlanEntry *entry, const MoveSettings *settings, const char *no_rebuild)
@@ -324,7 +298,7 @@ choose_by_bloat(PlanEntry *entry, const MoveSettings *settings, const char *no_r
 	item->method = METHOD_COPY;
 	if (item->size_before <= SMALL_INDEX)
 		item_say(item, "Copy, because the index is small (at most 128 kB).");
-	else if (!measure_bloat(&entry->facts, &entry->bloat_ratio))
+	else if (!bloat_estimate(item->relid, &entry->bloat_ratio, NULL))
 	{
 		entry->bloat_ratio = -1;
 		item_say(item, "Copy; its bloat could not be measured.");
@@ -365,15 +339,9 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 		item_skip(item, code, "It cannot be copied: %s. Under an exclusive lock: %s",
 				  no_copy, item_core_command(item));
 	else if (no_copy != NULL && no_rebuild != NULL)
-	{
-		bool		copy_first = item->method != METHOD_REBUILD;
-
 		item_skip(item, code,
-				  "Method %s cannot move it: %s. Method %s cannot: %s. Under an exclusive lock: %s",
-				  copy_first ? "copy" : "rebuild", copy_first ? no_copy : no_rebuild,
-				  copy_first ? "rebuild" : "copy", copy_first ? no_rebuild : no_copy,
-				  item_core_command(item));
-	}
+				  "Method copy cannot move it: %s. Method rebuild cannot: %s. Under an exclusive lock: %s",
+				  no_copy, no_rebuild, item_core_command(item));
 	else if (item->method == METHOD_COPY && no_copy != NULL)
 		item_skip(item, code, "Method copy cannot move it: %s. Method rebuild can.", no_copy);
 	else if (item->method == METHOD_REBUILD && no_rebuild != NULL)
@@ -395,9 +363,6 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 static void
 check_terms(MoveItem *item, const MoveSettings *settings)
 {
-	bool		rate = settings->max_rate > 0;
-	bool		time = settings->swap_after > 0;
-
 	if (item->status != STATUS_PLANNED || item->method == METHOD_COPY)
 		return;
 	if (settings->terms.rehearse)
@@ -405,9 +370,10 @@ check_terms(MoveItem *item, const MoveSettings *settings)
 				  "A rebuild cannot be rehearsed." : "There is nothing to rehearse.");
 	else if (item->method == METHOD_REBUILD)
 	{
-		if (rate || time)
-			item_say(item, "A rebuild does not obey: %s%s%s.", rate ? "max_rate" : "",
-					 rate && time ? ", " : "", time ? "swap_after" : "");
+		if (settings->max_rate > 0)
+			item_say(item, "A rebuild does not obey max_rate.");
+		if (settings->swap_after > 0)
+			item_say(item, "A rebuild does not obey swap_after.");
 		if (settings->max_replica_lag > 0)
 			item_say(item, "A rebuild waits for standbys before it builds, and not from then on.");
 	}
@@ -447,22 +413,12 @@ plan_relation(Oid relid, const PlanRequest *request)
 		return NULL;
 	item = &entry->item;
 
-	if (entry->facts.relkind == RELKIND_PARTITIONED_INDEX ||
-		entry->facts.relkind == RELKIND_PARTITIONED_TABLE)
+	if (RELKIND_HAS_PARTITIONS(item->relkind))
 	{
 		item->method = METHOD_DEFAULT;
 		item->size_before = 0;
-		if (!request->tables && !is_picked(&item->relname, 0, request))
-			return NULL;
-		if (item_check(item, &entry->facts))
-			item_say(item, entry->facts.relkind == RELKIND_PARTITIONED_INDEX ?
-					 "A partitioned index has no file; only the default for the indexes of new partitions is set." :
-					 "A partitioned table has no file; only the default for new partitions is set.");
-		check_terms(item, &request->settings);
-		return entry;
 	}
-
-	if (request->heal || (request->scope == SCOPE_ONE && request->method == METHOD_REBUILD))
+	else if (request->heal || (request->scope == SCOPE_ONE && request->method == METHOD_REBUILD))
 	{
 		if (plan_lost(entry, request))
 			return entry;
@@ -480,14 +436,18 @@ plan_relation(Oid relid, const PlanRequest *request)
 		entry->rank = item->size_before;
 
 	/* only an index that the user names can be repaired */
-	item->repair = !entry->facts.valid &&
+	item->repair = !entry->facts.valid && item->method == METHOD_REBUILD &&
 		(request->scope == SCOPE_RELATION || request->scope == SCOPE_ONE) &&
-		request->object == relid &&
-		request->method == METHOD_REBUILD;
+		request->object == relid;
 
 	if (item_check(item, &entry->facts))
 	{
-		choose_method(entry, request);
+		if (item->method != METHOD_DEFAULT)
+			choose_method(entry, request);
+		else
+			item_say(item, is_index ?
+					 "A partitioned index has no file; only the default for the indexes of new partitions is set." :
+					 "A partitioned table has no file; only the default for new partitions is set.");
 		if (item->repair && item->status == STATUS_PLANNED)
 			item_say(item, "The index is not valid; the rebuild repairs it.");
 		check_terms(item, &request->settings);
@@ -603,22 +563,4 @@ plan_moves(PlanRequest *request)
 		plan_complete(NULL, entries, request);
 	}
 	return entries;
-}
-
-/*
- * Complete a plan, which plan_moves() has done unless its request is part of a larger
- * one: skip the tables that this transaction has locked (ERROR 55006 if these are
- * all), estimate each move and whether the free space suffices, and warn of risks.
- *
- * parts: what plan_parts_begin() has returned, if this is one of many plans.  Then a
- * move is skipped that has no space after those before, and there are no WARNINGs.
- */
-void
-plan_complete(PlanParts *parts, List *items, const PlanRequest *request)
-{
-	plan_skip_parts(items);
-	if (request->waits)
-		plan_skip_locked(items);
-	plan_estimate(parts, items, request);
-	plan_skip_parts(items);
 }

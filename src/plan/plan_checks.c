@@ -46,7 +46,7 @@ plan_new_entry(void)
 
 	item->size_before = item->size_after = item->bytes_to_write = -1;
 	item->wal_bytes = item->sort_bytes = item->lock_time = -1;
-	item->fits = item->estimated = entry->bloat_ratio = -1;
+	item->estimated = entry->bloat_ratio = -1;
 	return entry;
 }
 

@@ -11,8 +11,9 @@
  * from the constants below.  That of a copy also from a megabyte that is read here
  * from each device, because it rests where that is slow.
  *
- * Tricky: a moved index frees its old file.  So within one file system only
- * the moves that run at the same time need free space, otherwise all do.
+ * Tricky: a move frees its old file.  So within one file system each one needs
+ * free space for itself only, otherwise together with those before.  What runs at
+ * the same time is counted when it begins, by space_check().
  *
  *-------------------------------------------------------------------------
  */
@@ -60,26 +61,21 @@ typedef struct Experience
 	double		bytes;			/* a second; 0 = unknown */
 } Experience;
 
-/* The space that moves use on one file system, or for one purpose */
-typedef struct SpaceUse
+/* What a plan knows of a file system */
+typedef struct Device
 {
-	int64		device;			/* or one of these: */
-#define WAL_FILES	(-1)
-#define SORT_FILES	(-2)
+	int64		device;
 	double		read_ms;		/* that a megabyte takes to be read; 0 =
 								 * unknown */
-	int64		kept;			/* permanently, by the moves before */
-	int64		largest[MAX_WORKERS];	/* of moves that keep nothing, and can
-										 * run at the same time; downwards */
-} SpaceUse;
+	int64		used;			/* bytes, by the moves before */
+} Device;
 
 /* The state of a plan that is made in parts */
 struct PlanParts
 {
 	Experience	copy;
 	Experience	rebuild;
-	List	   *uses;			/* of SpaceUse */
-	int			nlargest;
+	List	   *devices;		/* of Device */
 };
 
 /*
@@ -120,30 +116,29 @@ experience_of(const List *latest, MoveMethod method, double per_move)
 
 /* Begin a plan of plan_moves() requests that are parts of it. */
 PlanParts *
-plan_parts_begin(const MoveSettings *settings)
+plan_parts_begin(void)
 {
 	PlanParts  *parts = palloc0(sizeof(PlanParts));
 	List	   *latest = history_read(ALL_JOBS_BACKWARD);
 
 	parts->copy = experience_of(latest, METHOD_COPY, SECONDS_PER_COPY);
 	parts->rebuild = experience_of(latest, METHOD_REBUILD, SECONDS_PER_REBUILD);
-	parts->nlargest = Max(settings->max_workers - 1, 0);
 	return parts;
 }
 
-static SpaceUse *
-find_use(PlanParts *parts, int64 device)
+static Device *
+find_device(PlanParts *parts, int64 device)
 {
-	SpaceUse   *result;
+	Device	   *result;
 
-	foreach_ptr(SpaceUse, known, parts->uses)
+	foreach_ptr(Device, known, parts->devices)
 	{
 		if (known->device == device)
 			return known;
 	}
-	result = palloc0(sizeof(SpaceUse));
+	result = palloc0(sizeof(Device));
 	result->device = device;
-	parts->uses = lappend(parts->uses, result);
+	parts->devices = lappend(parts->devices, result);
 	return result;
 }
 
@@ -153,16 +148,16 @@ source_read_ms(PlanParts *parts, const PlanEntry *entry)
 {
 	Oid			tablespace = entry->facts.tablespace;
 	FileSystemFacts facts;
-	SpaceUse   *use;
+	Device	   *device;
 
 	/* a small one tells nothing, and costs no time */
 	if (entry->item.size_before < EXPERIENCE_MIN_SIZE || !file_system_facts(tablespace, &facts))
 		return 0;
-	use = find_use(parts, facts.device);
+	device = find_device(parts, facts.device);
 	/* once in a plan */
-	if (use->read_ms == 0)
-		use->read_ms = relation_read_ms(tablespace, entry->facts.relfilenumber);
-	return use->read_ms;
+	if (device->read_ms == 0)
+		device->read_ms = relation_read_ms(tablespace, entry->facts.relfilenumber);
+	return device->read_ms;
 }
 
 /* Fill in bytes and seconds of a copy; read_ms: as of source_read_ms(). */
@@ -222,67 +217,40 @@ new_file_size(const MoveItem *item)
 	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - kept, 0);
 }
 
-/* Return what a move that uses these bytes needs there, together with the others. */
-static int64
-needed_with(PlanParts *parts, int64 device, int64 bytes)
+/* Return what is wrong with the directory of the target, or of the source; else NULL. */
+static char *
+directory_hindrance(const MoveItem *item)
 {
-	const SpaceUse *use = find_use(parts, device);
-	int64		result = use->kept + bytes;
-
-	for (int i = 0; i < parts->nlargest; i++)
-		result += use->largest[i];
-	return bytes > 0 ? result : 0;
-}
-
-static void
-add_use(PlanParts *parts, int64 device, int64 bytes)
-{
-	SpaceUse   *use = find_use(parts, device);
-
-	for (int i = 0; i < parts->nlargest; i++)
-		if (bytes > use->largest[i])
-		{
-			int64		swap = use->largest[i];
-
-			use->largest[i] = bytes;
-			bytes = swap;
-		}
-}
-
-/* Return what is wrong with the directory of the target or, in its place, of *tablespace. */
-static const char *
-directory_hindrance(const MoveItem *item, Oid *tablespace)
-{
-	const char *hindrance = tablespace_hindrance(*tablespace = item->to_tablespace);
+	Oid			tablespace = item->to_tablespace;
+	const char *hindrance = tablespace_hindrance(tablespace);
 
 	/* a rebuild does not read the old file */
 	if (hindrance == NULL && item->method == METHOD_COPY && item->size_before < 0)
-		hindrance = tablespace_hindrance(*tablespace = item->from_tablespace);
+		hindrance = tablespace_hindrance(tablespace = item->from_tablespace);
 	/* what heal_tablespace() lacks, it makes */
-	return item->heal && *tablespace == item->from_tablespace ? NULL : hindrance;
+	return hindrance == NULL || (item->heal && tablespace == item->from_tablespace) ? NULL :
+		psprintf("directory of tablespace \"%s\" %s", tablespace_name(tablespace), hindrance);
 }
 
 /*
- * Set for a planned move, and for what moves with it, whether there is free
- * space: for the new files, their WAL and sort files, together with the largest
- * moves that can run at the same time, and what those before have kept.  If so, or
- * with "always", it is one of those from now on.  Returns false if *missing is
- * missing.
+ * Return why there is not enough free space for a planned move and what moves with it:
+ * for the new files, their WAL and sort files, and what those before use.  If there
+ * is (NULL), or with "always", it is one of those from now on.
  */
-static bool
-take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings,
-		   bool always, SpaceNeed *missing)
+static char *
+take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings, bool always)
 {
 	MoveItem   *item = &entry->item;
 	int64		size = new_file_size(item);
-	int64		wal_bytes = Max(item->wal_bytes, 0);
-	FileSystemFacts facts;
+	int64		wal_bytes = item->wal_bytes;
+	FileSystemFacts target;
 	FileSystemFacts source;
+	Device	   *device;
 	SpaceNeeds	needs;
 	const SpaceNeed *need;
 
-	if (item->size_before < 0 || !file_system_facts(item->to_tablespace, &facts))
-		return true;
+	if (item->size_before < 0 || !file_system_facts(item->to_tablespace, &target))
+		return NULL;
 	/* all files of a table are there twice until its swap */
 	foreach_ptr(const MoveItem, part, entry->parts)
 	{
@@ -290,34 +258,26 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings,
 		wal_bytes += Max(part->wal_bytes, 0);
 	}
 
+	device = find_device(parts, target.device);
 	space_needs(&needs, &settings->min_free_space, item->to_tablespace,
-				needed_with(parts, facts.device, size),
-				needed_with(parts, SORT_FILES, item->sort_bytes),
-				needed_with(parts, WAL_FILES, wal_bytes));
+				device->used + size, item->sort_bytes, wal_bytes);
 	need = size == 0 ? NULL : space_missing(&needs);
 	item->fits = need == NULL;
 	foreach_ptr(MoveItem, part, entry->parts)
 		part->fits = item->fits;
-	if (need != NULL)
-		*missing = *need;
-
-	if (need == NULL || always)
-	{
-		add_use(parts, WAL_FILES, size);
-		add_use(parts, SORT_FILES, item->sort_bytes);
-		if (file_system_facts(item->from_tablespace, &source) &&
-			source.device == facts.device)
-			add_use(parts, facts.device, size);
-		else
-			find_use(parts, facts.device)->kept += size;
-	}
-	return need == NULL;
+	if ((need == NULL || always) &&
+		!(file_system_facts(item->from_tablespace, &source) && source.device == target.device))
+		device->used += size;
+	return need == NULL ? NULL :
+		psprintf("Does not fit: %s needs %s; %s free, %s reserved by index_mover.min_free_space.",
+				 space_place(need), size_text(need->needed),
+				 size_text(need->available), size_text(need->reserved));
 }
 
 /*
- * Set for each planned move, in order of execution, whether there is free space for
- * it.  In a whole plan, what has none is a WARNING, and so is a missing directory;
- * in a part of a plan such a move is skipped.
+ * Say of each planned move, in order of execution, if there is no free space for it,
+ * or no directory.  In a whole plan there are WARNINGs, too; in a part of a plan such
+ * a move is skipped.
  */
 static void
 estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bool skip)
@@ -330,55 +290,42 @@ estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bo
 	foreach_ptr(PlanEntry, entry, entries)
 	{
 		MoveItem   *item = &entry->item;
-		SpaceNeed	missing;
-		const char *hindrance;
-		Oid			tablespace;
+		char	   *hindrance;
 		char	   *reason;
 
 		if (item->status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
 			OidIsValid(item->part_of))
 			continue;
 		planned++;
-		if ((hindrance = directory_hindrance(item, &tablespace)) != NULL)
-		{
-			const char *name = tablespace_name(tablespace);
-
-			item->fits = false;
-			if (skip)
-				item_skip(item, ERRCODE_UNDEFINED_FILE, "The directory of tablespace \"%s\" %s.", name, hindrance);
-			else
-				item_say(item, "The directory of tablespace \"%s\" %s.", name, hindrance);
-			if (!warned)
-				ereport(WARNING,
-						(errcode(ERRCODE_UNDEFINED_FILE),
-						 errmsg("the directory of tablespace \"%s\" %s", name, hindrance)));
-			warned = true;
+		hindrance = directory_hindrance(item);
+		reason = hindrance != NULL ? psprintf("The %s.", hindrance) :
+			take_space(parts, entry, settings, !skip);
+		if (reason == NULL)
 			continue;
-		}
-		if (take_space(parts, entry, settings, !skip, &missing))
-			continue;
-		if (skip)
-		{
+		if (!skip)
+			item_say(item, "%s", reason);
+		else if (hindrance != NULL)
+			item_skip(item, ERRCODE_UNDEFINED_FILE, "%s", reason);
+		else
 			item_skip(item, ERRCODE_DISK_FULL, "Tablespace \"%s\" has no space for it.",
-					  get_tablespace_name(item->to_tablespace));
-			continue;
-		}
-		reason = psprintf("%s needs %s; %s free, %s reserved by index_mover.min_free_space.",
-						  space_place(&missing), size_text(missing.needed),
-						  size_text(missing.available), size_text(missing.reserved));
-		item_say(item, "Does not fit: %s", reason);
-		if (too_large++ == 0)
+					  tablespace_name(item->to_tablespace));
+		if (hindrance == NULL && too_large++ == 0)
 			first_reason = reason;
-		foreach_ptr(MoveItem, part, entry->parts)
-			item_say(part, "Does not fit, with its table.");
+		if (hindrance != NULL && !warned)
+		{
+			ereport(WARNING,
+					(errcode(ERRCODE_UNDEFINED_FILE),
+					 errmsg("the %s", hindrance)));
+			warned = true;
+		}
 	}
 
-	if (too_large > 0)
+	if (too_large > 0 && !skip)
 		ereport(WARNING,
 				(errcode(ERRCODE_DISK_FULL),
 				 errmsg("not enough free space for %d of %d planned moves",
 						too_large, planned),
-				 errdetail("Does not fit: %s", first_reason)));
+				 errdetail_internal("%s", first_reason)));
 }
 
 /* Estimate one planned move, but for its space. */
@@ -460,16 +407,23 @@ warn_of_risks(const List *items)
 }
 
 /*
- * Estimate the planned moves of a plan, in order of execution: size_before, method and
- * bloat_ratio are set.  parts: see plan_complete().
+ * Complete a plan, which plan_moves() has done unless its request is part of a larger
+ * one: skip the tables that this transaction has locked (ERROR 55006 if these are
+ * all), estimate each move and whether the free space suffices, and warn of risks.
+ *
+ * parts: what plan_parts_begin() has returned, if this is one of many plans.  Then a
+ * move is skipped that has no space after those before, and there are no WARNINGs.
  */
 void
-plan_estimate(PlanParts *parts, List *entries, const PlanRequest *request)
+plan_complete(PlanParts *parts, List *entries, const PlanRequest *request)
 {
 	bool		is_part = parts != NULL;
 
+	plan_skip_parts(entries);
+	if (request->waits)
+		plan_skip_locked(entries);
 	if (!is_part)
-		parts = plan_parts_begin(&request->settings);
+		parts = plan_parts_begin();
 	foreach_ptr(PlanEntry, entry, entries)
 	{
 		if (entry->item.status == STATUS_PLANNED)
@@ -478,4 +432,5 @@ plan_estimate(PlanParts *parts, List *entries, const PlanRequest *request)
 	estimate_space(parts, entries, &request->settings, is_part);
 	if (!is_part)
 		warn_of_risks(entries);
+	plan_skip_parts(entries);
 }

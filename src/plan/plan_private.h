@@ -33,7 +33,6 @@ typedef struct PlanEntry
 extern PlanEntry *plan_new_entry(void);
 extern void plan_refuse_temporary(Oid schema, const char *type);
 extern bool plan_lost(PlanEntry *entry, const PlanRequest *request);
-extern void plan_estimate(PlanParts *parts, List *entries, const PlanRequest *request);
 extern List *plan_other_databases(Oid tablespace);
 extern List *plan_what_stays(List *entries, Oid tablespace, Oid to);
 

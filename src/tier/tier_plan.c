@@ -619,7 +619,7 @@ plan_policy(void *arg)
 							 GUC_ACTION_SAVE, true, 0, false);
 	look_up_names(plan);
 	if (plan->parts == NULL)
-		plan->parts = plan_parts_begin(&plan->request.settings);
+		plan->parts = plan_parts_begin();
 	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
 		plan->heat = heat_read();
 	want_by[policy->kind] (plan);
