@@ -53,11 +53,9 @@ extern void ledger_update(LedgerEntry *entry);
 extern void ledger_delete(int64 id);
 extern bool ledger_exists(int64 id);
 extern List *ledger_read(void);
-extern List *ledger_read_apart(void);
 
-extern void ledger_row_claim(int64 id);
+extern bool ledger_row_claim(int64 id, bool wait);
 extern bool ledger_row_claim_again(int64 id);
-extern bool ledger_row_try(int64 id);
 extern bool ledger_row_is_claimed(int64 id);
 extern void ledger_row_release(int64 id);
 #ifdef USE_ASSERT_CHECKING
@@ -90,7 +88,7 @@ extern void leftover_file_remove(const LedgerEntry *entry, bool paced,
 								 void (*between_steps) (void));
 extern void leftover_file_shorten(const RelFileLocator *locator, BlockNumber nblocks,
 								  bool paced);
-extern void leftover_files_remove(void (*between_steps) (void), bool kept_too);
+extern void leftover_files_remove(bool kept_too);
 extern bool leftover_file_is_kept(const LedgerEntry *entry);
 extern LedgerEntry *leftover_kept_file(Oid relid, Oid tablespace);
 extern int64 leftover_kept_bytes(const MoveItem *item);
@@ -99,11 +97,11 @@ extern Leftover *leftover_file_describe(const LedgerEntry *entry);
 
 extern void leftover_indexes_remove(const MoveContext *mc, bool own, Oid only_heap,
 									int max_wait_ms);
-extern bool leftover_index_remove_unlisted(const MoveContext *mc, const LedgerEntry *listed,
-										   int max_wait_ms);
+extern bool leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own,
+								  int max_wait_ms);
 extern bool leftover_index_is_ours(Oid index_oid);
 extern bool leftover_index_is_dead(const LedgerEntry *entry);
-extern Leftover *leftover_index_describe(const LedgerEntry *entry);
+extern Leftover *leftover_index_describe(LedgerEntry *entry);
 extern bool is_reindex_leftover_name(const char *name);
 
 #endif							/* IM_CLEANUP_H */

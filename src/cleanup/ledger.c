@@ -140,12 +140,12 @@ ledger_exists(int64 id)
 {
 	ScanKeyData key = extension_key(Anum_id, F_INT8EQ, Int64GetDatum(id));
 	ExtensionScan scan;
+	bool		result = false;
 
 	extension_scan_begin(&scan, LEDGER_TABLE, 1, &key);
-	if (!extension_scan_next(&scan))
-		return false;
-	extension_scan_end(&scan);
-	return true;
+	while (extension_scan_next(&scan))
+		result = true;
+	return result;
 }
 
 /* Return whether this database was made, or copied elsewhere, after a time. */
@@ -160,19 +160,28 @@ database_is_younger(TimestampTz when)
 }
 
 /*
- * Return, in a transaction, all rows of this cluster that were written in this
- * database, or came here with it.
+ * Return all rows of this cluster that were written in this database, or came here
+ * with it; none if the extension is not installed.  Without a transaction it is done
+ * in one of its own.
  */
 List *
 ledger_read(void)
 {
+	MemoryContext context = CurrentMemoryContext;
+	bool		apart = !IsTransactionState();
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 	List	   *result = NIL;
 	char	   *system = THIS_SYSTEM;
+	bool		installed;
 
-	extension_scan_begin(&scan, LEDGER_TABLE, 0, NULL);
-	while (extension_scan_next(&scan))
+	if (apart)
+		StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	installed = extension_installed();
+	if (installed)
+		extension_scan_begin(&scan, LEDGER_TABLE, 0, NULL);
+	while (installed && extension_scan_next(&scan))
 	{
 		LedgerEntry *entry = palloc0(sizeof(LedgerEntry));
 
@@ -193,21 +202,8 @@ ledger_read(void)
 			(entry->database == MyDatabaseId || database_is_younger(entry->made_at)))
 			result = lappend(result, entry);
 	}
-	return result;
-}
-
-/* The same in a transaction of its own. */
-List *
-ledger_read_apart(void)
-{
-	MemoryContext context = CurrentMemoryContext;
-	List	   *result;
-
-	Assert(!IsTransactionState());
-	StartTransactionCommand();
-	MemoryContextSwitchTo(context);
-	result = ledger_read();
-	CommitTransactionCommand();
+	if (apart)
+		CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 	return result;
 }
@@ -235,15 +231,6 @@ row_tag(int64 id)
 	return tag;
 }
 
-/* Lock a row's number for the session; false if others have it and we do not wait. */
-static bool
-lock_row(int64 id, LOCKMODE mode, bool wait)
-{
-	LOCKTAG		tag = row_tag(id);
-
-	return LockAcquire(&tag, mode, true, !wait) != LOCKACQUIRE_NOT_AVAIL;
-}
-
 #ifdef USE_ASSERT_CHECKING
 /* Return whether this process has the row's number locked. */
 bool
@@ -264,27 +251,23 @@ ledger_row_is_claimed(int64 id)
 {
 	LOCKTAG		tag = row_tag(id);
 
-	if (!lock_row(id, ShareLock, false))
+	if (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
 		return true;
 	(void) LockRelease(&tag, ShareLock, true);
 	return false;
 }
 
 /*
- * Lock a ledger row's number for the session.  Its maker does so before the
- * row is committed, and keeps the lock until the row is deleted.
+ * Lock a ledger row's number for the session; false if another process has it locked
+ * and we do not wait.  Its maker does so before the row is committed, and keeps the
+ * lock until the row is deleted.
  */
-void
-ledger_row_claim(int64 id)
-{
-	(void) lock_row(id, ExclusiveLock, true);
-}
-
-/* Lock the row's number for the session unless another process has it locked. */
 bool
-ledger_row_try(int64 id)
+ledger_row_claim(int64 id, bool wait)
 {
-	return lock_row(id, ExclusiveLock, false);
+	LOCKTAG		tag = row_tag(id);
+
+	return LockAcquire(&tag, ExclusiveLock, true, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 /*
@@ -296,7 +279,7 @@ ledger_row_try(int64 id)
 bool
 ledger_row_claim_again(int64 id)
 {
-	for (int tries = 1; !ledger_row_try(id); tries++)
+	for (int tries = 1; !ledger_row_claim(id, false); tries++)
 	{
 		if (tries == CLAIM_TRIES)
 			return false;

@@ -52,6 +52,7 @@
 #include "file_system.h"
 #include "own_tables.h"
 #include "printed_command.h"
+#include "wait/wait.h"
 
 /*
  * Size of a truncation step.  Each is logged and flushed, and scans all buffer
@@ -358,18 +359,26 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 	IM_POINT("old-file-dropped");
 }
 
+/* Between the steps of removing a large file, obey cancel_move() and pause_move(). */
+static void
+between_steps(void)
+{
+	throttle_rest(0);
+	pacing_rest_while_paused();
+}
+
 /*
  * Remove the files of all rows that no process works on, with kept_too also those
  * from which a copy can go on.  A row without a file of ours is only deleted.  A
  * file that cannot be removed is a WARNING, and stays with its row.
  */
 void
-leftover_files_remove(void (*between_steps) (void), bool kept_too)
+leftover_files_remove(bool kept_too)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ListCell   *cell;
 
-	foreach(cell, ledger_read_apart())
+	foreach(cell, ledger_read())
 	{
 		LedgerEntry *entry = lfirst(cell);
 
@@ -382,7 +391,7 @@ leftover_files_remove(void (*between_steps) (void), bool kept_too)
 			bool		busy;
 
 			StartTransactionCommand();
-			locked = ledger_row_try(entry->id);
+			locked = ledger_row_claim(entry->id, false);
 			busy = !locked || is_named_by_others(entry) ||
 				(!kept_too && leftover_file_is_kept(entry));
 			if (!busy && is_removable(&locator) && relation_file_size(&locator) >= 0)

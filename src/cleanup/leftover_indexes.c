@@ -42,39 +42,16 @@
 #include "report/report.h"
 #include "wait/wait.h"
 
-#define UNLISTED	INT64CONST(0)	/* number of an entry without a ledger row */
-
 /* The index that is to be removed for a ledger row */
 typedef struct Victim
 {
 	Oid			index_oid;		/* 0 = nothing of ours is left */
 	bool		in_doubt;		/* nor is it, but one is valid that may be in
 								 * use */
-	Oid			keeper;			/* of a duplicate: the index that stays */
 	bool		valid;			/* a duplicate that queries may use */
 	bool		dead;			/* not maintained any more */
 	bool		never_valid;	/* cannot have been used by any query */
 } Victim;
-
-/* ----------------------------------------------------------------
- *	Leftovers that DDL has made valid
- *
- * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM
- * FULL, REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is
- * valid.  So the unfinished index of an interrupted rebuild becomes a valid
- * duplicate, which costs writers time.  ALTER TABLE .. TYPE even drops it and
- * makes another one with its name.
- *
- * It is ours to remove as long as nothing can have begun to rely on it: it has
- * the name that REINDEX CONCURRENTLY gave it, the definition of the other index,
- * which is valid, and nothing depends on it.  It is identified by its OID or, if that
- * is gone, by its exact name, and by the transaction, which has made the other index,
- * too: no user makes two equal indexes at once and calls one of them x_ccnew.
- *
- * Everything comes from the system caches, so an exclusive lock on the table
- * does not block us.  The caller repeats the check under locks.
- * ----------------------------------------------------------------
- */
 
 /* Return whether REINDEX CONCURRENTLY makes such names: x_ccnew, x_ccold1. */
 bool
@@ -88,25 +65,7 @@ is_reindex_leftover_name(const char *name)
 					   strncmp(name + len - 6, "_ccold", 6) == 0);
 }
 
-/*
- * Return which index of a ledger row, both of which are valid, is a leftover,
- * and so a mere duplicate of *keeper; InvalidOid if that is unclear.
- */
-static Oid
-leftover_twin(const LedgerEntry *entry, const RelationFacts *new_index,
-			  const RelationFacts *old_index, Oid *keeper)
-{
-	/* after the swap the old index has such a name */
-	bool		swapped = entry->kind == LEDGER_INDEX &&
-		strcmp(NameStr(new_index->relname), NameStr(entry->new_name)) != 0;
-	const RelationFacts *twin = swapped ? old_index : new_index;
-
-	*keeper = swapped ? new_index->relid : old_index->relid;
-	return is_reindex_leftover_name(NameStr(twin->relname)) && report_is_spare(twin->relid) &&
-		index_same_definition(twin->relid, *keeper, true) ? twin->relid : InvalidOid;
-}
-
-/* Return whether one transaction has made the rows of two indexes in pg_index. */
+/* Return whether two indexes are valid, and one transaction has made both so. */
 static bool
 made_together(Oid a, Oid b)
 {
@@ -114,76 +73,91 @@ made_together(Oid a, Oid b)
 	HeapTuple	y = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(b));
 
 	return HeapTupleIsValid(x) && HeapTupleIsValid(y) &&
+		((Form_pg_index) GETSTRUCT(x))->indisvalid && ((Form_pg_index) GETSTRUCT(y))->indisvalid &&
 		HeapTupleHeaderGetRawXmin(x->t_data) == HeapTupleHeaderGetRawXmin(y->t_data);
 }
 
 /*
- * Return the index that ALTER TABLE .. TYPE has made in place of the leftover, a
- * mere duplicate of *keeper; InvalidOid if there is none.  Both of the row are gone.
+ * If both indexes of a row are gone, ALTER TABLE .. TYPE may have made others in
+ * their place: two valid ones of one definition, made by one transaction, one of them
+ * with the exact name of the unfinished one.  (No user makes two equal indexes at
+ * once and calls one of them x_ccnew.)  Then have *entry name these.
  */
-static Oid
-leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
+static bool
+find_remade(LedgerEntry *entry)
 {
 	Oid			twin = get_relname_relid(NameStr(entry->new_name),
 										 get_rel_namespace(entry->heap_oid));
-	RelationFacts facts;
 
-	if (!OidIsValid(twin) || !report_is_spare(twin) || !is_reindex_leftover_name(NameStr(entry->new_name)))
-		return InvalidOid;
-	foreach_oid(other, indexes_of_table(entry->heap_oid))
+	foreach_oid(other, OidIsValid(twin) ? indexes_of_table(entry->heap_oid) : NIL)
 	{
-		*keeper = other;
-		if (other != twin && relation_facts(other, &facts) && facts.valid &&
-			made_together(other, twin) && index_same_definition(other, twin, true))
-			return twin;
+		if (other == twin || !made_together(other, twin) || !index_same_definition(other, twin, true))
+			continue;
+		entry->new_index_oid = twin;
+		entry->relid = other;
+		return true;
 	}
-	return InvalidOid;
+	return false;
 }
 
-/* ----------------------------------------------------------------
- *	Removing the index of a ledger row
- * ----------------------------------------------------------------
- */
+static bool
+get_index(const LedgerEntry *entry, Oid index_oid, RelationFacts *facts)
+{
+	return relation_facts(index_oid, facts) && facts->heap_oid == entry->heap_oid;
+}
 
 /*
  * Find out, in a transaction, which index is to be removed for a ledger row; false
- * if there is none.
+ * if there is none.  Everything comes from the system caches, so an exclusive lock on
+ * the table does not block us; the caller repeats this under locks.
+ *
+ * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM FULL,
+ * REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is valid.  So the
+ * unfinished index of an interrupted rebuild becomes a valid duplicate, which costs
+ * writers time.  It is ours to remove as long as nothing can have begun to rely on
+ * it: it has the name that REINDEX CONCURRENTLY gave it, the definition of the other
+ * index, which is valid, and nothing depends on it.
  */
 static bool
-find_victim(const LedgerEntry *entry, Victim *victim)
+find_victim(LedgerEntry *entry, Victim *victim)
 {
 	RelationFacts new_index;
 	RelationFacts old_index;
-	bool		new_exists = relation_facts(entry->new_index_oid, &new_index) &&
-		new_index.heap_oid == entry->heap_oid;
-	bool		old_exists = relation_facts(entry->relid, &old_index) &&
-		old_index.heap_oid == entry->heap_oid;
+	bool		new_exists = get_index(entry, entry->new_index_oid, &new_index);
+	bool		old_exists = get_index(entry, entry->relid, &old_index);
+
+	/* after the swap the old index has such a name */
+	bool		swapped = new_exists &&
+		strcmp(NameStr(new_index.relname), NameStr(entry->new_name)) != 0;
+	const RelationFacts *twin = swapped ? &old_index : &new_index;
+	const RelationFacts *keeper = swapped ? &new_index : &old_index;
 
 	memset(victim, 0, sizeof(Victim));
-	if (new_exists && !new_index.valid)
+	if (!new_exists)
+		return !old_exists && find_remade(entry) && find_victim(entry, victim);
+	if (!new_index.valid)
 	{
 		/* not swapped in: ours, whether the old one exists or not */
 		victim->index_oid = entry->new_index_oid;
 		victim->dead = !new_index.live;
 		victim->never_valid = (entry->kind == LEDGER_INDEX);
 	}
-	else if (new_exists && old_exists && !old_index.valid && entry->kind == LEDGER_INDEX)
+	else if (!old_exists)
+		/* moved and finished, unless it has its name of before the swap */
+		victim->in_doubt = !swapped;
+	else if (swapped && !old_index.valid)
 	{
 		victim->index_oid = entry->relid;
 		victim->dead = !old_index.live;
 	}
-	else if (new_exists && !old_exists)
-		/* moved and finished, unless it has its name of before the swap */
-		victim->in_doubt = strcmp(NameStr(new_index.relname), NameStr(entry->new_name)) == 0;
-	else if (new_exists || (!old_exists && entry->kind == LEDGER_INDEX))
+	else if (keeper->valid && is_reindex_leftover_name(NameStr(twin->relname)) &&
+			 report_is_spare(twin->relid) && index_same_definition(twin->relid, keeper->relid, true))
 	{
+		victim->index_oid = twin->relid;
 		victim->valid = true;
-		if (!new_exists)
-			victim->index_oid = leftover_twin_remade(entry, &victim->keeper);
-		else if (old_index.valid)
-			victim->index_oid = leftover_twin(entry, &new_index, &old_index, &victim->keeper);
-		victim->in_doubt = new_exists && !OidIsValid(victim->index_oid);
 	}
+	else
+		victim->in_doubt = true;
 	return OidIsValid(victim->index_oid);
 }
 
@@ -195,31 +169,6 @@ qualified_name(Oid relid)
 
 	return !relation_facts(relid, &facts) ? NULL :
 		quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
-}
-
-static void
-delete_row(const LedgerEntry *entry)
-{
-	if (entry->id != UNLISTED)
-		ledger_delete(entry->id);
-}
-
-/*
- * Put a duplicate out of use for queries.  From the commit on the ledger says that
- * they may have used it: *entry becomes the row that replaces the old one.
- */
-static void
-clear_valid(LedgerEntry *entry, const Victim *victim)
-{
-	Assert(CheckRelationOidLockedByMe(victim->index_oid, ShareUpdateExclusiveLock, true));
-	index_set_state_flags(victim->index_oid, INDEX_DROP_CLEAR_VALID);
-	CacheInvalidateRelcacheByRelid(entry->heap_oid);
-	delete_row(entry);
-	entry->kind = LEDGER_DUPLICATE;
-	entry->new_index_oid = victim->index_oid;
-	entry->relid = victim->keeper;
-	if (entry->id != UNLISTED)
-		ledger_insert(entry);
 }
 
 /* Show in index_mover_progress the index that a cleanup works on. */
@@ -244,7 +193,7 @@ show_leftover(Oid index_oid)
  * the row, and return false.  show: the work is no part of a move.
  */
 static bool
-find_work(const LedgerEntry *entry, bool show, Victim *victim)
+find_work(LedgerEntry *entry, bool show, Victim *victim)
 {
 	Oid			shown = victim->index_oid;
 	bool		found;
@@ -261,8 +210,8 @@ find_work(const LedgerEntry *entry, bool show, Victim *victim)
 				 old_name ? errdetail("It was meant to replace index \"%s\".", old_name) : 0,
 				 errhint("Drop the one that is not needed.")));
 	}
-	if (!found)
-		delete_row(entry);
+	if (!found && entry->id != 0)
+		ledger_delete(entry->id);
 	else if (show && victim->index_oid != shown)
 		show_leftover(victim->index_oid);
 	CommitTransactionCommand();
@@ -280,13 +229,19 @@ take_step(LedgerEntry *entry, const Victim *victim, bool *unused)
 	ObjectAddress object;
 	bool		done = false;
 
+	Assert(CheckRelationOidLockedByMe(victim->index_oid, ShareUpdateExclusiveLock, true));
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (!find_victim(entry, &again) || memcmp(&again, victim, sizeof(Victim)) != 0)
 		*unused = false;
 	else if (victim->valid)
 	{
-		clear_valid(entry, victim);
+		/* from the commit on, the row says that queries may have used it */
+		index_set_state_flags(victim->index_oid, INDEX_DROP_CLEAR_VALID);
+		CacheInvalidateRelcacheByRelid(entry->heap_oid);
+		entry->kind = LEDGER_DUPLICATE;
+		if (entry->id != 0)
+			ledger_update(entry);
 		*unused = false;
 	}
 	else if (!victim->dead)
@@ -300,7 +255,8 @@ take_step(LedgerEntry *entry, const Victim *victim, bool *unused)
 		ObjectAddressSet(object, RelationRelationId, victim->index_oid);
 		performDeletion(&object, DROP_RESTRICT,
 						PERFORM_DELETION_CONCURRENT_LOCK | PERFORM_DELETION_INTERNAL);
-		delete_row(entry);
+		if (entry->id != 0)
+			ledger_delete(entry->id);
 		done = true;
 	}
 	PopActiveSnapshot();
@@ -308,10 +264,7 @@ take_step(LedgerEntry *entry, const Victim *victim, bool *unused)
 	return done;
 }
 
-/*
- * Do all steps for one ledger row.  own: it is of our own job, which has just failed.
- * ERROR 55P03 after max_wait_ms.
- */
+/* Do leftover_index_remove(), but for its care of errors.  ERROR 55P03 after max_wait_ms. */
 static void
 remove_one(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
 {
@@ -361,11 +314,13 @@ leftover_index_is_dead(const LedgerEntry *entry)
 }
 
 /*
- * Do all steps for one ledger row, and restore the session after an error.  Returns
- * whether they were done.  Unless a move begins, a cancel is ignored.
+ * Remove what a ledger row names (or one that the extension has taken along, id 0),
+ * and restore the session after an error.  Returns false if it is to be tried again.
+ * own: it is of our own job, which has just failed.  Otherwise as
+ * leftover_indexes_remove().
  */
-static bool
-try_to_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
+bool
+leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
 {
 	MemoryContext context = CurrentMemoryContext;
 	bool		begins = mc != NULL && !own;
@@ -403,19 +358,6 @@ try_to_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_
 }
 
 /*
- * Remove one leftover of this process after the extension and its ledger have been
- * dropped; false if it is to be tried again.
- */
-bool
-leftover_index_remove_unlisted(const MoveContext *mc, const LedgerEntry *listed, int max_wait_ms)
-{
-	LedgerEntry entry = *listed;
-
-	entry.id = UNLISTED;
-	return try_to_remove(&entry, mc, true, max_wait_ms);
-}
-
-/*
  * Remove the leftovers of this move's job (own), those on its table before it
  * begins or, without a move, those of all jobs that are not alive; only_heap, unless
  * InvalidOid, restricts this to one table.  Call this in a runner with no lock held.
@@ -428,12 +370,12 @@ leftover_index_remove_unlisted(const MoveContext *mc, const LedgerEntry *listed,
 void
 leftover_indexes_remove(const MoveContext *mc, bool own, Oid only_heap, int max_wait_ms)
 {
-	foreach_ptr(LedgerEntry, entry, ledger_read_apart())
+	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
 		if (leftover_index_is_dead(entry) &&
 			(!OidIsValid(only_heap) || entry->heap_oid == only_heap) &&
 			(!own || entry->job == mc->job->job))
-			(void) try_to_remove(entry, mc, own, max_wait_ms);
+			(void) leftover_index_remove(entry, mc, own, max_wait_ms);
 	}
 }
 
@@ -454,7 +396,7 @@ leftover_index_is_ours(Oid index_oid)
 
 /* Return, in a transaction, the index that a dead job has left by this row, or NULL. */
 Leftover *
-leftover_index_describe(const LedgerEntry *entry)
+leftover_index_describe(LedgerEntry *entry)
 {
 	Leftover   *leftover;
 	RelationFacts facts;

@@ -15,8 +15,6 @@
 #include "access/xact.h"
 
 #include "cleanup/cleanup.h"
-#include "own_tables.h"
-#include "wait/wait.h"
 
 /*
  * Return, in a transaction, whether the ledger has a row of this job, but for
@@ -31,21 +29,6 @@ leftovers_of_job(int64 job)
 			return true;
 	}
 	return false;
-}
-
-/* Obey a cancel between the steps of removing a large file. */
-static void
-between_steps(void)
-{
-	throttle_rest(0);
-}
-
-/* Obey pause_move(), too, as part of a move. */
-static void
-between_steps_of_move(void)
-{
-	throttle_rest(0);
-	pacing_rest_while_paused();
 }
 
 /*
@@ -67,49 +50,40 @@ leftovers_tables(bool kept_too)
 	return result;
 }
 
-/* Return, in a transaction, the leftovers of dead jobs: indexes, then files. */
+/* Return, in a transaction, the leftovers of dead jobs. */
 List *
 leftovers_list(void)
 {
-	List	   *indexes = NIL;
-	List	   *files = NIL;
+	List	   *result = NIL;
 
 	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
-		Leftover   *index = leftover_index_is_dead(entry) ? leftover_index_describe(entry) : NULL;
+		Leftover   *leftover = leftover_index_is_dead(entry) ? leftover_index_describe(entry) :
+			leftover_file_is_dead(entry) ? leftover_file_describe(entry) : NULL;
 
-		if (index != NULL)
-			indexes = lappend(indexes, index);
-		else if (leftover_file_is_dead(entry))
-			files = lappend(files, leftover_file_describe(entry));
+		if (leftover != NULL)
+			result = lappend(result, leftover);
 	}
-	return list_concat(indexes, files);
+	return result;
 }
 
 /*
  * Remove all leftovers that can be removed of the tables of the job's items, or
  * of all tables if it has none.  Waits at most max_wait_ms for the transactions
- * that use a table.  Returns false if something is left.  Call this in a runner.
+ * that use a table.  Returns false if something is left on the items' tables.  Call
+ * this in a runner.
  */
 bool
 leftovers_remove(JobShared *shared, int max_wait_ms)
 {
 	/* a cleanup that was asked for removes what copies can go on from, too */
 	bool		kept_too = shared->job != CLEANUP_JOB && shared->nitems == 0;
-	bool		installed;
 	List	   *tables;
-	bool		is_clean;
+	bool		is_clean = true;
 
 	Assert(!IsTransactionState());
-	/* the janitor starts a cleanup in every database */
-	StartTransactionCommand();
-	installed = extension_installed();
-	CommitTransactionCommand();
-	if (!installed)
-		return true;
-
 	progress_phase(PHASE_CLEANING_UP);
-	leftover_files_remove(between_steps, kept_too);
+	leftover_files_remove(kept_too);
 	if (shared->nitems == 0)
 		leftover_indexes_remove(NULL, false, InvalidOid, max_wait_ms);
 	for (int i = 0; i < shared->nitems; i++)
@@ -117,7 +91,6 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 
 	StartTransactionCommand();
 	tables = leftovers_tables(kept_too);
-	is_clean = shared->nitems > 0 || tables == NIL;
 	for (int i = 0; i < shared->nitems; i++)
 		is_clean &= !list_member_oid(tables, shared->items[i].heap_oid);
 	CommitTransactionCommand();
@@ -129,6 +102,6 @@ void
 leftovers_remove_of_table(const MoveContext *mc)
 {
 	/* files of any table: their removal takes no lock on it */
-	leftover_files_remove(between_steps_of_move, false);
+	leftover_files_remove(false);
 	leftover_indexes_remove(mc, false, mc->item->heap_oid, mc->settings->lock_wait);
 }

@@ -151,7 +151,7 @@ make_file(CopyState *cs)
 	entry.relfilenumber = GetNewRelFileNumber(item->to_tablespace, NULL,
 											  RELPERSISTENCE_PERMANENT);
 	ledger_insert(&entry);
-	ledger_row_claim(entry.id);
+	(void) ledger_row_claim(entry.id, true);
 	CommitTransactionCommand();
 	cs->new_file = entry;
 	IM_POINT("copy-registered");

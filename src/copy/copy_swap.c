@@ -663,7 +663,7 @@ copy_swap(CopyState *cs)
 	{
 		f->old_row = f->new_file;
 		f->old_row.id = f->claimed = ledger_new_id();
-		ledger_row_claim(f->old_row.id);
+		(void) ledger_row_claim(f->old_row.id, true);
 		f->old_row.kind = LEDGER_OLD_FILE;
 		f->old_row.tablespace = f->from.spcOid;
 		f->old_row.relfilenumber = f->from.relNumber;

@@ -675,8 +675,11 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 
 	if (listed)
 		leftover_indexes_remove(mc, true, InvalidOid, max_wait_ms);
-	else if (OidIsValid(rebuild.entry.new_index_oid) &&
-			 leftover_index_remove_unlisted(mc, &rebuild.entry, max_wait_ms))
-		rebuild.entry.new_index_oid = InvalidOid;
+	else if (OidIsValid(rebuild.entry.new_index_oid))
+	{
+		rebuild.entry.id = 0;
+		if (leftover_index_remove(&rebuild.entry, mc, true, max_wait_ms))
+			rebuild.entry.new_index_oid = InvalidOid;
+	}
 	progress_phase(before);
 }
