@@ -95,7 +95,7 @@ extern int64 leftover_kept_bytes(const MoveItem *item);
 extern bool leftover_file_is_dead(const LedgerEntry *entry);
 extern Leftover *leftover_file_describe(const LedgerEntry *entry);
 
-extern void leftover_indexes_remove(const MoveContext *mc, bool own, Oid only_heap,
+extern void leftover_indexes_remove(const MoveContext *mc, bool own, const List *tables,
 									int max_wait_ms);
 extern bool leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own,
 								  int max_wait_ms);

@@ -359,8 +359,8 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 
 /*
  * Remove the leftovers of this move's job (own), those on its table before it
- * begins or, without a move, those of all jobs that are not alive; only_heap, unless
- * InvalidOid, restricts this to one table.  Call this in a runner with no lock held.
+ * begins or, without a move, those of all jobs that are not alive; "tables", unless
+ * NIL, restricts this.  Call this in a runner with no lock held.
  *
  * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
  * table; an index that cannot be removed by then stays in the ledger.  A move that
@@ -368,12 +368,12 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
  * The only other ERROR is termination.
  */
 void
-leftover_indexes_remove(const MoveContext *mc, bool own, Oid only_heap, int max_wait_ms)
+leftover_indexes_remove(const MoveContext *mc, bool own, const List *tables, int max_wait_ms)
 {
 	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
 		if (leftover_index_is_dead(entry) &&
-			(!OidIsValid(only_heap) || entry->heap_oid == only_heap) &&
+			(tables == NIL || list_member_oid(tables, entry->heap_oid)) &&
 			(!own || entry->job == mc->job->job))
 			(void) leftover_index_remove(entry, mc, own, max_wait_ms);
 	}

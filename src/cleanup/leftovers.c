@@ -78,21 +78,18 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 {
 	/* a cleanup that was asked for removes what copies can go on from, too */
 	bool		kept_too = shared->job != CLEANUP_JOB && shared->nitems == 0;
-	List	   *tables;
-	bool		is_clean = true;
+	List	   *tables = NIL;
+	bool		is_clean;
 
 	Assert(!IsTransactionState());
+	for (int i = 0; i < shared->nitems; i++)
+		tables = lappend_oid(tables, shared->items[i].heap_oid);
 	progress_phase(PHASE_CLEANING_UP);
 	leftover_files_remove(kept_too);
-	if (shared->nitems == 0)
-		leftover_indexes_remove(NULL, false, InvalidOid, max_wait_ms);
-	for (int i = 0; i < shared->nitems; i++)
-		leftover_indexes_remove(NULL, false, shared->items[i].heap_oid, max_wait_ms);
+	leftover_indexes_remove(NULL, false, tables, max_wait_ms);
 
 	StartTransactionCommand();
-	tables = leftovers_tables(kept_too);
-	for (int i = 0; i < shared->nitems; i++)
-		is_clean &= !list_member_oid(tables, shared->items[i].heap_oid);
+	is_clean = list_length(list_difference_oid(tables, leftovers_tables(kept_too))) == shared->nitems;
 	CommitTransactionCommand();
 	return is_clean;
 }
@@ -103,5 +100,5 @@ leftovers_remove_of_table(const MoveContext *mc)
 {
 	/* files of any table: their removal takes no lock on it */
 	leftover_files_remove(false);
-	leftover_indexes_remove(mc, false, mc->item->heap_oid, mc->settings->lock_wait);
+	leftover_indexes_remove(mc, false, list_make1_oid(mc->item->heap_oid), mc->settings->lock_wait);
 }

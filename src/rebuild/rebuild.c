@@ -674,7 +674,7 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 	CommitTransactionCommand();
 
 	if (listed)
-		leftover_indexes_remove(mc, true, InvalidOid, max_wait_ms);
+		leftover_indexes_remove(mc, true, NIL, max_wait_ms);
 	else if (OidIsValid(rebuild.entry.new_index_oid))
 	{
 		rebuild.entry.id = 0;
