@@ -15,8 +15,8 @@
  * Assumption: the caller knows of errors that a lost file causes elsewhere; here
  * they are caught, in a subtransaction.
  *
- * Locks: AccessShareLock on table and index while pages are read, if it can be had
- * at once; otherwise only the file's name and size are looked at.
+ * Locks: AccessShareLock on the relation while pages are read, if it can be had at
+ * once, which keeps its file; otherwise only the file's name and size are looked at.
  *
  *-------------------------------------------------------------------------
  */
@@ -162,16 +162,12 @@ lost_file(const RelationFacts *facts, bool all_pages)
 		AcceptInvalidationMessages();
 		return has_file(facts) ? lost.problem : NULL;
 	}
-	if (ConditionalLockRelationOid(facts->heap_oid, AccessShareLock))
+	if (ConditionalLockRelationOid(facts->relid, AccessShareLock))
 	{
-		if (ConditionalLockRelationOid(facts->relid, AccessShareLock))
-		{
-			/* it may have got another file before we had the lock */
-			if (has_file(facts))
-				error = errors_catch(look_at_pages, &lost);
-			UnlockRelationOid(facts->relid, AccessShareLock);
-		}
-		UnlockRelationOid(facts->heap_oid, AccessShareLock);
+		/* it may have got another file before we had the lock */
+		if (has_file(facts))
+			error = errors_catch(look_at_pages, &lost);
+		UnlockRelationOid(facts->relid, AccessShareLock);
 	}
 	if (error == NULL)
 		return lost.problem;

@@ -310,32 +310,23 @@ plan_named_relation(const PlanRequest *request, RelationFacts *facts)
 	plan_refuse_temporary(facts->schema_oid, tables ? "TABLE" : "INDEX");
 }
 
-static void
-skip_as(MoveItem *item, const MoveItem *skipped)
-{
-	item->status = STATUS_SKIPPED;
-	item->method = skipped->method;
-	strlcpy(item->sqlstate, skipped->sqlstate, sizeof(item->sqlstate));
-	strlcpy(item->detail, skipped->detail, sizeof(item->detail));
-}
-
-/* Skip a table, its TOAST table and the index of that together, for one reason. */
+/* Skip the TOAST table, and the index of that, of each skipped table for its reason. */
 void
 plan_skip_parts(const List *items)
 {
-	for (int pass = 1; pass <= 2; pass++)
-	{
-		MoveItem   *table = NULL;
+	const MoveItem *table = NULL;
 
+	foreach_ptr(MoveItem, item, items)
+	{
 		/* parts come after their table */
-		foreach_ptr(MoveItem, item, items)
+		if (!OidIsValid(item->part_of))
+			table = item;
+		else if (table->status == STATUS_SKIPPED)
 		{
-			if (!OidIsValid(item->part_of))
-				table = item;
-			else if (pass == 1 && item->status == STATUS_SKIPPED && table->status != STATUS_SKIPPED)
-				skip_as(table, item);
-			else if (pass == 2 && table->status == STATUS_SKIPPED)
-				skip_as(item, table);
+			item->status = STATUS_SKIPPED;
+			item->method = table->method;
+			strlcpy(item->sqlstate, table->sqlstate, sizeof(item->sqlstate));
+			strlcpy(item->detail, table->detail, sizeof(item->detail));
 		}
 	}
 }
@@ -354,17 +345,21 @@ plan_has_moves(const List *items)
 
 /*
  * Return the name of a relation that this transaction or session has locked: a
- * table, an index of it, or a partitioned table above it; NULL if there is none.
+ * table, its TOAST table, an index of these, or a partitioned table above it; NULL if
+ * there is none.
  */
 static char *
 name_of_own_lock(Oid heap_oid)
 {
+	RelationFacts facts;
 	List	   *relids = list_make1_oid(heap_oid);
 
 	if (get_rel_relispartition(heap_oid))
 		relids = list_concat(relids, get_partition_ancestors(heap_oid));
 	foreach_oid(table, list_copy(relids))
 		relids = list_concat(relids, indexes_of_table(table));
+	if (relation_facts(heap_oid, &facts))
+		relids = list_concat(relids, parts_of_table(&facts));
 	foreach_oid(relid, relids)
 	{
 		if (CheckRelationOidLockedByMe(relid, AccessShareLock, true))
@@ -445,10 +440,7 @@ plan_recheck(MoveItem *item, bool began)
 	if (item->method == METHOD_COPY &&
 		facts.persistence != RELPERSISTENCE_PERMANENT)
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						 relkind_is_index(facts.relkind) ?
-						 "The table was made unlogged %s; method rebuild can move its indexes." :
-						 "The table was made unlogged %s.",
-						 began ? "during the move" : "before the move began");
+						 "The table was made unlogged %s.", when);
 	/* ADD CONSTRAINT USING INDEX can have made it deferrable */
 	if (item->method == METHOD_REBUILD && !item->heal &&
 		(hindrance = rebuild_hindrance(&facts)) != NULL)
