@@ -182,9 +182,9 @@ SELECT 'temporary_pkey'::regclass::oid, 'temporary'::regclass::oid, pg_my_temp_s
 SQL
 foreach my $case (
 	[ "index_bloat($temp_index)", qr/0A000: cannot access temporary indexes of other sessions/ ],
-	[ "move_indexes($temp_index, 'regress_fast')", qr/0A000: cannot move temporary tables of other sessions/ ],
-	[ "move_indexes($temp_table, 'regress_fast')", qr/0A000: cannot move temporary tables of other sessions/ ],
-	[ "move_schema_indexes($temp_schema, 'regress_fast')", qr/0A000: cannot move temporary tables of other sessions/ ],
+	[ "move_indexes($temp_index, 'regress_fast')", qr/0A000: cannot move temporary tables/ ],
+	[ "move_indexes($temp_table, 'regress_fast')", qr/0A000: cannot move temporary tables/ ],
+	[ "move_schema_indexes($temp_schema, 'regress_fast')", qr/0A000: cannot move temporary tables/ ],
 	[ 'index_bloat(4294967295)', qr/42704: index with OID 4294967295 does not exist/ ],
 	[ 'gin_pending_list(4294967295)', qr/42704: index with OID 4294967295 does not exist/ ])
 {

@@ -244,10 +244,6 @@ plan_tablespace(Name name, bool is_target)
 void
 plan_refuse_temporary(Oid schema, const char *type)
 {
-	if (isOtherTempNamespace(schema))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot move temporary tables of other sessions")));
 	if (isAnyTempNamespace(schema))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -412,9 +408,6 @@ bool
 plan_recheck(MoveItem *item, bool began)
 {
 	RelationFacts facts;
-	NameData	old_schema = item->schema_name;
-	NameData	old_name = item->relname;
-	Oid			old_tablespace = item->from_tablespace;
 	const char *when = began ? "while it was being moved" : "before its move began";
 	const char *hindrance;
 
@@ -446,13 +439,5 @@ plan_recheck(MoveItem *item, bool began)
 		(hindrance = rebuild_hindrance(&facts)) != NULL)
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 						 "Method rebuild cannot move the index: %s.", hindrance);
-
-	if (strcmp(NameStr(old_name), NameStr(item->relname)) != 0 ||
-		strcmp(NameStr(old_schema), NameStr(item->schema_name)) != 0)
-		item_say(item, "When the move was planned, the %s was \"%s\".\"%s\".",
-				 relation_noun(item->relkind), NameStr(old_schema), NameStr(old_name));
-	if (old_tablespace != item->from_tablespace)
-		item_say(item, "When the move was planned, the %s was in tablespace \"%s\".",
-				 relation_noun(item->relkind), tablespace_name(old_tablespace));
 	return true;
 }

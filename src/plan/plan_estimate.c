@@ -333,7 +333,6 @@ static void
 estimate_move(PlanParts *parts, PlanEntry *entry, const PlanRequest *request)
 {
 	MoveItem   *item = &entry->item;
-	int			pid;
 
 	if (item->method == METHOD_DEFAULT)
 		item->bytes_to_write = item->wal_bytes = item->estimated = 0;
@@ -348,11 +347,6 @@ estimate_move(PlanParts *parts, PlanEntry *entry, const PlanRequest *request)
 		item->wal_bytes = !XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT ? 0 :
 			item->bytes_to_write - Max(item->sort_bytes, 0);
 	}
-	/* the swap would have to wait for it */
-	if (request->dry_run && item->method == METHOD_COPY &&
-		(pid = relation_vacuum_pid(item->heap_oid)) != 0)
-		item_say(item, "VACUUM of the table is running (process %d); the swap can only come after it.",
-				 pid);
 }
 
 /*

@@ -199,32 +199,6 @@ relation_row_changer(Oid relid, VirtualTransactionId *vxid)
 	return true;
 }
 
-/*
- * Return the process that runs a VACUUM of this table, which keeps its locks
- * on the indexes to its end; 0 if there is none.  An autovacuum counts only
- * if it works against wraparound, since others are canceled.
- */
-int
-relation_vacuum_pid(Oid relid)
-{
-	int			count;
-	VirtualTransactionId *holders = relation_lock_holders(relid, ShareUpdateExclusiveLock,
-														  &count);
-	int			pid = 0;
-
-	for (int i = 0; i < count && pid == 0; i++)
-	{
-		PGPROC	   *proc = im_vxid_proc(holders[i]);
-		uint8		flags = proc == NULL ? 0 : proc->statusFlags;
-
-		if ((flags & PROC_IN_VACUUM) &&
-			!((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND)))
-			pid = proc->pid;
-	}
-	pfree(holders);
-	return pid;
-}
-
 /* Return a transaction's process; 0 if it is prepared, -1 if it has ended. */
 int
 virtual_transaction_pid(VirtualTransactionId vxid)

@@ -26,7 +26,6 @@ extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
 extern VirtualTransactionId *virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 													  const VirtualTransactionId *more, int nmore);
-extern int	relation_vacuum_pid(Oid relid);
 extern int	virtual_transaction_pid(VirtualTransactionId vxid);
 extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 									 int *pids, int maxpids);
