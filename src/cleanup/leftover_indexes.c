@@ -264,19 +264,16 @@ take_step(LedgerEntry *entry, const Victim *victim, bool *unused)
 	return done;
 }
 
-/* Do leftover_index_remove(), but for its care of errors.  ERROR 55P03 after max_wait_ms. */
+/* Do leftover_index_remove(), but for its care of errors.  ERROR 55P03 after the limit. */
 static void
-remove_one(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
+remove_one(LedgerEntry *entry, bool own, WaitLimits *limits)
 {
-	bool		begins = mc != NULL && !own;
-	WaitLimits	limits = {.phase = PHASE_CLEANING_UP,.max_ms = max_wait_ms,.mc = mc,
-	.cancellable = begins,.pausable = begins};
 	Victim		victim = {0};
 	bool		unused = false; /* we have waited for all users of the table */
 	Oid			was_dead = InvalidOid;	/* the index was dead before that */
 	bool		done = false;
 
-	while (!done && find_work(entry, mc == NULL, &victim))
+	while (!done && find_work(entry, limits->mc == NULL, &victim))
 	{
 		/*
 		 * One that was never valid has not been used by a query, so writers
@@ -286,13 +283,13 @@ remove_one(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
 		if (victim.dead ? was_dead != victim.index_oid :
 			!victim.valid && !unused && !(victim.never_valid && own))
 		{
-			wait_for_lockers(entry->heap_oid, AccessExclusiveLock, &limits);
+			wait_for_lockers(entry->heap_oid, AccessExclusiveLock, limits);
 			unused = true;
 			was_dead = victim.dead ? victim.index_oid : InvalidOid;
 			continue;
 		}
 		/* who had the locks may have made it valid for a while */
-		if (lock_table_and_index(entry->heap_oid, victim.index_oid, &limits))
+		if (lock_table_and_index(entry->heap_oid, victim.index_oid, limits))
 			unused = false;
 		else
 			done = take_step(entry, &victim, &unused);
@@ -324,13 +321,15 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 {
 	MemoryContext context = CurrentMemoryContext;
 	bool		begins = mc != NULL && !own;
+	WaitLimits	limits = {.phase = PHASE_CLEANING_UP,.max_ms = max_wait_ms,.mc = mc,
+	.cancellable = begins,.pausable = begins};
 	ErrorData  *volatile error = NULL;
 
 	Assert(!IsTransactionState());
 	runner_serve_cancel(begins);
 	PG_TRY();
 	{
-		remove_one(entry, mc, own, max_wait_ms);
+		remove_one(entry, own, &limits);
 	}
 	PG_CATCH();
 	{

@@ -55,8 +55,6 @@
 static void
 say_dependents(MoveItem *item)
 {
-	char	   *names = NULL;
-
 	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependReferenceIndexId,
 												 Anum_pg_depend_refclassid, RelationRelationId,
 												 Anum_pg_depend_refobjid, item->relid))
@@ -66,10 +64,8 @@ say_dependents(MoveItem *item)
 		char	   *name = form->deptype == DEPENDENCY_NORMAL ? getObjectDescription(&address, true) : NULL;
 
 		if (name != NULL)
-			names = names == NULL ? name : psprintf("%s, %s", names, name);
+			item_say(item, "Needed by %s.", name);
 	}
-	if (names != NULL)
-		item_say(item, "Needed by %s.", names);
 }
 
 /* Return whether decoding takes the old keys of a table's rows from an index. */

@@ -157,10 +157,6 @@ relations_of_named(const PlanRequest *request)
 		relids = add_table(relids, facts.relid, request);
 		notice_children(&facts, request);
 	}
-	if (relids == NIL)
-		ereport(NOTICE,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("table \"%s\" has no indexes to move", NameStr(facts.relname))));
 	return relids;
 }
 
@@ -279,12 +275,6 @@ relations_in(const PlanRequest *request)
 			relids = add_table(relids, form->oid, request);
 	}
 	list_free_deep(rows);
-	if (relids == NIL && !request->evacuate && !request->heal)
-		ereport(NOTICE,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 in_schema ?
-				 errmsg("no matching relations in schema \"%s\" found", get_namespace_name(object)) :
-				 errmsg("no matching relations in tablespace \"%s\" found", tablespace_name(object))));
 	return relids;
 }
 
@@ -374,8 +364,6 @@ check_terms(MoveItem *item, const MoveSettings *settings)
 			item_say(item, "A rebuild does not obey max_rate.");
 		if (settings->swap_after > 0)
 			item_say(item, "A rebuild does not obey swap_after.");
-		if (settings->max_replica_lag > 0)
-			item_say(item, "A rebuild waits for standbys before it builds, and not from then on.");
 	}
 }
 
@@ -545,12 +533,12 @@ plan_moves(PlanRequest *request)
 		if (entry != NULL)
 			tables = lappend(tables, entry);
 	}
-	if ((relids != NIL || request->heal) && tables == NIL)
+	if (tables == NIL && !request->evacuate)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 request->heal ?
 				 errmsg("nothing is lost in tablespace \"%s\"", get_tablespace_name(request->object)) :
-				 errmsg(request->tables ? "no table is left to move" : "no index is left to move")));
+				 errmsg(request->tables ? "there is no table to move" : "there is no index to move")));
 
 	list_sort(tables, compare_entries);
 	foreach_ptr(PlanEntry, table, tables)

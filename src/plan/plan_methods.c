@@ -55,19 +55,6 @@ static const char *const extension_handlers[] = {
 	"$libdir/vector ivfflathandler",
 };
 
-static bool
-is_known_extension_handler(Oid handler)
-{
-	char	   *library;
-	char	   *function;
-
-	fmgr_symbol(handler, &library, &function);
-	for (int i = 0; i < lengthof(extension_handlers) && library != NULL; i++)
-		if (strcmp(extension_handlers[i], psprintf("%s %s", library, function)) == 0)
-			return true;
-	return false;
-}
-
 /*
  * Return whether a list such as "am1, am2" contains the name.  The setting's
  * check hook has refused malformed lists.
@@ -106,6 +93,8 @@ static bool
 access_method_is_copyable(Oid am, const char *am_name, const char *access_methods)
 {
 	Oid			handler = handler_of(am);
+	char	   *library;
+	char	   *function;
 
 	switch (handler)
 	{
@@ -120,8 +109,11 @@ access_method_is_copyable(Oid am, const char *am_name, const char *access_method
 		case F_HEAP_TABLEAM_HANDLER:
 			return true;
 		default:
-			return is_known_extension_handler(handler) ||
-				name_is_listed(am_name, access_methods);
+			fmgr_symbol(handler, &library, &function);
+			for (int i = 0; i < lengthof(extension_handlers) && library != NULL; i++)
+				if (strcmp(extension_handlers[i], psprintf("%s %s", library, function)) == 0)
+					return true;
+			return name_is_listed(am_name, access_methods);
 	}
 }
 
