@@ -229,7 +229,7 @@ directory_hindrance(const MoveItem *item)
 		hindrance = tablespace_hindrance(tablespace = item->from_tablespace);
 	/* what heal_tablespace() lacks, it makes */
 	return hindrance == NULL || (item->heal && tablespace == item->from_tablespace) ? NULL :
-		psprintf("directory of tablespace \"%s\" %s", tablespace_name(tablespace), hindrance);
+		psprintf("The directory of tablespace \"%s\" %s.", tablespace_name(tablespace), hindrance);
 }
 
 /*
@@ -276,55 +276,49 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings, boo
 
 /*
  * Say of each planned move, in order of execution, if there is no free space for it,
- * or no directory.  In a whole plan there are WARNINGs, too; in a part of a plan such
+ * or no directory.  In a whole plan there is a WARNING, too; in a part of a plan such
  * a move is skipped.
  */
 static void
 estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bool skip)
 {
 	int			planned = 0;
-	int			too_large = 0;
+	int			in_vain = 0;
 	char	   *first_reason = NULL;
-	bool		warned = skip;	/* the caller has its own words */
+	int			first_code = 0;
 
 	foreach_ptr(PlanEntry, entry, entries)
 	{
 		MoveItem   *item = &entry->item;
 		char	   *hindrance;
 		char	   *reason;
+		int			code;
 
 		if (item->status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
 			OidIsValid(item->part_of))
 			continue;
 		planned++;
 		hindrance = directory_hindrance(item);
-		reason = hindrance != NULL ? psprintf("The %s.", hindrance) :
-			take_space(parts, entry, settings, !skip);
+		reason = hindrance != NULL ? hindrance : take_space(parts, entry, settings, !skip);
+		code = hindrance != NULL ? ERRCODE_UNDEFINED_FILE : ERRCODE_DISK_FULL;
 		if (reason == NULL)
 			continue;
-		if (!skip)
-			item_say(item, "%s", reason);
-		else if (hindrance != NULL)
-			item_skip(item, ERRCODE_UNDEFINED_FILE, "%s", reason);
+		if (skip)
+			item_skip(item, code, "%s", hindrance != NULL ? hindrance :
+					  psprintf("Tablespace \"%s\" has no space for it.", tablespace_name(item->to_tablespace)));
 		else
-			item_skip(item, ERRCODE_DISK_FULL, "Tablespace \"%s\" has no space for it.",
-					  tablespace_name(item->to_tablespace));
-		if (hindrance == NULL && too_large++ == 0)
-			first_reason = reason;
-		if (hindrance != NULL && !warned)
+			item_say(item, "%s", reason);
+		if (in_vain++ == 0)
 		{
-			ereport(WARNING,
-					(errcode(ERRCODE_UNDEFINED_FILE),
-					 errmsg("the %s", hindrance)));
-			warned = true;
+			first_reason = reason;
+			first_code = code;
 		}
 	}
 
-	if (too_large > 0 && !skip)
+	if (in_vain > 0 && !skip)
 		ereport(WARNING,
-				(errcode(ERRCODE_DISK_FULL),
-				 errmsg("not enough free space for %d of %d planned moves",
-						too_large, planned),
+				(errcode(first_code),
+				 errmsg("no room for %d of %d planned moves", in_vain, planned),
 				 errdetail_internal("%s", first_reason)));
 }
 
