@@ -217,7 +217,7 @@ check_schema(Oid schema)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move system relations"),
 				 errdetail("Schema \"%s\" is the system's.", name)));
-	plan_refuse_temporary(schema, NULL);
+	plan_refuse_temporary(schema);
 }
 
 /* Tell who wants to empty a tablespace which other databases have files there. */

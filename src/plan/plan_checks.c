@@ -98,14 +98,14 @@ plan_aclcheck(Oid heap_oid, bool indexes)
 }
 
 /*
- * Check whether the current user may make files in a tablespace; as in core, the
+ * Return whether the current user may make files in a tablespace; as in core, the
  * database's default tablespace requires no right.
  */
-static AclResult
-target_aclcheck(Oid tablespace)
+static bool
+may_fill_tablespace(Oid tablespace)
 {
-	return tablespace == MyDatabaseTableSpace ? ACLCHECK_OK :
-		object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE);
+	return tablespace == MyDatabaseTableSpace ||
+		object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) == ACLCHECK_OK;
 }
 
 /*
@@ -133,28 +133,22 @@ item_check_file(MoveItem *item, const RelationFacts *facts)
 bool
 item_check(MoveItem *item, const RelationFacts *facts)
 {
-	const char *heap_name = NameStr(facts->heap_name);
-	const char *to_name;
-	AclResult	aclresult;
+	const char *to_name = get_tablespace_name(item->to_tablespace);
+	AclResult	aclresult = plan_aclcheck(facts->heap_oid, relkind_is_index(facts->relkind));
 
-	aclresult = plan_aclcheck(facts->heap_oid, relkind_is_index(facts->relkind));
-	if (aclresult == ACLCHECK_NOT_OWNER)
-		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
-						 "Must be owner of table \"%s\".", heap_name);
 	if (aclresult != ACLCHECK_OK)
-		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
-						 "Permission denied for table \"%s\".", heap_name);
+		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE, aclresult == ACLCHECK_NOT_OWNER ?
+						 "Must be owner of table \"%s\"." : "Permission denied for table \"%s\".",
+						 NameStr(facts->heap_name));
 	if (!may_use_schema(facts->schema_oid))
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Permission denied for schema \"%s\".",
 						 NameStr(facts->schema_name));
-
-	to_name = get_tablespace_name(item->to_tablespace);
 	if (to_name == NULL)
 		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
 						 "The target tablespace was dropped.");
 	if (!(item->heal && facts->tablespace == item->to_tablespace) &&
-		target_aclcheck(item->to_tablespace) != ACLCHECK_OK)
+		!may_fill_tablespace(item->to_tablespace))
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Permission denied for tablespace \"%s\".", to_name);
 
@@ -169,9 +163,8 @@ item_check(MoveItem *item, const RelationFacts *facts)
 
 	if (facts->relkind == RELKIND_INDEX)
 	{
-		const char *name = quote_qualified_identifier(NameStr(facts->schema_name),
-													  NameStr(facts->relname));
-		const char *command = printed_command("drop_index", name);
+		const char *command = printed_command("drop_index", quote_qualified_identifier(NameStr(facts->schema_name),
+																					   NameStr(facts->relname)));
 		bool		leftover_name = is_reindex_leftover_name(NameStr(facts->relname));
 
 		if ((!facts->valid || !facts->live || leftover_name) &&
@@ -218,7 +211,6 @@ Oid
 plan_tablespace(Name name, bool is_target)
 {
 	Oid			tablespace = get_tablespace_oid(NameStr(*name), true);
-	AclResult	aclresult;
 
 	if (!OidIsValid(tablespace))
 		ereport(ERROR,
@@ -231,25 +223,21 @@ plan_tablespace(Name name, bool is_target)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 is_target ? errmsg("only shared relations can be placed in pg_global tablespace") :
 				 errmsg("cannot move relations in to or out of pg_global tablespace")));
-	aclresult = is_target ? target_aclcheck(tablespace) : ACLCHECK_OK;
-	if (aclresult != ACLCHECK_OK)
-		aclcheck_error(aclresult, OBJECT_TABLESPACE, NameStr(*name));
+	if (is_target && !may_fill_tablespace(tablespace))
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLESPACE, NameStr(*name));
 	return tablespace;
 }
 
-/*
- * Raise ERROR 0A000 if a schema is that of temporary tables.  type: of the
- * ALTER that can move one, or NULL.
- */
+/* Raise ERROR 0A000 if a schema is that of temporary tables. */
 void
-plan_refuse_temporary(Oid schema, const char *type)
+plan_refuse_temporary(Oid schema)
 {
 	if (isAnyTempNamespace(schema))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move temporary tables"),
 				 errdetail("A background worker makes the move, and it cannot access them."),
-				 type ? errhint("Use ALTER %s ... SET TABLESPACE.", type) : 0));
+				 errhint("Use ALTER INDEX or ALTER TABLE ... SET TABLESPACE.")));
 }
 
 /*
@@ -303,7 +291,7 @@ plan_named_relation(const PlanRequest *request, RelationFacts *facts)
 				 errmsg("cannot move TOAST relation \"%s\" by itself", name),
 				 errdetail("A TOAST table and its index are where their table is."),
 				 errhint("Move its table, \"%s\".", get_rel_name(table))));
-	plan_refuse_temporary(facts->schema_oid, tables ? "TABLE" : "INDEX");
+	plan_refuse_temporary(facts->schema_oid);
 }
 
 /* Skip the TOAST table, and the index of that, of each skipped table for its reason. */

@@ -31,7 +31,7 @@ typedef struct PlanEntry
 } PlanEntry;
 
 extern PlanEntry *plan_new_entry(void);
-extern void plan_refuse_temporary(Oid schema, const char *type);
+extern void plan_refuse_temporary(Oid schema);
 extern bool plan_lost(PlanEntry *entry, const PlanRequest *request);
 extern List *plan_other_databases(Oid tablespace);
 extern List *plan_what_stays(List *entries, Oid tablespace, Oid to);
