@@ -193,6 +193,19 @@ job_parts_follow(JobShared *shared, int n)
 	return last;
 }
 
+/* Copy names and tablespace of the relation to its row. */
+void
+item_fill(MoveItem *item, const RelationFacts *facts)
+{
+	item->relid = facts->relid;
+	item->heap_oid = facts->heap_oid;
+	item->relname = facts->relname;
+	item->schema_name = facts->schema_name;
+	item->heap_name = facts->heap_name;
+	item->relkind = facts->relkind;
+	item->from_tablespace = facts->tablespace;
+}
+
 /* Append a sentence to the row's detail, clipped at a character boundary. */
 void
 item_say(MoveItem *item, const char *fmt,...)

@@ -176,13 +176,11 @@ static void
 show_leftover(Oid index_oid)
 {
 	RelationFacts facts;
+	MoveItem	item = {.method = METHOD_REBUILD};
 
 	if (relation_facts(index_oid, &facts))
 	{
-		MoveItem	item = {.relid = facts.relid,.heap_oid = facts.heap_oid,.relname = facts.relname,
-			.heap_name = facts.heap_name,.schema_name = facts.schema_name,.relkind = facts.relkind,
-		.method = METHOD_REBUILD};
-
+		item_fill(&item, &facts);
 		progress_begin(&item);
 		progress_phase(PHASE_CLEANING_UP);
 	}

@@ -134,29 +134,22 @@ static List *
 relations_of_named(const PlanRequest *request)
 {
 	RelationFacts facts;
+	List	   *named;
 	List	   *relids = NIL;
 
 	plan_named_relation(request, &facts);
-	if (facts.relkind == RELKIND_INDEX)
-		return list_make1_oid(facts.relid);
-	if (facts.relkind == RELKIND_PARTITIONED_INDEX)
-		return find_all_inheritors(facts.relid, NoLock, NULL);
-	if (facts.relkind == RELKIND_PARTITIONED_TABLE)
+	named = RELKIND_HAS_PARTITIONS(facts.relkind) ?
+		find_all_inheritors(facts.relid, NoLock, NULL) : list_make1_oid(facts.relid);
+	if (relkind_is_index(facts.relkind))
+		return named;
+	foreach_oid(table, named)
 	{
-		foreach_oid(child, find_all_inheritors(facts.relid, NoLock, NULL))
-		{
-			char		relkind = get_rel_relkind(child);
-
-			/* skip foreign tables and the like, as REINDEX does */
-			if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE)
-				relids = add_table(relids, child, request);
-		}
+		/* skip foreign tables, as REINDEX does */
+		if (get_rel_relkind(table) != RELKIND_FOREIGN_TABLE)
+			relids = add_table(relids, table, request);
 	}
-	else
-	{
-		relids = add_table(relids, facts.relid, request);
+	if (!RELKIND_HAS_PARTITIONS(facts.relkind))
 		notice_children(&facts, request);
-	}
 	return relids;
 }
 
@@ -164,6 +157,8 @@ relations_of_named(const PlanRequest *request)
 static bool
 is_wanted(const Form_pg_class form, const PlanRequest *request)
 {
+	bool		is_index = relkind_is_index(form->relkind);
+
 	if (form->relisshared || isAnyTempNamespace(form->relnamespace))
 		return false;
 	if (request->heal)
@@ -172,17 +167,12 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 
 	if (IsCatalogNamespace(form->relnamespace) || IsToastNamespace(form->relnamespace))
 		return false;
-	if (relkind_is_index(form->relkind))
-	{
-		/* of a schema, it comes with its table */
-		if (!request->indexes || (request->tables && request->scope == SCOPE_SCHEMA))
-			return false;
-		return request->evacuate || !extension_owns(IndexGetRelation(form->oid, true));
-	}
-	return request->tables &&
-		(form->relkind == RELKIND_RELATION || form->relkind == RELKIND_MATVIEW ||
-		 form->relkind == RELKIND_PARTITIONED_TABLE) &&
-		(request->evacuate || !extension_owns(form->oid));
+	/* of a schema, an index comes with its table */
+	if (is_index ? !request->indexes || (request->tables && request->scope == SCOPE_SCHEMA) :
+		!request->tables || !(RELKIND_HAS_TABLE_AM(form->relkind) || form->relkind == RELKIND_PARTITIONED_TABLE))
+		return false;
+	return request->evacuate ||
+		!extension_owns(is_index ? IndexGetRelation(form->oid, true) : form->oid);
 }
 
 /*
@@ -203,15 +193,13 @@ static void
 check_schema(Oid schema)
 {
 	char	   *name = get_namespace_name(schema);
-	AclResult	aclresult;
 
 	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_SCHEMA),
 				 errmsg("schema with OID %u does not exist", schema)));
-	aclresult = object_aclcheck(NamespaceRelationId, schema, GetUserId(), ACL_USAGE);
-	if (aclresult != ACLCHECK_OK)
-		aclcheck_error(aclresult, OBJECT_SCHEMA, name);
+	if (object_aclcheck(NamespaceRelationId, schema, GetUserId(), ACL_USAGE) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA, name);
 	if (IsCatalogNamespace(schema) || IsToastNamespace(schema))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

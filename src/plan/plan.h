@@ -104,6 +104,5 @@ extern void space_check(const JobShared *job, const MoveItem *item,
 extern void space_check_again(const MoveItem *item, const MoveSettings *settings);
 
 extern const char *lost_file(const RelationFacts *facts, bool all_pages);
-extern void item_fill(MoveItem *item, const RelationFacts *facts);
 
 #endif							/* IM_PLAN_H */

@@ -50,19 +50,6 @@ plan_new_entry(void)
 	return entry;
 }
 
-/* Copy names and tablespace of the relation to its row. */
-void
-item_fill(MoveItem *item, const RelationFacts *facts)
-{
-	item->relid = facts->relid;
-	item->heap_oid = facts->heap_oid;
-	item->relname = facts->relname;
-	item->schema_name = facts->schema_name;
-	item->heap_name = facts->heap_name;
-	item->relkind = facts->relkind;
-	item->from_tablespace = facts->tablespace;
-}
-
 /* Return core's command for the move of a relation. */
 char *
 item_core_command(const MoveItem *item)

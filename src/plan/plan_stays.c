@@ -138,25 +138,23 @@ add_relations(Stays *stays)
 												 0, InvalidOid))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-		bool		is_temporary = isAnyTempNamespace(form->relnamespace);
-		MoveItem   *item;
 
-		if (!RELKIND_HAS_STORAGE(form->relkind) ||
-			!(is_temporary || (IsCatalogNamespace(form->relnamespace) && stays->tablespace != MyDatabaseTableSpace)))
+		if (!RELKIND_HAS_STORAGE(form->relkind))
 			continue;
-		item = add_row(stays, form->relkind, NameStr(form->relname));
-		if (is_temporary)
-		{
-			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+		if (isAnyTempNamespace(form->relnamespace))
+			item_skip(add_row(stays, form->relkind, NameStr(form->relname)), ERRCODE_FEATURE_NOT_SUPPORTED,
 					  "It is temporary, and goes with its session.");
-			continue;
+		else if (IsCatalogNamespace(form->relnamespace) && stays->tablespace != MyDatabaseTableSpace)
+		{
+			MoveItem   *item = add_row(stays, form->relkind, NameStr(form->relname));
+
+			namestrcpy(&item->schema_name, "pg_catalog");
+			/* one statement with its setting, so that it can be run as it is */
+			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+					  "It is a system catalog, which a superuser can move, under an exclusive lock: %s",
+					  printed_command("do", psprintf("BEGIN SET LOCAL allow_system_table_mods = on; %s END",
+													 item_core_command(item))));
 		}
-		namestrcpy(&item->schema_name, "pg_catalog");
-		/* one statement with its setting, so that it can be run as it is */
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "It is a system catalog, which a superuser can move, under an exclusive lock: %s",
-				  printed_command("do", psprintf("BEGIN SET LOCAL allow_system_table_mods = on; %s END",
-												 item_core_command(item))));
 	}
 }
 
