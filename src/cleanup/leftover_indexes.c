@@ -171,29 +171,17 @@ qualified_name(Oid relid)
 		quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
 }
 
-/* Show in index_mover_progress the index that a cleanup works on. */
-static void
-show_leftover(Oid index_oid)
-{
-	RelationFacts facts;
-	MoveItem	item = {.method = METHOD_REBUILD};
-
-	if (relation_facts(index_oid, &facts))
-	{
-		item_fill(&item, &facts);
-		progress_begin(&item);
-		progress_phase(PHASE_CLEANING_UP);
-	}
-}
-
 /*
  * Find out which index is to be removed for a ledger row.  If there is none, delete
- * the row, and return false.  show: the work is no part of a move.
+ * the row, and return false.  show: in index_mover_progress, since it is no part of a
+ * move.
  */
 static bool
 find_work(LedgerEntry *entry, bool show, Victim *victim)
 {
 	Oid			shown = victim->index_oid;
+	RelationFacts facts;
+	MoveItem	item = {.method = METHOD_REBUILD};
 	bool		found;
 
 	StartTransactionCommand();
@@ -210,8 +198,12 @@ find_work(LedgerEntry *entry, bool show, Victim *victim)
 	}
 	if (!found && entry->id != 0)
 		ledger_delete(entry->id);
-	else if (show && victim->index_oid != shown)
-		show_leftover(victim->index_oid);
+	if (show && found && victim->index_oid != shown && relation_facts(victim->index_oid, &facts))
+	{
+		item_fill(&item, &facts);
+		progress_begin(&item);
+		progress_phase(PHASE_CLEANING_UP);
+	}
 	CommitTransactionCommand();
 	return found;
 }

@@ -93,12 +93,3 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 	CommitTransactionCommand();
 	return is_clean;
 }
-
-/* Remove the leftovers of dead jobs on the table of a move that begins. */
-void
-leftovers_remove_of_table(const MoveContext *mc)
-{
-	/* files of any table: their removal takes no lock on it */
-	leftover_files_remove(false);
-	leftover_indexes_remove(mc, false, list_make1_oid(mc->item->heap_oid), mc->settings->lock_wait);
-}

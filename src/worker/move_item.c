@@ -192,7 +192,9 @@ static NameData to_name;
 static void
 move_with_preparation(MoveContext *mc, int max_wait_ms)
 {
-	leftovers_remove_of_table(mc);
+	/* files of any table: their removal takes no lock on it */
+	leftover_files_remove(false);
+	leftover_indexes_remove(mc, false, list_make1_oid(mc->item->heap_oid), mc->settings->lock_wait);
 
 	StartTransactionCommand();
 	namestrcpy(&from_name, tablespace_name(mc->item->from_tablespace));
