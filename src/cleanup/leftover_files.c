@@ -158,35 +158,34 @@ leftover_kept_file(Oid relid, Oid tablespace)
 }
 
 /*
- * Return the bytes of the file from which the copy of an item can go on: so much less
+ * Return the bytes of the file from which the move of an item can go on: so much less
  * is needed.  A file of up to a megabyte is not looked for, because a job of 10,000
  * small relations would read the ledger, and its dead rows, for each of them.
  */
 int64
 leftover_kept_bytes(const MoveItem *item)
 {
-	LedgerEntry *entry = item->size_before <= 1024 * 1024 ? NULL :
+	LedgerEntry *entry = item->method != METHOD_COPY || item->size_before <= 1024 * 1024 ? NULL :
 		leftover_kept_file(item->relid, item->to_tablespace);
 
 	return entry != NULL ? (int64) entry->copied_blocks * BLCKSZ : 0;
 }
 
 /*
- * Return whether a process works on the file of this row by another row: a row
- * written by hand may name the file of a copy that is under way.
+ * Return, in a transaction, whether a row is that of a file that no other process works
+ * on, by this row or another: one written by hand may name the file of a copy that is
+ * under way.
  */
-static bool
-is_named_by_others(const LedgerEntry *entry)
+bool
+leftover_file_is_dead(const LedgerEntry *entry)
 {
-	foreach_ptr(LedgerEntry, other, ledger_read())
+	foreach_ptr(LedgerEntry, row, is_file_row(entry) ? ledger_read() : NIL)
 	{
-		if (other->id != entry->id && is_file_row(other) &&
-			other->tablespace == entry->tablespace &&
-			other->relfilenumber == entry->relfilenumber &&
-			ledger_row_is_claimed(other->id))
-			return true;
+		if (is_file_row(row) && row->tablespace == entry->tablespace &&
+			row->relfilenumber == entry->relfilenumber && ledger_row_is_claimed(row->id))
+			return false;
 	}
-	return false;
+	return is_file_row(entry);
 }
 
 /*
@@ -199,10 +198,11 @@ is_named_by_others(const LedgerEntry *entry)
 static void
 shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNumber nblocks)
 {
-	BlockNumber first = old_nblocks > 0 ? (old_nblocks - 1) / RELSEG_SIZE * RELSEG_SIZE : 0;
+	BlockNumber first = (old_nblocks - 1) / RELSEG_SIZE * RELSEG_SIZE;
 	char	   *path = relation_segment_path(locator, MAIN_FORKNUM, first);
 	int			fd = OpenTransientFile(path, O_RDWR | PG_BINARY);
 
+	/* else smgrtruncate() raises the error */
 	while (fd >= 0 && old_nblocks > Max(nblocks, first) + PIECE_BLOCKS)
 	{
 		old_nblocks -= PIECE_BLOCKS;
@@ -215,7 +215,6 @@ shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNum
 	}
 	if (fd >= 0)
 		CloseTransientFile(fd);
-	pfree(path);
 }
 
 /*
@@ -392,7 +391,7 @@ leftover_files_remove(bool kept_too)
 
 			StartTransactionCommand();
 			locked = ledger_row_claim(entry->id, false);
-			busy = !locked || is_named_by_others(entry) ||
+			busy = !locked || !leftover_file_is_dead(entry) ||
 				(!kept_too && leftover_file_is_kept(entry));
 			if (!busy && is_removable(&locator) && relation_file_size(&locator) >= 0)
 				ereport(LOG,
@@ -422,13 +421,6 @@ leftover_files_remove(bool kept_too)
 		PG_END_TRY();
 		MemoryContextSwitchTo(oldcontext);
 	}
-}
-
-/* Return, in a transaction, whether a row is that of a file that no process works on. */
-bool
-leftover_file_is_dead(const LedgerEntry *entry)
-{
-	return is_file_row(entry) && !ledger_row_is_claimed(entry->id) && !is_named_by_others(entry);
 }
 
 /* Return the file of such a row; size -1: there is nothing of ours to remove. */

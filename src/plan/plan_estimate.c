@@ -211,10 +211,7 @@ estimate_rebuild(PlanEntry *entry, const MoveSettings *settings, const Experienc
 static int64
 new_file_size(const MoveItem *item)
 {
-	int64		kept = item->method == METHOD_COPY ?
-		leftover_kept_bytes(item) : 0;
-
-	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - kept, 0);
+	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - leftover_kept_bytes(item), 0);
 }
 
 /* Return what is wrong with the directory of the target, or of the source; else NULL. */
