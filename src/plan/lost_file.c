@@ -112,19 +112,17 @@ look_at_pages(void *arg)
 	BufferAccessStrategy ring = all_pages ? GetAccessStrategy(BAS_BULKREAD) : NULL;
 	BlockNumber nblocks = file_blocks(&lost->file, MAIN_FORKNUM);
 	BlockNumber root = 0;
-	BlockNumber block = 0;
 
 	/* a crash empties unlogged relations */
 	if (lost->all_pages && nblocks < lost->facts->pages &&
 		lost->facts->persistence == RELPERSISTENCE_PERMANENT)
 		lost->problem = psprintf("its file has %u pages, and had %u", nblocks, lost->facts->pages);
-	while (lost->problem == NULL && block < nblocks)
+	for (BlockNumber block = 0; lost->problem == NULL && block < nblocks; block = all_pages ? block + 1 : root)
 	{
 		CHECK_FOR_INTERRUPTS();
 		lost->problem = look_at_page(lost, block, &root, ring);
 		if (!all_pages && block == root)
 			break;
-		block = all_pages ? block + 1 : root;
 	}
 }
 

@@ -334,27 +334,6 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 		choose_by_bloat(entry, &request->settings, no_rebuild);
 }
 
-/*
- * Skip a planned item that is not copied if a rehearsal is requested; else say which
- * settings of a copy do not apply to a rebuild that has begun.
- */
-static void
-check_terms(MoveItem *item, const MoveSettings *settings)
-{
-	if (item->status != STATUS_PLANNED || item->method == METHOD_COPY)
-		return;
-	if (settings->terms.rehearse)
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, item->method == METHOD_REBUILD ?
-				  "A rebuild cannot be rehearsed." : "There is nothing to rehearse.");
-	else if (item->method == METHOD_REBUILD)
-	{
-		if (settings->max_rate > 0)
-			item_say(item, "A rebuild does not obey max_rate.");
-		if (settings->swap_after > 0)
-			item_say(item, "A rebuild does not obey swap_after.");
-	}
-}
-
 /* Make the row of one relation, without a decision; NULL if it is gone. */
 static PlanEntry *
 new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
@@ -382,6 +361,7 @@ plan_relation(Oid relid, const PlanRequest *request)
 	PlanEntry  *entry = new_entry(relid, OidIsValid(request->index_tablespace) && is_index ?
 								  request->index_tablespace : request->to_tablespace,
 								  request->method);
+	const MoveSettings *settings = &request->settings;
 	MoveItem   *item;
 	PgStat_StatTabEntry *stats;
 
@@ -406,9 +386,9 @@ plan_relation(Oid relid, const PlanRequest *request)
 	if (!request->tables && !is_picked(&item->relname, item->size_before, request))
 		return NULL;
 	stats = pgstat_fetch_stat_tabentry(relid);
-	if (request->settings.order == ORDER_HOTTEST)
+	if (settings->order == ORDER_HOTTEST)
 		entry->rank = stats ? stats->blocks_hit - stats->blocks_fetched : 0;
-	else if (request->settings.order != ORDER_NAME)
+	else if (settings->order != ORDER_NAME)
 		entry->rank = item->size_before;
 
 	/* only an index that the user names can be repaired */
@@ -426,8 +406,14 @@ plan_relation(Oid relid, const PlanRequest *request)
 					 "A partitioned table has no file; only the default for new partitions is set.");
 		if (item->repair && item->status == STATUS_PLANNED)
 			item_say(item, "The index is not valid; the rebuild repairs it.");
-		check_terms(item, &request->settings);
 	}
+	if (item->status == STATUS_PLANNED && item->method != METHOD_COPY && settings->terms.rehearse)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, item->method == METHOD_REBUILD ?
+				  "A rebuild cannot be rehearsed." : "There is nothing to rehearse.");
+	else if (item->status == STATUS_PLANNED && item->method == METHOD_REBUILD &&
+			 (settings->max_rate > 0 || settings->swap_after > 0))
+		item_say(item, "A rebuild obeys neither max_rate nor swap_after.");
+
 	/* the TOAST table and the index of that go with it */
 	foreach_oid(oid, parts_of_table(&entry->facts))
 	{
@@ -475,12 +461,9 @@ compare_entries(const ListCell *a, const ListCell *b)
 	if (result == 0 && entry1->rank != entry2->rank)
 		result = entry1->rank < entry2->rank ? -1 : 1;
 	if (result == 0)
-		result = strcmp(NameStr(entry1->item.relname),
-						NameStr(entry2->item.relname));
-	if (result == 0)
-		result = strcmp(NameStr(entry1->item.schema_name),
-						NameStr(entry2->item.schema_name));
-	return result;
+		result = strcmp(NameStr(entry1->item.relname), NameStr(entry2->item.relname));
+	return result != 0 ? result :
+		strcmp(NameStr(entry1->item.schema_name), NameStr(entry2->item.schema_name));
 }
 
 /*

@@ -255,11 +255,8 @@ plan_named_relation(const PlanRequest *request, RelationFacts *facts)
 				 tables ?
 				 errmsg("\"%s\" is not a table or materialized view", name) :
 				 errmsg("cannot move indexes of relation \"%s\"", name),
-				 errdetail_relkind_not_supported(facts->relkind), is_index ?
-				 errhint("To move an index: %s",
-						 printed_command("move_indexes",
-										 quote_qualified_identifier(NameStr(facts->schema_name), name),
-										 get_tablespace_name(request->to_tablespace), "auto")) : 0));
+				 errdetail_relkind_not_supported(facts->relkind),
+				 is_index ? errhint("Use move_indexes().") : 0));
 
 	if (!may_use_schema(facts->schema_oid))
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA, NameStr(facts->schema_name));

@@ -102,18 +102,15 @@ wal_on_disk(void)
 static void
 add_need(SpaceNeeds *needs, Oid tablespace, const FileSystemFacts *facts, int64 bytes)
 {
-	SpaceNeed  *need = NULL;
+	SpaceNeed  *need = needs->need;
 
-	if (bytes <= 0)
+	while (need < needs->need + needs->n && need->device != facts->device)
+		need++;
+	if (bytes <= 0 || need == needs->need + SPACE_PLACES)
 		return;
-	for (int i = 0; i < needs->n && need == NULL; i++)
-		if (needs->need[i].device == facts->device)
-			need = &needs->need[i];
-	if (need == NULL)
+	if (need == needs->need + needs->n)
 	{
-		if (needs->n == SPACE_PLACES)
-			return;
-		need = &needs->need[needs->n++];
+		needs->n++;
 		*need = (SpaceNeed)
 		{
 			tablespace, facts->device, 0, facts->free_bytes,
