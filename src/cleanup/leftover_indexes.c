@@ -13,10 +13,10 @@
  * step, of milliseconds, takes its ShareUpdateExclusiveLock on table and index
  * without queueing.
  *
- * Tricky: between the steps DDL may drop or even repair (REINDEX) the index,
- * so each step looks again, under its locks, which index is to be removed.  A
- * repaired index that is a mere duplicate is put out of use first; queries may
- * have used it, so its ledger row is replaced by one of another kind.
+ * Tricky: between the steps DDL may drop or even repair (REINDEX) the index, so each
+ * step looks again, under its locks, which index is to be removed.  A repaired one that
+ * is a mere duplicate is put out of use first, and its ledger row becomes one of another
+ * kind, because queries may have used it.
  *
  *-------------------------------------------------------------------------
  */

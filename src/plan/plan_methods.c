@@ -55,25 +55,6 @@ static const char *const extension_handlers[] = {
 	"$libdir/vector ivfflathandler",
 };
 
-/*
- * Return whether a list such as "am1, am2" contains the name.  The setting's
- * check hook has refused malformed lists.
- */
-static bool
-name_is_listed(const char *name, const char *list)
-{
-	List	   *names = NIL;
-
-	if (list != NULL)
-		(void) SplitIdentifierString(pstrdup(list), ',', &names);
-	foreach_ptr(const char, listed, names)
-	{
-		if (strcmp(listed, name) == 0)
-			return true;
-	}
-	return false;
-}
-
 static Oid
 handler_of(Oid am)
 {
@@ -95,6 +76,7 @@ access_method_is_copyable(Oid am, const char *am_name, const char *access_method
 	Oid			handler = handler_of(am);
 	char	   *library;
 	char	   *function;
+	List	   *names = NIL;
 
 	switch (handler)
 	{
@@ -113,7 +95,15 @@ access_method_is_copyable(Oid am, const char *am_name, const char *access_method
 			for (int i = 0; i < lengthof(extension_handlers) && library != NULL; i++)
 				if (strcmp(extension_handlers[i], psprintf("%s %s", library, function)) == 0)
 					return true;
-			return name_is_listed(am_name, access_methods);
+			/* the setting's check hook has refused malformed lists */
+			if (access_methods != NULL)
+				(void) SplitIdentifierString(pstrdup(access_methods), ',', &names);
+			foreach_ptr(const char, listed, names)
+			{
+				if (strcmp(listed, am_name) == 0)
+					return true;
+			}
+			return false;
 	}
 }
 
@@ -168,13 +158,12 @@ rebuild_hindrance(const RelationFacts *facts)
  * Return whether a crash after the move of this index would be fatal, because
  * full_page_writes is off.
  *
- * A move removes a file that WAL since the last checkpoint has changed, as do
- * DROP INDEX and REINDEX.  Recovery then finds changes of missing blocks and,
- * unless they are full images, skips them.  But brin_xlog_insert_update()
- * (brin_xlog.c) asks for the block number of the buffer it has not got.
- * Since 16, where GetBufferDescriptor() takes an unsigned number, that is a
- * segmentation fault, again at each start.  We see only the current setting,
- * not the one since the checkpoint.
+ * A move removes a file that WAL since the last checkpoint has changed, as do DROP
+ * INDEX and REINDEX.  Recovery skips changes of missing blocks that are no full images,
+ * but brin_xlog_insert_update() asks for the block number of the buffer it has not got.
+ * Since 16, where GetBufferDescriptor() takes an unsigned number, that is a segmentation
+ * fault, again at each start.  We see only the current setting, not the one since the
+ * checkpoint.
  */
 bool
 recovery_needs_full_pages(const RelationFacts *facts)
