@@ -28,20 +28,18 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
-#include "commands/dbcommands.h"
 #include "commands/tablespace.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
-#include "utils/syscache.h"
 
 #include "citus.h"
 #include "compat.h"
@@ -215,9 +213,9 @@ notice_other_databases(Oid tablespace)
 	StringInfoData names;
 
 	initStringInfo(&names);
-	foreach_oid(database, plan_other_databases(tablespace))
+	foreach_ptr(HeapTupleData, row, plan_other_databases(tablespace))
 		appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "",
-						 get_database_name(database));
+						 NameStr(((Form_pg_database) GETSTRUCT(row))->datname));
 	if (names.len > 0)
 		ereport(NOTICE,
 				(errmsg("tablespace \"%s\" also has files of other databases",
@@ -236,14 +234,11 @@ relations_in(const PlanRequest *request)
 	bool		in_schema = request->scope == SCOPE_SCHEMA;
 	Oid			object = request->object;
 	List	   *relids = NIL;
-	List	   *rows = in_schema ?
-		catalog_rows(RelationRelationId, InvalidOid, Anum_pg_class_relnamespace, object,
-					 0, InvalidOid) :
-		catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
-					 Anum_pg_class_reltablespace, tablespace_in_catalog(object),
-					 0, InvalidOid);
 
-	foreach_ptr(HeapTupleData, row, rows)
+	foreach_ptr(HeapTupleData, row, in_schema ?
+				catalog_rows(RelationRelationId, InvalidOid, Anum_pg_class_relnamespace, object, 0, InvalidOid) :
+				catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
+							 Anum_pg_class_reltablespace, tablespace_in_catalog(object), 0, InvalidOid))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		Oid			table;
@@ -262,7 +257,6 @@ relations_in(const PlanRequest *request)
 						   request))
 			relids = add_table(relids, form->oid, request);
 	}
-	list_free_deep(rows);
 	return relids;
 }
 

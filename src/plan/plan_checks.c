@@ -197,14 +197,8 @@ item_check(MoveItem *item, const RelationFacts *facts)
 Oid
 plan_tablespace(Name name, bool is_target)
 {
-	Oid			tablespace = get_tablespace_oid(NameStr(*name), true);
+	Oid			tablespace = get_tablespace_oid(NameStr(*name), false);
 
-	if (!OidIsValid(tablespace))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("tablespace \"%s\" does not exist", NameStr(*name)),
-				 strchr(NameStr(*name), '"') != NULL ?
-				 errhint("Tablespace names are given as in pg_tablespace, without double quotes.") : 0));
 	if (tablespace == GLOBALTABLESPACE_OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

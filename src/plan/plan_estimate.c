@@ -54,11 +54,14 @@
 #define EXPERIENCE_MAX_SMALL	(1 * MB)	/* not much but SECONDS_PER_* */
 #define EXPERIENCE_MIN_SMALL	5	/* so many, because one may have waited */
 
-/* What the latest moves by one method tell, in seconds */
+/* What the latest moves by one method tell */
 typedef struct Experience
 {
-	double		per_move;		/* fixed cost */
-	double		bytes;			/* a second; 0 = unknown */
+	int			small;			/* their number */
+	double		small_seconds;
+	int			large;
+	double		seconds;
+	double		bytes;
 } Experience;
 
 /* What a plan knows of a file system */
@@ -73,57 +76,45 @@ typedef struct Device
 /* The state of a plan that is made in parts */
 struct PlanParts
 {
-	Experience	copy;
-	Experience	rebuild;
+	Experience	experience[METHOD_DEFAULT + 1];
 	List	   *devices;		/* of Device */
 };
 
 /*
- * Learn from the latest successful moves by a method.  Reads the history without a
- * check of privileges on it: nothing but averages leaves this file.
+ * Begin a plan of plan_moves() requests that are parts of it.  Reads the history
+ * without a check of privileges on it: nothing but averages leaves this file.
  */
-static Experience
-experience_of(const List *latest, MoveMethod method, double per_move)
-{
-	double		bytes = 0;
-	double		seconds = 0;
-	double		small_seconds = 0;
-	int			large = 0;
-	int			small = 0;
-
-	foreach_ptr(const HistoryEntry, move, latest)
-	{
-		if (move->status != STATUS_MOVED || move->method != method || move->worked <= 0)
-			continue;
-		if (move->size >= EXPERIENCE_MIN_SIZE && large < EXPERIENCE_MOVES)
-		{
-			large++;
-			bytes += move->size;
-			seconds += move->worked;
-		}
-		else if (move->size <= EXPERIENCE_MAX_SMALL)
-		{
-			small++;
-			small_seconds += move->worked;
-		}
-	}
-	return (Experience)
-	{
-		.per_move = small >= EXPERIENCE_MIN_SMALL ? small_seconds / small : per_move,
-			.bytes = large > 0 ? bytes / seconds : 0
-	};
-}
-
-/* Begin a plan of plan_moves() requests that are parts of it. */
 PlanParts *
 plan_parts_begin(void)
 {
 	PlanParts  *parts = palloc0(sizeof(PlanParts));
-	List	   *latest = history_read(ALL_JOBS_BACKWARD);
 
-	parts->copy = experience_of(latest, METHOD_COPY, SECONDS_PER_COPY);
-	parts->rebuild = experience_of(latest, METHOD_REBUILD, SECONDS_PER_REBUILD);
+	foreach_ptr(const HistoryEntry, move, history_read(ALL_JOBS_BACKWARD))
+	{
+		Experience *e = &parts->experience[move->method];
+
+		if (move->status != STATUS_MOVED || move->worked <= 0)
+			continue;
+		if (move->size >= EXPERIENCE_MIN_SIZE && e->large < EXPERIENCE_MOVES)
+		{
+			e->large++;
+			e->bytes += move->size;
+			e->seconds += move->worked;
+		}
+		else if (move->size <= EXPERIENCE_MAX_SMALL)
+		{
+			e->small++;
+			e->small_seconds += move->worked;
+		}
+	}
 	return parts;
+}
+
+/* Return what a move takes whatever its size. */
+static double
+seconds_per_move(const Experience *e, double usual)
+{
+	return e->small >= EXPERIENCE_MIN_SMALL ? e->small_seconds / e->small : usual;
 }
 
 static Device *
@@ -160,14 +151,18 @@ source_read_ms(PlanParts *parts, const PlanEntry *entry)
 	return device->read_ms;
 }
 
-/* Fill in bytes and seconds of a copy; read_ms: as of source_read_ms(). */
+/* Fill in bytes and seconds of a copy. */
 static void
-estimate_copy(MoveItem *item, const MoveSettings *settings, const Experience *e, double read_ms)
+estimate_copy(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
 {
+	MoveItem   *item = &entry->item;
+	const Experience *e = &parts->experience[METHOD_COPY];
+	double		per_move = seconds_per_move(e, SECONDS_PER_COPY);
 	double		mb = space_to_copy(item) / MB;
+	double		read_ms = source_read_ms(parts, entry);
 
 	item->bytes_to_write = space_to_copy(item);
-	item->estimated = e->per_move + mb * MB / (e->bytes > 0 ? e->bytes : DEFAULT_COPY_RATE);
+	item->estimated = per_move + mb * MB / (e->large > 0 ? e->bytes / e->seconds : DEFAULT_COPY_RATE);
 	if (read_ms > FAST_READ_MS)
 	{
 		bool		rests = settings->pacing && settings->max_read_share < 1;
@@ -176,7 +171,7 @@ estimate_copy(MoveItem *item, const MoveSettings *settings, const Experience *e,
 			item_say(item, "Reading takes %.0f ms/MB, so it rests, to take no more than max_read_share (%g) of the storage.",
 					 read_ms, settings->max_read_share);
 		item->estimated = Max(item->estimated,
-							  e->per_move + mb * read_ms / 1000 / (rests ? settings->max_read_share : 1));
+							  per_move + mb * read_ms / 1000 / (rests ? settings->max_read_share : 1));
 	}
 	if (settings->max_rate > 0)
 		item->estimated = Max(item->estimated, mb * 1024 / settings->max_rate);
@@ -184,9 +179,10 @@ estimate_copy(MoveItem *item, const MoveSettings *settings, const Experience *e,
 
 /* The same of a rebuild. */
 static void
-estimate_rebuild(PlanEntry *entry, const MoveSettings *settings, const Experience *e)
+estimate_rebuild(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
 {
 	MoveItem   *item = &entry->item;
+	const Experience *e = &parts->experience[METHOD_REBUILD];
 	int64		size = space_to_copy(item);
 	int64		new_size = size * (1.0 - Min(Max(entry->bloat_ratio, 0), 1.0));
 
@@ -198,9 +194,9 @@ estimate_rebuild(PlanEntry *entry, const MoveSettings *settings, const Experienc
 		item->sort_bytes = new_size;
 		item->bytes_to_write += new_size;
 	}
-	item->estimated = e->per_move;
-	if (e->bytes > 0)
-		item->estimated += size / e->bytes;
+	item->estimated = seconds_per_move(e, SECONDS_PER_REBUILD);
+	if (e->large > 0)
+		item->estimated += size * e->seconds / e->bytes;
 	else
 		item->estimated += 2.0 * Max(relation_files_size(entry->facts.heap_tablespace,
 														 entry->facts.heap_relfilenumber), 0) / DEFAULT_SCAN_RATE +
@@ -321,7 +317,7 @@ estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bo
 
 /* Estimate one planned move, but for its space. */
 static void
-estimate_move(PlanParts *parts, PlanEntry *entry, const PlanRequest *request)
+estimate_move(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
 {
 	MoveItem   *item = &entry->item;
 
@@ -330,9 +326,9 @@ estimate_move(PlanParts *parts, PlanEntry *entry, const PlanRequest *request)
 	else if (item->size_before >= 0)
 	{
 		if (item->method == METHOD_COPY)
-			estimate_copy(item, &request->settings, &parts->copy, source_read_ms(parts, entry));
+			estimate_copy(parts, entry, settings);
 		else
-			estimate_rebuild(entry, &request->settings, &parts->rebuild);
+			estimate_rebuild(parts, entry, settings);
 
 		/* the new file is logged page by page, except with wal_level minimal */
 		item->wal_bytes = !XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT ? 0 :
@@ -412,7 +408,7 @@ plan_complete(PlanParts *parts, List *entries, const PlanRequest *request)
 	foreach_ptr(PlanEntry, entry, entries)
 	{
 		if (entry->item.status == STATUS_PLANNED)
-			estimate_move(parts, entry, request);
+			estimate_move(parts, entry, &request->settings);
 	}
 	estimate_space(parts, entries, &request->settings, is_part);
 	if (!is_part)

@@ -39,7 +39,6 @@
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 #include "utils/varlena.h"
 
 #include "cleanup/cleanup.h"
@@ -57,8 +56,8 @@ has_files(const char *path)
 }
 
 /*
- * Return the OIDs of the other databases that have files in a tablespace, or
- * in which something without a file names it.
+ * Return the rows of the other databases that have files in a tablespace, or in which
+ * something without a file names it.
  */
 List *
 plan_other_databases(Oid tablespace)
@@ -77,7 +76,7 @@ plan_other_databases(Oid tablespace)
 		/* the directory stays after its last file has gone */
 		if (database != MyDatabaseId &&
 			(list_member_oid(depend, database) || has_files(GetDatabasePath(database, tablespace))))
-			result = lappend_oid(result, database);
+			result = lappend(result, row);
 	}
 	return result;
 }
@@ -283,25 +282,18 @@ add_catalog_settings(Stays *stays, Oid catalog, AttrNumber column, char *(*objec
 
 /* Add another database that uses the tablespace. */
 static void
-add_database(Stays *stays, Oid database)
+add_database(Stays *stays, Form_pg_database form)
 {
-	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
-	Form_pg_database form;
-	MoveItem   *item;
+	MoveItem   *item = add_row(stays, ITEM_DATABASE, NameStr(form->datname));
 	char	   *command;
 
-	if (!HeapTupleIsValid(tuple))
-		return;					/* dropped in the meantime */
-	form = (Form_pg_database) GETSTRUCT(tuple);
-	item = add_row(stays, ITEM_DATABASE, NameStr(form->datname));
 	item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 			  "This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: %s",
 			  printed_command("evacuate", get_tablespace_name(stays->tablespace),
 							  get_tablespace_name(stays->to)));
 	if (form->dattablespace == stays->tablespace &&
-		(command = alter_database_command(database, stays->tablespace, stays->to, InvalidOid)) != NULL)
+		(command = alter_database_command(form->oid, stays->tablespace, stays->to, InvalidOid)) != NULL)
 		item_say(item, "Or, with no session connected to it: %s", command);
-	ReleaseSysCache(tuple);
 }
 
 /*
@@ -315,8 +307,8 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 	char		temp[MAXPGPATH];
 
 	add_relations(&stays);
-	foreach_oid(database, plan_other_databases(tablespace))
-		add_database(&stays, database);
+	foreach_ptr(HeapTupleData, row, plan_other_databases(tablespace))
+		add_database(&stays, (Form_pg_database) GETSTRUCT(row));
 
 	TempTablespacePath(temp, tablespace);
 	if (has_files(temp))
