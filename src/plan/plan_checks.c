@@ -218,7 +218,7 @@ plan_refuse_temporary(Oid schema)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move temporary tables"),
 				 errdetail("A background worker makes the move, and it cannot access them."),
-				 errhint("Use ALTER INDEX or ALTER TABLE ... SET TABLESPACE.")));
+				 errhint("The session that has made them can set their tablespace.")));
 }
 
 /*
@@ -249,8 +249,7 @@ plan_named_relation(const PlanRequest *request, RelationFacts *facts)
 				 tables ?
 				 errmsg("\"%s\" is not a table or materialized view", name) :
 				 errmsg("cannot move indexes of relation \"%s\"", name),
-				 errdetail_relkind_not_supported(facts->relkind),
-				 is_index ? errhint("Use move_indexes().") : 0));
+				 errdetail_relkind_not_supported(facts->relkind)));
 
 	if (!may_use_schema(facts->schema_oid))
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA, NameStr(facts->schema_name));
