@@ -373,8 +373,6 @@ SQL
 		answer => qr/child_pkey.*\|moved\|/);
 	run_printed('src/plan/plan.c move_child_tables', told("SELECT * FROM dba.move_table('parent', 'regress_fast', dry_run => true)"),
 		answer => qr/child\|table\|moved\|/);
-	run_printed('src/plan/plan_checks.c move_indexes', told("SELECT * FROM dba.move_table('\"in;d\"\"ex''\"', 'regress_fast')"),
-		answer => qr/\|moved\|/);
 	run_printed('src/plan/plan_checks.c drop_index', skipped("move_indexes('odd', 'regress_fast'", 'true'));
 	is(sql(q(SELECT count(*) FROM pg_class WHERE relname = 'a; b_ccnew')), '0', "$db: the index is dropped");
 	sql(<<'SQL');
