@@ -51,23 +51,6 @@
 /* First the planner's order, then the counts of blocks */
 #define RANK_OF_CLASS	(INT64CONST(1) << 56)
 
-/* Name in the row what depends on an index, such as foreign keys. */
-static void
-say_dependents(MoveItem *item)
-{
-	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependReferenceIndexId,
-												 Anum_pg_depend_refclassid, RelationRelationId,
-												 Anum_pg_depend_refobjid, item->relid))
-	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
-		ObjectAddress address = {form->classid, form->objid, form->objsubid};
-		char	   *name = form->deptype == DEPENDENCY_NORMAL ? getObjectDescription(&address, true) : NULL;
-
-		if (name != NULL)
-			item_say(item, "Needed by %s.", name);
-	}
-}
-
 /* Return whether decoding takes the old keys of a table's rows from an index. */
 static bool
 is_decoded(const RelationFacts *facts)
@@ -103,7 +86,18 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 		item_say(item, "Until it is rebuilt, queries and writes do without it. Until then pg_dump leaves it out.");
 	if (item->plain)
 		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, its table is not written, and queries of it wait.");
-	say_dependents(item);
+	/* foreign keys, for example */
+	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependReferenceIndexId,
+												 Anum_pg_depend_refclassid, RelationRelationId,
+												 Anum_pg_depend_refobjid, item->relid))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
+		ObjectAddress address = {form->classid, form->objid, form->objsubid};
+		char	   *name = form->deptype == DEPENDENCY_NORMAL ? getObjectDescription(&address, true) : NULL;
+
+		if (name != NULL)
+			item_say(item, "Needed by %s.", name);
+	}
 }
 
 /* Complete the row of a relation, planned or skipped, if it is lost; else return false. */
