@@ -173,19 +173,6 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 		!extension_owns(is_index ? IndexGetRelation(form->oid, true) : form->oid);
 }
 
-/*
- * Return the table of a TOAST table, or of the index of one, if it is in another
- * tablespace than this.  Versions of index_mover before 1.0 could leave them apart.
- */
-static Oid
-table_elsewhere(Oid relid, Oid tablespace)
-{
-	RelationFacts facts;
-
-	return relation_facts(table_of_toast(relid), &facts) && facts.tablespace != tablespace ?
-		facts.relid : InvalidOid;
-}
-
 /* ERROR 3F000 no such schema, 42501 no USAGE, 0A000 system or temporary one. */
 static void
 check_schema(Oid schema)
@@ -241,12 +228,8 @@ relations_in(const PlanRequest *request)
 							 Anum_pg_class_reltablespace, tablespace_in_catalog(object), 0, InvalidOid))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-		Oid			table;
 		RelationFacts facts;
 
-		if (request->tables && IsToastNamespace(form->relnamespace) &&
-			OidIsValid(table = table_elsewhere(form->oid, object)))
-			relids = list_append_unique_oid(relids, table);
 		if (!is_wanted(form, request))
 			continue;
 		if (!request->tables || !in_schema)
