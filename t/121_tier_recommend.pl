@@ -341,14 +341,17 @@ sql(<<'SQL');
 DELETE FROM index_mover.sample;
 INSERT INTO index_mover.sample SELECT now() - g * interval '10 min', t, CASE WHEN t <> 0 THEN 'hot_a' END, 100000 - g, 0, 100000 - g
   FROM generate_series(12, 14400 + 2000) g, (VALUES (0::oid), ('hot'::regclass)) r(t);
+INSERT INTO index_mover.sample SELECT date_trunc('hour', now() - interval '3 days') + n * interval '1 min', 'hot'::regclass, 'hot_a', 0, 0, s
+  FROM (VALUES (1, 200000), (2, 5), (3, 200000)) v(n, s);
 SELECT take_index_sample();
 SQL
+is(sql('SELECT count(*) FROM index_mover.sample WHERE index_scans IN (5, 200000)'), 3, 'scans that go back, as when an index is dropped, stay');
 my $days = sql("SELECT count(*) FILTER (WHERE taken_at > now() - interval '1 day'),
 	count(*) FILTER (WHERE taken_at BETWEEN now() - interval '7 days' AND now() - interval '1 day'),
 	count(*) FILTER (WHERE taken_at BETWEEN now() - interval '100 days' AND now() - interval '7 days'),
 	count(*) FILTER (WHERE taken_at < now() - interval '100 days')
 	FROM index_mover.sample WHERE index_name = 'hot_a'");
-like($days, qr/^13[1-3]\|14[45]\|9[345]\|1$/, "thinned: $days rows of a day, a week, the rest and before");
+like($days, qr/^13[1-3]\|14[4-9]\|9[345]\|1$/, "thinned: $days rows of a day, a week, the rest and before");
 is(sql("SELECT reads_per_second >= 0 AND samples > 100 FROM relation_heat WHERE relation = 'hot_a'::regclass"), 't',
 	'a counter that went back makes no rate negative');
 
@@ -385,6 +388,9 @@ $sample->(40, 0, 1, 1000);
 before_16_ok(sql("$idle 'idle'::regclass"), 'idle|40|||150', 'a scan 40 days ago');
 sql('VACUUM (FREEZE) idle; SELECT pg_stat_force_next_flush()');
 before_16_ok(sql("$idle 'idle'::regclass"), 'idle|40|||150', 'VACUUM is no use');
+$sample->(30, 5, 1, 995);
+is(sql("$idle 'idle'::regclass"), 'idle|0|0|0|0', 'an index was dropped, and as many rows inserted as it had scans');
+sql('DELETE FROM index_mover.sample WHERE changes = 995');
 sql("SET enable_seqscan = off; SELECT v FROM idle WHERE id = 5; SELECT pg_stat_force_next_flush()");
 is(sql("$idle 'idle'::regclass"), 'idle|0|0||150', 'an index scan');
 before_16_ok(sql("$idle 'idle_pkey'::regclass"), 'idle_pkey||||0', 'of its index, without samples, nothing is known before');

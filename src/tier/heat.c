@@ -253,14 +253,24 @@ read_indexes(const HeatTable *table)
 	}
 }
 
-/* Return how often a relation was used. */
-static int64
-count_of(const HeatSample *sample, IdleOf of)
+/*
+ * Note what a step of a counter of now says of the uses that it counts.  Each counter
+ * by itself: an index that is dropped takes its scans from the table's.
+ */
+static void
+judge_step(Heat *heat, int counter, const HeatSample *now, int64 before)
 {
-	const int64 *counters = sample->counters;
+	int64		count = now->counters[counter];
 
-	return counters[HEAT_CHANGES] + (of == IDLE_OF_CHANGE ? 0 : counters[HEAT_INDEX_SCANS]) +
-		(of == IDLE_OF_USE ? counters[HEAT_OTHER_SCANS] : 0);
+	for (IdleOf of = 0; of < IDLE_KINDS; of++)
+	{
+		if (counter != HEAT_CHANGES && (of == IDLE_OF_CHANGE || (of == IDLE_OF_INDEX_USE && counter != HEAT_INDEX_SCANS)))
+			continue;
+		if (count < before)
+			heat->known_since[of] = Max(heat->known_since[of], now->taken_at);
+		if (count > before || (count < before && count > 0))
+			heat->last_use[of] = Max(heat->last_use[of], now->taken_at);
+	}
 }
 
 /* Set rates and uses of a relation from its samples, the last of now. */
@@ -283,16 +293,8 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 		bool		reset = now[HEAT_READ] < before[HEAT_READ];
 		int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
 
-		for (IdleOf of = 0; of < IDLE_KINDS; of++)
-		{
-			int64		count = count_of(&samples[i], of);
-			int64		step = count - (samples[i - 1].taken_at < since && at >= since ? 0 : count_of(&samples[i - 1], of));
-
-			if (step < 0)
-				heat->known_since[of] = Max(heat->known_since[of], at);
-			if (step > 0 || (step < 0 && count > 0))
-				heat->last_use[of] = Max(heat->last_use[of], at);
-		}
+		for (int c = HEAT_INDEX_SCANS; c <= HEAT_CHANGES; c++)
+			judge_step(heat, c, &samples[i], samples[i - 1].taken_at < since && at >= since ? 0 : before[c]);
 		if (at <= start)
 			continue;
 		read += blocks;
@@ -397,6 +399,14 @@ insert_sample(const HeatSample *sample)
 	extension_insert("sample", &row);
 }
 
+/* Return whether the next sample is of the same relation, after an index was dropped. */
+static bool
+scans_go_back(const HeatSample *sample)
+{
+	return compare_sampled(sample, sample + 1) == 0 &&
+		sample[1].counters[HEAT_INDEX_SCANS] < sample->counters[HEAT_INDEX_SCANS];
+}
+
 /* Delete the samples that are not needed any more. */
 static void
 thin_samples(const HeatTable *table, TimestampTz oldest)
@@ -412,7 +422,7 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 		CHECK_FOR_INTERRUPTS();
 		if (is_last)			/* of a moment, or a relation that has gone */
 			go = sample->heat == NULL && sample->taken_at < oldest;
-		else if (sample[1].heat != NULL)
+		else if (sample[1].heat != NULL || scans_go_back(sample) || (i > 0 && scans_go_back(sample - 1)))
 			go = false;
 		else
 			go = sample->taken_at < oldest ? sample[1].taken_at < oldest :
