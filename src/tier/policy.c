@@ -133,20 +133,34 @@ compare_policies(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Lock tier_policy, which is in the extension's schema, and with hold the extension,
- * so that DROP EXTENSION waits.  Not waiting: who may only delete its own policies can
- * lock the table for long.  Returns the table.  ERROR 55P03.
+ * Lock tier_policy, which is in the extension's schema, without waiting: who may only
+ * delete its own policies can lock it for long.  Returns the table, or 0.
+ */
+static Oid
+try_lock_table(void)
+{
+	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId, Anum_pg_extension_oid,
+												 get_extension_oid("index_mover", true), 0, InvalidOid))
+	{
+		Oid			table = get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
+
+		if (OidIsValid(table) && ConditionalLockRelationOid(table, AccessShareLock))
+			return table;
+	}
+	return InvalidOid;
+}
+
+/*
+ * Lock tier_policy and, with hold, the extension, so that DROP EXTENSION waits.
+ * Returns the table.  ERROR 55P03.
  */
 Oid
 policy_lock_table(bool hold)
 {
 	bool		held = !hold || extension_hold() == EXTENSION_HELD;
-	Oid			table = InvalidOid;
+	Oid			table = try_lock_table();
 
-	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId, Anum_pg_extension_oid,
-												 get_extension_oid("index_mover", true), 0, InvalidOid))
-		table = get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
-	if (!held || !ConditionalLockRelationOid(table, AccessShareLock))
+	if (!held || !OidIsValid(table))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
@@ -195,6 +209,9 @@ policies_notice_target(Oid tablespace)
 {
 	const char *target = tablespace_name(tablespace);
 
+	/* this tells of a policy, and needs none */
+	if (!OidIsValid(try_lock_table()))
+		return;
 	foreach_ptr(const Policy, policy, policies_read(NULL, false))
 	{
 		if (strcmp(NameStr(*policy->to_tablespace), target) == 0 ||

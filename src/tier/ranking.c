@@ -350,7 +350,7 @@ Datum
 index_mover_recommend_moves(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Advice		advice = {.places = places_read()};
+	Advice		advice = {0};
 	TierScope	scope = {.tables = true,.indexes = true,.residents = true};
 	MoveSettings settings;
 
@@ -360,6 +360,7 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("budget must not be negative")));
+	advice.places = places_read();	/* after it: the tablespace is there */
 	advice.target = places_find(advice.places, scope.to);
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture_here(&settings);

@@ -24,6 +24,7 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
 #include "funcapi.h"
+#include "storage/proc.h"
 #include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -47,6 +48,7 @@ typedef struct TierRow
 	int64		size;			/* -1 = unknown */
 	char	   *why;			/* it is wanted there; NULL = it is not */
 	const char *hindrance;		/* NULL = it moves */
+	bool		is_usual;		/* without a bound, as it is meant to be */
 	double		order;			/* smaller first */
 	double		heat;			/* -1 = does not matter */
 	double		estimated;		/* seconds */
@@ -380,6 +382,7 @@ want_by_age(TierPlan *plan)
 				continue;
 			row = want(plan, leaf->relid, NULL);
 			row->hindrance = leaf->why_none;
+			row->is_usual = leaf->why_none != NULL && leaf->column != NULL;
 			row->order = get_float8_infinity();
 			if (leaf->why_none == NULL)
 			{
@@ -560,10 +563,10 @@ look_up_names(TierPlan *plan)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", policy->relation)));
-	if (relkind != RELKIND_PARTITIONED_TABLE &&
-		(by_age || (relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW) ||
-		 IsCatalogRelationOid(policy->relation) ||
-		 OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation))))
+	if (by_age ? relkind != RELKIND_PARTITIONED_TABLE :
+		(relkind != RELKIND_PARTITIONED_TABLE && relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW) ||
+		IsCatalogRelationOid(policy->relation) ||
+		OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation)))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg(by_age ? "\"%s\" is not a partitioned table" :
@@ -617,6 +620,10 @@ plan_policy(void *arg)
 							 GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("DateStyle", "ISO, YMD", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
+	/* another session can have locked what a now_function reads */
+	if (LockTimeout == 0 || LockTimeout > 10000)
+		(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
 	look_up_names(plan);
 	if (plan->parts == NULL)
 		plan->parts = plan_parts_begin();
@@ -672,8 +679,7 @@ tier_plan_items(const Policy *policy, MoveSettings *settings)
 	{
 		if (row->hindrance == NULL)
 			items = list_concat(items, row->items);
-		/* not of partitions without a bound */
-		else if (first == NULL && (row->why != NULL || !OidIsValid(row->relid)))
+		else if (first == NULL && !row->is_usual)
 			first = row;
 	}
 	if (items == NIL && first != NULL)

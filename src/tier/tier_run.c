@@ -118,6 +118,17 @@ carry_out(void *arg)
 	run->items = items;
 }
 
+/* Record that a run has failed; its caller may have made the policy, and not committed. */
+static void
+record_error(TierRun *run, const ErrorData *error)
+{
+	run->items = NIL;
+	run->record.job = 0;
+	run->record.message = error->message;
+	if (policies_read(NameStr(run->extra.policy), true) != NIL)
+		policy_run_write(NameStr(run->extra.policy), &run->record);
+}
+
 void
 index_mover_policy_main(Datum arg)
 {
@@ -126,7 +137,7 @@ index_mover_policy_main(Datum arg)
 	PolicyRun  *record = &run.record;
 	const char *name = NameStr(extra->policy);
 	bool		has_caller;
-	ErrorData  *error;
+	ErrorData  *volatile error;
 	int			tries = 0;
 	char	   *why;
 
@@ -145,13 +156,10 @@ index_mover_policy_main(Datum arg)
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(queue, segment, NULL));
 	}
 	worker_connect_as(extra->database, extra->owner);
+	/* what it says goes to the caller, who writes it to the log */
 	if (has_caller)
-	{
-		/* what it says goes to the caller, who writes it to the log */
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
-		/* who waits for it may have locked the tables, or what it reads */
-		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-	}
+	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -173,14 +181,27 @@ index_mover_policy_main(Datum arg)
 		error = errors_catch(carry_out, &run);
 	while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
 	disable_all_timeouts(false);
-	record->job = 0;
-	record->message = error != NULL ? error->message : NULL;
-	/* its caller may have made it, and not committed */
-	if (error != NULL && policies_read(name, true) != NIL)
-		policy_run_write(name, record);
-	commit_locally();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
+	if (error != NULL)
+		record_error(&run, error);
+	PG_TRY();
+	{
+		commit_locally();
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		/* as if there is no free worker slot: see submit_at_commit() */
+		error = errors_take(TopMemoryContext);
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		(void) policy_lock_table(true);
+		record_error(&run, error);
+		commit_locally();
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_END_TRY();
 	extension_release();
 	if (error != NULL)
 		warn_of_error(name, error);

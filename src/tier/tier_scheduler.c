@@ -170,11 +170,13 @@ look_at_policy(const Policy *policy, TimestampTz now)
 {
 	const char *name = NameStr(policy->name);
 	PolicyRun	run;
+	PolicyRun	before;
 	TimestampTz due = now;
 	char	   *why;
 	int			left = window_left(policy, now);
 
-	policy_run_read(name, &run);
+	policy_run_read(name, &before);
+	run = before;
 	if (run.started_at != 0 && run.started_at <= now)
 		due = moment_plus(run.started_at, policy->every);
 	if (due > now)
@@ -186,6 +188,10 @@ look_at_policy(const Policy *policy, TimestampTz now)
 		return LOOK_MS;
 	/* of a role, too; this look keeps the lock, and its worker waits for that */
 	if (!policy_lock(policy->owner, true))
+		return NEXT_MS;
+	/* who had it may have begun a run */
+	policy_run_read(name, &run);
+	if (run.started_at != before.started_at)
 		return NEXT_MS;
 	if (tier_run_start(policy, 0, DSM_HANDLE_INVALID, left < INT_MAX ? now + left * USECS_PER_SEC : 0) == NULL)
 	{
