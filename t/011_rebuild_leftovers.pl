@@ -450,4 +450,24 @@ is($node->safe_psql('postgres',
 		. "'keyed'::regclass"),
 	'keyed_i_ccold true, keyed_i true', 'and both are valid as before');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', 'the row is forgotten');
+
+# An old index that a cleanup has made invalid goes although the new one was dropped;
+# an index that heal_tablespace() has hidden stays, whatever the row of a killed rebuild says.
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE outlived (i int, j int);
+CREATE INDEX outlived_i_ccold ON outlived (i);
+CREATE INDEX outlived_j ON outlived (j);
+CREATE INDEX outlived_new ON outlived (j);
+UPDATE pg_index SET indisvalid = false WHERE indexrelid IN ('outlived_i_ccold'::regclass, 'outlived_j'::regclass);
+INSERT INTO index_mover.ledger
+SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, kind, 0, 0, 'outlived'::regclass, old, new, 999999, 0, now(), name
+  FROM pg_control_system(), pg_database d, (VALUES ('d'::"char", 'outlived_i_ccold'::regclass, 99999999::oid, 'outlived_i_ccnew'),
+  ('i', 'outlived_new', 'outlived_j'::regclass, 'outlived_j_ccnew'), ('d', 'outlived_j', 'outlived_new'::regclass, 'x_ccnew')) v(kind, old, new, name)
+ WHERE datname = current_database();
+SQL
+$node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()');
+is($node->safe_psql('postgres',
+	"SELECT string_agg(indexrelid::regclass::text, ', ' ORDER BY indexrelid) FROM pg_index WHERE indrelid = 'outlived'::regclass"),
+	'outlived_j, outlived_new', 'by their names');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', 'and the rows are forgotten');
 done_testing();

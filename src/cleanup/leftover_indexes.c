@@ -133,9 +133,18 @@ find_victim(LedgerEntry *entry, Victim *victim)
 	const RelationFacts *keeper = swapped ? &new_index : &old_index;
 
 	memset(victim, 0, sizeof(Victim));
-	if (!new_exists)
-		return !old_exists && find_remade(entry) && find_victim(entry, victim);
-	if (!new_index.valid)
+	if (!new_exists && !old_exists)
+		return find_remade(entry) && find_victim(entry, victim);
+	if (new_exists ? swapped && old_exists && !old_index.valid : entry->kind == LEDGER_DUPLICATE && !old_index.valid)
+	{
+		/* by its name, since heal_tablespace() makes invalid what is in use */
+		if (is_reindex_leftover_name(NameStr(old_index.relname)))
+			victim->index_oid = entry->relid;
+		victim->dead = !old_index.live;
+	}
+	else if (!new_exists)
+		return false;
+	else if (!new_index.valid && !swapped)
 	{
 		/* not swapped in: ours, whether the old one exists or not */
 		victim->index_oid = entry->new_index_oid;
@@ -145,11 +154,6 @@ find_victim(LedgerEntry *entry, Victim *victim)
 	else if (!old_exists)
 		/* moved and finished, unless it has its name of before the swap */
 		victim->in_doubt = !swapped;
-	else if (swapped && !old_index.valid)
-	{
-		victim->index_oid = entry->relid;
-		victim->dead = !old_index.live;
-	}
 	else if (keeper->valid && is_reindex_leftover_name(NameStr(twin->relname)) &&
 			 report_is_spare(twin->relid) && index_same_definition(twin->relid, keeper->relid, true))
 	{
