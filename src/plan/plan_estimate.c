@@ -71,6 +71,8 @@ typedef struct Device
 	double		read_ms;		/* that a megabyte takes to be read; 0 =
 								 * unknown */
 	int64		used;			/* bytes, by the moves before */
+	int64		beside[MAX_WORKERS];	/* of those within it, by the latest */
+	int			nbeside;
 } Device;
 
 /* The state of a plan that is made in parts */
@@ -236,6 +238,7 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings, boo
 	MoveItem   *item = &entry->item;
 	int64		size = new_file_size(item);
 	int64		wal_bytes = item->wal_bytes;
+	int64		beside = 0;
 	FileSystemFacts target;
 	FileSystemFacts source;
 	Device	   *device;
@@ -252,14 +255,20 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings, boo
 	}
 
 	device = find_device(parts, target.device);
+	/* others that run at the same time have not given back their old files */
+	for (int i = 1; i < settings->max_workers; i++)
+		beside += device->beside[(device->nbeside + MAX_WORKERS - i) % MAX_WORKERS];
 	space_needs(&needs, &settings->min_free_space, item->to_tablespace,
-				device->used + size, item->sort_bytes, wal_bytes);
+				device->used + beside + size, item->sort_bytes, wal_bytes);
 	need = size == 0 ? NULL : space_missing(&needs);
 	item->fits = need == NULL;
 	foreach_ptr(MoveItem, part, entry->parts)
 		part->fits = item->fits;
-	if ((need == NULL || always) &&
-		!(file_system_facts(item->from_tablespace, &source) && source.device == target.device))
+	if (need != NULL && !always)
+		;						/* it is left out */
+	else if (file_system_facts(item->from_tablespace, &source) && source.device == target.device)
+		device->beside[device->nbeside++ % MAX_WORKERS] = size;
+	else
 		device->used += size;
 	return need == NULL ? NULL :
 		psprintf("Does not fit: %s needs %s; %s free, %s reserved by index_mover.min_free_space.",

@@ -91,6 +91,8 @@ access_method_is_copyable(Oid am, const char *am_name, const char *access_method
 		case F_HEAP_TABLEAM_HANDLER:
 			return true;
 		default:
+			if (!SearchSysCacheExists1(PROCOID, ObjectIdGetDatum(handler)))
+				return false;	/* just dropped */
 			fmgr_symbol(handler, &library, &function);
 			for (int i = 0; i < lengthof(extension_handlers) && library != NULL; i++)
 				if (strcmp(extension_handlers[i], psprintf("%s %s", library, function)) == 0)

@@ -89,15 +89,16 @@ plan_other_databases(Oid tablespace)
 static char *
 alter_database_command(Oid database, Oid from, Oid to, Oid filled)
 {
+	char	   *name = get_database_name(database);
 	List	   *tablespaces = list_make2_oid(to, DEFAULTTABLESPACE_OID);
 
 	foreach_ptr(HeapTupleData, row, catalog_all(TableSpaceRelationId))
 		tablespaces = lappend_oid(tablespaces, ((Form_pg_tablespace) GETSTRUCT(row))->oid);
 	foreach_oid(oid, tablespaces)
 	{
-		if (oid != from && oid != filled && oid != GLOBALTABLESPACE_OID &&
+		if (name != NULL && oid != from && oid != filled && oid != GLOBALTABLESPACE_OID &&
 			tablespace_hindrance(oid) == NULL && !has_files(GetDatabasePath(database, oid)))
-			return printed_command("alter_database", get_database_name(database), get_tablespace_name(oid));
+			return printed_command("alter_database", name, get_tablespace_name(oid));
 	}
 	return NULL;
 }
