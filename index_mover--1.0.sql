@@ -362,7 +362,7 @@ BEGIN ATOMIC
 	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched, pg_stat_get_blocks_hit(g.oid) AS hit) s
 	 CROSS JOIN LATERAL index_mover.relation_report(g.oid::regclass, coalesce($2, $1 IS NOT NULL)) r
 	 -- when an index was made, if that is known, or not before its file
-	 CROSS JOIN LATERAL (SELECT coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(g.made_by) END,
+	 CROSS JOIN LATERAL (SELECT coalesce(CASE WHEN NOT pg_is_in_recovery() AND current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(g.made_by) END,
 										 r.file_birth) AS made_at) m
 	 CROSS JOIN LATERAL (SELECT CASE WHEN m.made_at IS NOT NULL THEN now() - greatest(st.since, m.made_at) END AS unused_for) u
 	 ORDER BY 7 DESC NULLS LAST, 1, 2;
@@ -588,7 +588,7 @@ CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 				WHEN r.job = 0 THEN 'nothing to move' WHEN r.job = -1 THEN 'planning' ELSE j.status END AS result, m.message,
 		   -- outside of its window when that begins again; of the difference of two times a time is what is left after days
 		   CASE WHEN s.is_due
-				THEN CASE WHEN time '0:00' + (l.due::time - p.window_start) >= time '0:00' + (p.window_end - p.window_start)
+				THEN CASE WHEN time '0:00' + (l.due::time - p.window_start) >= coalesce(nullif(time '0:00' + (p.window_end - p.window_start), '0:00'), '24:00')
 						  THEN (l.due + (time '0:00' + (p.window_start - l.due::time))::interval) AT TIME ZONE z.name
 						  ELSE d.due END END AS next_run,
 		   s.is_due AS scheduled, p.enabled

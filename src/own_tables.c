@@ -387,6 +387,7 @@ index_mover_not_by_replication(PG_FUNCTION_ARGS)
 Datum
 index_mover_execute(PG_FUNCTION_ARGS)
 {
+	Assert(creating_extension);
 	SPI_connect();
 	(void) SPI_execute(text_to_cstring(PG_GETARG_TEXT_PP(0)), false, 0);
 	SPI_finish();

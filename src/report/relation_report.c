@@ -38,7 +38,8 @@ index_mover_relation_report(PG_FUNCTION_ARGS)
 	Row			row;
 
 	row_clear(&row);
-	if (relation_facts(relid, &facts) && RelFileNumberIsValid(facts.relfilenumber))
+	if (relation_facts(relid, &facts) && RelFileNumberIsValid(facts.relfilenumber) &&
+		facts.persistence != RELPERSISTENCE_TEMP)
 	{
 		int64		size = relation_main_size(facts.tablespace, facts.relfilenumber);
 

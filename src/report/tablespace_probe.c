@@ -28,6 +28,7 @@
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "common/file_utils.h"
+#include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
@@ -155,14 +156,11 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 	sync_file(probe);
 }
 
-/*
- * Return the place of a block, n from 0 on: all of the file once, and then again, as if
- * at random, because the prime is not a factor of their number (multiplicative hashing).
- */
+/* Return the place of a block, n from 0 on, as if at random. */
 static off_t
 random_block(const Probe *probe, uint32 n)
 {
-	return n * UINT64CONST(2654435761) % (probe->size / BLCKSZ) * BLCKSZ;
+	return (off_t) (murmurhash32(n) % (probe->size / BLCKSZ)) * BLCKSZ;
 }
 
 /* The phases after the file is filled */
