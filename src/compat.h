@@ -125,8 +125,7 @@ extern PGDLLIMPORT bool ignore_checksum_failure;
 #if PG_VERSION_NUM < 190000
 #define GetNamedDSMSegment(name, size, init, found, arg) GetNamedDSMSegment(name, size, init, found)
 #endif
-#define IM_WAIT_EVENT(variable, name) \
-	((variable) != 0 ? (variable) : ((variable) = WaitEventExtensionNew(name)))
+#define IM_WAIT_EVENT(name) WaitEventExtensionNew(name)
 
 #define IM_HAS_WAL_SUMMARIES
 
@@ -171,7 +170,7 @@ GetNamedDSMSegment(const char *name, size_t size, void (*init) (IM_AREA_INIT_ARG
 	return result;
 }
 
-#define IM_WAIT_EVENT(variable, name) ((void) (variable), PG_WAIT_EXTENSION)
+#define IM_WAIT_EVENT(name) PG_WAIT_EXTENSION
 #define REINDEX_SEARCH_PATH WORKER_SEARCH_PATH
 #define INVALID_PROC_NUMBER InvalidBackendId
 #define MyProcNumber (MyProc->pgprocno)

@@ -338,6 +338,7 @@ extern int	job_last_part(const JobShared *shared, int n);
 extern int	job_parts_follow(JobShared *shared, int n);
 extern shm_mq *job_queue(JobShared *shared, int runner);
 extern bool runner_is_alive(int64 job, int pid);
+extern void latch_nap(long ms, const char *wait_event);
 
 /* in a runner */
 

@@ -31,7 +31,6 @@
 
 #define STEP_BACK_WAIT_MS	5000	/* for a runner to notice that it is to */
 
-static uint32 wait_event = 0;
 static JobArea *area = NULL;
 static RunnerSlot *my_runner = NULL;
 static JobSlot *my_job = NULL;
@@ -357,13 +356,20 @@ runner_claim(JobShared *shared, bool anything_left)
 	return result;
 }
 
+/* Sleep until the latch is set, or the time is over.  The caller serves interrupts. */
+void
+latch_nap(long ms, const char *wait_event)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
+					 IM_WAIT_EVENT(wait_event));
+	ResetLatch(MyLatch);
+}
+
 /* Sleep between two items; a query cancel then cancels the job. */
 void
 runner_nap(JobShared *shared, int ms)
 {
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
-	ResetLatch(MyLatch);
+	latch_nap(ms, "IndexMoverPause");
 	if (QueryCancelPending)		/* pg_cancel_backend() */
 	{
 		QueryCancelPending = false;

@@ -156,14 +156,40 @@ is_left(const HistoryEntry *move)
 }
 
 /*
- * Return the plan that moves the relations of a job with these moves (of
- * HistoryEntry) back to where they were or, without back, those that are left to
- * where they were to go.  If a relation or a tablespace is gone, a NOTICE or the
- * row tells.
+ * If a kill or a stop has ended a large copy, tell that it begins again, because
+ * nothing was recorded of it (see copy/copy_resume.c).  items: the relation, its parts
+ */
+static void
+tell_of_copy_lost(int64 job, const HistoryEntry *move, const List *items, int resumable_size)
+{
+	bool		killed = move->status == STATUS_RUNNING ||
+		(move->sqlstate != NULL && strcmp(move->sqlstate, "57P01") == 0);
+	const MoveItem *item = items != NIL ? linitial(items) : NULL;
+
+	if (!killed || item == NULL || item->status == STATUS_SKIPPED || item->method != METHOD_COPY ||
+		resumable_size < 0 || item->size_before / 1024 <= resumable_size)
+		return;
+	foreach_ptr(const MoveItem, part, items)
+	{
+		if (leftover_kept_bytes(part) > 0)
+			return;
+	}
+	ereport(NOTICE,
+			(errmsg("the copy of %s \"%s\" begins again",
+					relation_noun(item->relkind), NameStr(item->relname)),
+			 errdetail("Nothing is on record of how far job " INT64_FORMAT " was.", job),
+			 errhint("To have the next copy go on after its end, use PostgreSQL 17 or later, and set summarize_wal to on.")));
+}
+
+/*
+ * Return the plan that moves the relations of a job back to where they were or,
+ * without back, those that are left to where they were to go.  If a relation or a
+ * tablespace is gone, a NOTICE or the row tells.
  */
 static List *
-plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
+plan_from_history(int64 job, bool back, PlanRequest *request)
 {
+	List	   *moves = history_read(job);
 	List	   *plan = NIL;
 	List	   *planned = NIL;	/* Oids */
 
@@ -173,6 +199,7 @@ plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 	{
 		const HistoryEntry *entry = move;
 		Oid			table = InvalidOid;
+		List	   *items;
 
 		if (!(back ? move->moved : is_left(move)))
 			continue;
@@ -193,7 +220,10 @@ plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 		request->object = OidIsValid(table) ? table : entry->relid;
 		request->method = entry->requested;
 		request->to_tablespace = back ? entry->from_tablespace : entry->to_tablespace;
-		foreach_ptr(MoveItem, item, plan_moves(request))
+		items = plan_moves(request);
+		if (!back && !OidIsValid(table))
+			tell_of_copy_lost(job, move, items, request->settings.resumable_size);
+		foreach_ptr(MoveItem, item, items)
 		{
 			if (list_member_oid(planned, item->relid))
 				continue;
@@ -212,45 +242,6 @@ plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 	}
 	plan_complete(NULL, plan, request);
 	return plan;
-}
-
-/* Return whether an entry is for a move that a kill or a stop has ended. */
-static bool
-was_killed(const List *moves, Oid relid)
-{
-	foreach_ptr(const HistoryEntry, move, moves)
-	{
-		if (move->relid == relid)
-			return move->status == STATUS_RUNNING ||
-				(move->sqlstate != NULL && strcmp(move->sqlstate, "57P01") == 0);
-	}
-	return false;
-}
-
-/*
- * Tell of large copies that a kill or a stop has ended, and that begin again because
- * nothing was recorded of them (see copy/copy_resume.c).
- */
-static void
-tell_of_copies_lost(int64 job, const List *moves, const List *items, int resumable_size)
-{
-	foreach_ptr(const MoveItem, item, items)
-	{
-		bool		on_record = false;
-
-		if (item->method != METHOD_COPY || OidIsValid(item->part_of) || resumable_size < 0 ||
-			item->size_before / 1024 <= resumable_size || !was_killed(moves, item->relid))
-			continue;
-		foreach_ptr(const MoveItem, part, items)
-			on_record |= (part == item || part->part_of == item->relid) &&
-			leftover_kept_bytes(part) > 0;
-		if (!on_record)
-			ereport(NOTICE,
-					(errmsg("the copy of %s \"%s\" begins again",
-							relation_noun(item->relkind), NameStr(item->relname)),
-					 errdetail("Nothing is on record of how far job " INT64_FORMAT " was.", job),
-					 errhint("To have the next copy go on after its end, use PostgreSQL 17 or later, and set summarize_wal to on.")));
-	}
 }
 
 /*
@@ -274,7 +265,6 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	HistoryJob	entry;
 	PlanRequest request = {0};
 	JobSummary	summary = {.warn = true};
-	List	   *moves;
 	List	   *plan;
 	List	   *items = NIL;
 	int64		rest;
@@ -299,10 +289,9 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	}
 
 	call_check_moment("resume_move()", false, false);
-	moves = history_read(job);
 	settings_load(&request.settings, entry.settings, json, superuser(), NULL);
 	request.settings.terms = entry.terms;
-	plan = plan_from_history(job, moves, false, &request);
+	plan = plan_from_history(job, false, &request);
 	submit_skip_busy(plan);
 	foreach_ptr(MoveItem, item, plan)
 	{
@@ -318,7 +307,6 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	if (items == NIL)
 		PG_RETURN_NULL();
 	rest = history_next_job();
-	tell_of_copies_lost(job, moves, items, request.settings.resumable_size);
 	submit_at_commit(rest, JOB_MOVE, items, &request.settings);
 	ereport(NOTICE,
 			(errmsg("the rest of job " INT64_FORMAT " is job " INT64_FORMAT, job, rest)));
@@ -372,21 +360,12 @@ Datum
 index_mover_undo_move(PG_FUNCTION_ARGS)
 {
 	int64		job;
-	bool		dry_run;
-	bool		wait;
 	PlanRequest request = {0};
-	List	   *plan;
 	JobSlot		slot;
 	HistoryJob	entry;
 
-	reject_null(fcinfo, 0, "job");
-	reject_null(fcinfo, 1, "dry_run");
-	reject_null(fcinfo, 2, "wait");
+	call_arguments(fcinfo, &request);
 	job = PG_GETARG_INT64(0);
-	dry_run = PG_GETARG_BOOL(1);
-	wait = PG_GETARG_BOOL(2);
-	call_check_moment("undo_move()", dry_run, wait);
-
 	if (find_job(job, &slot, &entry))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -397,9 +376,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	settings_load(&request.settings, entry.settings, call_settings_argument(fcinfo, 3),
 				  superuser(), "swap_after");
 	request.settings.terms.undo_of = job;
-	request.waits = wait && !dry_run;
-	request.dry_run = dry_run;
-	plan = plan_from_history(job, history_read(job), true, &request);
-	result_rows_of_plan(fcinfo, plan, &request.settings, dry_run, wait);
+	result_rows_of_plan(fcinfo, plan_from_history(job, true, &request), &request.settings,
+						request.dry_run, request.waits);
 	return (Datum) 0;
 }

@@ -156,13 +156,9 @@ progress_view_notices(int64 job)
 			appendStringInfo(&buf, ", throttled by %s", runner->throttled_by);
 		for (int i = 0; i < runner->nblockers; i++)
 		{
-			const char *name = runner->blockers[i] == 0 ? blockers_prepared(runner->heap_oid) : NULL;
-
 			appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
 			if (runner->blockers[i] != 0)
 				appendStringInfo(&buf, "process %d", runner->blockers[i]);
-			else if (name != NULL)
-				appendStringInfo(&buf, "prepared transaction \"%s\"", name);
 			else
 				appendStringInfoString(&buf, "a prepared transaction");
 		}

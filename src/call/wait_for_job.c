@@ -69,16 +69,6 @@ typedef struct JobWait
 
 PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
 
-static uint32 wait_event = 0;
-
-static void
-nap_for_job(int ms)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
-	ResetLatch(MyLatch);
-}
-
 static void
 relay_messages(JobWait *wait)
 {
@@ -193,7 +183,7 @@ look_and_nap(JobWait *wait, int ms)
 	}
 	/* a rebuild would wait for it */
 	InvalidateCatalogSnapshot();
-	nap_for_job(ms);
+	latch_nap(ms, "IndexMoverWait");
 	CHECK_FOR_INTERRUPTS();
 }
 
@@ -237,7 +227,7 @@ abandon_job(int code, Datum arg)
 			job_lacks_runner(shared->slot);
 
 		/* a worker that is starting missed the signal, but not the flag */
-		nap_for_job(10);
+		latch_nap(10, "IndexMoverWait");
 	}
 
 	if (wait->summary == NULL)

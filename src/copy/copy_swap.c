@@ -552,7 +552,7 @@ find_long_holders(CopyState *cs, Attempts *attempts)
 	if (wait->vxids)
 		pfree(wait->vxids);
 	wait->vxids = attempts->holders;
-	wait->nvxids = wait_keep_common(wait->vxids, attempts->nholders, holders, nholders);
+	wait->nvxids = virtual_transactions_common(wait->vxids, attempts->nholders, holders, nholders);
 	attempts->holders = holders;
 	attempts->nholders = nholders;
 	return wait->nvxids > 0;

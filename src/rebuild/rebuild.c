@@ -100,16 +100,16 @@ table_of_new_index(Oid index_oid)
 	return InvalidOid;
 }
 
-/* Return whether the entry that the hook has seen is in use, or exists and is not. */
+/* Return whether the entry that the hook has seen is in use. */
 static bool
-new_index_is(bool in_use)
+new_index_is_used(void)
 {
 	RelationFacts facts;
 
 	/* another command can make it valid, but not swap it in */
 	return relation_facts(rebuild.entry.new_index_oid, &facts) &&
-		in_use == (facts.heap_oid == rebuild.entry.heap_oid && facts.valid &&
-				   strcmp(NameStr(facts.relname), NameStr(rebuild.entry.new_name)) != 0);
+		facts.heap_oid == rebuild.entry.heap_oid && facts.valid &&
+		strcmp(NameStr(facts.relname), NameStr(rebuild.entry.new_name)) != 0;
 }
 
 /*
@@ -155,7 +155,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 				 errdetail("Another tablespace has its name now, or another module's utility hook has replaced the command.")));
 
 	/* another module's utility hook repeats the command */
-	if (OidIsValid(rebuild.entry.new_index_oid) && new_index_is(true))
+	if (OidIsValid(rebuild.entry.new_index_oid) && new_index_is_used())
 		ledger_delete(rebuild.entry.id);
 	rebuild.entry.id = 0;
 	rebuild.entry.new_index_oid = objectId;
@@ -257,51 +257,41 @@ end_core_settings(void)
 	rebuild_timer_end();
 }
 
-/* Make sure that the index was made, and set new_index_oid, if our hook was not called. */
+/*
+ * Make sure that the index was made.  If our hook has not seen it, as without
+ * CONCURRENTLY, it is the one of this name, with another file.
+ */
 static void
-check_result(const MoveItem *item, const RelationFacts *old)
+check_result(const MoveItem *item, RelFileNumber old_file)
 {
 	RelationFacts facts;
-	Oid			named = get_relname_relid(NameStr(item->relname),
-										  get_rel_namespace(rebuild.entry.heap_oid));
-	const char *problem = NULL;
+	bool		listed = OidIsValid(rebuild.entry.new_index_oid);
+	Oid			result = listed ? rebuild.entry.new_index_oid :
+		get_relname_relid(NameStr(item->relname), get_rel_namespace(rebuild.entry.heap_oid));
 
-	if (OidIsValid(rebuild.entry.new_index_oid))
-	{
-		if (new_index_is(false))
-			problem = "The new index is not in its place.";
-	}
-	else if (!relation_facts(named, &facts) || facts.heap_oid != rebuild.entry.heap_oid)
-		problem = "It does not exist any more.";
-	else if (facts.relfilenumber == old->relfilenumber)
-		problem = "It has the same file as before.";
-	else if (facts.tablespace != item->to_tablespace)
-		problem = "It is in another tablespace.";
-	else if (!facts.valid)
-		problem = "It is not valid.";
-	else
-		rebuild.entry.new_index_oid = named;
-
-	if (problem != NULL)
+	if (!relation_facts(result, &facts) || facts.heap_oid != rebuild.entry.heap_oid ||
+		!facts.valid || facts.tablespace != item->to_tablespace ||
+		facts.relfilenumber == old_file || (listed && !new_index_is_used()))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" was not rebuilt", NameStr(item->relname)),
-				 errdetail("%s Another module's utility hook may have replaced the command.",
-						   problem)));
+				 errdetail("Another module's utility hook may have replaced the command.")));
+	/* the old index is gone, so the new one is no leftover any more */
+	if (listed)
+		ledger_delete(rebuild.entry.id);
+	rebuild.entry.new_index_oid = result;
 }
 
 static void
 run_reindex(MoveContext *mc)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
-	char	   *tablespace;
 	char	   *text;
 	RawStmt    *statement;
 	List	   *plans;
 	Portal		portal;
 	QueryCompletion completion;
 	RelationFacts old;
-	bool		listed;
 
 	Assert(!IsTransactionState());
 	Assert(CheckRelationOidLockedByMe(rebuild.entry.heap_oid, ShareUpdateExclusiveLock, false));
@@ -318,13 +308,6 @@ run_reindex(MoveContext *mc)
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 
-	tablespace = get_tablespace_name(mc->item->to_tablespace);
-	if (tablespace == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("tablespace with OID %u does not exist",
-						mc->item->to_tablespace)));
-
 	(void) relation_facts(rebuild.entry.relid, &old);
 
 	/* it outlives core's own commits, after which core still reads it */
@@ -332,15 +315,14 @@ run_reindex(MoveContext *mc)
 	/* without TABLESPACE where it stays: TOAST's may have none */
 	text = psprintf("REINDEX %sINDEX %s%s",
 					mc->item->from_tablespace == mc->item->to_tablespace ? "" :
-					psprintf("(TABLESPACE %s) ", quote_identifier(tablespace)),
+					psprintf("(TABLESPACE %s) ",
+							 quote_identifier(tablespace_name(mc->item->to_tablespace))),
 					mc->item->plain ? "" : "CONCURRENTLY ",
 					quote_qualified_identifier(NameStr(mc->item->schema_name),
 											   NameStr(mc->item->relname)));
 
 	IM_POINT("rebuild-named");
-
 	debug_query_string = text;
-
 	pgstat_report_activity(STATE_RUNNING, text);
 	progress_phase(PHASE_REBUILDING);
 
@@ -358,12 +340,7 @@ run_reindex(MoveContext *mc)
 	PortalDrop(portal, false);
 	debug_query_string = NULL;
 
-	/* the hook was not called if another extension's hook calls no other */
-	listed = OidIsValid(rebuild.entry.new_index_oid);
-	check_result(mc->item, &old);
-	/* the old index is gone, so the new one is no leftover any more */
-	if (listed)
-		ledger_delete(rebuild.entry.id);
+	check_result(mc->item, old.relfilenumber);
 	CommitTransactionCommand();
 
 	MemoryContextSwitchTo(caller_context);
@@ -381,7 +358,7 @@ is_swapped(void)
 		return false;
 
 	StartTransactionCommand();
-	result = new_index_is(true);
+	result = new_index_is_used();
 	CommitTransactionCommand();
 	return result;
 }
@@ -420,7 +397,7 @@ core_waited_for(int *pid)
 
 /*
  * Describe what core_waited_for().  Core knows a prepared transaction by the session
- * that began it, so a session without a lock may have prepared the blocker.
+ * that began it, so any prepared one with a lock may be meant.
  */
 static char *
 describe_waited_for(int pid)
@@ -432,11 +409,12 @@ describe_waited_for(int pid)
 	int			kept = 0;
 
 	for (int i = 0; i < count; i++)
-		if (virtual_transaction_pid(vxids[i]) == pid)
-			return blockers_describe(&vxids[i], 1);
-	for (int i = 0; i < count; i++)
-		if (virtual_transaction_pid(vxids[i]) == 0)
+	{
+		int			holder = virtual_transaction_pid(vxids[i]);
+
+		if (holder == 0 || holder == pid)
 			vxids[kept++] = vxids[i];
+	}
 	/* there is one more element, the terminator */
 	if (kept == 0 && proc != NULL)
 	{

@@ -13,10 +13,7 @@
  * - the transaction that core waits for.  After lock_wait, the handler sends the
  *   signal that index_mover.on_blocker asks for.  Core's own lock_timeout is longer
  *   then, see set_core_lock_timeout(), and ends a wait for any other lock;
- * - the session that waits for the job, which may ask to step back;
- * - the reports of core.  Once deadlock_timeout is over, ProcSleep() reports the
- *   wait each time that the process is woken, and each tick of a timer wakes it.
- *   So log_lock_waits is switched on for one tick only.
+ * - the session that waits for the job, which may ask to step back.
  *
  * Assumption: the end of WAL is where this process has written last, and it is
  * checked often enough for the reserve of replica_lag_slot_limit().
@@ -63,15 +60,11 @@ static TimeoutId timer = MAX_TIMEOUTS;	/* not registered yet */
 
 /* Read by the handler, and set while the timer is off. */
 static const MoveSettings *settings = NULL; /* NULL: the timer is off */
-static bool may_all;
-static List *roles = NIL;		/* their OIDs, in TopMemoryContext */
-static bool report_waits;		/* log_lock_waits, as it is configured */
-static int	deadlock_timeout;	/* the same */
+static List *roles = NIL;		/* that may be signaled; in TopMemoryContext */
 
 /* Used by the handler only. */
 static unsigned int ticks;
 static uint64 written_before;
-static TimestampTz reported_wait;	/* start of the wait */
 
 /* Set by the handler when it cancels the command */
 static volatile sig_atomic_t canceled = false;
@@ -84,10 +77,6 @@ collect_roles(void)
 {
 	list_free(roles);
 	roles = NIL;
-	may_all = superuser();
-	if (may_all)
-		return;
-
 	foreach_ptr(HeapTupleData, row, catalog_all(AuthIdRelationId))
 	{
 		Oid			role = ((Form_pg_authid) GETSTRUCT(row))->oid;
@@ -154,8 +143,8 @@ look_at_holder(void)
 		return;
 	pid = holder->pid;
 	if (holder->databaseId == MyDatabaseId && !(holder->statusFlags & PROC_IS_AUTOVACUUM) &&
-		!is_walsender(pid) && (may_all || list_member_oid(roles, holder->roleId)))
-		(void) blockers_kill(pid, holder->roleId, settings, 0);
+		!is_walsender(pid) && list_member_oid(roles, holder->roleId))
+		(void) blockers_kill(pid, holder->roleId, settings);
 }
 
 /* Cancel core's command.  In the handler. */
@@ -195,18 +184,6 @@ look_at_slots_in_handler(void)
 	}
 }
 
-/* Have core report a wait once, after the configured deadlock_timeout.  In the handler. */
-static void
-look_at_wait(void)
-{
-	TimestampTz since = pg_atomic_read_u64(&MyProc->waitStart);
-
-	log_lock_waits = report_waits && since != 0 && since != reported_wait &&
-		TimestampDifferenceExceeds(since, GetCurrentTimestamp(), deadlock_timeout);
-	if (log_lock_waits)
-		reported_wait = since;
-}
-
 static void
 handle_timer(void)
 {
@@ -220,14 +197,14 @@ handle_timer(void)
 			cancel_command();
 		if (ticks++ % HOLDER_TICKS == 0)
 			look_at_holder();
-		look_at_wait();
 	}
 	errno = save_errno;
 }
 
 /*
  * Begin to watch core's command, until rebuild_timer_end().  Deadlocks are
- * looked for early.  job_settings must remain valid.
+ * looked for early; waits are not logged, since each tick would log them again.
+ * job_settings must remain valid.
  */
 void
 rebuild_timer_begin(const MoveSettings *job_settings)
@@ -239,11 +216,7 @@ rebuild_timer_begin(const MoveSettings *job_settings)
 	slot_name.data[0] = '\0';
 	ticks = 0;
 	written_before = pgWalUsage.wal_bytes;
-	reported_wait = 0;
-	report_waits = log_lock_waits;
-	deadlock_timeout = DeadlockTimeout;
-	SetConfigOption("deadlock_timeout",
-					psprintf("%d", Min(deadlock_timeout, DEADLOCK_LOOK_MS)),
+	SetConfigOption("deadlock_timeout", psprintf("%d", Min(DeadlockTimeout, DEADLOCK_LOOK_MS)),
 					PGC_SUSET, PGC_S_SESSION);
 	SetConfigOption("log_lock_waits", "off", PGC_SUSET, PGC_S_SESSION);
 	settings = job_settings;
@@ -264,10 +237,9 @@ rebuild_timer_end(void)
 	settings = NULL;
 	if (proc_exit_inprogress)
 		return;
-	SetConfigOption("deadlock_timeout", psprintf("%d", deadlock_timeout),
-					PGC_SUSET, PGC_S_SESSION);
-	SetConfigOption("log_lock_waits", report_waits ? "on" : "off",
-					PGC_SUSET, PGC_S_SESSION);
+	/* as configured */
+	SetConfigOption("deadlock_timeout", NULL, PGC_SUSET, PGC_S_SESSION);
+	SetConfigOption("log_lock_waits", NULL, PGC_SUSET, PGC_S_SESSION);
 	/* a cancel of ours that comes too late must not cancel anything else */
 	if (canceled && !job_cancel_requested())
 		QueryCancelPending = false;

@@ -55,7 +55,6 @@ static int	sample_interval = 10;
 
 /* of the postmaster; "" = it has not registered the scheduler when it started */
 static char server_time_zone[TZ_STRLEN_MAX + 1];
-static uint32 wait_event = 0;
 
 /* A database that is looked after; only the scheduler has it */
 typedef struct Watched
@@ -388,10 +387,7 @@ index_mover_scheduler_main(Datum arg)
 			if (watched->worker == NULL)
 				next = Min(next, watched->next_look);
 		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Max(next - clock_ms(), 1),
-						 IM_WAIT_EVENT(wait_event, "IndexMoverScheduler"));
-		ResetLatch(MyLatch);
+		latch_nap(Max(next - clock_ms(), 1), "IndexMoverScheduler");
 		CHECK_FOR_INTERRUPTS();
 	}
 }

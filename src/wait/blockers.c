@@ -18,7 +18,6 @@
 
 #include <signal.h>
 
-#include "access/twophase.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type_d.h"
@@ -37,7 +36,6 @@ static struct
 	int			pid;
 	Oid			role;
 	bool		terminate;
-	TimestampTz xact_start;		/* 0 = not known */
 }			signaled[MAX_SIGNALED];
 static volatile sig_atomic_t nsignaled = 0;
 static int	nreported = 0;
@@ -98,7 +96,7 @@ blockers_begin(void)
  * handler may call it; so the caller has checked what else must not be signaled.
  */
 bool
-blockers_kill(int pid, Oid role, const MoveSettings *settings, TimestampTz xact_start)
+blockers_kill(int pid, Oid role, const MoveSettings *settings)
 {
 	bool		terminate = settings->on_blocker == ON_BLOCKER_TERMINATE;
 
@@ -111,7 +109,6 @@ blockers_kill(int pid, Oid role, const MoveSettings *settings, TimestampTz xact_
 	signaled[nsignaled].pid = pid;
 	signaled[nsignaled].role = role;
 	signaled[nsignaled].terminate = terminate;
-	signaled[nsignaled].xact_start = xact_start;
 	nsignaled++;
 	return true;
 }
@@ -124,18 +121,13 @@ blockers_report(const MoveItem *item)
 	for (; nreported < nsignaled; nreported++)
 	{
 		int			pid = signaled[nreported].pid;
-		TimestampTz xact_start = signaled[nreported].xact_start;
 		const char *verb = signaled[nreported].terminate ? "terminated" : "canceled";
 		char	   *name = GetUserNameFromId(signaled[nreported].role, true);
 
 		ereport(WARNING,
 				(errmsg("%s process %d, which was in the way of moving %s \"%s\"",
 						verb, pid, relation_noun(item->relkind), NameStr(item->relname)),
-				 xact_start == 0 ?
-				 errdetail("It was a session of role \"%s\".", name ? name : "?") :
-				 errdetail("It was a session of role \"%s\"; its transaction had been open for %ld seconds.",
-						   name ? name : "?",
-						   TimestampDifferenceMilliseconds(xact_start, GetCurrentTimestamp()) / 1000)));
+				 errdetail("It was a session of role \"%s\".", name ? name : "?")));
 		snprintf(told + strlen(told), sizeof(told) - strlen(told),
 				 "%sIt has %s process %d of role \"%s\".", told[0] != '\0' ? " " : "",
 				 verb, pid, name ? name : "?");
@@ -167,7 +159,7 @@ blockers_signal(const MoveItem *item, const MoveSettings *settings, const int *p
 		if (status != NULL &&
 			(status->st_backendType == B_BACKEND || status->st_backendType == B_BG_WORKER) &&
 			blockers_may_signal(role) &&
-			blockers_kill(pids[i], role, settings, status->st_xact_start_timestamp))
+			blockers_kill(pids[i], role, settings))
 			result = true;
 	}
 	blockers_report(item);
@@ -200,11 +192,7 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 		{
 			ereport(DEBUG1,
 					(errmsg_internal("sending cancel to blocking autovacuum PID %d", pids[i])));
-
-			/* no test covers this: we may signal any process of our server */
-			if (kill(pids[i], SIGINT) < 0 && errno != ESRCH)
-				ereport(WARNING,
-						(errmsg("could not send signal to process %d: %m", pids[i])));
+			(void) kill(pids[i], SIGINT);
 		}
 	}
 }
@@ -221,9 +209,7 @@ static char *
 prepared_transaction_name(VirtualTransactionId vxid)
 {
 	MemoryContext context = CurrentMemoryContext;
-	bool		more;
-	TransactionId xid = VirtualTransactionIdIsRecoveredPreparedXact(vxid) ?
-		vxid.localTransactionId : TwoPhaseGetXidByVirtualXID(vxid, &more);
+	TransactionId xid = virtual_transaction_prepared(vxid);
 	Oid			type = XIDOID;
 	Datum		value = TransactionIdGetDatum(xid);
 	char	   *result = NULL;
@@ -238,20 +224,6 @@ prepared_transaction_name(VirtualTransactionId vxid)
 		result = MemoryContextStrdup(context, SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	SPI_finish();
 	PopActiveSnapshot();
-	return result;
-}
-
-/* Return the name of a prepared transaction that has a lock on this relation, or NULL. */
-char *
-blockers_prepared(Oid relid)
-{
-	int			count;
-	VirtualTransactionId *vxids = relation_lock_holders(relid, AccessExclusiveLock, &count);
-	char	   *result = NULL;
-
-	for (int i = 0; i < count && result == NULL; i++)
-		if (virtual_transaction_pid(vxids[i]) == 0)
-			result = prepared_transaction_name(vxids[i]);
 	return result;
 }
 

@@ -145,6 +145,15 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 	return GetLockConflicts(&tag, wanted, count);
 }
 
+static bool
+is_in_list(VirtualTransactionId vxid, const VirtualTransactionId *vxids, int count)
+{
+	for (int i = 0; i < count; i++)
+		if (VirtualTransactionIdEquals(vxids[i], vxid))
+			return true;
+	return false;
+}
+
 /* Add transactions to a palloc'd list, or to NULL, unless they are in it; return the list. */
 VirtualTransactionId *
 virtual_transactions_add(VirtualTransactionId *vxids, int *count,
@@ -153,15 +162,22 @@ virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 	vxids = vxids ? repalloc(vxids, sizeof(VirtualTransactionId) * (*count + nmore + 1)) :
 		palloc(sizeof(VirtualTransactionId) * (nmore + 1));
 	for (int i = 0; i < nmore; i++)
-	{
-		int			same = 0;
-
-		while (same < *count && !VirtualTransactionIdEquals(vxids[same], more[i]))
-			same++;
-		if (same == *count)
+		if (!is_in_list(more[i], vxids, *count))
 			vxids[(*count)++] = more[i];
-	}
 	return vxids;
+}
+
+/* Remove from a list the transactions that are not in others.  Return the new length. */
+int
+virtual_transactions_common(VirtualTransactionId *vxids, int count,
+							const VirtualTransactionId *others, int nothers)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < count; i++)
+		if (is_in_list(vxids[i], others, nothers))
+			vxids[kept++] = vxids[i];
+	return kept;
 }
 
 /* Find the transaction that is changing a pg_class row, as GRANT does without a lock. */
@@ -199,19 +215,28 @@ relation_row_changer(Oid relid, VirtualTransactionId *vxid)
 	return true;
 }
 
+/* Return the transaction ID of a prepared transaction; invalid if it is none, or has ended. */
+TransactionId
+virtual_transaction_prepared(VirtualTransactionId vxid)
+{
+	bool		have_more;
+
+	/* after a restart it is known by that only */
+	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
+		return TransactionIdIsInProgress(vxid.localTransactionId) ?
+			vxid.localTransactionId : InvalidTransactionId;
+	return TwoPhaseGetXidByVirtualXID(vxid, &have_more);
+}
+
 /* Return a transaction's process; 0 if it is prepared, -1 if it has ended. */
 int
 virtual_transaction_pid(VirtualTransactionId vxid)
 {
 	PGPROC	   *proc = im_vxid_proc(vxid);
-	bool		have_more;
 
 	if (proc != NULL && PROC_LXID(proc) == vxid.localTransactionId)
 		return proc->pid;
-	/* a prepared one is known by its xid only, after a restart */
-	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
-		return TransactionIdIsInProgress(vxid.localTransactionId) ? 0 : -1;
-	return TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(vxid, &have_more)) ? 0 : -1;
+	return TransactionIdIsValid(virtual_transaction_prepared(vxid)) ? 0 : -1;
 }
 
 /* Set pids[], of at most maxpids, to those that are not -1; return their number. */

@@ -26,6 +26,9 @@ extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
 extern VirtualTransactionId *virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 													  const VirtualTransactionId *more, int nmore);
+extern int	virtual_transactions_common(VirtualTransactionId *vxids, int count,
+										const VirtualTransactionId *others, int nothers);
+extern TransactionId virtual_transaction_prepared(VirtualTransactionId vxid);
 extern int	virtual_transaction_pid(VirtualTransactionId vxid);
 extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 									 int *pids, int maxpids);
@@ -68,7 +71,6 @@ typedef struct Wait
 	bool		ignore_deadlocks;
 
 	/* private */
-	TimestampTz started_at;
 	TimestampTz checked_at;		/* for deadlocks and autovacuums */
 	TimestampTz grace_until;	/* for the processes that were signaled */
 	TimestampTz ours_at;		/* when last our job itself was in the way */
@@ -84,8 +86,6 @@ extern bool wait_is_over(const Wait *wait);
 pg_noreturn extern void wait_give_up(const Wait *wait);
 extern bool wait_until(const char *gave_up, WaitLimits *limits,
 					   bool (*is_free) (Wait *wait, void *arg), void *arg);
-extern int	wait_keep_common(VirtualTransactionId *vxids, int nvxids,
-							 const VirtualTransactionId *others, int nothers);
 extern int	wait_find_deadlock(int pid, const int targets[2],
 							   const RunnerSlot *runners, int nrunners,
 							   int *last);
@@ -106,8 +106,7 @@ extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);
 
 extern void blockers_begin(void);
 extern void blockers_forget(void);
-extern bool blockers_kill(int pid, Oid role, const MoveSettings *settings,
-						  TimestampTz xact_start);
+extern bool blockers_kill(int pid, Oid role, const MoveSettings *settings);
 extern void blockers_report(const MoveItem *item);
 extern bool blockers_signal(const MoveItem *item, const MoveSettings *settings,
 							const int *pids, int npids);
@@ -116,7 +115,6 @@ extern bool blockers_may_signal(Oid role);
 extern void blockers_tell(MoveItem *item);
 extern void blockers_cancel_autovacuum(const int *pids, int npids);
 extern char *blockers_describe(const VirtualTransactionId *vxids, int count);
-extern char *blockers_prepared(Oid relid);
 
 /* One per move; set to zero at its start. */
 typedef struct Throttle
@@ -162,6 +160,5 @@ extern bool pacing_rest(const MoveSettings *settings, int64 wal_at_once,
 						void *arg);
 extern int64 pacing_rested_ms(void);
 extern void pacing_rest_while_paused(void);
-extern void pacing_tell_of_drop(void);
 
 #endif							/* IM_WAIT_H */

@@ -23,7 +23,6 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/wait_event.h"
 
 #include "own_tables.h"
 #include "printed_command.h"
@@ -113,23 +112,21 @@ wait_find_deadlock(int pid, const int targets[2],
 	return found;
 }
 
-/* Find a process that waits, in the end, for us or our caller; return which of these, or 0. */
+/* Return one of these processes that waits, in the end, for us or our caller; 0 if none does. */
 static int
-find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which)
+find_waiting_for_us(const int *pids, int npids, int caller_pid)
 {
-	int			target = 0;
 	int			last;
 
-	for (int i = 0; i < npids && target == 0; i++)
+	for (int i = 0; i < npids; i++)
 	{
 		/* another runner of our job steps back if it waits for the caller */
 		const int	targets[2] = {MyProcPid, runner_of_same_job(pids[i]) ? 0 : caller_pid};
 
-		*which = pids[i];
-		if (pids[i] != 0)
-			target = wait_find_deadlock(pids[i], targets, NULL, 0, &last);
+		if (pids[i] != 0 && wait_find_deadlock(pids[i], targets, NULL, 0, &last) != 0)
+			return pids[i];
 	}
-	return target;
+	return 0;
 }
 
 /*
@@ -144,16 +141,12 @@ extension_lockers_wait_for_us(int caller_pid)
 	VirtualTransactionId *holders;
 	int			pids[WAIT_MAX_PIDS];
 	int			npids;
-	int			which;
 
 	extension_lock_tag(&tag);
 	holders = GetLockConflicts(&tag, AccessShareLock, &count);
-	npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
-	pfree(holders);
-	if (find_waiting_for_us(pids, npids, caller_pid, &which) != 0)
-		return true;
-	npids = extension_lock_waiters(pids, WAIT_MAX_PIDS);
-	return find_waiting_for_us(pids, npids, caller_pid, &which) != 0;
+	npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS / 2);
+	npids += extension_lock_waiters(pids + npids, WAIT_MAX_PIDS / 2);
+	return find_waiting_for_us(pids, npids, caller_pid) != 0;
 }
 
 /*
@@ -171,10 +164,10 @@ wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 	wait->limits = limits;
 	wait->gave_up = gave_up;
 	wait->nap_ms = SHORTEST_NAP_MS;
-	wait->started_at = wait->checked_at = GetCurrentTimestamp();
+	wait->checked_at = GetCurrentTimestamp();
 	if (limits->since == 0)
 	{
-		limits->since = wait->started_at;
+		limits->since = wait->checked_at;
 		limits->rested_before = pacing_rested_ms();
 	}
 }
@@ -231,7 +224,6 @@ wait_look(Wait *wait)
 	const MoveContext *mc = wait->limits->mc;
 	TimestampTz now = GetCurrentTimestamp();
 	int			which;
-	int			target;
 	bool		over;
 
 	wait->npids = virtual_transaction_pids(wait->vxids, wait->nvxids,
@@ -245,15 +237,12 @@ wait_look(Wait *wait)
 	if (TimestampDifferenceExceeds(wait->checked_at, now, DeadlockTimeout))
 	{
 		if (!wait->ignore_deadlocks &&
-			(target = find_waiting_for_us(wait->pids, wait->npids, mc ? mc->job->caller_pid : 0, &which)) != 0)
+			(which = find_waiting_for_us(wait->pids, wait->npids, mc ? mc->job->caller_pid : 0)) != 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
-					 which == target ?
-					 errdetail("The move waits for process %d, which waits for the move.%s",
-							   which, describe_command(which)) :
-					 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.%s",
-							   which, target, describe_command(which)),
+					 errdetail("The move waits for process %d, which waits, directly or indirectly, for the move.%s",
+							   which, describe_command(which)),
 					 errhint("The move has been canceled, so that the others can go on.")));
 		/* as core does; and again, since the next autovacuum may have come */
 		blockers_cancel_autovacuum(wait->pids, wait->npids);
@@ -282,7 +271,7 @@ wait_give_up(const Wait *wait)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg_internal("%s", _(wait->gave_up)),
 				 errdetail("Waited %g seconds for %s.",
-						   TimestampDifferenceMilliseconds(wait->started_at,
+						   TimestampDifferenceMilliseconds(wait->limits->since,
 														   GetCurrentTimestamp()) / 1000.0,
 						   list),
 				 errhint("End that transaction, or raise index_mover.lock_wait.")));
@@ -305,7 +294,6 @@ static void
 nap(Wait *wait)
 {
 	WaitLimits *limits = wait->limits;
-	static uint32 wait_event = 0;
 
 	if (!wait->told)
 	{
@@ -320,9 +308,7 @@ nap(Wait *wait)
 	if (wait_look(wait))
 		wait_give_up(wait);
 
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 wait->nap_ms, IM_WAIT_EVENT(wait_event, "IndexMoverWaitOthers"));
-	ResetLatch(MyLatch);
+	latch_nap(wait->nap_ms, "IndexMoverWaitOthers");
 	wait->nap_ms = Min(wait->nap_ms * 2, LONGEST_NAP_MS);
 
 	if (limits->cancellable)
@@ -370,23 +356,6 @@ wait_until(const char *gave_up, WaitLimits *limits,
 	return wait.told;
 }
 
-/* Remove from vxids the transactions that are not in others.  Return the new length. */
-int
-wait_keep_common(VirtualTransactionId *vxids, int nvxids,
-				 const VirtualTransactionId *others, int nothers)
-{
-	int			kept = 0;
-
-	for (int i = 0; i < nvxids; i++)
-		for (int j = 0; j < nothers; j++)
-			if (VirtualTransactionIdEquals(vxids[i], others[j]))
-			{
-				vxids[kept++] = vxids[i];
-				break;
-			}
-	return kept;
-}
-
 /* Whom wait_for_lockers() or wait_for_snapshots() waits for */
 typedef struct Others
 {
@@ -415,19 +384,18 @@ others_are_gone(Wait *wait, void *arg)
 	}
 	else
 	{
-		wait->nvxids = wait_keep_common(wait->vxids, wait->nvxids, now, count);
+		wait->nvxids = virtual_transactions_common(wait->vxids, wait->nvxids, now, count);
 		pfree(now);
 	}
-	for (int i = 0; others->hides != NULL && i < wait->nvxids; i++)
+	for (int i = 0; i < wait->nvxids; i++)
 	{
 		PGPROC	   *proc = im_vxid_proc(wait->vxids[i]);
 
-		if (proc != NULL && !others->hides(proc))
+		if (others->hides == NULL || (proc != NULL && !others->hides(proc)))
 			wait->vxids[kept++] = wait->vxids[i];
 	}
-	if (others->hides != NULL)
-		wait->nvxids = kept;
-	return wait->nvxids == 0;
+	wait->nvxids = kept;
+	return kept == 0;
 }
 
 /*

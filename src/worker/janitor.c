@@ -30,11 +30,9 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
-#include "storage/latch.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "errors.h"
@@ -57,7 +55,6 @@
 #define AGAIN_MS	(24 * 60 * 60 * 1000)
 
 static bool heal_at_start = false;
-static uint32 wait_event = 0;
 
 PGDLLEXPORT void index_mover_janitor_main(Datum arg);
 
@@ -131,9 +128,7 @@ static void
 wait_a_while(long timeout_ms)
 {
 	Assert(!IsTransactionState());
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT, timeout_ms,
-					 IM_WAIT_EVENT(wait_event, "IndexMoverJanitor"));
-	ResetLatch(MyLatch);
+	latch_nap(timeout_ms, "IndexMoverJanitor");
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
 	{

@@ -34,7 +34,6 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
-#include "utils/wait_event.h"
 
 #include "cleanup/cleanup.h"
 #include "compat.h"
@@ -65,7 +64,6 @@ static bool rows_are_due = false;	/* rows that are final, not published yet */
 static bool cleanup_put_off = false;
 static int	my_slot;
 static int	my_number;			/* among the runners of the job; 0 = the first */
-static uint32 wait_event = 0;
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
 
@@ -81,9 +79,7 @@ wait_for_commit(JobSlot *copy)
 	while ((found = job_get_slot(my_slot, copy)) &&
 		   copy->state == JOB_WAITING_FOR_COMMIT)
 	{
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 COMMIT_POLL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverCommit"));
-		ResetLatch(MyLatch);
+		latch_nap(COMMIT_POLL_MS, "IndexMoverCommit");
 		CHECK_FOR_INTERRUPTS();
 	}
 	return found;
@@ -237,7 +233,7 @@ static void
 record_given_up(JobShared *shared)
 {
 	if (given_up >= 0)
-		outcome_record_items(shared, given_up, last_given_up);
+		outcome_record(shared, given_up, last_given_up);
 	given_up = -1;
 }
 
@@ -418,10 +414,7 @@ wait_while_paused(JobShared *shared)
 	progress_begin(next);
 	progress_throttled("pause_move()");
 	while (job_pause_requested() && !job_cancel_requested())
-	{
-		pacing_tell_of_drop();
 		runner_nap(shared, PAUSE_POLL_MS);
-	}
 	progress_end(0);
 }
 
@@ -461,7 +454,7 @@ run_item(JobShared *shared, int n)
 	Assert(current_item < 0 && n >= 0 && n < shared->nitems);
 	current_item = n;
 	item->started_at = GetCurrentTimestamp();
-	outcome_record_item(shared, n);
+	outcome_record(shared, n, job_parts_follow(shared, n));
 	show_activity(item);
 	progress_begin(item);
 
@@ -470,7 +463,7 @@ run_item(JobShared *shared, int n)
 	else
 		move_item(shared, item);
 
-	outcome_record_item(shared, n);
+	outcome_record(shared, n, job_parts_follow(shared, n));
 	current_item = -1;
 	/* a cancel after the swap does not undo the move */
 	canceled = (item->status == STATUS_CANCELED || job_cancel_requested() ||

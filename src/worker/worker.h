@@ -36,8 +36,7 @@ extern void move_find_out(MoveItem *item);
 extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
 
 extern bool outcome_record_all(JobShared *shared);
-extern void outcome_record_item(JobShared *shared, int n);
-extern void outcome_record_items(JobShared *shared, int first, int last);
+extern void outcome_record(JobShared *shared, int first, int last);
 extern bool outcome_extension_is_gone(JobShared *shared);
 
 extern void janitor_register(void);

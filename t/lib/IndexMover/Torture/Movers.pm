@@ -120,7 +120,7 @@ sub run_mover
 			push @odd, $line
 			  if ($sqlstate || '') ne '' && $sqlstate !~ $expected && $status ne 'skipped'
 			  && ($sqlstate ne '40P01'
-				|| ($detail // '') !~ /The move waits for process \d+, which waits, directly or indirectly, for process/
+				|| ($detail // '') !~ /The move waits for process \d+, which waits, directly or indirectly, for the move/
 				&& ($detail // '') !~ /The move waits, $indirectly that has called the move/);
 		}
 		while ($err =~ /(?:ERROR|FATAL):\s+(\w{5}): ([^\n]*)(?:\nDETAIL:\s+([^\n]*))?/g)
