@@ -158,7 +158,10 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 								   JOB_WAITING_FOR_COMMIT, items, settings, false,
 								   &segment);
 		if (shared == NULL)
+		{
+			job_launch_warn();
 			return;				/* the entry's job stays 0 */
+		}
 		queued->slot = shared->slot;
 		queued->starts = true;
 	}

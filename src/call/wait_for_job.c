@@ -318,7 +318,10 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings),
 									summary != NULL ? JOB_MOVE : JOB_CLEANUP, JOB_STARTING, items, settings, true, &segment);
 	if (wait.shared == NULL)
+	{
+		job_launch_warn();
 		return;
+	}
 	/* alter_move() can change them */
 	wait.settings = &wait.shared->settings;
 	attach_queues(&wait, segment);

@@ -18,7 +18,7 @@
 #include "printed_command.h"
 #include "worker/worker.h"
 
-/* Tell that an optional job was given up. */
+/* Tell that an optional job was given up; for those who asked for it. */
 void
 job_launch_warn(void)
 {
@@ -27,15 +27,6 @@ job_launch_warn(void)
 			 errmsg("could not start a job to remove what interrupted moves have left"),
 			 errhint("The next call for the table will try again, or: %s",
 					 printed_command("cleanup"))));
-}
-
-/* The same, but that of job_launch_cleanup() is its caller's to tell. */
-static JobShared *
-give_up(int64 job)
-{
-	if (job != CLEANUP_JOB)
-		job_launch_warn();
-	return NULL;
 }
 
 /*
@@ -59,7 +50,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
 						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	if (*segment == NULL && optional)
-		return give_up(job);
+		return NULL;
 	if (*segment == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -90,7 +81,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 		if (optional)
 		{
 			dsm_detach(*segment);
-			return give_up(job);
+			return NULL;
 		}
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),

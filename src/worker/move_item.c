@@ -130,10 +130,6 @@ find_successor(MoveItem *item)
 	CommitTransactionCommand();
 	if (!found)
 		return false;
-
-	ereport(DEBUG1,
-			(errmsg_internal("index_mover moves index %u, which has replaced index %u",
-							 index_oid, item->relid)));
 	item->relid = index_oid;
 	item->status = STATUS_RUNNING;
 	item->sqlstate[0] = '\0';
@@ -263,33 +259,29 @@ static void
 log_outcome(const MoveItem *item)
 {
 	const char *noun = relation_noun(item->relkind);
+	double		seconds = (item->finished_at - item->started_at) / 1e6;
 
 	if (item->status == STATUS_MOVED)
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: moved %s \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" by %s in %.2f s%s",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
-						size_text(item->size_after),
-						NameStr(from_name), NameStr(to_name),
-						method_name(item->method),
-						(item->finished_at - item->started_at) / 1e6,
-						item->method != METHOD_COPY ? "" :
+						size_text(item->size_after), NameStr(from_name), NameStr(to_name),
+						method_name(item->method), seconds, item->method != METHOD_COPY ? "" :
 						psprintf(", lock %.1f ms", item->lock_time / 1000.0))));
 	else if (item->status == STATUS_REHEARSED)
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: rehearsed the move of %s \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" in %.2f s, and moved nothing",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
-						size_text(item->size_after), NameStr(from_name), NameStr(to_name),
-						(item->finished_at - item->started_at) / 1e6),
+						size_text(item->size_after), NameStr(from_name), NameStr(to_name), seconds),
 				 errdetail_internal("%s", item->detail)));
 	else
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: did not move %s \"%s.%s\" (%s%s%s)",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
-						status_name(item->status),
-						item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate),
+						status_name(item->status), item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate),
 				 item->detail[0] ? errdetail_internal("%s", item->detail) : 0));
 }
 

@@ -7,10 +7,6 @@
  * own that override ALTER ROLE and ALTER DATABASE, and moves one item after the
  * other.  An item that fails does not stop the others.
  *
- * A role that may not log in must be able to move its indexes.  17 has a flag for
- * that.  Before 17, the worker connects as the bootstrap superuser and sets the
- * session's user, so that neither RESET ROLE nor an error leads back to that.
- *
  * Locks: between two items only AccessShareLock on the extension, so that DROP
  * EXTENSION waits for the end of the job.
  *
@@ -63,7 +59,6 @@ static bool is_done = false;	/* nothing is left to do at exit, except for */
 static bool rows_are_due = false;	/* rows that are final, not published yet */
 static bool cleanup_put_off = false;
 static int	my_slot;
-static int	my_number;			/* among the runners of the job; 0 = the first */
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
 
@@ -92,9 +87,8 @@ set_worker_option(const char *name, const char *value)
 }
 
 /*
- * Settings that a role, a database or the cluster makes for ordinary sessions,
- * and that could stop, delay or redirect a move.
- * t/051_world_database_settings.pl says why all others may stay.
+ * Settings that are made for ordinary sessions, and that could stop, delay or redirect
+ * a move.  t/051_world_database_settings.pl says why all others may stay.
  */
 static const struct
 {
@@ -118,9 +112,7 @@ static const struct
 	{"row_security", "on"},
 	{"session_replication_role", "origin"},
 	{"statement_timeout", "0"},
-
-	/* a commit that waits for a standby would keep its locks */
-	{"synchronous_commit", "local"},
+	{"synchronous_commit", "local"},	/* a wait would keep its locks */
 	{"track_activities", "on"}, /* core_phase() reads published progress */
 	{"transaction_timeout", "0"},	/* 17 and later */
 	{"zero_damaged_pages", "off"},
@@ -175,9 +167,10 @@ log_end(const JobShared *shared)
 }
 
 /*
- * Connect to a database as a role, with the settings of workers.  If the database
- * has a setting for role, core has applied it, without checking whether this role
- * may SET it; so reset it.
+ * Connect to a database as a role, also as one that may not log in, with the settings
+ * of workers.  Before 17, connect as the bootstrap superuser and set the session's user,
+ * so that neither RESET ROLE nor an error leads back to that.  If the database has a
+ * setting for role, core has applied it without a check; so reset it.
  */
 void
 worker_connect_as(Oid database, Oid role)
@@ -421,25 +414,19 @@ wait_while_paused(JobShared *shared)
 static void
 start_other_runners(JobShared *shared)
 {
-	bool		may = true;
-	int			n = 1;
+	int			n;
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
-	while (n < shared->max_runners && (may = job_more_runners(my_slot)))
-	{
+	for (n = 1; n < shared->max_runners && job_more_runners(my_slot); n++)
 		if (job_launch_register(my_slot, shared->job, n, 0) == NULL)
 		{
 			job_lacks_runner(my_slot);
 			break;
 		}
-		n++;
-	}
 	if (n < shared->max_runners)
 		ereport(NOTICE,
 				(errmsg("moving %d instead of %d %s at the same time", n,
 						shared->max_runners, relations_noun(&totals)),
-				 may ? errdetail("There is no background worker slot left.") :
-				 errdetail("The last worker that its role can have is for another job."),
 				 errhint("You may need to increase \"max_worker_processes\".")));
 }
 
@@ -620,10 +607,10 @@ index_mover_worker_main(Datum arg)
 	JobSlot		job;
 	dsm_segment *segment;
 	JobShared  *shared;
+	int			number;			/* among the runners of the job; 0 = the first */
 
 	my_slot = DatumGetInt32(arg);
-	memcpy(&my_number, MyBgworkerEntry->bgw_extra, sizeof(my_number));
-
+	memcpy(&number, MyBgworkerEntry->bgw_extra, sizeof(number));
 	worker_unblock_signals();
 
 	/* first, so that the slot is always freed */
@@ -641,7 +628,7 @@ index_mover_worker_main(Datum arg)
 	/* before connecting, so that a waiting caller learns why that fails */
 	if (shared->caller_pid != 0)
 	{
-		shm_mq	   *mq = job_queue(shared, my_number);
+		shm_mq	   *mq = job_queue(shared, number);
 
 		shm_mq_set_sender(mq, MyProc);
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
@@ -660,7 +647,7 @@ index_mover_worker_main(Datum arg)
 	error_context_stack = &name_job;
 	CommitTransactionCommand();
 
-	is_attached = runner_attach(shared, my_number);
+	is_attached = runner_attach(shared, number);
 	is_done = !is_attached;		/* other runners have finished the job */
 	if (is_done)
 		proc_exit(0);
@@ -669,7 +656,7 @@ index_mover_worker_main(Datum arg)
 	if (job.purpose == JOB_CLEANUP)
 		run_cleanup(shared);
 	else
-		run_moves(shared, my_number == 0);
+		run_moves(shared, number == 0);
 
 	proc_exit(0);
 }
