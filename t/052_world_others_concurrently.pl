@@ -190,8 +190,7 @@ foreach my $method ('copy', 'rebuild')
 }
 
 # ---- the server log, while core waits inside of a rebuild ----------------------------
-# For an advisory lock, and for a transaction: each of them is reported once, as
-# without us.
+# For an advisory lock, and for a transaction: neither is reported at each tick.
 {
 	my $name = 'log_lock_waits';
 	$node->safe_psql('postgres', 'CREATE TABLE logged AS SELECT 1 AS i; CREATE INDEX logged_gate ON logged (gate(i))');
@@ -209,8 +208,7 @@ foreach my $method ('copy', 'rebuild')
 	my (undef, $out) = finish_call($call);
 	is($out, "moved\n", "$name: and goes on");
 	my @reports = slurp_file($node->logfile, $log_from) =~ /process $worker still waiting for (.*) after/g;
-	cmp_ok(scalar(@reports), '>=', 1, "$name: waits are reported");
-	cmp_ok(scalar(@reports), '<=', 2, "$name: each of them once") or diag join "\n", @reports[0 .. 5];
+	is(scalar(@reports), 0, "$name: waits are not reported") or diag join "\n", @reports[0 .. 5];
 	$gate->end;
 }
 

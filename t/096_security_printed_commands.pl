@@ -40,7 +40,6 @@ my %elsewhere = (
 	'src/copy/copy_steps.c cleanup' => '021_copy_crash.pl',
 	'src/job.c progress' => undef,
 	'src/wait/wait_others.c blockers' => undef,
-	'src/wait/pacing.c cancel_move' => '084_versions_drop_extension.pl',
 	'src/worker/janitor.c heal' => '088_lost_heal_start.pl',
 	'index_mover--1.0.sql blockers' => '079_tools_monitoring.pl',
 	'src/worker/job_launch.c cleanup' => undef,

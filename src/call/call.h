@@ -30,7 +30,6 @@ typedef struct JobSummary
 } JobSummary;
 
 extern void call_check_moment(const char *function, bool dry_run, bool wait);
-extern void call_prevent_in_block(const char *function, const char *hint);
 extern void call_arguments(FunctionCallInfo fcinfo, PlanRequest *request);
 extern bool call_may_see(Oid role);
 pg_noreturn extern void call_no_such_job(int64 job);

@@ -21,32 +21,6 @@
 #include "call/call.h"
 #include "printed_command.h"
 
-/* Error context callback: add a hint to core's error. */
-static void
-add_hint(void *hint)
-{
-	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION)
-		errhint("%s", (char *) hint);
-}
-
-/*
- * Refuse to run the named function in a transaction block, a subtransaction
- * or a pipeline, with ERROR 25001.  The check and its messages are core's,
- * which has no hint.
- */
-void
-call_prevent_in_block(const char *function, const char *hint)
-{
-	ErrorContextCallback callback;
-
-	callback.callback = add_hint;
-	callback.arg = unconstify(char *, hint);
-	callback.previous = error_context_stack;
-	error_context_stack = &callback;
-	PreventInTransactionBlock(true, function);
-	error_context_stack = callback.previous;
-}
-
 /*
  * Refuse to run the named function where it cannot work.  ERRORs: 42501
  * within a security-restricted operation; unless dry_run, 25006 in a
@@ -67,8 +41,7 @@ call_check_moment(const char *function, bool dry_run, bool wait)
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	if (wait)
-		call_prevent_in_block(psprintf("%s with wait => true", function),
-							  "Call it on its own, with autocommit on, or with wait => false.");
+		PreventInTransactionBlock(true, psprintf("%s with wait => true", function));
 }
 
 /* Return the method of this name, in any letter case; else ERROR 22023. */

@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/catalog.h"
 #include "commands/tablespace.h"
 #include "funcapi.h"
@@ -188,8 +189,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	/* a standby does not know which jobs are still running on the primary */
 	PreventCommandDuringRecovery("index_mover_cleanup()");
 	if (!dry_run)
-		call_prevent_in_block("index_mover_cleanup()",
-							  "Call it on its own, with autocommit on.");
+		PreventInTransactionBlock(true, "index_mover_cleanup()");
 
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture_here(&settings);

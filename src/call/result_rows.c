@@ -156,7 +156,6 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	JobSummary	summary = {.warn = as_rows};
 	List	   *skipped = NIL;
 	List	   *items = NIL;
-	int			rebuilds = 0;
 
 	if (rsinfo->setResult == NULL)
 		InitMaterializedSRF(fcinfo, 0);
@@ -181,14 +180,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		}
 		/* copies get the outcome, since cleanup_call() asks what was planned */
 		items = lappend(items, memcpy(palloc(sizeof(MoveItem)), item, sizeof(MoveItem)));
-		rebuilds += item->requested == METHOD_AUTO && item->method == METHOD_REBUILD;
 	}
-	/* this takes longer than a copy */
-	if (tells && rebuilds > 0)
-		ereport(NOTICE,
-				(errmsg_plural("%d index will be rebuilt",
-							   "%d indexes will be rebuilt", rebuilds, rebuilds),
-				 errhint("The plan has the reasons: dry_run => true.")));
 	if (tells && items == NIL)
 		notices_begin(&summary);
 

@@ -441,8 +441,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	if (context == NULL || !IsA(context, CallContext) || context->atomic)
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block", "wait_for_move()"),
-				 errhint("Call it on its own, with autocommit on.")));
+				 errmsg("%s cannot run inside a transaction block", "wait_for_move()")));
 	if (job == 0 && PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
