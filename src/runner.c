@@ -161,16 +161,19 @@ have_company(bool at_work)
 }
 
 /*
- * Return whether this process is a runner, or waits for one.  For a signal handler,
- * so without a lock.
+ * Return whether this process is a runner, or waits for one.  For the signal handler
+ * of a runner, too, so without a lock.
  */
 bool
 runner_knows_pid(int pid)
 {
-	for (int i = 0; area != NULL && i < IM_MAX_RUNNERS; i++)
-		if (area->runners[i].in_use &&
-			(area->runners[i].pid == pid || area->runners[i].caller_pid == pid))
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		const RunnerSlot *runner = &job_area()->runners[i];
+
+		if (runner->in_use && (runner->pid == pid || runner->caller_pid == pid))
 			return true;
+	}
 	return false;
 }
 

@@ -284,14 +284,7 @@ index_mover_alive(PG_FUNCTION_ARGS)
 Datum
 index_mover_is_ours(PG_FUNCTION_ARGS)
 {
-	int			pid = PG_GETARG_INT32(0);
-	RunnerSlot	runners[IM_MAX_RUNNERS];
-	int			nrunners = job_read_runners(runners);
-
-	for (int i = 0; i < nrunners; i++)
-		if (runners[i].pid == pid || runners[i].caller_pid == pid)
-			PG_RETURN_BOOL(true);
-	PG_RETURN_BOOL(false);
+	PG_RETURN_BOOL(runner_knows_pid(PG_GETARG_INT32(0)));
 }
 
 /*

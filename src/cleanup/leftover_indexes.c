@@ -316,7 +316,7 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 	MemoryContext context = CurrentMemoryContext;
 	bool		begins = mc != NULL && !own;
 	WaitLimits	limits = {.phase = PHASE_CLEANING_UP,.max_ms = max_wait_ms,.mc = mc,
-	.cancellable = begins,.pausable = begins};
+	.cancellable = begins};
 	ErrorData  *volatile error = NULL;
 
 	Assert(!IsTransactionState());

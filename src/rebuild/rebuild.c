@@ -3,25 +3,22 @@
  * rebuild.c
  *	  Method rebuild: core's REINDEX (TABLESPACE ..) INDEX CONCURRENTLY.
  *
- * Core's command is run as a client's statement: parsed, planned, and run in
- * a portal, at top level, with its own text.  So event triggers (17) and other
- * modules' hooks see it as a client's, and SQL of theirs finds a snapshot.  We add:
+ * Core's command is run as a client's statement: in a portal, at top level, with its
+ * own text.  So event triggers (17) and other modules' hooks see it as a client's,
+ * and SQL of theirs finds a snapshot.  We add:
  *
  * - Old writers and snapshots are waited for before the command begins, so
  *   that a cancel during that wait, often the longest part, leaves nothing.
- * - The command finds the index by its name.  Session-level locks keep table
- *   and index from being renamed or dropped, but not their schema.  So an
- *   object-access hook checks the new index entry before its transaction
- *   commits, and writes the ledger row in that.
+ * - The command finds the index by its name, and a schema can be renamed in spite of
+ *   our locks.  So an object-access hook checks the new index entry before its
+ *   transaction commits, and writes the ledger row in that.
  * - Sessions that wait for a job are kept from blocking the command.
  *
  * Locks: ShareUpdateExclusiveLock on table and index for the session, taken
  * without queueing; then core's.
  *
  * Tricky: core commits inside the command, so memory that outlives that is in a
- * context of our own.  An error may come when the index is moved already and only
- * the old one is still to be removed: then the item says STATUS_MOVED although the
- * ERROR is passed on.
+ * context of our own.  An error may come when the index is moved already.
  *
  *-------------------------------------------------------------------------
  */
@@ -62,15 +59,14 @@
 
 /* Between attempts at the locks of plain REINDEX */
 #define PLAIN_RETRY_MS		1000
-/* Waits for old transactions, see wait_and_lock() */
+/* see wait_and_lock() */
 #define MAX_TRIES			3
 
 typedef struct Rebuild
 {
 	bool		active;			/* core's command runs, and the hooks work */
 	MoveContext *mc;
-	LedgerEntry entry;			/* the hook sets the new index, and writes the
-								 * row */
+	LedgerEntry entry;			/* the hook adds the new index, and writes it */
 } Rebuild;
 
 static Rebuild rebuild;
@@ -188,7 +184,6 @@ core_phase(void)
 static void
 before_core_waits(void)
 {
-	/* not pausable: core's command has begun */
 	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.max_ms = LOCK_WAIT,
 	.mc = rebuild.mc,.cancellable = true};
 
@@ -475,13 +470,12 @@ clean_up_after_error(MoveContext *mc)
 /*
  * Wait for old writers and snapshots, as core will, while nothing is held or made
  * yet, and then get the session locks.  If that took time, there are others, so wait
- * again; but not without limit, since there may always be others.  A rebuild is also
- * held back here, see pacing_hold_back().
+ * again, MAX_TRIES times.  A rebuild is also held back here, see pacing_hold_back().
  */
 static void
 wait_and_lock(const MoveContext *mc)
 {
-	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = mc,.cancellable = true,.pausable = true};
+	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = mc,.cancellable = true};
 
 	Assert(!IsTransactionState());
 	for (int tries = 1;; tries++)
@@ -635,9 +629,8 @@ rebuild_find_out(MoveItem *item)
 }
 
 /*
- * Remove what this job's rebuilds have left behind, after an ERROR of
- * move_by_rebuild().  Waits at most max_wait_ms (0 = without limit) for each
- * transaction.  A leftover that cannot be removed yet stays in the ledger.
+ * Remove what this job's rebuilds have left behind, after an ERROR, as
+ * leftover_indexes_remove().
  */
 void
 rebuild_cleanup(MoveContext *mc, int max_wait_ms)

@@ -3,13 +3,12 @@
  * rebuild_timer.c
  *	  Checks while core's REINDEX runs.
  *
- * None of our code runs inside of REINDEX CONCURRENTLY but hooks and the handler
- * of a timer.  The handler looks at
+ * Only hooks of ours, and the handler of a timer, run inside of REINDEX CONCURRENTLY.
+ * The handler looks at
  *
- * - replication slots.  Core writes its WAL as fast as it can, and
- *   max_slot_wal_keep_size would invalidate a slot whose reader does not keep up:
- *   a standby that has lost its slot has to be rebuilt, while a move can be
- *   repeated.  So the command is canceled in time;
+ * - replication slots.  Core writes its WAL as fast as it can.  The command is canceled
+ *   before max_slot_wal_keep_size invalidates a slot whose reader does not keep up:
+ *   a standby that has lost its slot has to be rebuilt, while a move can be repeated;
  * - the transaction that core waits for.  After lock_wait, the handler sends the
  *   signal that index_mover.on_blocker asks for.  Core's own lock_timeout is longer
  *   then, see set_core_lock_timeout(), and ends a wait for any other lock;
@@ -18,11 +17,9 @@
  * Assumption: the end of WAL is where this process has written last, and it is
  * checked often enough for the reserve of replica_lag_slot_limit().
  *
- * Locks: none, since the process may hold any when the handler runs.  So the
- * fields of slots and of other processes' PGPROCs are read one by one, each a
- * word.  A slot that is just being created or dropped may be misread, which
- * costs a rebuild.  A session may be in its next transaction when the signal
- * arrives, as with pg_terminate_backend().
+ * Locks: none, since the process may hold any when the handler runs.  So fields of
+ * slots and PGPROCs are read one by one, each a word.  A slot that is just being
+ * created or dropped may be misread, which costs a rebuild.
  *
  * Tricky: a signal handler may read shared memory and call kill(), and no more.
  * The roles that may be signaled are read before, and the signaled processes are

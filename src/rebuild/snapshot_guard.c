@@ -6,15 +6,12 @@
  *	  all their rows.
  *
  * The protocol, and why it is right, is in src/README, "Protocol of the caller's
- * snapshot".  A session is hidden by PROC_IN_SAFE_IC for milliseconds only, so that
- * CREATE INDEX CONCURRENTLY and DETACH PARTITION .. FINALIZE of other sessions hardly
- * ever pass over it, too.  All waiting sessions are hidden: two jobs would otherwise
- * wait for each other's callers.
- *
- * The planner's rule holds for all indexes, because of the commands of other
- * sessions; and for parallel workers, which plan the queries of the functions
- * they run, through a setting that travels with the others.  A partition that
- * was detached in spite of the snapshot is an error 40001.
+ * snapshot".  A session is hidden for milliseconds only, so that CREATE INDEX
+ * CONCURRENTLY and DETACH PARTITION .. FINALIZE of other sessions hardly ever pass
+ * over it, too.  If they do: the planner's rule holds for all indexes, and a partition
+ * that was detached in spite of the snapshot is an error 40001.  All waiting sessions
+ * are hidden: two jobs would otherwise wait for each other's callers.  Parallel
+ * workers, which plan the queries of functions, know by a setting.
  *
  * Locks: ProcArrayLock, exclusively and for moments, for the shared state, which so
  * agrees with the flags of the processes.
@@ -203,16 +200,6 @@ index_is_too_new(Oid index_oid)
 	return result;
 }
 
-static bool
-is_partition_of(Oid relid, Oid parent)
-{
-	foreach_ptr(HeapTupleData, row, catalog_rows(InheritsRelationId, InheritsRelidSeqnoIndexId,
-												 Anum_pg_inherits_inhrelid, relid, 0, InvalidOid))
-		if (((Form_pg_inherits) GETSTRUCT(row))->inhparent == parent)
-		return true;
-	return false;
-}
-
 /*
  * Raise ERROR 40001 if a partition that the active snapshot still sees as attached
  * has been detached: its rows would be missing.  (DROP waits for no snapshots.)
@@ -220,8 +207,11 @@ is_partition_of(Oid relid, Oid parent)
 static void
 check_partitions(Oid parent)
 {
+	List	   *attached;
+
 	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE || !ActiveSnapshotSet())
 		return;
+	attached = find_inheritance_children_extended(parent, false, NoLock, NULL, NULL);
 	foreach_ptr(HeapTupleData, tuple, catalog_rows_in(GetActiveSnapshot(), InheritsRelationId, InheritsParentIndexId,
 													  Anum_pg_inherits_inhparent, parent, 0, InvalidOid))
 	{
@@ -229,7 +219,7 @@ check_partitions(Oid parent)
 
 		if (!row->inhdetachpending &&
 			SearchSysCacheExists1(RELOID, ObjectIdGetDatum(row->inhrelid)) &&
-			!is_partition_of(row->inhrelid, parent))
+			!list_member_oid(attached, row->inhrelid))
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 					 errmsg("could not read \"%s\" with this transaction's snapshot",

@@ -198,10 +198,8 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 }
 
 /*
- * Descriptions of blockers, in the words of index_mover_blockers(), which cannot be
- * called here: it would run as another role, which may see more than ours.  Details
- * of a session beyond its process ID are for a role that could read them in
- * pg_stat_activity.  Prepared transactions are public.
+ * Descriptions of blockers, in the words of index_mover_blockers(), which would run
+ * as another role, and may see more than ours.  Prepared transactions are public.
  */
 
 /* Return a prepared transaction's name, palloc'd; NULL if it has ended. */
@@ -227,7 +225,7 @@ prepared_transaction_name(VirtualTransactionId vxid)
 	return result;
 }
 
-/* Append a session, with the command to end its transaction, if the current user may know. */
+/* Append a session, with the command to end its transaction if pg_stat_activity shows that. */
 static void
 describe_session(StringInfo buf, int pid)
 {

@@ -125,12 +125,10 @@ throttle_rest(int ms)
  * Lag of standbys and replication slots.
  *
  * A move checks the lag before each MB, and waits while any is above
- * index_mover.max_replica_lag; then until it is below half of that, to avoid
- * frequent stops.  A slot that max_slot_wal_keep_size is about to invalidate
- * counts whatever the setting says, because a standby that has lost its slot has
- * to be rebuilt.  A rebuild, which writes much without checking again, also waits
- * for a slot that no process reads and that its WAL would invalidate;
- * rebuild_timer.c looks at the slots afterwards.
+ * index_mover.max_replica_lag; then until it is below half of that.  A slot that
+ * max_slot_wal_keep_size is about to invalidate counts whatever the setting says.  A
+ * rebuild, which writes much without checking again, also waits for a slot that no
+ * process reads and that its WAL would invalidate; see rebuild_timer.c, too.
  */
 
 /*

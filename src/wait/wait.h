@@ -41,9 +41,9 @@ typedef struct WaitLimits
 								 * LOCK_WAIT */
 	const MoveContext *mc;		/* the move for which others are signaled
 								 * after its lock_wait; NULL = none */
-	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
-	bool		pausable;		/* nothing is held: obey pause_move(); with
-								 * cancellable */
+	bool		cancellable;	/* obey job_check_cancel() and, outside of
+								 * transactions, pause_move(); else only
+								 * SIGTERM */
 
 	/* set by the first wait, so that several can share them */
 	TimestampTz since;

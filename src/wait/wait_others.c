@@ -7,9 +7,7 @@
  * check again instead.  So a waiting runner shows whom it waits for, obeys
  * cancel_move(), and never has others queue behind it.
  *
- * Locks: only those of the caller.  No snapshot and no transaction ID are
- * taken, so two runners, or a runner and a CREATE INDEX CONCURRENTLY, never
- * wait for each other here.
+ * Locks: only those of the caller; no snapshot and no transaction ID.
  *
  * Tricky: the deadlock detector does not see a wait of this kind, see src/README.
  *
@@ -300,7 +298,7 @@ nap(Wait *wait)
 		wait->phase_before = progress_phase(limits->phase);
 		wait->told = true;
 	}
-	if (limits->pausable && job_pause_requested())
+	if (limits->cancellable && !IsTransactionState() && job_pause_requested())
 	{
 		pacing_rest_while_paused();
 		return;

@@ -66,7 +66,7 @@ move_default(MoveContext *mc)
 {
 	MoveItem   *item = mc->item;
 	WaitLimits	limits = {.phase = PHASE_WAIT_SWAP_LOCK,.max_ms = LOCK_WAIT,.mc = mc,
-	.cancellable = true,.pausable = true};
+	.cancellable = true};
 	Relation	rel;
 
 	pacing_rest_while_paused();
