@@ -57,11 +57,10 @@ extern int64 submit_last_job(void);
 extern void submit_job_has_begun(int64 job);
 extern void submit_alter_job(int64 job, const char *settings);
 extern void submit_skip_busy(List *plan);
-extern void submit_at_commit(int64 job, JobPurpose purpose, List *items,
-							 const MoveSettings *settings);
+extern void submit_at_commit(int64 job, List *items, const MoveSettings *settings);
 extern void wait_for_rows(int64 job, JobSummary *summary, List *items,
 						  const MoveSettings *settings);
 extern void cleanup_call_init(void);
-extern void cleanup_call(const List *plan, const MoveSettings *settings, bool wait);
+extern void cleanup_call(const List *plan, Oid role);
 
 #endif							/* IM_CALL_H */

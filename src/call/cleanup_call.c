@@ -15,7 +15,6 @@
 #include "commands/tablespace.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/tuplestore.h"
@@ -25,6 +24,7 @@
 #include "file_system.h"
 #include "printed_command.h"
 #include "row.h"
+#include "worker/worker.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
 PG_FUNCTION_INFO_V1(index_mover_problems);
@@ -45,12 +45,10 @@ cleanup_call_init(void)
 /*
  * Remove the leftovers of dead jobs on those tables of a plan (of MoveItem)
  * that have nothing to move, since a job that moves does it itself, and whose indexes
- * the current user may move.  By a job that starts at once or, without wait, when
- * this transaction commits.  ERRORs: those of wait_for_rows() or
- * submit_at_commit().
+ * the current user may move.  By a job of its own, for which nobody waits.
  */
 void
-cleanup_call(const List *plan, const MoveSettings *settings, bool wait)
+cleanup_call(const List *plan, Oid role)
 {
 	List	   *tables = leftovers_tables(false);
 	List	   *items = NIL;
@@ -64,19 +62,15 @@ cleanup_call(const List *plan, const MoveSettings *settings, bool wait)
 	}
 	foreach_ptr(MoveItem, item, plan)
 	{
-		/* a worker that we wait for would wait for our own lock */
 		if (!list_member_oid(tables, item->heap_oid) ||
-			plan_aclcheck(item->heap_oid, true) != ACLCHECK_OK ||
-			(wait && CheckRelationOidLockedByMe(item->heap_oid, AccessShareLock, true)))
+			plan_aclcheck(item->heap_oid, true) != ACLCHECK_OK)
 			continue;
 		/* one for each table */
 		tables = list_delete_oid(tables, item->heap_oid);
 		items = lappend(items, item);
 	}
-	if (items != NIL && wait)
-		wait_for_rows(history_next_job(), NULL, items, settings);
-	else if (items != NIL)
-		submit_at_commit(history_next_job(), JOB_CLEANUP, items, settings);
+	if (items != NIL && job_launch_cleanup(history_next_job(), MyDatabaseId, role, items, 0) == NULL)
+		job_launch_warn();
 }
 
 /* Return what is, or was, done with a leftover, which still exists if "kept". */

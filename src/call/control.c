@@ -300,14 +300,14 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 		else if (item->sqlstate[0] != '\0')
 			notices_item(&summary, item, STATUS_FAILED);
 	}
-	cleanup_call(plan, &request.settings, false);
+	cleanup_call(plan, GetUserId());
 	if (items == NIL && summary.not_moved == 0)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
 	if (items == NIL)
 		PG_RETURN_NULL();
 	rest = history_next_job();
-	submit_at_commit(rest, JOB_MOVE, items, &request.settings);
+	submit_at_commit(rest, items, &request.settings);
 	ereport(NOTICE,
 			(errmsg("the rest of job " INT64_FORMAT " is job " INT64_FORMAT, job, rest)));
 	PG_RETURN_INT64(rest);

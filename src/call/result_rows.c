@@ -194,7 +194,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		/* first, see only_ours(): reading the ledger may write WAL */
 		(void) leftovers_tables(false);
 		/* also without items: the number that the rows show leads somewhere */
-		submit_at_commit(summary.job, JOB_MOVE, items, settings);
+		submit_at_commit(summary.job, items, settings);
 		foreach_ptr(MoveItem, item, items)
 			item->status = STATUS_QUEUED;
 	}
@@ -206,6 +206,6 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	}
 	if (tells)
 		notices_end(&summary, (GetCurrentTimestamp() - start) / 1e6);
-	cleanup_call(plan, settings, wait);
+	cleanup_call(plan, TERMS_ROLE(settings));
 	notices_raise(&summary, wait && !as_rows ? ERROR : 0);
 }

@@ -27,8 +27,7 @@
 /* A job of this transaction that starts, or is on record, from its commit on. */
 typedef struct QueuedJob
 {
-	int64		job;			/* 0 = an optional one without a slot */
-	bool		moves;			/* else a cleanup: no worker is no ERROR */
+	int64		job;
 	bool		starts;			/* else there is nothing to move */
 	int			slot;
 	SubTransactionId subid;		/* in which it was queued */
@@ -64,14 +63,7 @@ count_as_ours(bool before)
 int64
 submit_last_job(void)
 {
-	int64		result = last_job;
-
-	foreach_ptr(const QueuedJob, queued, queued_jobs)
-	{
-		if (queued->moves)
-			result = queued->job;
-	}
-	return result;
+	return queued_jobs != NIL ? ((QueuedJob *) llast(queued_jobs))->job : last_job;
 }
 
 /* Note that a job has begun for which the caller waits. */
@@ -133,13 +125,11 @@ submit_skip_busy(List *plan)
 
 /*
  * Queue a job that starts when this transaction commits, and is forgotten if
- * it aborts; one of moves without items is only recorded.  An optional job that
- * gets no slot is not queued.  ERRORs: those of job_launch_create(); at commit
- * those of job_launch_worker().
+ * it aborts; one without items is only recorded.  ERRORs: those of
+ * job_launch_create(); at commit those of job_launch_worker().
  */
 void
-submit_at_commit(int64 job, JobPurpose purpose, List *items,
-				 const MoveSettings *settings)
+submit_at_commit(int64 job, List *items, const MoveSettings *settings)
 {
 	HistoryJob	entry = {TERMS_ROLE(settings), GetCurrentTimestamp(), settings->not_default, settings->terms};
 	dsm_segment *segment;
@@ -148,33 +138,26 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 	bool		ours = only_ours();
 
+	queued->job = job;
 	queued->subid = GetCurrentSubTransactionId();
 	queued_jobs = lappend(queued_jobs, queued);
 	MemoryContextSwitchTo(oldcontext);
 	if (items != NIL)
 	{
 		/* the segment is pinned, so it outlives our mapping */
-		shared = job_launch_create(job, MyDatabaseId, entry.role, purpose,
+		shared = job_launch_create(job, MyDatabaseId, entry.role, JOB_MOVE,
 								   JOB_WAITING_FOR_COMMIT, items, settings, false,
 								   &segment);
-		if (shared == NULL)
-		{
-			job_launch_warn();
-			return;				/* the entry's job stays 0 */
-		}
 		queued->slot = shared->slot;
 		queued->starts = true;
 	}
-	queued->job = job;
-	queued->moves = (purpose == JOB_MOVE);
 
 	/* here, because a worker that never starts cannot do so */
-	if (queued->moves)
-		history_insert_job(job, &entry);
+	history_insert_job(job, &entry);
 	if (shared != NULL)
 	{
 		shared->recorded = true;
-		for (int i = 0; i < shared->nitems && queued->moves; i++)
+		for (int i = 0; i < shared->nitems; i++)
 		{
 			shared->items[i].status = STATUS_QUEUED;
 			history_insert(shared, i);
@@ -206,12 +189,12 @@ xact_callback(XactEvent event, void *arg)
 
 	foreach_ptr(QueuedJob, queued, queued_jobs)
 	{
-		if (event == XACT_EVENT_COMMIT && queued->moves)
+		if (event == XACT_EVENT_COMMIT)
 			last_job = queued->job;
 		if (!queued->starts)
 			continue;
 		if (event == XACT_EVENT_PRE_COMMIT)
-			(void) job_launch_worker(queued->slot, queued->job, !queued->moves);
+			(void) job_launch_worker(queued->slot, queued->job);
 		else if (event == XACT_EVENT_COMMIT)
 			job_set_starting(queued->slot);
 		else if (event == XACT_EVENT_ABORT)

@@ -299,8 +299,7 @@ begin_to_wait(JobWait *wait, int64 job, const MoveSettings *settings)
 
 /*
  * Run a job and wait for its end; the items of a move get their outcome.
- * summary: of a move, told when it begins; NULL for a cleanup, which is not done
- * if it has items, and there is no slot or no worker.
+ * summary: of a move, told when it begins; NULL for a cleanup.
  *
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 the
  * job waits for a process that waits for us; 57014 and the like after canceling the job.
@@ -317,11 +316,6 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 
 	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings),
 									summary != NULL ? JOB_MOVE : JOB_CLEANUP, JOB_STARTING, items, settings, true, &segment);
-	if (wait.shared == NULL)
-	{
-		job_launch_warn();
-		return;
-	}
 	/* alter_move() can change them */
 	wait.settings = &wait.shared->settings;
 	attach_queues(&wait, segment);
@@ -330,15 +324,13 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 	snapshot_guard_begin();
 	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	{
-		wait.worker = job_launch_worker(wait.shared->slot, job,
-										summary == NULL && items != NIL);
+		wait.worker = job_launch_worker(wait.shared->slot, job);
 		if (summary != NULL && settings->progress_interval > 0)
 		{
 			summary->totals = job_totals(wait.shared->items, wait.shared->nitems);
 			notices_begin(summary);
 		}
-		if (wait.worker != NULL)
-			collect_rows(&wait);
+		collect_rows(&wait);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	snapshot_guard_end();

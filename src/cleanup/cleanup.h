@@ -77,7 +77,7 @@ typedef struct Leftover
 } Leftover;
 
 extern bool leftovers_of_job(int64 job);
-extern bool leftovers_remove(JobShared *shared, int max_wait_ms);
+extern void leftovers_remove(JobShared *shared, int max_wait_ms);
 extern List *leftovers_tables(bool kept_too);
 extern List *leftovers_list(void);
 

@@ -70,16 +70,14 @@ leftovers_list(void)
 /*
  * Remove all leftovers that can be removed of the tables of the job's items, or
  * of all tables if it has none.  Waits at most max_wait_ms for the transactions
- * that use a table.  Returns false if something is left on the items' tables.  Call
- * this in a runner.
+ * that use a table.  Call this in a runner.
  */
-bool
+void
 leftovers_remove(JobShared *shared, int max_wait_ms)
 {
 	/* a cleanup that was asked for removes what copies can go on from, too */
 	bool		kept_too = shared->job != CLEANUP_JOB && shared->nitems == 0;
 	List	   *tables = NIL;
-	bool		is_clean;
 
 	Assert(!IsTransactionState());
 	for (int i = 0; i < shared->nitems; i++)
@@ -87,9 +85,4 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 	progress_phase(PHASE_CLEANING_UP);
 	leftover_files_remove(kept_too);
 	leftover_indexes_remove(NULL, false, tables, max_wait_ms);
-
-	StartTransactionCommand();
-	is_clean = list_length(list_difference_oid(tables, leftovers_tables(kept_too))) == shared->nitems;
-	CommitTransactionCommand();
-	return is_clean;
 }

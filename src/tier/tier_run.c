@@ -114,7 +114,7 @@ carry_out(void *arg)
 	run->record.job = items == NIL ? 0 : scheduled ? history_next_job() : extra->job;
 	policy_run_write(NameStr(extra->policy), &run->record);
 	if (items != NIL && scheduled)
-		submit_at_commit(run->record.job, JOB_MOVE, items, settings);
+		submit_at_commit(run->record.job, items, settings);
 	run->items = items;
 }
 

@@ -166,7 +166,7 @@ look_at(void *arg)
 		job = history_next_job();
 		shared = job_launch_create(job, MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
 								   lost, &request.settings, false, &segment);
-		(void) job_launch_worker(shared->slot, job, false);
+		(void) job_launch_worker(shared->slot, job);
 		dsm_detach(segment);
 	}
 	else
@@ -252,7 +252,7 @@ visit_databases(void)
 		BackgroundWorkerHandle *worker;
 		pid_t		pid;
 
-		while ((worker = job_launch_cleanup(database, BOOTSTRAP_SUPERUSERID, MyProcPid)) == NULL)
+		while ((worker = job_launch_cleanup(CLEANUP_JOB, database, BOOTSTRAP_SUPERUSERID, NIL, MyProcPid)) == NULL)
 		{
 			if (!told)
 				job_launch_warn();

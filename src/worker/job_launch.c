@@ -42,7 +42,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	JobShared  *shared;
 	ListCell   *lc;
 	int			n = 0;
-	bool		optional = job == CLEANUP_JOB || (purpose == JOB_CLEANUP && items != NIL);
+	bool		optional = purpose == JOB_CLEANUP && !waits;
 	const char *why_not;
 	int			max_runners = purpose != JOB_MOVE ? 1 :
 		Max(1, Min(list_length(items), settings->max_workers));
@@ -99,32 +99,30 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 
 /*
  * Have the postmaster start the job's first worker.  ERROR 53000 without a free
- * worker slot; but an optional job is given up as above.
+ * worker slot.
  */
 BackgroundWorkerHandle *
-job_launch_worker(int slot, int64 job, bool optional)
+job_launch_worker(int slot, int64 job)
 {
 	BackgroundWorkerHandle *handle = job_launch_register(slot, job, 0, MyProcPid);
 
-	if (handle == NULL)
-		job_lacks_runner(slot);
-	if (handle == NULL && optional)
-		job_launch_warn();
-	else if (handle == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not register background process"),
-				 errhint("You may need to increase \"max_worker_processes\".")));
-	return handle;
+	if (handle != NULL)
+		return handle;
+	job_lacks_runner(slot);
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 errmsg("could not register background process"),
+			 errhint("You may need to increase \"max_worker_processes\".")));
+	return NULL;				/* keep compiler quiet */
 }
 
 /*
- * Start a worker that cleans up in a database and returns no rows.  Returns NULL
- * if no segment, slot or worker is free.  Needs no transaction.  notify_pid: as in
- * job_launch_register().
+ * Start a worker that cleans up in a database, or the tables of these items only, and
+ * returns no rows.  Returns NULL if no segment, slot or worker is free.  Needs no
+ * transaction.  notify_pid: as in job_launch_register().
  */
 BackgroundWorkerHandle *
-job_launch_cleanup(Oid database, Oid role, int notify_pid)
+job_launch_cleanup(int64 job, Oid database, Oid role, List *items, int notify_pid)
 {
 	dsm_segment *segment;
 	JobShared  *shared;
@@ -132,15 +130,15 @@ job_launch_cleanup(Oid database, Oid role, int notify_pid)
 	MoveSettings settings;
 	int			slot;
 
-	settings_capture(&settings, NULL);
-	shared = job_launch_create(CLEANUP_JOB, database, role, JOB_CLEANUP,
-							   JOB_STARTING, NIL, &settings, false, &segment);
+	settings_capture_here(&settings);
+	shared = job_launch_create(job, database, role, JOB_CLEANUP, JOB_STARTING, items,
+							   &settings, false, &segment);
 	if (shared == NULL)
 		return NULL;
 	slot = shared->slot;
 	dsm_detach(segment);
 
-	worker = job_launch_register(slot, CLEANUP_JOB, 0, notify_pid);
+	worker = job_launch_register(slot, job, 0, notify_pid);
 	if (worker == NULL)
 		job_lacks_runner(slot);
 	return worker;

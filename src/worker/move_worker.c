@@ -327,7 +327,7 @@ worker_exit(int code, Datum arg)
 	extension_release();
 
 	stop_running(shared);
-	if (leftovers && job_launch_cleanup(shared->database, shared->role, 0) == NULL)
+	if (leftovers && job_launch_cleanup(CLEANUP_JOB, shared->database, shared->role, NIL, 0) == NULL)
 		job_launch_warn();
 }
 
@@ -564,23 +564,15 @@ run_moves(JobShared *shared, bool first)
 	extension_release();
 	is_done = true;
 	stop_running(shared);
-	if (cleanup_put_off && job_launch_cleanup(shared->database, shared->role, 0) == NULL)
+	if (cleanup_put_off && job_launch_cleanup(CLEANUP_JOB, shared->database, shared->role, NIL, 0) == NULL)
 		job_launch_warn();
 }
 
-/* Remove leftovers.  A caller that has asked for a move waits only for a short cleanup. */
 static void
 run_cleanup(JobShared *shared)
 {
-	bool		for_move = (shared->nitems > 0);
-
 	runner_serve_cancel(true);
-	if (!for_move || !leftovers_remove(shared, QUICK_CLEANUP_MS))
-	{
-		if (for_move && runner_rows_are_final())
-			publish_rows(shared);
-		(void) leftovers_remove(shared, runner_settings()->lock_wait);
-	}
+	leftovers_remove(shared, runner_settings()->lock_wait);
 	/* at the start of the server, for the janitor */
 	if (shared->job == CLEANUP_JOB && MyBgworkerEntry->bgw_notify_pid != 0)
 	{

@@ -13,15 +13,14 @@
 #include "job.h"
 #include "settings.h"
 
-extern BackgroundWorkerHandle *job_launch_cleanup(Oid database, Oid role,
-												  int notify_pid);
+extern BackgroundWorkerHandle *job_launch_cleanup(int64 job, Oid database, Oid role,
+												  List *items, int notify_pid);
 extern void job_launch_warn(void);
 extern JobShared *job_launch_create(int64 job, Oid database, Oid role,
 									JobPurpose purpose, JobState state,
 									List *items, const MoveSettings *settings,
 									bool waits, dsm_segment **segment);
-extern BackgroundWorkerHandle *job_launch_worker(int slot, int64 job,
-												 bool optional);
+extern BackgroundWorkerHandle *job_launch_worker(int slot, int64 job);
 extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runner,
 												   int notify_pid);
 
