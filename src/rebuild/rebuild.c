@@ -318,6 +318,7 @@ run_reindex(MoveContext *mc)
 
 	IM_POINT("rebuild-named");
 	debug_query_string = text;
+
 	pgstat_report_activity(STATE_RUNNING, text);
 	progress_phase(PHASE_REBUILDING);
 
