@@ -3,9 +3,8 @@
  * runner.c
  *	  A background worker as a runner of its job: claims, budgets, flags.
  *
- * Assumption: a process is the runner of at most one job in its lifetime.  In
- * any other process most functions do nothing, so code that calls them can run
- * anywhere.
+ * A process is the runner of one job at a time.  In any other process most functions do
+ * nothing, so code that calls them can run anywhere.
  *
  * Locks: the area's lock, for moments.
  *
@@ -145,17 +144,13 @@ is_of_our_job(const RunnerSlot *runner)
 	return runner->in_use && runner->slot == my_runner->slot;
 }
 
-/*
- * Return whether another runner of this job is attached or, with at_work, one
- * that may still change a row.
- */
+/* Return whether another runner of this job is attached. */
 static bool
-have_company(bool at_work)
+have_company(void)
 {
 	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-		if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner &&
-			!(at_work && area->runners[i].rows_final))
+		if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner)
 			return true;
 	return false;
 }
@@ -248,53 +243,32 @@ runner_is_alone(void)
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_SHARED);
-	result = !have_company(false);
+	result = !have_company();
 	LWLockRelease(&area->lock);
 	return result;
 }
 
 /*
- * Stop being a runner; the last one also frees the job's slot.  Return true if no
- * other runner can still change a row: the caller then has to publish the rows.
+ * Stop being a runner.  Return true if no other runner is left: then the job's slot is
+ * free, and the caller has to publish the rows.
  */
 bool
 runner_detach(void)
 {
 	bool		last;
-	bool		final;
 
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	last = !have_company(false);
-	final = !have_company(true);
+	last = !have_company();
 	memset(my_runner, 0, sizeof(RunnerSlot));
 	my_job->runners--;
 	if (last)
 		job_free_slot_locked(my_job);
-	else if (final)
-		my_job->state = JOB_CLEANING_UP;
 	LWLockRelease(&area->lock);
 	progress_attach(my_runner = NULL);
 	my_job = NULL;
-	return final;
-}
-
-/* Declare that this runner will change no row any more.  Returns as runner_detach(). */
-bool
-runner_rows_are_final(void)
-{
-	bool		final;
-
-	if (my_runner == NULL)
-		return false;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->rows_final = true;
-	final = !have_company(true);
-	if (final)
-		my_job->state = JOB_CLEANING_UP;
-	LWLockRelease(&area->lock);
-	return final;
+	return last;
 }
 
 /*
