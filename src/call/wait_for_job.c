@@ -43,28 +43,23 @@
 #include "wait/wait.h"
 #include "worker/worker.h"
 
-#define LOOK_INTERVAL_MS	1000	/* between two checks for deadlock and
-									 * client */
-#define CANCEL_WAIT_MS		4000	/* for the end of the worker after a
-									 * cancel */
+#define LOOK_INTERVAL_MS	1000	/* for deadlocks and the client */
+#define CANCEL_WAIT_MS		4000	/* for the end of the worker */
 
 /* A session that waits for a job */
 typedef struct JobWait
 {
 	int64		job;
 	const MoveSettings *settings;	/* of the job, or of this session */
-	int			behind_citus;	/* process that waits for us in Citus; 0 =
-								 * none */
+	int			behind_citus;	/* waits for us in Citus; 0 = none */
 	TimestampTz last_look;
 	TimestampTz last_notice;
 
 	/* of the call that has started it */
 	JobShared  *shared;			/* else NULL */
-	JobSummary *summary;		/* of a move */
 	BackgroundWorkerHandle *worker; /* the first one; NULL = none yet */
 	shm_mq_handle **messages;	/* of each runner */
-	ErrorData	worker_error;	/* last ERROR or FATAL of a worker; elevel 0 =
-								 * none */
+	ErrorData	worker_error;	/* the last of a worker; elevel 0 = none */
 } JobWait;
 
 PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
@@ -148,10 +143,7 @@ check_deadlock(const JobWait *wait)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
-					 blocker == runners[i].pid ?
-					 errdetail("The move waits for the session that has called it.") :
-					 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
-							   blocker),
+					 errdetail("The move waits, directly or indirectly, for the session that has called it."),
 					 errhint("Call the move in a session that holds no locks, or use wait => false.")));
 	}
 }
@@ -215,10 +207,7 @@ abandon_job(int code, Datum arg)
 	if (proc_exit_inprogress)
 		return;
 
-	/*
-	 * The user's next command should find the table free.  Only briefly,
-	 * because interrupts are not served here.
-	 */
+	/* the next command should find the table free; interrupts are not served */
 	while (job_get_slot(shared->slot, &slot) &&
 		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
 	{
@@ -230,7 +219,7 @@ abandon_job(int code, Datum arg)
 		latch_nap(10, "IndexMoverWait");
 	}
 
-	if (wait->summary == NULL)
+	if (shared->nitems == 0)
 		return;
 	/* before that it is not in the history */
 	if (shared->begun)
@@ -260,9 +249,8 @@ collect_rows(JobWait *wait)
 	for (;;)
 	{
 		/*
-		 * In this order, since a worker that has stopped sends nothing more.
-		 * If it has begun, one of the others may still be at work, or about
-		 * to publish the rows although the slot is free already.
+		 * First, since a worker that has stopped sends nothing more.  If it
+		 * has begun, another one may still be about to publish the rows.
 		 */
 		bool		stopped = worker_has_stopped(wait) && !shared->begun;
 
@@ -287,19 +275,9 @@ collect_rows(JobWait *wait)
 	}
 }
 
-/* Begin to wait for a job. */
-static void
-begin_to_wait(JobWait *wait, int64 job, const MoveSettings *settings)
-{
-	wait->job = job;
-	wait->settings = settings;
-	wait->behind_citus = citus_caller_pid();
-	wait->last_look = wait->last_notice = GetCurrentTimestamp();
-}
-
 /*
- * Run a job and wait for its end; the items of a move get their outcome.
- * summary: of a move, told when it begins; NULL for a cleanup.
+ * Run a job and wait for its end; the items of a move get their outcome, and its
+ * summary is told when it begins.  A cleanup has none.
  *
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 the
  * job waits for a process that waits for us; 57014 and the like after canceling the job.
@@ -308,14 +286,14 @@ void
 wait_for_rows(int64 job, JobSummary *summary, List *items,
 			  const MoveSettings *settings)
 {
-	JobWait		wait = {.summary = summary};
+	TimestampTz now = GetCurrentTimestamp();
+	/* first, because that may fail, which would cancel the job */
+	JobWait		wait = {.job = job,.behind_citus = citus_caller_pid(),.last_look = now,.last_notice = now};
 	dsm_segment *segment;
 
-	/* first, because it may fail, which would cancel the job */
-	begin_to_wait(&wait, job, settings);
-
 	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings),
-									summary != NULL ? JOB_MOVE : JOB_CLEANUP, JOB_STARTING, items, settings, true, &segment);
+									items != NIL ? JOB_MOVE : JOB_CLEANUP, JOB_STARTING, items,
+									settings, true, &segment);
 	/* alter_move() can change them */
 	wait.settings = &wait.shared->settings;
 	attach_queues(&wait, segment);
@@ -325,7 +303,7 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	{
 		wait.worker = job_launch_worker(wait.shared->slot, job);
-		if (summary != NULL && settings->progress_interval > 0)
+		if (items != NIL && settings->progress_interval > 0)
 		{
 			summary->totals = job_totals(wait.shared->items, wait.shared->nitems);
 			notices_begin(summary);
@@ -335,7 +313,7 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	snapshot_guard_end();
 
-	if (summary != NULL)
+	if (items != NIL)
 	{
 		submit_job_has_begun(job);
 		summary->totals = job_totals(wait.shared->items, wait.shared->nitems);
@@ -417,13 +395,13 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	int64		job = PG_ARGISNULL(0) ? submit_last_job() : PG_GETARG_INT64(0);
 	bool		raise;
 	MoveSettings settings;
-	JobWait		wait = {0};
+	JobWait		wait = {.job = job,.settings = &settings,.behind_citus = citus_caller_pid()};
 	JobSummary	summary;
 	JobSlot		slot;
 	HistoryJob	entry;
 	bool		may_see;
 	bool		was_running;
-	ErrorContextCallback callback;
+	ErrorContextCallback callback = {.callback = add_cancel_hint,.arg = &job};
 
 	/* the history does not say whether the primary's job runs */
 	PreventCommandDuringRecovery("wait_for_move()");
@@ -457,9 +435,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 		SPI_commit();
 	}
 
-	begin_to_wait(&wait, job, &settings);
-	callback.callback = add_cancel_hint;
-	callback.arg = &job;
+	wait.last_look = wait.last_notice = GetCurrentTimestamp();
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 
@@ -475,13 +451,9 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	error_context_stack = callback.previous;
 	SPI_finish();
 
+	/* a job that was rolled back, or a cleanup, is not recorded */
 	if (!history_read_job(job, &entry))
-	{
-		/* a cleanup is not recorded; a job of moves was rolled back */
-		if (was_running && slot.purpose == JOB_CLEANUP)
-			PG_RETURN_VOID();
 		call_no_such_job(job);
-	}
 	may_see = call_may_see(entry.role);
 	summary = summarize(job, may_see);
 	if (was_running && settings.progress_interval > 0 && may_see)
