@@ -69,7 +69,6 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	shared->caller_pid = waits ? MyProcPid : 0;
 	shared->caller_procno = MyProcNumber;
 	pg_atomic_init_u32(&shared->rows_final, 0);
-	pg_atomic_init_u32(&shared->end_logged, 0);
 	pg_atomic_init_u32(&shared->extension_gone, 0);
 	pg_atomic_init_u32(&shared->settings_version, 0);
 	foreach(lc, items)
@@ -87,9 +86,6 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("too many index_mover jobs"),
 				 errdetail_internal("%s", why_not),
-				 max_worker_processes < IM_MAX_RUNNERS ?
-				 errhint("Wait until one has ended, cancel one, or increase \"max_worker_processes\"; see %s.",
-						 printed_command("jobs")) :
 				 errhint("Wait until one has ended, or cancel one; see %s.",
 						 printed_command("jobs"))));
 	}
@@ -106,14 +102,12 @@ job_launch_worker(int slot, int64 job)
 {
 	BackgroundWorkerHandle *handle = job_launch_register(slot, job, 0, MyProcPid);
 
-	if (handle != NULL)
-		return handle;
-	job_lacks_runner(slot);
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-			 errmsg("could not register background process"),
-			 errhint("You may need to increase \"max_worker_processes\".")));
-	return NULL;				/* keep compiler quiet */
+	if (handle == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not register background process"),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	return handle;
 }
 
 /*
@@ -128,19 +122,14 @@ job_launch_cleanup(int64 job, Oid database, Oid role, List *items, int notify_pi
 	JobShared  *shared;
 	BackgroundWorkerHandle *worker;
 	MoveSettings settings;
-	int			slot;
 
 	settings_capture_here(&settings);
 	shared = job_launch_create(job, database, role, JOB_CLEANUP, JOB_STARTING, items,
 							   &settings, false, &segment);
 	if (shared == NULL)
 		return NULL;
-	slot = shared->slot;
+	worker = job_launch_register(shared->slot, job, 0, notify_pid);
 	dsm_detach(segment);
-
-	worker = job_launch_register(slot, job, 0, notify_pid);
-	if (worker == NULL)
-		job_lacks_runner(slot);
 	return worker;
 }
 
@@ -169,8 +158,8 @@ worker_unblock_signals(void)
 
 /*
  * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
- * there is no free worker slot.  runner: 0 for the first, which asks for the
- * others.  notify_pid: the process to signal at its start and end, or 0.
+ * there is no free worker slot; then the job's may be free, too.  runner: 0 for the first,
+ * which asks for the others.  notify_pid: the process to signal at its start and end, or 0.
  */
 BackgroundWorkerHandle *
 job_launch_register(int slot, int64 job, int runner, int notify_pid)
@@ -190,5 +179,8 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 	memcpy(worker.bgw_extra, &runner, sizeof(runner));
 	worker.bgw_notify_pid = notify_pid;
 
-	return RegisterDynamicBackgroundWorker(&worker, &handle) ? handle : NULL;
+	if (RegisterDynamicBackgroundWorker(&worker, &handle))
+		return handle;
+	job_lacks_runner(slot);
+	return NULL;
 }

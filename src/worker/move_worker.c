@@ -206,18 +206,17 @@ publish_rows(JobShared *shared)
 }
 
 /*
- * Stop being a runner.  The last one that could change a row publishes them, after
- * the line in the server log; if that fails, free_slot_at_exit() does.
+ * Stop being a runner.  The last one publishes the rows, after the line in the server
+ * log; if that fails, free_slot_at_exit() does.
  */
 static void
 stop_running(JobShared *shared)
 {
-	if (runner_detach())
-		rows_are_due = true;
+	rows_are_due = runner_detach();
 	if (!rows_are_due)
 		return;
 	IM_POINT("job-ended");
-	if (is_move && pg_atomic_exchange_u32(&shared->end_logged, 1) == 0)
+	if (is_move)
 		log_end(shared);
 	publish_rows(shared);
 }
@@ -414,15 +413,12 @@ wait_while_paused(JobShared *shared)
 static void
 start_other_runners(JobShared *shared)
 {
-	int			n;
+	int			n = 1;
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
-	for (n = 1; n < shared->max_runners && job_more_runners(my_slot); n++)
-		if (job_launch_register(my_slot, shared->job, n, 0) == NULL)
-		{
-			job_lacks_runner(my_slot);
-			break;
-		}
+	while (n < shared->max_runners && job_more_runners(my_slot) &&
+		   job_launch_register(my_slot, shared->job, n, 0) != NULL)
+		n++;
 	if (n < shared->max_runners)
 		ereport(NOTICE,
 				(errmsg("moving %d instead of %d %s at the same time", n,
