@@ -454,8 +454,7 @@ runner_check_step_back(void)
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected"),
 			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.%s",
-					   blocker, describe_command(blocker)),
-			 errhint("Call it again when that process has ended, or use wait => false.")));
+					   blocker, describe_command(blocker))));
 }
 
 /*

@@ -39,7 +39,6 @@ my %elsewhere = (
 	'src/cleanup/leftover_indexes.c cleanup' => undef,
 	'src/copy/copy_steps.c cleanup' => '021_copy_crash.pl',
 	'src/job.c progress' => undef,
-	'src/wait/wait_others.c blockers' => undef,
 	'src/worker/janitor.c heal' => '088_lost_heal_start.pl',
 	'index_mover--1.0.sql blockers' => '079_tools_monitoring.pl',
 	'src/worker/job_launch.c cleanup' => undef,

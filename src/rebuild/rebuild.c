@@ -103,7 +103,8 @@ new_index_is_used(void)
 	RelationFacts facts;
 
 	/* another command can make it valid, but not swap it in */
-	return relation_facts(rebuild.entry.new_index_oid, &facts) &&
+	return OidIsValid(rebuild.entry.new_index_oid) &&
+		relation_facts(rebuild.entry.new_index_oid, &facts) &&
 		facts.heap_oid == rebuild.entry.heap_oid && facts.valid &&
 		strcmp(NameStr(facts.relname), NameStr(rebuild.entry.new_name)) != 0;
 }
@@ -151,7 +152,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 				 errdetail("Another tablespace has its name now, or another module's utility hook has replaced the command.")));
 
 	/* another module's utility hook repeats the command */
-	if (OidIsValid(rebuild.entry.new_index_oid) && new_index_is_used())
+	if (new_index_is_used())
 		ledger_delete(rebuild.entry.id);
 	rebuild.entry.id = 0;
 	rebuild.entry.new_index_oid = objectId;
@@ -343,52 +344,40 @@ run_reindex(MoveContext *mc)
 	MemoryContextReset(rebuild_context);
 }
 
-/* Return whether the new index has taken the place of the old one. */
-static bool
-is_swapped(void)
-{
-	bool		result;
-
-	Assert(!IsTransactionState());
-	if (!OidIsValid(rebuild.entry.new_index_oid))
-		return false;
-
-	StartTransactionCommand();
-	result = new_index_is_used();
-	CommitTransactionCommand();
-	return result;
-}
-
+/* Report the signaled sessions, and whether the new index has taken the place of the old one. */
 static void
-report_moved(MoveItem *item)
+report_outcome(MoveItem *item)
 {
 	RelationFacts facts;
 
 	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	blockers_report(item);
-	item->status = STATUS_MOVED;
-	item->relid = rebuild.entry.new_index_oid;
-	item->size_after = relation_facts(rebuild.entry.new_index_oid, &facts) ?
-		relation_files_size(facts.tablespace, facts.relfilenumber) : -1;
+	if (new_index_is_used() && relation_facts(rebuild.entry.new_index_oid, &facts))
+	{
+		item->status = STATUS_MOVED;
+		item->relid = facts.relid;
+		item->size_after = relation_files_size(facts.tablespace, facts.relfilenumber);
+	}
 	CommitTransactionCommand();
 }
 
 /*
- * Before the abort: return whether core waited for another transaction when its
- * lock_timeout ran out, and its process; of a prepared one core publishes 0.
+ * Before the abort: return the process for which core waited when its lock_timeout ran
+ * out, 0 if it may be a prepared transaction, and -1 if it waited for no transaction.
  */
-static bool
-core_waited_for(int *pid)
+static int
+core_waited_for(void)
 {
 	const int64 *progress;
 
 	if (core_phase() < 0)
-		return false;
+		return -1;
 	progress = MyBEEntry->st_progress_param;
-	*pid = (int) progress[PROGRESS_WAITFOR_CURRENT_PID];
-	return *pid != 0 ||
-		progress[PROGRESS_WAITFOR_TOTAL] > progress[PROGRESS_WAITFOR_DONE];
+	if (progress[PROGRESS_WAITFOR_CURRENT_PID] == 0 &&
+		progress[PROGRESS_WAITFOR_TOTAL] <= progress[PROGRESS_WAITFOR_DONE])
+		return -1;
+	return (int) progress[PROGRESS_WAITFOR_CURRENT_PID];
 }
 
 /*
@@ -460,11 +449,7 @@ clean_up_after_error(MoveContext *mc)
 
 	/* a second cancel must not prevent a true report */
 	HOLD_INTERRUPTS();
-	StartTransactionCommand();
-	blockers_report(mc->item);
-	CommitTransactionCommand();
-	if (is_swapped())
-		report_moved(mc->item);
+	report_outcome(mc->item);
 	RESUME_INTERRUPTS();
 }
 
@@ -553,8 +538,7 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 	}
 	PG_CATCH();
 	{
-		int			waited_for = 0;
-		bool		waited = core_waited_for(&waited_for);
+		int			waited_for = core_waited_for();
 		ErrorData  *edata;
 
 		MemoryContextSwitchTo(TopMemoryContext);
@@ -566,14 +550,13 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 		if (edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
 			runner_check_step_back();
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
-			edata->detail == NULL && waited)
+			edata->detail == NULL && waited_for >= 0)
 		{
 			char	   *list = describe_waited_for(waited_for);
 
 			AbortOutOfAnyTransaction();
 			MemoryContextSwitchTo(TopMemoryContext);
 			edata->detail = psprintf("It waited for %s.", list);
-			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
 		again = item->plain && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			(mc->settings->lock_wait == 0 ||
@@ -587,13 +570,13 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 	if (again)
 		return false;
 
-	unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);
-
 	if (movable)
 	{
-		report_moved(item);
+		report_outcome(item);
+		Assert(item->status == STATUS_MOVED);
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
 	}
+	unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);
 	return true;
 }
 
@@ -625,8 +608,8 @@ rebuild_find_out(MoveItem *item)
 {
 	rebuild.active = false;
 	/* our state may be that of an index that was moved before this one */
-	if (rebuild.entry.relid == item->relid && is_swapped())
-		report_moved(item);
+	if (rebuild.entry.relid == item->relid)
+		report_outcome(item);
 }
 
 /*
@@ -636,7 +619,6 @@ rebuild_find_out(MoveItem *item)
 void
 rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 {
-	MovePhase	before = progress_phase(PHASE_CLEANING_UP);
 	bool		listed;
 
 	Assert(!IsTransactionState());
@@ -653,5 +635,4 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 		if (leftover_index_remove(&rebuild.entry, mc, true, max_wait_ms))
 			rebuild.entry.new_index_oid = InvalidOid;
 	}
-	progress_phase(before);
 }

@@ -266,5 +266,4 @@ rebuild_timer_explain(ErrorData *edata, const MoveItem *item)
 	edata->detail = psprintf("The slot was %lld MB behind, and max_slot_wal_keep_size is %d MB.",
 							 (long long) (slot_lag / (1024 * 1024)),
 							 max_slot_wal_keep_size_mb);
-	edata->hint = pstrdup("Use method copy, which waits for slots, see that the slot is read, or raise max_slot_wal_keep_size.");
 }

@@ -23,7 +23,6 @@
 #include "utils/snapmgr.h"
 
 #include "own_tables.h"
-#include "printed_command.h"
 #include "wait/wait.h"
 
 #define SHORTEST_NAP_MS		2
@@ -240,8 +239,7 @@ wait_look(Wait *wait)
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
 					 errdetail("The move waits for process %d, which waits, directly or indirectly, for the move.%s",
-							   which, describe_command(which)),
-					 errhint("The move has been canceled, so that the others can go on.")));
+							   which, describe_command(which))));
 		/* as core does; and again, since the next autovacuum may have come */
 		blockers_cancel_autovacuum(wait->pids, wait->npids);
 		wait->checked_at = now;
@@ -271,8 +269,7 @@ wait_give_up(const Wait *wait)
 				 errdetail("Waited %g seconds for %s.",
 						   TimestampDifferenceMilliseconds(wait->limits->since,
 														   GetCurrentTimestamp()) / 1000.0,
-						   list),
-				 errhint("End that transaction, or raise index_mover.lock_wait.")));
+						   list)));
 
 	if (!IsTransactionState())
 		StartTransactionCommand();	/* for catalog access */
@@ -283,8 +280,7 @@ wait_give_up(const Wait *wait)
 					name ? name : "?", limit_ms(wait->limits) / 1000.0),
 			 wait->npids > 0 ?
 			 errdetail("The lock was held by: %s.", list) :
-			 errdetail("Others queue for the lock, or have held it only for moments."),
-			 errhint("Raise index_mover.lock_wait, or see: %s", printed_command("blockers"))));
+			 errdetail("Others queue for the lock, or have held it only for moments.")));
 }
 
 /* Look at the holders, and sleep a bit.  ERRORs: 55P03 after the deadline, 40P01, 57014. */
