@@ -4,9 +4,6 @@
  *	  Steering jobs: cancel, pause, resume, alter; and new jobs from the
  *	  history of an earlier one: undo_move(), the rest of a job.
  *
- * From the history come the relations, their tablespaces, and the method and
- * settings that were asked for.  Everything else is planned again.
- *
  * Privileges: all functions here are for members of the job's role and for
  * superusers.  ERROR 25006 during recovery: the jobs are in the primary's memory.
  *

@@ -3,9 +3,8 @@
  * progress_view.c
  *	  Watching jobs: the view index_mover_progress.
  *
- * The numbers come from the runners' slots.  While core's REINDEX runs, core
- * publishes phase and blocks in the worker's backend status entry, so they
- * are read from there, with the phase names of pg_stat_progress_create_index.
+ * The numbers come from the runners' slots and, while core's REINDEX runs, from what
+ * core publishes in the worker's backend status entry.
  *
  * Every user sees that a job is running.  Only the job's role, the table's
  * owner and pg_read_all_stats see the relation and the numbers.
@@ -97,17 +96,12 @@ rests_for_others(const RunnerSlot *runner)
 static double
 seconds_left(const RunnerSlot *runner)
 {
-	double		since;
-
-	if (runner->method != METHOD_COPY || runner->eta < 0 || rests_for_others(runner))
-		return -1;
-	/* these phases end when another session lets them end */
-	if (runner->phase == PHASE_WAIT_START || runner->phase == PHASE_WAIT_SWAP_LOCK ||
+	/* some phases end when another session lets them end */
+	if (runner->method != METHOD_COPY || runner->eta < 0 || rests_for_others(runner) ||
+		runner->phase == PHASE_WAIT_START || runner->phase == PHASE_WAIT_SWAP_LOCK ||
 		runner->phase == PHASE_GIVING_WAY)
 		return -1;
-	since = TimestampDifferenceMilliseconds(runner->eta_at,
-											GetCurrentTimestamp()) / 1000.0;
-	return Max(runner->eta - since, 0);
+	return Max(runner->eta - (GetCurrentTimestamp() - runner->eta_at) / 1e6, 0);
 }
 
 /* Return whether the current user may see the relation of a runner. */
@@ -119,10 +113,7 @@ may_see_job(const RunnerSlot *runner)
 		 object_ownercheck(RelationRelationId, runner->heap_oid, GetUserId()));
 }
 
-/*
- * Tell the client the progress of a job that it may see: for each runner a NOTICE
- * with phase, percent, rate and time left.
- */
+/* Tell the client the progress of each runner of a job that it may see. */
 void
 progress_view_notices(int64 job)
 {
@@ -166,11 +157,10 @@ progress_view_notices(int64 job)
 		ereport(NOTICE,
 				(errmsg("%s \"%s\": %s%s", relation_noun(runner->relkind), NameStr(runner->relname),
 						phase, buf.data)));
-		pfree(buf.data);
 	}
 }
 
-/* Return the pids that a runner waits for, as published by it or by core. */
+/* Return the pids that a runner waits for. */
 static Datum
 blocked_by(const RunnerSlot *runner)
 {

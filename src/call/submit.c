@@ -7,9 +7,6 @@
  * PRE_COMMIT callback, which can still fail, registers the worker; the COMMIT
  * callback starts its work.
  *
- * Tricky: a commit that writes only our records must not wait for a synchronous
- * standby, see only_ours_upto.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -24,7 +21,7 @@
 #include "own_tables.h"
 #include "worker/worker.h"
 
-/* A job of this transaction that starts, or is on record, from its commit on. */
+/* A job of this transaction that is on record, and starts, from its commit on. */
 typedef struct QueuedJob
 {
 	int64		job;

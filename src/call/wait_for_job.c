@@ -5,11 +5,8 @@
  *	  procedure wait_for_move() for any.
  *
  * Whatever ends the wait of wait_for_rows() early (a cancel, a timeout, the loss
- * of the client) cancels the job.  It holds no lock, but the caller's snapshot, and
- * a rebuild would wait for that without end: see rebuild/snapshot_guard.c.
- *
- * wait_for_move() commits first, so that it holds no snapshot, nor back vacuum;
- * hence it cannot run inside a transaction block.
+ * of the client) cancels the job.  wait_for_move() commits first, so that it holds no
+ * snapshot, nor back vacuum; hence it cannot run inside a transaction block.
  *
  * Tricky: the deadlock detector cannot see a wait on a latch, so we look for
  * deadlocks, see "The two processes" in src/README.
@@ -107,10 +104,9 @@ attach_queues(JobWait *wait, dsm_segment *segment)
 }
 
 /*
- * If a process that a runner of the job waits for waits for us, directly or
- * not, have the runner step back from its relation, if the job is ours: the
- * others can still be moved.  Where that does not help, raise the error that
- * the deadlock detector would raise if our wait were for a lock.
+ * If a runner of the job waits for us, directly or not, have it step back from its
+ * relation, if the job is ours.  Where that does not help, raise the error that the
+ * deadlock detector would raise if our wait were for a lock.
  */
 static void
 check_deadlock(const JobWait *wait)
@@ -287,6 +283,7 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 			  const MoveSettings *settings)
 {
 	TimestampTz now = GetCurrentTimestamp();
+
 	/* first, because that may fail, which would cancel the job */
 	JobWait		wait = {.job = job,.behind_citus = citus_caller_pid(),.last_look = now,.last_notice = now};
 	dsm_segment *segment;

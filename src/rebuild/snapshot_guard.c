@@ -38,24 +38,17 @@
 #define AREA_NAME	"index_mover snapshot guard"
 #define GUARD_GUC	"index_mover.hide_new_indexes"
 
-/*
- * sessions[n] belongs to the process in slot n.  Written under ProcArrayLock, held
- * exclusively; a flag may be read without it.
- */
+/* Written under ProcArrayLock, held exclusively; a flag may be read without it. */
 typedef struct GuardArea
 {
 	int			hiders;			/* runners that want callers hidden; by them */
-	struct
-	{
-		bool		waits;		/* for a job; set and cleared by the session */
-		bool		was_hidden; /* while it waits, by whoever sets its flag;
-								 * cleared by the session */
-	}			sessions[FLEXIBLE_ARRAY_MEMBER];
+	bool		waits[FLEXIBLE_ARRAY_MEMBER];	/* the process in this slot,
+												 * for a job; by it */
 } GuardArea;
 
 static GuardArea *area = NULL;
 
-/* in a session: the transaction in which it was hidden */
+/* in a session: the transaction in which it waits, or has waited */
 static LocalTransactionId guarded_lxid = InvalidLocalTransactionId;
 static bool waiting = false;
 
@@ -74,7 +67,7 @@ static void guard_xact_callback(XactEvent event, void *arg);
 Size
 snapshot_guard_shmem_size(void)
 {
-	return MAXALIGN(offsetof(GuardArea, sessions) + MaxBackends * sizeof(area->sessions[0]));
+	return MAXALIGN(offsetof(GuardArea, waits) + MaxBackends * sizeof(bool));
 }
 
 static void
@@ -100,11 +93,8 @@ set_flag(int n)
 
 	Assert(LWLockHeldByMeInMode(ProcArrayLock, LW_EXCLUSIVE));
 	/* as core's set_indexsafe_procflags() */
-	if (area->sessions[n].waits && area->hiders > 0)
-	{
+	if (area->waits[n] && area->hiders > 0)
 		proc->statusFlags |= PROC_IN_SAFE_IC;
-		area->sessions[n].was_hidden = true;
-	}
 	else
 		proc->statusFlags &= ~PROC_IN_SAFE_IC;
 	ProcGlobal->statusFlags[proc->pgxactoff] = proc->statusFlags;
@@ -116,7 +106,7 @@ snapshot_guard_init(void)
 {
 	DefineCustomBoolVariable(GUARD_GUC,
 							 "Hides indexes that are newer than the transaction's snapshot from the planner.",
-							 "Set by index_mover itself until the end of a transaction that has waited for a rebuild.",
+							 "Set by index_mover itself until the end of a transaction that has waited for a move.",
 							 &hide_new_indexes,
 							 false,
 							 PGC_SUSET,
@@ -146,8 +136,9 @@ snapshot_guard_begin(void)
 
 	attach_area();
 	Assert(n < MaxBackends && IsTransactionState());
+	start_guard();
 	LWLockAcquire(ProcArrayLock, LW_EXCLUSIVE);
-	area->sessions[n].waits = true;
+	area->waits[n] = true;
 	/* a runner may have asked before, and will not ask again */
 	set_flag(n);
 	LWLockRelease(ProcArrayLock);
@@ -159,19 +150,14 @@ void
 snapshot_guard_end(void)
 {
 	int			n = GetNumberFromPGProc(MyProc);
-	bool		was_hidden;
 
 	if (!waiting)
 		return;
 	waiting = false;
 	LWLockAcquire(ProcArrayLock, LW_EXCLUSIVE);
-	area->sessions[n].waits = false;
+	area->waits[n] = false;
 	set_flag(n);
-	was_hidden = area->sessions[n].was_hidden;
-	area->sessions[n].was_hidden = false;
 	LWLockRelease(ProcArrayLock);
-	if (was_hidden && IsTransactionState())
-		start_guard();
 }
 
 static void
@@ -238,8 +224,7 @@ guard_relation_info(RELATION_INFO_PARAMS)
 	if (prev_relation_info_hook)
 		prev_relation_info_hook(RELATION_INFO_ARGS);
 
-	if (!hide_new_indexes && guarded_lxid != PROC_LXID(MyProc) &&
-		!(waiting && area->sessions[GetNumberFromPGProc(MyProc)].was_hidden))
+	if (!hide_new_indexes && guarded_lxid != PROC_LXID(MyProc))
 		return;
 	if (IM_MUTATION("snapshot-guard"))
 		return;
@@ -273,7 +258,7 @@ snapshot_guard_waits_for_job(PGPROC *proc)
 
 	attach_area();
 	/* auxiliary processes and prepared transactions come after the backends */
-	return n < MaxBackends && area->sessions[n].waits;
+	return n < MaxBackends && area->waits[n];
 }
 
 /* Hide, or show, the snapshots of all sessions that wait, or begin to; an abort shows them. */
@@ -288,7 +273,7 @@ snapshot_guard_hide_callers(bool hide)
 	area->hiders += hide ? 1 : -1;
 	Assert(area->hiders >= 0);
 	for (int n = 0; n < MaxBackends; n++)
-		if (area->sessions[n].waits)
+		if (area->waits[n])
 			set_flag(n);
 	LWLockRelease(ProcArrayLock);
 }
