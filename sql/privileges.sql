@@ -132,6 +132,13 @@ SELECT name, status, sqlstate FROM move_schema_indexes('priv', 'regress_fast', m
 RESET ROLE;
 SELECT count(*) FROM index_mover.ledger;
 SELECT name, status, sqlstate FROM move_indexes('super', 'pg_default', method => 'rebuild');
+-- (the call does not wait for it)
+DO $$ BEGIN
+	FOR i IN 1 .. 1200 LOOP
+		EXIT WHEN NOT EXISTS (SELECT FROM index_mover.ledger);
+		PERFORM pg_sleep(0.05);
+	END LOOP;
+END $$;
 SELECT count(*) FROM index_mover.ledger;
 -- history: one's own jobs, one's own tables, or pg_read_all_stats
 SET ROLE regress_nobody;

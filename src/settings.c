@@ -538,8 +538,9 @@ settings_capture_here(MoveSettings *result)
 {
 	int			nestlevel = NewGUCNestLevel();
 
-	(void) set_config_option("index_mover.swap_after", "", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
+	if (IsTransactionState())
+		(void) set_config_option("index_mover.swap_after", "", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
 	settings_capture(result, NULL);
 	AtEOXact_GUC(true, nestlevel);
 }

@@ -98,50 +98,34 @@ is_walsender(int pid)
 	return false;
 }
 
-/* Return the process that we have waited for longer than lock_wait.  In the handler. */
-static PGPROC *
-find_holder(void)
+/* Signal a process that core has waited for longer than lock_wait.  In the handler. */
+static void
+look_at_holder(void)
 {
 	LOCK	   *lock = MyProc->waitLock;
+	TimestampTz since = pg_atomic_read_u64(&MyProc->waitStart);
 	LOCKTAG		tag;
-	TimestampTz since;
 
+	if (!SIGNALS_BLOCKERS(settings) || settings->lock_wait == 0 || lock == NULL || since == 0 ||
+		!TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait))
+		return;
 	/* others may clear waitLock, but only we set it: so the tag was valid */
-	if (lock == NULL)
-		return NULL;
 	tag = lock->tag;
 	if (*(LOCK *volatile *) &MyProc->waitLock != lock ||
 		tag.locktag_type != LOCKTAG_VIRTUALTRANSACTION)
-		return NULL;
-	since = pg_atomic_read_u64(&MyProc->waitStart);
-	if (since == 0 ||
-		!TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait))
-		return NULL;
+		return;
 
 	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
 	{
 		PGPROC	   *proc = &ProcGlobal->allProcs[i];
+		int			pid = proc->pid;
 
-		if (proc->pid != 0 && PROC_LXID(proc) == tag.locktag_field2 &&
-			PROC_VXID_NUMBER(proc) == tag.locktag_field1)
-			return proc;
+		if (pid != 0 && PROC_LXID(proc) == tag.locktag_field2 &&
+			PROC_VXID_NUMBER(proc) == tag.locktag_field1 &&
+			proc->databaseId == MyDatabaseId && !(proc->statusFlags & PROC_IS_AUTOVACUUM) &&
+			!is_walsender(pid) && list_member_oid(roles, proc->roleId))
+			(void) blockers_kill(pid, proc->roleId, settings);
 	}
-	return NULL;
-}
-
-/* Signal a process that core has waited for too long.  In the handler. */
-static void
-look_at_holder(void)
-{
-	PGPROC	   *holder;
-	int			pid;
-
-	if (!SIGNALS_BLOCKERS(settings) || settings->lock_wait == 0 || (holder = find_holder()) == NULL)
-		return;
-	pid = holder->pid;
-	if (holder->databaseId == MyDatabaseId && !(holder->statusFlags & PROC_IS_AUTOVACUUM) &&
-		!is_walsender(pid) && list_member_oid(roles, holder->roleId))
-		(void) blockers_kill(pid, holder->roleId, settings);
 }
 
 /* Cancel core's command.  In the handler. */

@@ -260,26 +260,18 @@ void
 wait_give_up(const Wait *wait)
 {
 	char	   *list = blockers_describe(wait->vxids, wait->nvxids);
-	char	   *name;
+	char	   *name = get_rel_name(wait->relid);
 
-	if (wait->gave_up != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg_internal("%s", _(wait->gave_up)),
-				 errdetail("Waited %g seconds for %s.",
-						   TimestampDifferenceMilliseconds(wait->limits->since,
-														   GetCurrentTimestamp()) / 1000.0,
-						   list)));
-
-	if (!IsTransactionState())
-		StartTransactionCommand();	/* for catalog access */
-	name = get_rel_name(wait->relid);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 wait->gave_up != NULL ? errmsg_internal("%s", _(wait->gave_up)) :
 			 errmsg("could not lock relation \"%s\" within %g seconds",
 					name ? name : "?", limit_ms(wait->limits) / 1000.0),
-			 wait->npids > 0 ?
-			 errdetail("The lock was held by: %s.", list) :
+			 wait->gave_up != NULL ?
+			 errdetail("Waited %g seconds for %s.",
+					   TimestampDifferenceMilliseconds(wait->limits->since,
+													   GetCurrentTimestamp()) / 1000.0, list) :
+			 wait->npids > 0 ? errdetail("The lock was held by: %s.", list) :
 			 errdetail("Others queue for the lock, or have held it only for moments.")));
 }
 
