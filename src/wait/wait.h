@@ -37,13 +37,11 @@ extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count
 typedef struct WaitLimits
 {
 	MovePhase	phase;			/* shown while there is something to wait for */
-	int			max_ms;			/* ERROR 55P03 after that; 0 = never, or
-								 * LOCK_WAIT */
+	int			max_ms;			/* then ERROR 55P03; 0: never; or LOCK_WAIT */
 	const MoveContext *mc;		/* the move for which others are signaled
 								 * after its lock_wait; NULL = none */
-	bool		cancellable;	/* obey job_check_cancel() and, outside of
-								 * transactions, pause_move(); else only
-								 * SIGTERM */
+	bool		cancellable;	/* obey a cancel and, outside of transactions,
+								 * a pause; else only SIGTERM */
 
 	/* set by the first wait, so that several can share them */
 	TimestampTz since;
@@ -58,8 +56,7 @@ typedef struct WaitLimits
 typedef struct Wait
 {
 	WaitLimits *limits;
-	const char *gave_up;		/* message after lock_wait; NULL = a lock on
-								 * relid */
+	const char *gave_up;		/* message then; NULL: of a lock on relid */
 
 	/* the holders; wait_look() sets the pids */
 	Oid			relid;			/* whose lock they hold, if any */
@@ -133,7 +130,7 @@ typedef struct Throttle
 /* Storage that takes longer to read a megabyte is slow */
 #define FAST_READ_MS		5
 
-/* Why a copy rests by itself, as progress shows it; for others, it is any other reason */
+/* Why a copy rests by itself, as progress shows it */
 #define THROTTLED_MAX_RATE		"max_rate"
 #define THROTTLED_SLOW_STORAGE	"slow storage"
 

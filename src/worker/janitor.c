@@ -211,8 +211,7 @@ janitor_look(void)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *tablespaces = NIL;
-	List	   *others = list_make1_oid(InvalidOid);	/* the database's
-														 * default */
+	List	   *others = list_make1_oid(InvalidOid);	/* the default */
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();

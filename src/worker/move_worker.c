@@ -51,8 +51,7 @@
 static JobShared *my_shared = NULL;
 static int	current_item = -1;	/* that is being moved */
 static bool is_move = false;	/* and not a cleanup */
-static int	given_up = -1;		/* the first to be recorded together as given
-								 * up */
+static int	given_up = -1;		/* the first to be recorded as given up */
 static int	last_given_up;
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to do at exit, except for */
@@ -96,8 +95,7 @@ static const struct
 	const char *value;
 }			worker_settings[] = {
 	{"allow_system_table_mods", "off"},
-	{"citus.enable_ddl_propagation", "off"},	/* a REINDEX would go to all
-												 * shards on all nodes */
+	{"citus.enable_ddl_propagation", "off"},	/* not to all nodes */
 	{"client_min_messages", "notice"},
 	{"commit_delay", "0"},		/* the commit of a swap holds its lock */
 	{"default_tablespace", ""},
@@ -369,7 +367,6 @@ show_activity(const MoveItem *item)
 	debug_query_string = NULL;
 	pgstat_report_activity(STATE_RUNNING, text);
 	set_ps_display(text);
-	pfree(text);
 }
 
 static bool
