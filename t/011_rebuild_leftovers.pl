@@ -459,7 +459,8 @@ UPDATE pg_index SET indisvalid = false WHERE indexrelid IN ('outlived_i_ccold'::
 INSERT INTO index_mover.ledger
 SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, kind, 0, 0, 'outlived'::regclass, old, new, 999999, 0, now(), name
   FROM pg_control_system(), pg_database d, (VALUES ('d'::"char", 'outlived_i_ccold'::regclass, 99999999::oid, 'outlived_i_ccnew'),
-  ('i', 'outlived_new', 'outlived_j'::regclass, 'outlived_j_ccnew'), ('d', 'outlived_j', 'outlived_new'::regclass, 'x_ccnew')) v(kind, old, new, name)
+  ('i', 'outlived_new', 'outlived_j'::regclass, 'outlived_j_ccnew'), ('d', 'outlived_j', 'outlived_new'::regclass, 'x_ccnew'))
+  v(kind, old, new, name)
  WHERE datname = current_database();
 SQL
 $node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()');

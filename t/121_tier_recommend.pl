@@ -341,11 +341,13 @@ sql(<<'SQL');
 DELETE FROM index_mover.sample;
 INSERT INTO index_mover.sample SELECT now() - g * interval '10 min', t, CASE WHEN t <> 0 THEN 'hot_a' END, 100000 - g, 0, 100000 - g
   FROM generate_series(12, 14400 + 2000) g, (VALUES (0::oid), ('hot'::regclass)) r(t);
-INSERT INTO index_mover.sample SELECT date_trunc('hour', now() - interval '3 days') + n * interval '1 min', 'hot'::regclass, 'hot_a', 0, 0, s
+INSERT INTO index_mover.sample
+SELECT date_trunc('hour', now() - interval '3 days') + n * interval '1 min', 'hot'::regclass, 'hot_a', 0, 0, s
   FROM (VALUES (1, 200000), (2, 5), (3, 200000)) v(n, s);
 SELECT take_index_sample();
 SQL
-is(sql('SELECT count(*) FROM index_mover.sample WHERE index_scans IN (5, 200000)'), 3, 'scans that go back, as when an index is dropped, stay');
+is(sql('SELECT count(*) FROM index_mover.sample WHERE index_scans IN (5, 200000)'), 3,
+	'scans that go back, as when an index is dropped, stay');
 my $days = sql("SELECT count(*) FILTER (WHERE taken_at > now() - interval '1 day'),
 	count(*) FILTER (WHERE taken_at BETWEEN now() - interval '7 days' AND now() - interval '1 day'),
 	count(*) FILTER (WHERE taken_at BETWEEN now() - interval '100 days' AND now() - interval '7 days'),
