@@ -219,24 +219,11 @@ relation_segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumbe
 	return segment_path(relation_fork_path(*locator, fork), block / (BlockNumber) RELSEG_SIZE);
 }
 
-/* Return when a file was made, 0 if the file system or the platform does not tell. */
-TimestampTz
-file_birth(const char *path)
-{
-#ifdef STATX_BTIME
-	struct statx facts;
-
-	if (statx(AT_FDCWD, path, 0, STATX_BTIME, &facts) == 0 && (facts.stx_mask & STATX_BTIME) != 0)
-		return time_t_to_timestamptz(facts.stx_btime.tv_sec);
-#endif
-	return 0;
-}
-
 /*
  * Return the bytes of all segments of a file whose first one has this path; -1
  * if there is none, or one cannot be read.
  */
-int64
+static int64
 file_size(const char *path)
 {
 	int64		total = 0;
@@ -282,11 +269,35 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 	return relation_file_size(&locator);
 }
 
-/* The same of its main fork. */
-int64
-relation_main_size(Oid tablespace, RelFileNumber relfilenumber)
+static char *
+main_path(const RelationFacts *facts)
 {
-	return file_size(relation_file_path(MyDatabaseId, tablespace, relfilenumber, MAIN_FORKNUM));
+	return relation_file_path(MyDatabaseId, facts->tablespace, facts->relfilenumber, MAIN_FORKNUM);
+}
+
+/* Return the bytes of a relation's main fork, of a table with TOAST; -1 if unreadable. */
+int64
+relation_main_size(const RelationFacts *facts)
+{
+	int64		result = file_size(main_path(facts));
+	RelationFacts toast;
+
+	if (result >= 0 && relation_facts(facts->toast_oid, &toast))
+		result += Max(relation_main_size(&toast), 0);
+	return result;
+}
+
+/* Return when its file was made, 0 if the file system or the platform does not tell. */
+TimestampTz
+file_birth(const RelationFacts *facts)
+{
+#ifdef STATX_BTIME
+	struct statx st;
+
+	if (statx(AT_FDCWD, main_path(facts), 0, STATX_BTIME, &st) == 0 && (st.stx_mask & STATX_BTIME) != 0)
+		return time_t_to_timestamptz(st.stx_btime.tv_sec);
+#endif
+	return 0;
 }
 
 /*

@@ -13,6 +13,7 @@
 #include "storage/smgr.h"
 #include "utils/rel.h"
 
+#include "relation_facts.h"
 #include "test_points.h"
 
 typedef struct FileSystemFacts
@@ -43,10 +44,9 @@ extern double relation_read_ms(Oid tablespace, RelFileNumber relfilenumber);
 extern int	errcode_for_file_write(void);
 extern void drop_from_page_cache(int fd, off_t offset, off_t size);
 extern char *size_text(int64 bytes);
-extern int64 file_size(const char *path);
-extern TimestampTz file_birth(const char *path);
+extern TimestampTz file_birth(const RelationFacts *facts);
 extern int64 relation_file_size(const RelFileLocator *locator);
-extern int64 relation_main_size(Oid tablespace, RelFileNumber relfilenumber);
+extern int64 relation_main_size(const RelationFacts *facts);
 extern int64 relation_files_size(Oid tablespace, RelFileNumber relfilenumber);
 
 #endif							/* IM_FILE_SYSTEM_H */

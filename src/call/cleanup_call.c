@@ -218,7 +218,7 @@ may_be_lost(Form_pg_class form)
 	return form->relpersistence != RELPERSISTENCE_TEMP && RelFileNumberIsValid(form->relfilenode) &&
 		relation_facts(form->oid, &facts) &&
 		((OidIsValid(form->reltablespace) && facts.valid) ||
-		 relation_main_size(facts.tablespace, facts.relfilenumber) < 0);
+		 relation_main_size(&facts) < 0);
 }
 
 /*

@@ -56,12 +56,10 @@ typedef struct IndexItem
 } IndexItem;
 
 /*
- * Count a tuple that is not dead, and return the bytes that it adds to those of
- * a rebuild; -1 if it is damaged.
+ * Count a tuple of btree that is not dead, and return the bytes that it adds to those of
+ * a rebuild; -1 if it is damaged.  The duplicates in a run go to posting lists of the
+ * greatest length that a build makes.
  */
-typedef double (*CountItem) (const IndexFacts *facts, IndexItem *item, PageMeasure *pm);
-
-/* The duplicates in a run go to posting lists of the greatest length that a build makes. */
 static double
 btree_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 {
@@ -112,26 +110,19 @@ btree_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 	return bytes;
 }
 
+/* The same of another access method. */
 static double
-gin_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
+other_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 {
 	/* vacuum empties posting lists but never removes a key */
-	if (pm->kind == PAGE_LEAF && GinGetNPosting((IndexTuple) item->data) == 0)
+	if (facts->relam == GIN_AM_OID && pm->kind == PAGE_LEAF && GinGetNPosting((IndexTuple) item->data) == 0)
 		return 0;
-	pm->tuples += 1;
-	return item->bytes;
-}
-
-/* Count a tuple for one row. */
-static double
-row_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
-{
 	pm->rows += 1;
 	pm->tuples += 1;
 	return item->bytes;
 }
 
-/* An access method; of the flags of a page, the first that it has tells its kind. */
+/* An access method; the flags of a page tell its kind. */
 typedef struct Method
 {
 	Oid			relam;
@@ -146,29 +137,27 @@ typedef struct Method
 	uint16		meta;			/* flags */
 	uint16		empty;
 	uint16		leaf;
-	PageKind	other;			/* the kind without any of them */
 
-	Size		min_tuple;
-	CountItem	count_item;		/* NULL: page_measure() is not for it */
+	Size		min_tuple;		/* 0 = page_measure() is not for it */
 } Method;
 
 static const Method methods[] = {
 	{BTREE_AM_OID, BTREE_DEFAULT_FILLFACTOR, BTREE_MAGIC, 0,
 		sizeof(BTPageOpaqueData), 0, MAX_BT_CYCLE_ID, offsetof(BTPageOpaqueData, btpo_flags),
-		BTP_META, BTP_DELETED | BTP_HALF_DEAD, BTP_LEAF, PAGE_INTERNAL,
-	sizeof(IndexTupleData), btree_item},
+		BTP_META, BTP_DELETED | BTP_HALF_DEAD, BTP_LEAF,
+	sizeof(IndexTupleData)},
 	{HASH_AM_OID, HASH_DEFAULT_FILLFACTOR, HASH_MAGIC, 0,
 		sizeof(HashPageOpaqueData), HASHO_PAGE_ID, HASHO_PAGE_ID, offsetof(HashPageOpaqueData, hasho_flag),
-		LH_META_PAGE, 0, LH_BUCKET_PAGE | LH_OVERFLOW_PAGE, PAGE_EMPTY,
-	sizeof(IndexTupleData) + sizeof(uint32), row_item},
+		LH_META_PAGE, 0, LH_BUCKET_PAGE | LH_OVERFLOW_PAGE,
+	sizeof(IndexTupleData) + sizeof(uint32)},
 	{GIN_AM_OID, 0, 0, GIN_ROOT_BLKNO,
 		sizeof(GinPageOpaqueData), 0, 0xFF, offsetof(GinPageOpaqueData, flags),
-		GIN_META, GIN_DELETED, GIN_LEAF, PAGE_INTERNAL,
-	sizeof(IndexTupleData), gin_item},
+		GIN_META, GIN_DELETED, GIN_LEAF,
+	sizeof(IndexTupleData)},
 	{GIST_AM_OID, GIST_DEFAULT_FILLFACTOR, 0, GIST_ROOT_BLKNO,
 		sizeof(GISTPageOpaqueData), GIST_PAGE_ID, GIST_PAGE_ID, offsetof(GISTPageOpaqueData, flags),
-		0, F_DELETED, F_LEAF, PAGE_INTERNAL,
-	sizeof(IndexTupleData), row_item},
+		0, F_DELETED, F_LEAF,
+	sizeof(IndexTupleData)},
 	{SPGIST_AM_OID, SPGIST_DEFAULT_FILLFACTOR, SPGIST_MAGIC_NUMBER, SPGIST_ROOT_BLKNO,
 	sizeof(SpGistPageOpaqueData), SPGIST_PAGE_ID, SPGIST_PAGE_ID},
 	{BRIN_AM_OID, 0, BRIN_META_MAGIC, 0,
@@ -205,7 +194,7 @@ page_measure_facts(Relation index, IndexFacts *facts)
 	facts->relam = index->rd_rel->relam;
 	facts->fillfactor = method != NULL && method->fillfactor > 0 ?
 		RelationGetFillFactor(index, method->fillfactor) / 100.0 : get_float8_nan();
-	return method != NULL && method->count_item != NULL;
+	return method != NULL && method->min_tuple > 0;
 }
 
 /*
@@ -292,7 +281,7 @@ count_items(const IndexFacts *facts, const Method *method, Page page, PageMeasur
 			pm->rows += 1;
 			continue;
 		}
-		bytes = method->count_item(facts, &item, pm);
+		bytes = facts->relam == BTREE_AM_OID ? btree_item(facts, &item, pm) : other_item(facts, &item, pm);
 		if (bytes < 0)
 			return "invalid tuple";
 		pm->packed += bytes;
@@ -315,7 +304,7 @@ page_measure(const IndexFacts *facts, Page page, PageMeasure *pm)
 	const Method *method = find_method(facts->relam);
 	uint16		flags;
 
-	Assert(method != NULL && method->count_item != NULL);
+	Assert(method != NULL && method->min_tuple > 0);
 	memset(pm, 0, sizeof(*pm));
 	pm->count = 1;
 	pm->kind = PAGE_EMPTY;
@@ -336,7 +325,7 @@ page_measure(const IndexFacts *facts, Page page, PageMeasure *pm)
 		return "unexpected metapage";
 	if (flags & method->empty)
 		return NULL;
-	pm->kind = (flags & method->leaf) ? PAGE_LEAF : method->other;
+	pm->kind = (flags & method->leaf) ? PAGE_LEAF : PAGE_INTERNAL;
 	if (facts->relam == GIN_AM_OID && (flags & GIN_LIST))
 		pm->kind = PAGE_PENDING;
 	else if (facts->relam == GIN_AM_OID && (flags & GIN_DATA) && pm->kind == PAGE_LEAF)

@@ -34,20 +34,13 @@ index_mover_relation_report(PG_FUNCTION_ARGS)
 	Oid			relid = PG_GETARG_OID(0);
 	Oid			duplicate = report_duplicate_of(relid);
 	RelationFacts facts = {0};
-	RelationFacts toast;
 	Row			row;
 
 	row_clear(&row);
-	if (relation_facts(relid, &facts) && RelFileNumberIsValid(facts.relfilenumber) &&
-		facts.persistence != RELPERSISTENCE_TEMP)
+	if (relation_facts(relid, &facts) && facts.persistence != RELPERSISTENCE_TEMP)
 	{
-		int64		size = relation_main_size(facts.tablespace, facts.relfilenumber);
-
-		if (size >= 0 && OidIsValid(facts.toast_oid) && relation_facts(facts.toast_oid, &toast))
-			size += Max(relation_main_size(toast.tablespace, toast.relfilenumber), 0);
-		row_int64(&row, 1, size);
-		row_time(&row, 12, file_birth(relation_file_path(MyDatabaseId, facts.tablespace,
-														 facts.relfilenumber, MAIN_FORKNUM)));
+		row_int64(&row, 1, relation_main_size(&facts));
+		row_time(&row, 12, file_birth(&facts));
 	}
 	if (OidIsValid(duplicate))
 		row_set(&row, 2, ObjectIdGetDatum(duplicate));

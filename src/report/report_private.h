@@ -18,7 +18,8 @@
 typedef enum PageKind
 {
 	PAGE_LEAF,					/* tuples that point to the table */
-	PAGE_INTERNAL,				/* tuples that point to other pages */
+	PAGE_INTERNAL,				/* tuples that point to other pages; hash:
+								 * bitmap, unused */
 	PAGE_POSTING,				/* GIN: leaf of a posting tree */
 	PAGE_PENDING,				/* GIN: pending list */
 	PAGE_EMPTY,					/* deleted, half-dead, unused or never used */

@@ -180,12 +180,7 @@ heat_of(const HeatTable *table, Oid relid)
 int64
 heat_size(const Heat *heat)
 {
-	int64		result = relation_main_size(heat->facts.tablespace, heat->facts.relfilenumber);
-	RelationFacts toast;
-
-	if (relation_facts(heat->facts.toast_oid, &toast))
-		result += Max(relation_main_size(toast.tablespace, toast.relfilenumber), 0);
-	return Max(result, 0);
+	return Max(relation_main_size(&heat->facts), 0);
 }
 
 static bool
