@@ -25,7 +25,6 @@
 #include "common/relpath.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "portability/instr_time.h"
 #include "storage/fd.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -45,8 +44,6 @@
 #define TMPFS_TYPE	0x01021994
 #define RAMFS_TYPE	0x858458f6
 #endif
-
-#define READ_PARTS	4			/* of the megabyte of relation_read_ms() */
 
 /* Copy the page of a pinned buffer under its share lock, and release the buffer. */
 void
@@ -298,48 +295,6 @@ file_birth(const RelationFacts *facts)
 		return time_t_to_timestamptz(st.stx_btime.tv_sec);
 #endif
 	return 0;
-}
-
-/*
- * Return the milliseconds that a megabyte of a relation of this database takes
- * to be read now, from whatever caches it is in; 0 if unknown.  The parts are long
- * enough that the kernel reads ahead; the slowest one may have waited for a processor.
- */
-double
-relation_read_ms(Oid tablespace, RelFileNumber relfilenumber)
-{
-	Size		part = 1024 * 1024 / READ_PARTS;
-	char	   *buffer;
-	int			fd;
-	off_t		size;
-	double		ms = 0;
-	double		slowest = 0;
-
-	if (!RelFileNumberIsValid(relfilenumber))
-		return 0;
-	fd = OpenTransientFile(relation_file_path(MyDatabaseId, tablespace, relfilenumber, MAIN_FORKNUM),
-						   O_RDONLY | PG_BINARY);
-	if (fd < 0)
-		return 0;
-	size = lseek(fd, 0, SEEK_END);
-	buffer = palloc(part);
-	for (int i = 0; i < READ_PARTS; i++)
-	{
-		instr_time	start;
-		instr_time	took;
-
-		CHECK_FOR_INTERRUPTS();
-		INSTR_TIME_SET_CURRENT(start);
-		if (pg_pread(fd, buffer, part, size / (READ_PARTS + 1) * (i + 1)) != part)
-			break;
-		INSTR_TIME_SET_CURRENT(took);
-		INSTR_TIME_SUBTRACT(took, start);
-		ms += INSTR_TIME_GET_MILLISEC(took);
-		slowest = Max(slowest, INSTR_TIME_GET_MILLISEC(took));
-	}
-	pfree(buffer);
-	CloseTransientFile(fd);
-	return (ms - slowest) * READ_PARTS / (READ_PARTS - 1);
 }
 
 /* Return a size in the words of pg_size_pretty(). */

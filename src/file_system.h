@@ -40,7 +40,6 @@ extern char *mount_point(Oid tablespace);
 extern char *mount_point_noted(Oid tablespace);
 extern void mount_point_note(Oid tablespace);
 
-extern double relation_read_ms(Oid tablespace, RelFileNumber relfilenumber);
 extern int	errcode_for_file_write(void);
 extern void drop_from_page_cache(int fd, off_t offset, off_t size);
 extern char *size_text(int64 bytes);

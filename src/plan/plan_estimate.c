@@ -8,8 +8,7 @@
  *
  * Time is estimated from past moves of the same method in this database: a
  * small one tells the fixed cost of a move, a large one the rate; without them,
- * from the constants below.  That of a copy also from a megabyte that is read here
- * from each device, because it rests where that is slow.
+ * from the constants below.  That a copy rests where reading is slow is not known.
  *
  * Tricky: a move frees its old file.  So within one file system each one needs
  * free space for itself only, otherwise together with those before.  What runs at
@@ -68,8 +67,6 @@ typedef struct Experience
 typedef struct Device
 {
 	int64		device;
-	double		read_ms;		/* that a megabyte takes to be read; 0 =
-								 * unknown */
 	int64		used;			/* bytes, by the moves before */
 	int64		beside[MAX_WORKERS];	/* of those within it, by the latest */
 	int			nbeside;
@@ -135,48 +132,17 @@ find_device(PlanParts *parts, int64 device)
 	return result;
 }
 
-/* Return the ms that a megabyte of a relation takes to be read, 0 if unknown. */
-static double
-source_read_ms(PlanParts *parts, const PlanEntry *entry)
-{
-	Oid			tablespace = entry->facts.tablespace;
-	FileSystemFacts facts;
-	Device	   *device;
-
-	/* a small one tells nothing, and costs no time */
-	if (entry->item.size_before < EXPERIENCE_MIN_SIZE || !file_system_facts(tablespace, &facts))
-		return 0;
-	device = find_device(parts, facts.device);
-	/* once in a plan */
-	if (device->read_ms == 0)
-		device->read_ms = relation_read_ms(tablespace, entry->facts.relfilenumber);
-	return device->read_ms;
-}
-
 /* Fill in bytes and seconds of a copy. */
 static void
-estimate_copy(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
+estimate_copy(PlanParts *parts, MoveItem *item, const MoveSettings *settings)
 {
-	MoveItem   *item = &entry->item;
 	const Experience *e = &parts->experience[METHOD_COPY];
-	double		per_move = seconds_per_move(e, SECONDS_PER_COPY);
-	double		mb = space_to_copy(item) / MB;
-	double		read_ms = source_read_ms(parts, entry);
 
 	item->bytes_to_write = space_to_copy(item);
-	item->estimated = per_move + mb * MB / (e->large > 0 ? e->bytes / e->seconds : DEFAULT_COPY_RATE);
-	if (read_ms > FAST_READ_MS)
-	{
-		bool		rests = settings->pacing && settings->max_read_share < 1;
-
-		if (rests)
-			item_say(item, "Reading takes %.0f ms/MB, so it rests, to take no more than max_read_share (%g) of the storage.",
-					 read_ms, settings->max_read_share);
-		item->estimated = Max(item->estimated,
-							  per_move + mb * read_ms / 1000 / (rests ? settings->max_read_share : 1));
-	}
+	item->estimated = seconds_per_move(e, SECONDS_PER_COPY) +
+		item->bytes_to_write / (e->large > 0 ? e->bytes / e->seconds : DEFAULT_COPY_RATE);
 	if (settings->max_rate > 0)
-		item->estimated = Max(item->estimated, mb * 1024 / settings->max_rate);
+		item->estimated = Max(item->estimated, item->bytes_to_write / 1024.0 / settings->max_rate);
 }
 
 /* The same of a rebuild. */
@@ -335,7 +301,7 @@ estimate_move(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
 	else if (item->size_before >= 0)
 	{
 		if (item->method == METHOD_COPY)
-			estimate_copy(parts, entry, settings);
+			estimate_copy(parts, item, settings);
 		else
 			estimate_rebuild(parts, entry, settings);
 
