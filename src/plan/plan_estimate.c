@@ -10,9 +10,8 @@
  * small one tells the fixed cost of a move, a large one the rate; without them,
  * from the constants below.  That a copy rests where reading is slow is not known.
  *
- * Tricky: a move frees its old file.  So within one file system each one needs
- * free space for itself only, otherwise together with those before.  What runs at
- * the same time is counted when it begins, by space_check().
+ * Tricky: a move frees its old file.  So within one file system only the moves that
+ * run at the same time need free space, otherwise all do.
  *
  *-------------------------------------------------------------------------
  */
