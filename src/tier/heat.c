@@ -206,7 +206,6 @@ read_relations(HeatTable *table)
 		if (!relation_facts(relid, &heat->facts))
 			continue;
 		table->n++;
-		heat->is_searched = true;
 		heat->counters[HEAT_READ] = stats->blocks_fetched - stats->blocks_hit;
 		if (heat->facts.relkind == RELKIND_INDEX)
 			continue;			/* read_indexes() */
@@ -232,7 +231,6 @@ read_indexes(const HeatTable *table)
 
 		if (index->facts.relkind != RELKIND_INDEX || heap == NULL)
 			continue;
-		index->is_searched = stats->numscans > 0 || index->facts.unique || index->facts.exclusion;
 		index->of_extension = heap->of_extension;
 		for (IdleOf of = IDLE_OF_USE; of <= IDLE_OF_INDEX_USE; of++)
 		{

@@ -14,8 +14,9 @@
  * little even without value, so that it stays while there is space.
  *
  * Value = blocks a second that index scans and changes want, times what a read
- * takes longer elsewhere.  Left out is what no method can move.  An index that no
- * search has used has no value: it is written only, and better dropped than moved.
+ * takes longer elsewhere.  Left out is what no method can move.  An index that
+ * enforces nothing, and that no search has used as far back as the statistics go, has
+ * no value: it is written only, and better dropped than moved.
  *
  *-------------------------------------------------------------------------
  */
@@ -192,7 +193,9 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		{
 			double		difference = place_difference(elsewhere, there, &candidate.basis);
 
-			if (heat->is_searched && heat->wanted_per_second >= RANKING_MIN_HEAT)
+			if (heat->wanted_per_second >= RANKING_MIN_HEAT &&
+				(facts->relkind != RELKIND_INDEX || facts->unique || facts->exclusion ||
+				 heat->counters[HEAT_INDEX_SCANS] > 0))
 				candidate.value = heat->wanted_per_second * difference;
 		}
 		if (!candidate.is_resident && candidate.value <= 0)
@@ -266,9 +269,6 @@ reason_text(const Advice *advice, const Candidate *candidate, const char *name, 
 		appendStringInfo(&buf, "%d %s over %s", heat->samples, heat->samples == 1 ? "sample" : "samples",
 						 notices_duration(heat->seconds));
 	appendStringInfo(&buf, "), %s", basis[candidate->basis]);
-	if (candidate->rebuilds && !isnan(candidate->bloat))
-		appendStringInfo(&buf, "; a rebuild gives back %s%.2f of it",
-						 candidate->bloat_is_least ? "at least " : "", candidate->bloat);
 	if (pending >= PENDING_PAGES && !leaves)
 		appendStringInfo(&buf, "; every search reads the %lld pages of its pending list: flush it first: %s",
 						 (long long) pending, printed_command("flush_pending", name));
@@ -365,19 +365,12 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture_here(&settings);
 	advice.candidates = candidates_collect(heat_read(), advice.places, &scope, &settings, &advice.n);
-	if (!PG_ARGISNULL(1))
-		advice.budget = PG_GETARG_INT64(1);
-	else
-	{
-		advice.budget = advice.target->facts.free_bytes -
-			settings_reserved(&settings.min_free_space, advice.target->facts.total_bytes);
-		for (int i = 0; i < advice.n; i++)
-			if (advice.candidates[i].is_resident)
-				advice.budget += advice.candidates[i].size;
-	}
-	if (!advice.target->is_there)
-		advice.budget = 0;
-	advice.budget = Max(advice.budget, 0);
+	advice.budget = !PG_ARGISNULL(1) ? PG_GETARG_INT64(1) : advice.target->facts.free_bytes -
+		settings_reserved(&settings.min_free_space, advice.target->facts.total_bytes);
+	for (int i = 0; i < advice.n; i++)
+		if (PG_ARGISNULL(1) && advice.candidates[i].is_resident)
+			advice.budget += advice.candidates[i].size;
+	advice.budget = advice.target->is_there ? Max(advice.budget, 0) : 0;
 	ranking_choose(advice.candidates, advice.n, advice.budget);
 	qsort(advice.candidates, advice.n, sizeof(Candidate), compare_gain);
 	for (int i = 0; i < advice.n && CANDIDATE_MOVES(&advice.candidates[i]); i++)

@@ -67,9 +67,6 @@ typedef enum IdleOf
 typedef struct Heat
 {
 	RelationFacts facts;
-	bool		is_searched;	/* false: an index that enforces nothing, and
-								 * no scan has used as far back as the
-								 * statistics go */
 	bool		of_extension;	/* it, or its table, belongs to an extension */
 
 	/* rates of the last week's samples; without any, of the statistics */
