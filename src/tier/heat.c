@@ -246,30 +246,17 @@ read_indexes(const HeatTable *table)
 	}
 }
 
-/*
- * Note what a step of a counter of now says of the uses that it counts.  Each counter
- * by itself: an index that is dropped takes its scans from the table's.
- */
-static void
-judge_step(Heat *heat, int counter, const HeatSample *now, int64 before)
-{
-	int64		count = now->counters[counter];
-
-	for (IdleOf of = 0; of < IDLE_KINDS; of++)
-	{
-		if (counter != HEAT_CHANGES && (of == IDLE_OF_CHANGE || (of == IDLE_OF_INDEX_USE && counter != HEAT_INDEX_SCANS)))
-			continue;
-		if (count < before)
-			heat->known_since[of] = Max(heat->known_since[of], now->taken_at);
-		if (count > before || (count < before && count > 0))
-			heat->last_use[of] = Max(heat->last_use[of], now->taken_at);
-	}
-}
-
 /* Set rates and uses of a relation from its samples, the last of now. */
 static void
 judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 {
+	/* what counts as use: a counter for this kind, and those before */
+	static const IdleOf narrowest[] = {
+		[HEAT_INDEX_SCANS] = IDLE_OF_INDEX_USE,
+		[HEAT_OTHER_SCANS] = IDLE_OF_USE,
+		[HEAT_CHANGES] = IDLE_OF_CHANGE,
+	};
+
 	/* nothing was counted before */
 	TimestampTz since = pgstat_track_counts ? table->stats_since : table->now;
 	TimestampTz start = n > 1 ? Max(table->window, samples[0].taken_at) : 0;
@@ -286,8 +273,22 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 		bool		reset = now[HEAT_READ] < before[HEAT_READ];
 		int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
 
+		/*
+		 * each by itself: an index that is dropped takes its scans from the
+		 * table's
+		 */
 		for (int c = HEAT_INDEX_SCANS; c <= HEAT_CHANGES; c++)
-			judge_step(heat, c, &samples[i], samples[i - 1].taken_at < since && at >= since ? 0 : before[c]);
+		{
+			int64		step = now[c] - (samples[i - 1].taken_at < since && at >= since ? 0 : before[c]);
+
+			for (IdleOf of = 0; of <= narrowest[c]; of++)
+			{
+				if (step < 0)
+					heat->known_since[of] = Max(heat->known_since[of], at);
+				if (step > 0 || (step < 0 && now[c] > 0))
+					heat->last_use[of] = Max(heat->last_use[of], at);
+			}
+		}
 		if (at <= start)
 			continue;
 		read += blocks;
@@ -392,30 +393,26 @@ insert_sample(const HeatSample *sample)
 	extension_insert("sample", &row);
 }
 
-/* Return whether the next sample is of the same relation, after an index was dropped. */
-static bool
-scans_go_back(const HeatSample *sample)
-{
-	return compare_sampled(sample, sample + 1) == 0 &&
-		sample[1].counters[HEAT_INDEX_SCANS] < sample->counters[HEAT_INDEX_SCANS];
-}
-
 /* Delete the samples that are not needed any more. */
 static void
 thin_samples(const HeatTable *table, TimestampTz oldest)
 {
+	bool		goes_back = false;	/* to the next one: an index was dropped */
+
 	for (int i = 0; i < table->nsamples; i++)
 	{
 		HeatSample *sample = &table->samples[i];
+		bool		went_back = goes_back;
 		int64		interval = sample->taken_at > table->now - USECS_PER_DAY ? 1 :
 			sample->taken_at > table->now - 7 * USECS_PER_DAY ? USECS_PER_HOUR : USECS_PER_DAY;
 		bool		is_last = i + 1 == table->nsamples || compare_sampled(sample, sample + 1) != 0;
 		bool		go;
 
 		CHECK_FOR_INTERRUPTS();
+		goes_back = !is_last && sample[1].counters[HEAT_INDEX_SCANS] < sample->counters[HEAT_INDEX_SCANS];
 		if (is_last)			/* of a moment, or a relation that has gone */
 			go = sample->heat == NULL && sample->taken_at < oldest;
-		else if (sample[1].heat != NULL || scans_go_back(sample) || (i > 0 && scans_go_back(sample - 1)))
+		else if (sample[1].heat != NULL || goes_back || went_back)
 			go = false;
 		else
 			go = sample->taken_at < oldest ? sample[1].taken_at < oldest :
