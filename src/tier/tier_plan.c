@@ -73,7 +73,6 @@ typedef struct TierPlan
 	List	   *wanted;			/* of TierRow, with hindrances found so far */
 	List	   *rows;			/* the same, in the order of the moves */
 	HTAB	   *moved;			/* within min_stay */
-	int64		so_far;			/* bytes of this run */
 	char	   *pressure;		/* why relations have to leave; NULL = they do
 								 * not have to */
 	double		excess;			/* bytes that have to */
@@ -88,6 +87,7 @@ begin_plan(TimestampTz at)
 	plan->now = at;
 	plan->places = places_read();
 	plan->busy = job_busy_tables();
+	plan->parts = plan_parts_begin();
 	return plan;
 }
 
@@ -268,25 +268,53 @@ examine(TierPlan *plan, TierRow *row)
 	return true;
 }
 
-/* Decide about a relation that was examined, after others, and add its row. */
+/* Decide about what is wanted, one relation after the other, and add the rows. */
 static void
-decide(TierPlan *plan, TierRow *row)
+decide(TierPlan *plan)
 {
-	plan->rows = lappend(plan->rows, row);
-	if (row->hindrance != NULL)
-		return;
-	if (plan->policy->max_bytes_per_run > 0 && plan->so_far + row->size > plan->policy->max_bytes_per_run)
-		row->hindrance = "a later run moves it: max_bytes_per_run";
-	else
-		plan_complete(plan->parts, row->items, &plan->request);
-	foreach_ptr(const MoveItem, item, row->items)
+	int64		most = plan->policy->max_bytes_per_run;
+	int64		so_far = 0;		/* bytes of this run */
+	double		leaving = 0;
+
+	list_sort(plan->wanted, compare_rows);
+	foreach_ptr(TierRow, row, plan->wanted)
 	{
-		if (row->hindrance == NULL && item->status == STATUS_SKIPPED)
-			row->hindrance = clause_of(item->detail);
-		row->estimated += Max(item->estimated, 0);
+		CHECK_FOR_INTERRUPTS();
+		if (leaving > plan->excess)
+			break;
+		/* those of a budget were examined */
+		if (row->hindrance == NULL && row->items == NIL && !examine(plan, row))
+			continue;
+		plan->rows = lappend(plan->rows, row);
+		if (row->hindrance != NULL)
+			continue;
+		leaving += row->size;
+		if (most > 0 && so_far + row->size > most)
+			row->hindrance = "a later run moves it: max_bytes_per_run";
+		else
+			plan_complete(plan->parts, row->items, &plan->request);
+		foreach_ptr(const MoveItem, item, row->items)
+		{
+			if (row->hindrance == NULL && item->status == STATUS_SKIPPED)
+				row->hindrance = clause_of(item->detail);
+			row->estimated += Max(item->estimated, 0);
+		}
+		if (row->hindrance == NULL)
+			so_far += row->size;
 	}
-	if (row->hindrance == NULL)
-		plan->so_far += row->size;
+	if (plan->pressure != NULL && leaving <= plan->excess)
+	{
+		TierRow    *row = policy_row(psprintf("%s; but only %s of %s may be moved", plan->pressure,
+											  size_text((int64) leaving), size_text((int64) ceil(plan->excess))));
+
+		row->from = plan->scope.from;
+		plan->rows = lcons(row, plan->rows);
+	}
+	foreach_ptr(const TierRow, row, plan->rows)
+	{
+		if (row->hindrance == NULL)
+			((BusyTable *) hash_search(plan->busy, &row->table_oid, HASH_ENTER, NULL))->job = 0;
+	}
 }
 
 /* older_than */
@@ -596,7 +624,6 @@ plan_policy(void *arg)
 	};
 	TierPlan   *plan = arg;
 	const Policy *policy = plan->policy;
-	double		leaving = 0;
 	int			nestlevel = NewGUCNestLevel();
 	Oid			caller;
 	int			context;
@@ -609,7 +636,6 @@ plan_policy(void *arg)
 	};
 	plan->wanted = plan->rows = NIL;
 	plan->moved = NULL;
-	plan->so_far = 0;
 	plan->pressure = NULL;
 	plan->excess = get_float8_infinity();
 	/* before the search_path of the clock: it may name a schema of the role's */
@@ -625,37 +651,10 @@ plan_policy(void *arg)
 		(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 	look_up_names(plan);
-	if (plan->parts == NULL)
-		plan->parts = plan_parts_begin();
 	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
 		plan->heat = heat_read();
 	want_by[policy->kind] (plan);
-	list_sort(plan->wanted, compare_rows);
-	foreach_ptr(TierRow, row, plan->wanted)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (leaving > plan->excess)
-			break;
-		/* those of a budget were examined */
-		if (row->hindrance == NULL && row->items == NIL && !examine(plan, row))
-			continue;
-		if (row->hindrance == NULL)
-			leaving += row->size;
-		decide(plan, row);
-	}
-	if (plan->pressure != NULL && leaving <= plan->excess)
-	{
-		TierRow    *row = policy_row(psprintf("%s; but only %s of %s may be moved", plan->pressure,
-											  size_text((int64) leaving), size_text((int64) ceil(plan->excess))));
-
-		row->from = plan->scope.from;
-		plan->rows = lcons(row, plan->rows);
-	}
-	foreach_ptr(const TierRow, row, plan->rows)
-	{
-		if (row->hindrance == NULL)
-			((BusyTable *) hash_search(plan->busy, &row->table_oid, HASH_ENTER, NULL))->job = 0;
-	}
+	decide(plan);
 	SetUserIdAndSecContext(caller, context);
 	AtEOXact_GUC(false, nestlevel);
 }
