@@ -33,6 +33,7 @@ OBJS = \
 	src/copy/copy_budget.o \
 	src/copy/copy_last.o \
 	src/copy/copy_locks.o \
+	src/copy/copy_maps.o \
 	src/copy/copy_prewarm.o \
 	src/copy/copy_resume.o \
 	src/copy/copy_rounds.o \
@@ -40,7 +41,6 @@ OBJS = \
 	src/copy/copy_swap.o \
 	src/copy/copy_verify.o \
 	src/copy/file_copy.o \
-	src/copy/visibility_map.o \
 	src/copy/wal_changes.o \
 	src/rebuild/rebuild.o \
 	src/rebuild/rebuild_timer.o \

@@ -48,15 +48,15 @@ busy_seconds(const CopyState *cs)
 
 /* Return the seconds of all parts after this one, -1 if unknown yet. */
 static double
-seconds_after(const CopyState *cs, CopyPart part, double total)
+seconds_after(const CopyState *cs, MovePhase part, double total)
 {
 	double		result = total * BLCKSZ / REMOVE_RATE;
 
 	if (cs->eta.busy_rate <= 0)
 		return -1;
-	if (part < PART_PREWARM)
+	if (part < PHASE_PREWARMING)
 		result += Min(cs->eta.cached, total) * BLCKSZ / cs->eta.busy_rate;
-	if (part < PART_VERIFY && copy_verifies(cs))
+	if (part < PHASE_VERIFYING && copy_verifies(cs))
 		result += total * BLCKSZ / cs->eta.busy_rate;
 	return result;
 }
@@ -86,41 +86,33 @@ copy_last_us(const CopyState *cs)
 	return result;
 }
 
-/* Return the milliseconds that the move has rested for others: not for max_rate. */
-int64
-copy_rested_ms(const CopyState *cs)
+static int64
+blocks_written(const CopyState *cs)
 {
-	return (progress_idle() - cs->throttle.rested_us) / 1000;
+	return cs->item->blocks_copied + cs->item->blocks_recopied;
 }
 
+/* Look at a round from here on: at its begin, and after a rest for others. */
 void
 copy_begin_round(CopyState *cs)
 {
 	cs->eta.round_began = GetCurrentTimestamp();
 	cs->eta.rate_rested_before = cs->throttle.rested_us;
-	cs->eta.changed_before = 0;
+	cs->eta.written_before = blocks_written(cs);
+	cs->eta.changed_before = wal_changes_count(cs->changes);
 	cs->eta.in_vain = false;
 }
 
-/* Leave a rest for others since "since" out of this round, with all that it saw. */
-void
-copy_has_rested(CopyState *cs, TimestampTz since, int64 rested_before,
-				int64 changed_before)
-{
-	cs->eta.round_began += GetCurrentTimestamp() - since;
-	cs->eta.rate_rested_before += cs->throttle.rested_us - rested_before;
-	cs->eta.changed_before += wal_changes_count(cs->changes) - changed_before;
-}
-
 /*
- * After a piece of a round, which has copied so many blocks: if max_rate makes it
- * so long that most of them have changed by its end, the next round is no shorter.
- * Then publish no end of the move, and warn once.
+ * After a piece of a round: if max_rate makes it so long that most of its blocks
+ * have changed by its end, the next round is no shorter.  Then publish no end of the
+ * move, and warn once.
  */
 void
-copy_look_at_round(CopyState *cs, int64 done)
+copy_look_at_round(CopyState *cs)
 {
 	const MoveSettings *settings = cs->settings;
+	int64		done = blocks_written(cs) - cs->eta.written_before;
 	int64		changed = wal_changes_count(cs->changes);
 	int64		ms = TimestampDifferenceMilliseconds(cs->eta.round_began,
 													 GetCurrentTimestamp());
@@ -163,7 +155,7 @@ copy_publish_eta(const CopyState *cs, double left)
 
 /* Publish the time left when this many blocks of a part are done. */
 void
-copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
+copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
 {
 	double		rate = cs->throttle.rate;
 	int64		blocks = total - done;
@@ -178,14 +170,14 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 	}
 	if (total <= 0)
 		return;
-	if (part == PART_COPY && done > 0)
+	if (part == PHASE_COPYING && done > 0)
 		cs->eta.busy_rate = (double) done * BLCKSZ / busy_seconds(cs);
 	after = seconds_after(cs, part, total);
-	if (after < 0 || (part <= PART_AGAIN && rate <= 0) ||
-		((part == PART_COPY || part == PART_VERIFY) && done <= 0))
+	if (after < 0 || (part <= PHASE_CATCHING_UP && rate <= 0) ||
+		((part == PHASE_COPYING || part == PHASE_VERIFYING) && done <= 0))
 		return;
 
-	if (part == PART_COPY)
+	if (part == PHASE_COPYING)
 	{
 		/* the share of copied blocks that change, again and again */
 		double		share = (double) done / total;
@@ -195,11 +187,11 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 		share = Min(share, MOST_SHARE_CHANGED);
 		left = (blocks + total * share / (1 - share)) * BLCKSZ / rate;
 	}
-	else if (part == PART_AGAIN)
+	else if (part == PHASE_CATCHING_UP)
 		left = blocks * BLCKSZ / rate;
-	else if (part == PART_VERIFY)
+	else if (part == PHASE_VERIFYING)
 		left = busy_seconds(cs) * blocks / done;
-	else if (part == PART_PREWARM)
+	else if (part == PHASE_PREWARMING)
 		left = blocks * BLCKSZ / cs->eta.busy_rate;
 	/* the other files of the move, if they have not begun */
 	foreach_file(f, cs)

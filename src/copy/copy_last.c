@@ -187,7 +187,7 @@ catch_up(CopyState *cs)
 		copy_verify_rest(cs);
 	StartTransactionCommand();
 	if (cs->is_table)
-		visibility_map_copy(cs);
+		copy_visibility_map(cs);
 	if (!many)
 		file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
@@ -271,7 +271,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	}
 
 	if (cs->is_table)
-		visibility_map_copy(cs);
+		copy_visibility_map(cs);
 
 	/* both lengths from the files: no Assert, since a tail may be lost */
 	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);

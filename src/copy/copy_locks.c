@@ -316,28 +316,16 @@ copy_let_others_pass(void *arg)
 void
 copy_between_chunks(CopyState *cs)
 {
-	TimestampTz start = GetCurrentTimestamp();
-	int64		rate_rested_before = cs->throttle.rested_us;
-	int64		changed_before = wal_changes_count(cs->changes);
-
 	Assert(!IsTransactionState() && !cs->in_place);
 	job_check_cancel();
 	space_check_again(cs->item, cs->settings);
 	wal_ahead();
-	if (cs->copy != NULL)
-	{
-		int64		bytes;
-		int64		us = file_copy_reading(cs->copy, &bytes);
-
-		throttle_read(&cs->throttle, us, bytes);
-	}
-
 	(void) pacing_rest(cs->settings, 0, &cs->throttle, copy_let_others_pass, cs);
 	if (!cs->throttle.rested)
 		return;
 	copy_drain(cs);
 	cs->throttle.rested = false;
-	copy_has_rested(cs, start, rate_rested_before, changed_before);
+	copy_begin_round(cs);
 }
 
 /* Return why changes that were read do not tell all, NULL if they do. */

@@ -167,7 +167,7 @@ copy_prewarm(CopyState *cs)
 	BlockNumber block = 0;
 	int			distance = -1;
 
-	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
+	copy_eta(cs, PHASE_PREWARMING, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
 
 	StartTransactionCommand();
 	/* make the old buffers available for the new blocks */

@@ -39,20 +39,10 @@ typedef enum AttemptOutcome
 /* Time to copy a block in shared buffers, as a first guess */
 #define COPY_BLOCK_US	IM_LIMIT("slow-blocks", 10)
 
-/* The parts of the work, in their order, for copy_eta(). */
-typedef enum CopyPart
-{
-	PART_COPY,
-	PART_AGAIN,
-	PART_VERIFY,
-	PART_PREWARM,
-	PART_REMOVE,
-} CopyPart;
-
 /* Belongs to copy_budget.c */
 typedef struct CopyEta
 {
-	CopyPart	part;
+	MovePhase	part;
 	TimestampTz part_began;		/* 0 = none yet */
 	int64		rested_before;	/* pacing_rested_ms() then */
 	double		busy_rate;		/* bytes copied per second, without rests */
@@ -61,7 +51,8 @@ typedef struct CopyEta
 	int64		changes;
 	TimestampTz round_began;
 	int64		rate_rested_before; /* throttle.rested_us then */
-	int64		changed_before; /* while it rested */
+	int64		written_before; /* blocks */
+	int64		changed_before;
 	bool		in_vain;		/* most of them have changed since */
 	bool		told;
 } CopyEta;
@@ -116,7 +107,7 @@ typedef struct CopyState
 	FileCopy   *copy;
 	double		block_us;		/* to copy one through buffers, smoothed */
 	TimestampTz outpaced_since; /* no fewer blocks are left; 0 = fewer are */
-	int64		outpaced_rested_ms; /* pacing_rested_ms() then */
+	int64		outpaced_rested_ms; /* rested_ms() then */
 	int64		recopied_before;	/* blocks, for which not to give up */
 	bool		outpaced;		/* the writers are about as fast as we are */
 	CopyEta		eta;
@@ -166,8 +157,9 @@ extern void copy_rest_after_swap(CopyState *cs);
 extern void copy_prepare_prewarm(CopyState *cs);
 extern void copy_prewarm(CopyState *cs);
 extern double copy_estimate_cached(const RelFileLocator *locator);
-extern void copy_create_fork(const CopyState *cs, ForkNumber fork);
-extern void visibility_map_copy(CopyState *cs);
+extern void copy_create_maps(CopyState *cs);
+extern void copy_free_space_map(CopyState *cs);
+extern void copy_visibility_map(CopyState *cs);
 #ifdef IM_HAS_WAL_SUMMARIES
 extern void copy_resume(CopyState *cs);
 extern void copy_resume_begin(CopyState *cs);
@@ -179,7 +171,6 @@ extern void copy_resume_record(CopyState *cs, bool synced);
 #endif
 extern void copy_rounds(CopyState *cs, bool first_time);
 extern void copy_rounds_again(CopyState *cs);
-extern void copy_free_space_map(CopyState *cs);
 extern bool copy_let_others_pass(void *arg);
 extern void copy_between_chunks(CopyState *cs);
 extern void copy_keep_up(CopyState *cs);
@@ -188,13 +179,10 @@ extern const char *copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked);
 extern int64 copy_changes_left(const CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 extern BlockNumber copy_take_tail(CopyState *cs);
-extern int64 copy_rested_ms(const CopyState *cs);
 extern void copy_begin_round(CopyState *cs);
-extern void copy_has_rested(CopyState *cs, TimestampTz since, int64 rested_before,
-							int64 changed_before);
-extern void copy_look_at_round(CopyState *cs, int64 done);
+extern void copy_look_at_round(CopyState *cs);
 extern void copy_publish_eta(const CopyState *cs, double left);
-extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
+extern void copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done);
 extern void copy_change_rate(CopyState *cs);
 extern void copy_verify_all(CopyState *cs);
 extern void copy_verify_rest(CopyState *cs);

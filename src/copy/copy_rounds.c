@@ -47,12 +47,27 @@
 #define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768
 
-/* Choose the pace: hurried once the writers are as fast as we are. */
-static FileCopyPace
-current_pace(const CopyState *cs)
+/* Return the milliseconds of rests so far for others: not for max_rate. */
+static int64
+rested_ms(const CopyState *cs)
 {
-	return cs->throttle.hurry ? FILE_COPY_HURRIED :
-		cs->settings->pacing ? FILE_COPY_PACED : FILE_COPY_UNPACED;
+	return pacing_rested_ms() - cs->throttle.rested_us / 1000;
+}
+
+/* From now on the blocks left do not get fewer, or we do not know yet. */
+static void
+begin_outpaced(CopyState *cs)
+{
+	cs->outpaced_since = GetCurrentTimestamp();
+	cs->outpaced_rested_ms = rested_ms(cs);
+}
+
+/* Return for how long that is, without rests for others. */
+static int64
+outpaced_ms(const CopyState *cs)
+{
+	return TimestampDifferenceMilliseconds(cs->outpaced_since, GetCurrentTimestamp()) -
+		(rested_ms(cs) - cs->outpaced_rested_ms);
 }
 
 /* Call this when something other than fast writers delays the copy of all files. */
@@ -77,24 +92,13 @@ would_write_too_much(const CopyState *cs, int64 left)
 		copies * Max((int64) cs->copied, SMALL_COPY_BLOCKS);
 }
 
-/* Return whether the blocks left have not got fewer for too long, without rests. */
-static bool
-is_outpaced_for_long(const CopyState *cs)
-{
-	return TimestampDifferenceMilliseconds(cs->outpaced_since, GetCurrentTimestamp()) -
-		(pacing_rested_ms() - cs->outpaced_rested_ms) > HOPELESS_MS;
-}
-
 /* At the swap, where so many blocks take too long: return whether to give up. */
 bool
 copy_is_hopeless(CopyState *cs, int64 left)
 {
 	if (cs->outpaced_since == 0)
-	{
-		cs->outpaced_since = GetCurrentTimestamp();
-		cs->outpaced_rested_ms = pacing_rested_ms();
-	}
-	return would_write_too_much(cs, left) || is_outpaced_for_long(cs);
+		begin_outpaced(cs);
+	return would_write_too_much(cs, left) || outpaced_ms(cs) > HOPELESS_MS;
 }
 
 /* Give up, because so many blocks are left, and do not get fewer. */
@@ -115,21 +119,6 @@ copy_cannot_keep_up(const CopyState *cs, int64 left)
 			 settings->max_rate > 0 && cs->throttle.rested_us > 0 ?
 			 errhint("Raise or unset index_mover.max_rate, or make the move at a quieter time.") :
 			 errhint("Raise index_mover.max_lock_time, or make the move at a quieter time.")));
-}
-
-/* Copy, directly, a chunk of a fork, in a transaction of its own. */
-static void
-copy_chunk(CopyState *cs, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
-{
-	XLogRecPtr	lsn;
-
-	copy_between_chunks(cs);
-	StartTransactionCommand();
-	lsn = file_copy_range(cs->copy, fork, first, nblocks, current_pace(cs));
-	if (fork == MAIN_FORKNUM)
-		wal_changes_seen(cs->changes, first, nblocks, lsn, NULL);
-	CommitTransactionCommand();
-	throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 }
 
 /* Return how much of all files of the move is copied, by their size in the plan. */
@@ -153,8 +142,14 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 	{
 		BlockNumber nblocks = Min(FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK,
 								  upto - cs->copied);
+		XLogRecPtr	lsn;
 
-		copy_chunk(cs, MAIN_FORKNUM, cs->copied, nblocks);
+		copy_between_chunks(cs);
+		StartTransactionCommand();
+		lsn = file_copy_range(cs->copy, cs->copied, nblocks);
+		wal_changes_seen(cs->changes, cs->copied, nblocks, lsn, NULL);
+		CommitTransactionCommand();
+		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 		if (cs->copied == 0)
 			IM_POINT("copy-first");
 		if (cs->copied < half && cs->copied + nblocks >= half)
@@ -166,8 +161,8 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		progress_copied(bytes_copied(cs));
 		/* a tail is no round */
 		if (cs->rounds == 0)
-			copy_look_at_round(cs, cs->copied);
-		copy_eta(cs, PART_COPY, Max(upto, cs->copied), cs->copied);
+			copy_look_at_round(cs);
+		copy_eta(cs, PHASE_COPYING, Max(upto, cs->copied), cs->copied);
 
 		copy_resume_record(cs, false);
 		copy_keep_up(cs);
@@ -194,14 +189,14 @@ copy_changed_directly(CopyState *cs)
 
 		copy_between_chunks(cs);
 		StartTransactionCommand();
-		from = file_copy_set(cs->copy, cs->todo, first, current_pace(cs), &lsn, &ncopied);
+		from = file_copy_set(cs->copy, cs->todo, first, &lsn, &ncopied);
 		wal_changes_seen_set(cs->changes, cs->todo, first, from, lsn);
 		CommitTransactionCommand();
 		cs->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 		done += ncopied;
-		copy_look_at_round(cs, done);
-		copy_eta(cs, PART_AGAIN, cs->copied, cs->copied - Max(total - done, 0));
+		copy_look_at_round(cs);
+		copy_eta(cs, PHASE_CATCHING_UP, cs->copied, cs->copied - Max(total - done, 0));
 		copy_keep_up(cs);
 	}
 
@@ -211,15 +206,6 @@ copy_changed_directly(CopyState *cs)
 	cs->changes_from = cs->taken_at;
 	cs->timeline = GetWALInsertionTimeLine();
 }
-
-/* Whether the rounds get anywhere. */
-typedef struct Progress
-{
-	int64		least;			/* blocks that were left so far */
-	TimestampTz least_at;
-	int64		rested_by_then; /* copy_rested_ms() */
-	int			in_vain;		/* rounds that have not left less since */
-} Progress;
 
 /*
  * Copy the blocks that the new file does not have: all before the first round,
@@ -240,54 +226,48 @@ copy_new_blocks(CopyState *cs, bool first_time, bool first_round)
 
 /*
  * Return whether the blocks left are few, or few enough for the lock, or no fewer than
- * before.  Gives up, the first time, if there is no hope.
+ * before; *least is how few were left so far, and *in_vain counts the rounds since.
+ * Gives up, the first time, if there is no hope.
  */
 static bool
-rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
+rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 {
+	int64		left = block_set_count(cs->todo);
 	bool		fits = copy_fits_under_lock(cs, left);
-	bool		too_slow;
-	bool		too_many;
-	int64		elapsed;
+	bool		too_slow = cs->eta.in_vain;
+	bool		too_many = left > HOPELESS_BLOCKS && !fits;
 
 	/* a little less each time is no progress, unless it adds up */
-	if (left <= FEW_BLOCKS || left < progress->least - progress->least / 10)
+	if (left <= FEW_BLOCKS || left < *least - *least / 10)
 	{
-		progress->least = left;
-		progress->least_at = GetCurrentTimestamp();
-		progress->rested_by_then = copy_rested_ms(cs);
-		progress->in_vain = 0;
+		*least = left;
+		*in_vain = 0;
 		if (first_time)
-		{
-			cs->outpaced_since = progress->least_at;
-			cs->outpaced_rested_ms = pacing_rested_ms();
-		}
+			begin_outpaced(cs);
 		/* the next round of a copy that is outpaced may leave more */
 		return left <= FEW_BLOCKS || (cs->outpaced && fits);
 	}
-	progress->in_vain++;
-	if (!first_time && cs->outpaced && !fits && progress->in_vain < 3)
+	++*in_vain;
+	if (!first_time && cs->outpaced && !fits && *in_vain < 3)
 		return false;			/* see copy_rounds_again() */
 	cs->outpaced = true;
 	if (!first_time)
 		return true;
 
-	too_slow = cs->eta.in_vain;
-	too_many = left > HOPELESS_BLOCKS && !fits;
-	elapsed = TimestampDifferenceMilliseconds(progress->least_at, GetCurrentTimestamp());
-	if ((too_slow && elapsed - (copy_rested_ms(cs) - progress->rested_by_then) > HOPELESS_MS / 2) ||
+	if ((too_slow && outpaced_ms(cs) > HOPELESS_MS / 2) ||
 		((too_slow || too_many) && (would_write_too_much(cs, left) ||
-									(progress->in_vain >= 3 && is_outpaced_for_long(cs)))))
+									(*in_vain >= 3 && outpaced_ms(cs) > HOPELESS_MS))))
 		copy_cannot_keep_up(cs, left);
 	/* a burst may be over soon, unless we need not wait for that */
-	return !too_slow && !too_many && (progress->in_vain >= 3 || fits);
+	return !too_slow && !too_many && (*in_vain >= 3 || fits);
 }
 
 /* Copy changed blocks in rounds, until few are left, or they do not get fewer. */
 void
 copy_rounds(CopyState *cs, bool first_time)
 {
-	Progress	progress = {.least = PG_INT64_MAX};
+	int64		least = PG_INT64_MAX;
+	int			in_vain = 0;
 
 	cs->throttle.hurry = false;
 	for (int round = 0;; round++)
@@ -302,14 +282,14 @@ copy_rounds(CopyState *cs, bool first_time)
 
 		copy_drain(cs);
 		copy_take_changes(cs);
-		if (rounds_are_over(cs, &progress, first_time, block_set_count(cs->todo)))
+		if (rounds_are_over(cs, &least, &in_vain, first_time))
 			break;
 
 		IM_POINT("copy-round");
 		cs->rounds++;
 		copy_begin_round(cs);
 		/* blocks that change faster than we copy do not wait for our rests */
-		cs->throttle.hurry = progress.in_vain > 0 || (cs->outpaced && !first_time);
+		cs->throttle.hurry = in_vain > 0 || (cs->outpaced && !first_time);
 		copy_changed_directly(cs);
 		cs->throttle.hurry = false;
 	}
@@ -337,30 +317,3 @@ copy_rounds_again(CopyState *cs)
 	progress_phase(phase);
 }
 
-/* Create a fork of the new file, which may be there already, if the copy goes on. */
-void
-copy_create_fork(const CopyState *cs, ForkNumber fork)
-{
-	StartTransactionCommand();
-	smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), fork, true);
-	log_smgrcreate(&cs->to, fork);
-	CommitTransactionCommand();
-}
-
-/*
- * Copy the free space map, if any.  It may change meanwhile, since its users check
- * the page that it names, which is in the new file, at least as long as the old is now.
- */
-void
-copy_free_space_map(CopyState *cs)
-{
-	BlockNumber nblocks = file_blocks(&cs->from, FSM_FORKNUM);
-
-	if (nblocks > 0)
-		copy_create_fork(cs, FSM_FORKNUM);
-	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
-	{
-		copy_chunk(cs, FSM_FORKNUM, block, Min(FILE_COPY_CHUNK, nblocks - block));
-		copy_keep_up(cs);
-	}
-}

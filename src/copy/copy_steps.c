@@ -227,7 +227,7 @@ end_move(CopyState *cs)
 
 			if (!moved)
 				file_copy_free(f->copy);
-			copy_eta(f, PART_REMOVE, f->copied, 0);
+			copy_eta(f, PHASE_REMOVING_OLD_FILE, f->copied, 0);
 			leftover_file_remove(entry, cs->settings->pacing, rest_after_swap);
 			ledger_row_release(entry->id);
 			entry->id = 0;
@@ -366,22 +366,21 @@ copy_file(CopyState *cs)
 		nfollowers++;
 	cs->first->followers[nfollowers] = cs->changes;
 	cs->copy = file_copy_create(&cs->from, &cs->to, cs->first->followers, cs->relam,
-								cs->direct);
+								cs->direct, cs->settings, &cs->throttle);
 	cs->unverified = block_set_create(cs->cxt);
 	MemoryContextSwitchTo(oldcontext);
 	copy_resume_begin(cs);
 
 	progress_phase(PHASE_COPYING);
 	copy_rounds(cs, true);
-	copy_free_space_map(cs);
-	if (cs->is_table)
-		copy_create_fork(cs, VISIBILITYMAP_FORKNUM);
+	copy_create_maps(cs);
 	IM_POINT("copy-before-sync");
 	StartTransactionCommand();
 	file_copy_sync(cs->copy);
 	CommitTransactionCommand();
 	copy_resume_record(cs, true);
 	IM_POINT("copy-synced");
+	copy_free_space_map(cs);
 
 	/* a verification leaves out the blocks on the list */
 	if (copy_verifies(cs) || cs->settings->terms.rehearse ||

@@ -192,7 +192,7 @@ copy_verify_all(CopyState *cs)
 		CommitTransactionCommand();
 		throttle_read(&cs->throttle, elapsed_us(start), (int64) (end - begin) * BLCKSZ);
 		progress_blocks(cs->copied, block);
-		copy_eta(cs, PART_VERIFY, cs->copied, block);
+		copy_eta(cs, PHASE_VERIFYING, cs->copied, block);
 		IM_POINT("copy-verifying");
 		copy_keep_up(cs);
 	}

@@ -148,7 +148,6 @@
 typedef struct OpenSegment
 {
 	File		file;			/* 0 = none is open */
-	ForkNumber	fork;
 	BlockNumber number;
 	bool		direct;
 	off_t		length;			/* if direct */
@@ -177,6 +176,8 @@ struct FileCopy
 	RelFileLocator from;
 	RelFileLocator to;
 	ChangedBlocks *const *followers;	/* need not read our own records */
+	const MoveSettings *settings;
+	Throttle   *throttle;
 	Oid			relam;			/* see read_block() */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
@@ -197,8 +198,6 @@ struct FileCopy
 	OpenSegment segment;
 	BlockNumber sample;			/* last block that began a direct write */
 	char	   *sample_page;	/* as written; see read_back() */
-	int64		read_us;		/* see file_copy_reading() */
-	int64		read_bytes;
 	/* blocks of the last write-back, in order */
 	BlockNumber window[FILE_COPY_CHUNK];
 	int			window_blocks;
@@ -207,11 +206,13 @@ struct FileCopy
 /*
  * Prepare to copy from one relation file to another, in the current memory
  * context.  The followers, a list that ends with NULL, are told to skip our own
- * records; direct: leave the page cache alone.
+ * records; direct: leave the page cache alone.  A throttle in a hurry makes writes
+ * wait for nothing, and is told how long reading takes.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 ChangedBlocks *const *followers, Oid relam, bool direct)
+				 ChangedBlocks *const *followers, Oid relam, bool direct,
+				 const MoveSettings *settings, Throttle *throttle)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
@@ -220,6 +221,8 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->from = *from;
 	copy->to = *to;
 	copy->followers = followers;
+	copy->settings = settings;
+	copy->throttle = throttle;
 	copy->relam = relam;
 	copy->direct = direct;
 	copy->refused = DIRECT_FLAG == 0;
@@ -282,7 +285,7 @@ file_copy_free(FileCopy *copy)
 
 /* Return whether a block of the old file has a buffer at this moment. */
 static bool
-has_buffer(FileCopy *copy, ForkNumber fork, BlockNumber block)
+has_buffer(FileCopy *copy, BlockNumber block)
 {
 	BufferTag	tag;
 	uint32		hash;
@@ -291,7 +294,7 @@ has_buffer(FileCopy *copy, ForkNumber fork, BlockNumber block)
 
 	if (IM_MUTATION("lookup"))
 		return false;
-	InitBufferTag(&tag, &copy->from, fork, block);
+	InitBufferTag(&tag, &copy->from, MAIN_FORKNUM, block);
 	hash = BufTableHashCode(&tag);
 	lock = BufMappingPartitionLock(hash);
 	LWLockAcquire(lock, LW_SHARED);
@@ -335,9 +338,9 @@ look_at_page_cache(int fd, off_t offset, size_t size)
 
 /* Open the segment of a file that holds a block; -1 if that does not work. */
 static int
-open_to_read(const RelFileLocator *file, ForkNumber fork, BlockNumber block, int flags)
+open_to_read(const RelFileLocator *file, BlockNumber block, int flags)
 {
-	char	   *path = relation_segment_path(file, fork, block);
+	char	   *path = relation_segment_path(file, MAIN_FORKNUM, block);
 	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | flags);
 
 	pfree(path);
@@ -346,9 +349,9 @@ open_to_read(const RelFileLocator *file, ForkNumber fork, BlockNumber block, int
 
 /* Read a range past shared buffers; return how many blocks.  read_block() sees to errors. */
 static BlockNumber
-read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
+read_past_buffers(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 {
-	int			fd = open_to_read(&copy->from, fork, first, im_data_open_flags());
+	int			fd = open_to_read(&copy->from, first, im_data_open_flags());
 	off_t		offset = segment_offset(first);
 	size_t		size = (size_t) nblocks * BLCKSZ;
 	Cached		cached = copy->direct && fd >= 0 && im_data_open_flags() == 0 ?
@@ -358,7 +361,7 @@ read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumbe
 	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_READ);
 	if (cached != CACHED && DIRECT_FLAG != 0)
 	{
-		int			direct_fd = open_to_read(&copy->from, fork, first, DIRECT_FLAG);
+		int			direct_fd = open_to_read(&copy->from, first, DIRECT_FLAG);
 
 		if (direct_fd >= 0)
 		{
@@ -389,25 +392,22 @@ read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumbe
  * the damage would be there for good.
  */
 static void
-read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
+read_block(FileCopy *copy, BlockNumber block, char *page)
 {
-	/* as core does: the free space map corrects itself */
-	ReadBufferMode mode = fork == FSM_FORKNUM ? RBM_ZERO_ON_ERROR : RBM_NORMAL;
-
-	buffer_copy_page(ReadBufferWithoutRelcache(copy->from, fork, block, mode, copy->ring, true),
+	buffer_copy_page(ReadBufferWithoutRelcache(copy->from, MAIN_FORKNUM, block, RBM_NORMAL,
+											   copy->ring, true),
 					 page);
-	if (fork == MAIN_FORKNUM && !page_is_of(copy->relam, page))
+	if (!page_is_of(copy->relam, page))
 		ereport(ERROR,
 				(errcode(copy->relam == HEAP_TABLE_AM_OID ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED),
 				 errmsg("invalid page in block %u of relation %s", block,
-						relation_fork_path(copy->from, fork))));
+						relation_fork_path(copy->from, MAIN_FORKNUM))));
 }
 
 static void
 count_reading(FileCopy *copy, instr_time start, int nblocks)
 {
-	copy->read_us += elapsed_us(start);
-	copy->read_bytes += (int64) nblocks * BLCKSZ;
+	throttle_read(copy->throttle, elapsed_us(start), (int64) nblocks * BLCKSZ);
 }
 
 /*
@@ -426,7 +426,7 @@ file_copy_read_ahead(const FileCopy *copy, BlockNumber first, BlockNumber nblock
 
 	for (int i = 0; i < 2 && nblocks > 0 && im_data_open_flags() == 0; i++)
 	{
-		int			fd = open_to_read(i == 0 ? &copy->from : &copy->to, MAIN_FORKNUM, first, 0);
+		int			fd = open_to_read(i == 0 ? &copy->from : &copy->to, first, 0);
 		Cached		cached;
 
 		if (fd < 0)
@@ -449,7 +449,7 @@ file_copy_read_done(const FileCopy *copy, int drop, BlockNumber first, BlockNumb
 	for (int i = 0; i < 2; i++)
 	{
 		int			fd = (drop & (1 << i)) == 0 ? -1 :
-			open_to_read(i == 0 ? &copy->from : &copy->to, MAIN_FORKNUM, first, 0);
+			open_to_read(i == 0 ? &copy->from : &copy->to, first, 0);
 
 		if (fd < 0)
 			continue;
@@ -458,31 +458,20 @@ file_copy_read_done(const FileCopy *copy, int drop, BlockNumber first, BlockNumb
 	}
 }
 
-/* Return how long reading has taken since the last call, and its bytes. */
-int64
-file_copy_reading(FileCopy *copy, int64 *bytes)
-{
-	int64		us = copy->read_us;
-
-	*bytes = copy->read_bytes;
-	copy->read_us = copy->read_bytes = 0;
-	return us;
-}
-
 /* Open the segment of the new file that holds a block.  The first one exists already. */
 static void
-open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
+open_segment(FileCopy *copy, BlockNumber block, bool direct)
 {
 	OpenSegment *segment = &copy->segment;
 	int			flags = O_RDWR | PG_BINARY | (block >= RELSEG_SIZE ? O_CREAT : 0);
 	char	   *path;
 
-	if (segment->file > 0 && segment->fork == fork &&
-		segment->number == block / RELSEG_SIZE && segment->direct == direct)
+	if (segment->file > 0 && segment->number == block / RELSEG_SIZE &&
+		segment->direct == direct)
 		return;
 	finish_segment(copy, ERROR);
 
-	path = relation_segment_path(&copy->to, fork, block);
+	path = relation_segment_path(&copy->to, MAIN_FORKNUM, block);
 	segment->file = PathNameOpenFile(path, flags | (direct ? DIRECT_FLAG : 0));
 	if (segment->file < 0 && direct)
 	{
@@ -495,7 +484,6 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 				(errcode_for_file_access(),
 				 errmsg("could not open file \"%s\": %m", path)));
 	pfree(path);
-	segment->fork = fork;
 	segment->number = block / RELSEG_SIZE;
 	segment->direct = direct;
 	segment->length = direct ? FileSize(segment->file) : 0;
@@ -503,10 +491,8 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 
 /* Remember a block that is written past the storage manager, for read_back(). */
 static void
-note_sample(FileCopy *copy, ForkNumber fork, BlockNumber block, const char *page)
+note_sample(FileCopy *copy, BlockNumber block, const char *page)
 {
-	if (fork != MAIN_FORKNUM)
-		return;
 	copy->sample = block;
 	memcpy(copy->sample_page, page, BLCKSZ);
 }
@@ -537,8 +523,8 @@ read_back(FileCopy *copy, SMgrRelation smgr)
  * in order, as md.c requires.  "direct" is a wish.
  */
 static void
-write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
-			 BlockNumber nblocks, const char *data, bool direct)
+write_blocks(FileCopy *copy, BlockNumber first, BlockNumber nblocks,
+			 const char *data, bool direct)
 {
 	OpenSegment *segment = &copy->segment;
 	off_t		offset = segment_offset(first);
@@ -548,8 +534,8 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 	if (copy->synced)
 		elog(ERROR, "direct write to a file whose blocks are in shared buffers");
 
-	open_segment(copy, fork, first, direct);
-	note_sample(copy, fork, first, data);
+	open_segment(copy, first, direct);
+	note_sample(copy, first, data);
 
 	while (size > 0)
 	{
@@ -560,7 +546,7 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 		{
 			/* some do not refuse it before */
 			copy->refused = true;
-			open_segment(copy, fork, first, false);
+			open_segment(copy, first, false);
 			continue;
 		}
 		if (written <= 0)
@@ -578,7 +564,7 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
  * it must be, or has none.  Fills the hole with zeros, as replay will; see "Holes".
  */
 static int
-leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
+leave_out_hole(FileCopy *copy, BlockNumber block, char *page)
 {
 	/* as XLogRecordAssemble() finds it */
 	uint16		lower = ((PageHeader) page)->pd_lower;
@@ -589,7 +575,7 @@ leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	/* all bytes are zero */
 	if (page[lower] == 0 && memcmp(page + lower, page + lower + 1, upper - lower - 1) == 0)
 		return REGBUF_STANDARD;
-	if (!copy->standard_pages || fork != MAIN_FORKNUM || block == 0)
+	if (!copy->standard_pages || block == 0)
 		return 0;
 	memset(page + lower, 0, upper - lower);
 	return REGBUF_STANDARD;
@@ -605,8 +591,7 @@ set_checksum(Page page, BlockNumber block)
 
 /* Log these pages if needed (log_newpages() has one flag for all), and set their checksums. */
 static void
-log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-		   char *data, int nblocks)
+log_blocks(FileCopy *copy, const BlockNumber *blocks, char *data, int nblocks)
 {
 	char	   *pages[PAGES_PER_RECORD];
 	int			npages = 0;
@@ -623,8 +608,8 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 				XLogEnsureRecordSpace(PAGES_PER_RECORD - 1, 0);
 				XLogBeginInsert();
 			}
-			XLogRegisterBlock(npages, &copy->to, fork, blocks[i], page,
-							  REGBUF_FORCE_IMAGE | leave_out_hole(copy, fork, blocks[i], page));
+			XLogRegisterBlock(npages, &copy->to, MAIN_FORKNUM, blocks[i], page,
+							  REGBUF_FORCE_IMAGE | leave_out_hole(copy, blocks[i], page));
 			pages[npages++] = page;
 		}
 		if (npages == 0 || (npages < PAGES_PER_RECORD && i < nblocks - 1))
@@ -662,7 +647,7 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 			 blocks[next] / RELSEG_SIZE == blocks[i] / RELSEG_SIZE; next++)
 			;
 		size = segment_offset(blocks[next - 1]) + BLCKSZ - offset;
-		open_segment(copy, MAIN_FORKNUM, blocks[i], copy->segment.direct);
+		open_segment(copy, blocks[i], copy->segment.direct);
 
 		/* the kernel reports an error only once: a later fsync would succeed */
 		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
@@ -679,19 +664,18 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 #endif
 
 /*
- * Have the kernel start to write these blocks of the main fork to disk, with all
- * between them, and wait for those of the last call, unless in a hurry.
+ * Have the kernel start to write these blocks to disk, with all between them, and
+ * wait for those of the last call, unless in a hurry.
  */
 static void
-start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
-				 FileCopyPace pace)
+start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 {
 	if (!enableFsync)
 		return;
 
 #if defined(HAVE_SYNC_FILE_RANGE)
 	write_back(copy, blocks, nblocks, SYNC_FILE_RANGE_WRITE);
-	if (pace != FILE_COPY_HURRIED)
+	if (!copy->throttle->hurry)
 		write_back(copy, copy->window, copy->window_blocks,
 				   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
 				   SYNC_FILE_RANGE_WAIT_AFTER);
@@ -738,7 +722,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 	off_t		offset = segment_offset(first);
 	size_t		size = (size_t) nblocks * BLCKSZ;
 
-	open_segment(copy, MAIN_FORKNUM, first, true);
+	open_segment(copy, first, true);
 	if (!segment->direct)
 		return false;
 	if (segment->length < offset + (off_t) size)
@@ -749,7 +733,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 	}
 	if (!background_write_start(FileGetRawDesc(segment->file), data, size, offset))
 		return false;
-	note_sample(copy, MAIN_FORKNUM, first, data);
+	note_sample(copy, first, data);
 	copy->under_way = (UnderWay)
 	{
 		first, nblocks, data, redo
@@ -765,8 +749,8 @@ must_be_repeated(XLogRecPtr redo)
 	return XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once");
 }
 
-static void log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-						  char *data, int nblocks, bool direct, bool background);
+static void log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
+						  int nblocks, bool direct, bool background);
 
 /* Wait for the blocks under way, and log and write them again if need be. */
 static void
@@ -783,8 +767,7 @@ finish_write(FileCopy *copy)
 		return;
 	for (BlockNumber i = 0; i < under_way.nblocks; i++)
 		blocks[i] = under_way.first + i;
-	log_and_write(copy, MAIN_FORKNUM, blocks, under_way.data, under_way.nblocks,
-				  true, false);
+	log_and_write(copy, blocks, under_way.data, under_way.nblocks, true, false);
 }
 
 /*
@@ -792,15 +775,15 @@ finish_write(FileCopy *copy)
  * consecutive blocks, the write goes on, and the one before has ended.
  */
 static void
-log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  char *data, int nblocks, bool direct, bool background)
+log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
+			  int nblocks, bool direct, bool background)
 {
 	XLogRecPtr	redo;
 
 	do
 	{
 		redo = GetRedoRecPtr();
-		log_blocks(copy, fork, blocks, data, nblocks);
+		log_blocks(copy, blocks, data, nblocks);
 		if (!XLogRecPtrIsInvalid(copy->last_record))
 		{
 			XLogSetAsyncXactLSN(copy->last_record);
@@ -810,7 +793,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 			INSTR_TIME_SET_CURRENT(copy->piece.at);
 		}
 		/* see file_copy_record() */
-		if (blocks[0] < copy->recorded && fork == MAIN_FORKNUM)
+		if (blocks[0] < copy->recorded)
 		{
 			copy->durable = Min(copy->durable, blocks[0]);
 			if (!IM_MUTATION("resume-unflushed"))
@@ -829,7 +812,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 				   blocks[i + run] == blocks[i] + run &&
 				   blocks[i + run] % RELSEG_SIZE != 0)
 				run++;
-			write_blocks(copy, fork, blocks[i], run, data + (Size) i * BLCKSZ, direct);
+			write_blocks(copy, blocks[i], run, data + (Size) i * BLCKSZ, direct);
 		}
 	} while (must_be_repeated(redo));
 }
@@ -854,18 +837,19 @@ others_write(FileCopy *copy)
  * whole chunk while no other session writes; else what is flushed in PIECE_US.
  */
 static void
-write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			int nblocks, FileCopyPace pace, bool direct)
+write_chunk(FileCopy *copy, const BlockNumber *blocks, int nblocks, bool direct)
 {
+	bool		hurry = copy->throttle->hurry;
+	bool		paced = copy->settings->pacing && !hurry;
 	int			piece = nblocks;
 
-	if (pace == FILE_COPY_PACED && others_write(copy))
+	if (paced && others_write(copy))
 		piece = (int) Max(rint(PIECE_US / copy->flush_us / PIECE_UNIT), 2) * PIECE_UNIT;
 	for (int i = 0; i < nblocks; i += piece)
 	{
-		if (pace == FILE_COPY_PACED)
+		if (paced)
 			wait_for_flush(copy);
-		log_and_write(copy, fork, blocks + i, copy->chunk + (Size) i * BLCKSZ,
+		log_and_write(copy, blocks + i, copy->chunk + (Size) i * BLCKSZ,
 					  Min(piece, nblocks - i), direct, direct);
 	}
 	/* the next chunk must not overwrite the pages under way */
@@ -876,25 +860,24 @@ write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		copy->chunk = copy->other_chunk;
 		copy->other_chunk = chunk;
 	}
-	if (fork == MAIN_FORKNUM)
-		start_write_back(copy, blocks, nblocks, pace);
-	if (pace != FILE_COPY_HURRIED || fork != MAIN_FORKNUM)
+	start_write_back(copy, blocks, nblocks);
+	if (!hurry)
 		finish_segment(copy, ERROR);
 }
 
 /* Extend the new file with zeros to this number of blocks. */
-static void
-extend_file(FileCopy *copy, BlockNumber nblocks)
+void
+file_copy_extend(FileCopy *copy, ForkNumber fork, BlockNumber nblocks)
 {
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-	BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM);
+	BlockNumber block = smgrnblocks(smgr, fork);
 
 	Assert(copy->synced);
 
 	if (block < nblocks)
 		memset(copy->chunk, 0, BLCKSZ);
 	for (; block < nblocks; block++)
-		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
+		smgrextend(smgr, fork, block, copy->chunk, false);
 }
 
 /*
@@ -902,8 +885,7 @@ extend_file(FileCopy *copy, BlockNumber nblocks)
  * the insert position from before: changes logged before it are in the copy.
  */
 XLogRecPtr
-file_copy_range(FileCopy *copy, ForkNumber fork,
-				BlockNumber first, BlockNumber nblocks, FileCopyPace pace)
+file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 {
 	XLogRecPtr	lsn;
 	BlockNumber blocks[FILE_COPY_CHUNK];
@@ -920,12 +902,12 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 	for (BlockNumber i = 0; i < nblocks; i++)
 	{
 		blocks[i] = first + i;
-		buffered[i] = has_buffer(copy, fork, first + i);
+		buffered[i] = has_buffer(copy, first + i);
 		nbuffered += buffered[i];
 	}
 	/* a damaged page that is tolerated is reported by the buffer manager */
 	if (nbuffered < nblocks && !ignore_checksum_failure)
-		nread = read_past_buffers(copy, fork, first, nblocks);
+		nread = read_past_buffers(copy, first, nblocks);
 	IM_POINT("copy-read");
 
 	for (BlockNumber i = 0; i < nblocks; i++)
@@ -933,12 +915,11 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 		char	   *page = copy->chunk + (Size) i * BLCKSZ;
 
 		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i) ||
-			(fork == MAIN_FORKNUM && !page_is_of(copy->relam, page)))
-			read_block(copy, fork, first + i, page);
+			!page_is_of(copy->relam, page))
+			read_block(copy, first + i, page);
 	}
 	count_reading(copy, start, nblocks);
-	write_chunk(copy, fork, blocks, nblocks, pace,
-				copy->direct && !copy->refused && fork == MAIN_FORKNUM);
+	write_chunk(copy, blocks, nblocks, copy->direct && !copy->refused);
 	return lsn;
 }
 
@@ -949,7 +930,7 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
  */
 BlockNumber
 file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
-			  FileCopyPace pace, XLogRecPtr *lsn, int *ncopied)
+			  XLogRecPtr *lsn, int *ncopied)
 {
 	BlockNumber blocks[FILE_COPY_CHUNK];
 	int			nblocks = 0;
@@ -964,7 +945,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 		   (from = block_set_next(set, from)) != InvalidBlockNumber)
 	{
 		blocks[nblocks] = from;
-		read_block(copy, MAIN_FORKNUM, from, copy->chunk + (Size) nblocks * BLCKSZ);
+		read_block(copy, from, copy->chunk + (Size) nblocks * BLCKSZ);
 		nblocks++;
 		from++;
 	}
@@ -974,7 +955,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 		return InvalidBlockNumber;
 	IM_POINT("copy-read-again");
 
-	write_chunk(copy, MAIN_FORKNUM, blocks, nblocks, pace, false);
+	write_chunk(copy, blocks, nblocks, false);
 	return from;
 }
 
@@ -1008,8 +989,6 @@ file_copy_sync(FileCopy *copy)
 	if (IM_MUTATION("sync"))
 		return;
 	smgrimmedsync(smgr, MAIN_FORKNUM);
-	if (smgrexists(smgr, FSM_FORKNUM))
-		smgrimmedsync(smgr, FSM_FORKNUM);
 	read_back(copy, smgr);
 	sync_directories(copy);
 }
@@ -1027,7 +1006,7 @@ file_copy_record(FileCopy *copy, BlockNumber nblocks)
 	for (BlockNumber block = copy->durable; block < nblocks;
 		 block += RELSEG_SIZE - block % RELSEG_SIZE)
 	{
-		open_segment(copy, MAIN_FORKNUM, block, false);
+		open_segment(copy, block, false);
 		if (FileSync(copy->segment.file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
 			ereport(data_sync_elevel(ERROR),
 					(errcode_for_file_access(),
@@ -1056,7 +1035,7 @@ file_copy_unsync(FileCopy *copy)
 void
 file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
 {
-	extend_file(copy, nblocks);
+	file_copy_extend(copy, MAIN_FORKNUM, nblocks);
 	for (BlockNumber block = 0;
 		 block != InvalidBlockNumber && block < nblocks;
 		 block = block_set_next(set, block + 1))
@@ -1093,11 +1072,11 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	bool		standard;
 	instr_time	start;
 
-	extend_file(copy, block + 1);
+	file_copy_extend(copy, MAIN_FORKNUM, block + 1);
 	INSTR_TIME_SET_CURRENT(start);
-	read_block(copy, MAIN_FORKNUM, block, page.data);
+	read_block(copy, block, page.data);
 	count_reading(copy, start, 1);
-	standard = leave_out_hole(copy, MAIN_FORKNUM, block, page.data) != 0;
+	standard = leave_out_hole(copy, block, page.data) != 0;
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
 									   RBM_ZERO_AND_LOCK, NULL, true);

@@ -15,6 +15,7 @@
 
 #include "copy/block_set.h"
 #include "copy/wal_changes.h"
+#include "wait/wait.h"
 
 /* Blocks copied at a time: 1 MB, a divisor of RELSEG_SIZE */
 #define FILE_COPY_CHUNK	((BlockNumber) (1024 * 1024 / BLCKSZ))
@@ -32,29 +33,20 @@ elapsed_us(instr_time since)
 	return INSTR_TIME_GET_MICROSEC(now);
 }
 
-/* A write waits, so that others feel it less, for */
-typedef enum FileCopyPace
-{
-	FILE_COPY_PACED,			/* WAL of ours, and the megabyte before */
-	FILE_COPY_UNPACED,			/* the megabyte before */
-	FILE_COPY_HURRIED,			/* nothing; and the file stays open */
-} FileCopyPace;
-
 extern FileCopy *file_copy_create(const RelFileLocator *from,
 								  const RelFileLocator *to,
 								  ChangedBlocks *const *followers, Oid relam,
-								  bool direct);
+								  bool direct, const MoveSettings *settings,
+								  Throttle *throttle);
 extern void file_copy_free(FileCopy *copy);
 
-extern XLogRecPtr file_copy_range(FileCopy *copy, ForkNumber fork,
-								  BlockNumber first, BlockNumber nblocks,
-								  FileCopyPace pace);
-extern BlockNumber file_copy_set(FileCopy *copy, const BlockSet *set,
-								 BlockNumber from, FileCopyPace pace,
+extern XLogRecPtr file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks);
+extern BlockNumber file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 								 XLogRecPtr *lsn, int *ncopied);
 extern void file_copy_sync(FileCopy *copy);
 extern void file_copy_record(FileCopy *copy, BlockNumber nblocks);
 extern void file_copy_unsync(FileCopy *copy);
+extern void file_copy_extend(FileCopy *copy, ForkNumber fork, BlockNumber nblocks);
 extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 							  const BlockSet *set);
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
@@ -64,7 +56,6 @@ extern void file_copy_replace_page(FileCopy *copy, Buffer buffer, const char *pa
 extern int	file_copy_read_ahead(const FileCopy *copy, BlockNumber first, BlockNumber nblocks);
 extern void file_copy_read_done(const FileCopy *copy, int drop,
 								BlockNumber first, BlockNumber nblocks);
-extern int64 file_copy_reading(FileCopy *copy, int64 *bytes);
 
 extern void file_copy_flush_wal(FileCopy *copy);
 

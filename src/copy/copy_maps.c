@@ -1,0 +1,126 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_maps.c
+ *	  Method copy: the free space map, and the visibility map of a table.
+ *
+ * Neither is followed: their pages are compared through shared buffers, and copied
+ * where they differ.  The free space map once, without a lock: it may change
+ * meanwhile, since its users check the page that it names, which is in the new file,
+ * at least as long as the old is now.
+ *
+ * The visibility map must be equal (see src/README, "A table"): so before the
+ * exclusive lock, which leaves the pages in shared buffers, and again under it.  That
+ * takes about two microseconds a page, which stands for 255 MB of the table.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/storage_xlog.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+
+#include "copy/copy_private.h"
+#include "file_system.h"
+
+/*
+ * Create the maps of the new file, before its directory is made durable.  They may be
+ * there already, if the copy goes on.
+ */
+void
+copy_create_maps(CopyState *cs)
+{
+	StartTransactionCommand();
+	for (ForkNumber fork = FSM_FORKNUM; fork <= VISIBILITYMAP_FORKNUM; fork++)
+	{
+		if (fork == FSM_FORKNUM ? file_blocks(&cs->from, fork) == 0 : !cs->is_table)
+			continue;
+		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), fork, true);
+		log_smgrcreate(&cs->to, fork);
+	}
+	CommitTransactionCommand();
+}
+
+/* Read a block, looking first into the buffer that has had it. */
+static Buffer
+read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
+			ReadBufferMode mode, Buffer *recent)
+{
+	if (!BufferIsValid(*recent) ||
+		!ReadRecentBuffer(*locator, fork, block, *recent))
+		*recent = ReadBufferWithoutRelcache(*locator, fork, block, mode, NULL, true);
+	return *recent;
+}
+
+/*
+ * Make pages of a new map equal to the old ones, where they are: under the exclusive
+ * lock, the buffers are those of the call before.  A share lock does not wait for a
+ * checkpointer that writes one.
+ */
+static void
+copy_pages(CopyState *cs, ForkNumber fork, BlockNumber first, BlockNumber end,
+		   Buffer *buffers)
+{
+	Size		compared_from = offsetof(PageHeaderData, pd_flags); /* behind LSN and
+																	 * checksum */
+
+	Assert(IsTransactionState());
+	file_copy_extend(cs->copy, fork, end);
+	for (BlockNumber block = first; block < end; block++)
+	{
+		/* as core reads it: a damaged page of a map is an empty one */
+		Buffer		old = read_recent(&cs->from, fork, block, RBM_ZERO_ON_ERROR, buffers++);
+		Buffer		new = read_recent(&cs->to, fork, block, RBM_NORMAL, buffers++);
+
+		LockBuffer(old, BUFFER_LOCK_SHARE);
+		LockBuffer(new, BUFFER_LOCK_SHARE);
+		if (memcmp((char *) BufferGetPage(old) + compared_from,
+				   (char *) BufferGetPage(new) + compared_from, BLCKSZ - compared_from) != 0)
+		{
+			LockBuffer(new, BUFFER_LOCK_UNLOCK);
+			LockBuffer(new, BUFFER_LOCK_EXCLUSIVE);
+			file_copy_replace_page(cs->copy, new, BufferGetPage(old), false);
+		}
+		UnlockReleaseBuffer(new);
+		UnlockReleaseBuffer(old);
+	}
+}
+
+/* Make the visibility map of a table equal to the old one. */
+void
+copy_visibility_map(CopyState *cs)
+{
+	BlockNumber nblocks = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM);
+
+	Assert(file_blocks(&cs->to, VISIBILITYMAP_FORKNUM) <= nblocks);
+	if (IM_MUTATION("map-once") && cs->map_blocks > 0)
+		return;
+	if (cs->map_blocks < nblocks)
+	{
+		cs->map_buffers = MemoryContextAllocZero(cs->cxt, nblocks * 2 * sizeof(Buffer));
+		cs->map_blocks = nblocks;
+	}
+	copy_pages(cs, VISIBILITYMAP_FORKNUM, 0, nblocks, cs->map_buffers);
+}
+
+/* Copy the free space map, if there was one when the maps were created. */
+void
+copy_free_space_map(CopyState *cs)
+{
+	BlockNumber nblocks = smgrexists(smgropen(cs->to, INVALID_PROC_NUMBER), FSM_FORKNUM) ?
+		file_blocks(&cs->from, FSM_FORKNUM) : 0;
+
+	for (BlockNumber block = 0, end; block < nblocks; block = end)
+	{
+		Buffer		buffers[2 * FILE_COPY_CHUNK] = {InvalidBuffer};
+
+		end = Min(block + FILE_COPY_CHUNK, nblocks);
+		copy_between_chunks(cs);
+		StartTransactionCommand();
+		copy_pages(cs, FSM_FORKNUM, block, end, buffers);
+		CommitTransactionCommand();
+		throttle_written(&cs->throttle, (int64) (end - block) * BLCKSZ);
+		copy_keep_up(cs);
+	}
+}
