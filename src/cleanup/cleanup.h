@@ -84,7 +84,7 @@ extern List *leftovers_list(void);
 extern void leftover_file_drop_buffers(const RelFileLocator *locator);
 extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
 extern void leftover_file_remove(const LedgerEntry *entry, bool paced,
-								 void (*between_steps) (void));
+								 void (*between_steps) (void *arg), void *arg);
 extern void leftover_file_shorten(const RelFileLocator *locator, BlockNumber nblocks,
 								  bool paced);
 extern void leftover_files_remove(bool kept_too);

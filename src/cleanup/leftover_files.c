@@ -323,7 +323,7 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
  */
 void
 leftover_file_remove(const LedgerEntry *entry, bool paced,
-					 void (*between_steps) (void))
+					 void (*between_steps) (void *arg), void *arg)
 {
 	RelFileLocator locator = entry_locator(entry);
 	BlockNumber step = Min(Max(STEP_BLOCKS, NBuffers / 512), LARGEST_STEP_BLOCKS);
@@ -349,18 +349,18 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 		leftover_file_shorten(&locator, nblocks, paced);
 		CommitTransactionCommand();
 		IM_POINT("old-file-step");
-		between_steps();
+		between_steps(arg);
 	}
 
 	IM_POINT("old-file-drop");
-	between_steps();
+	between_steps(arg);
 	leftover_file_drop(entry, true);
 	IM_POINT("old-file-dropped");
 }
 
 /* Between the steps of removing a large file, obey cancel_move() and pause_move(). */
 static void
-between_steps(void)
+between_steps(void *arg)
 {
 	throttle_rest(0);
 	pacing_rest_while_paused();
@@ -401,7 +401,7 @@ leftover_files_remove(bool kept_too)
 								size_text(relation_file_size(&locator)), entry->job)));
 			CommitTransactionCommand();
 			if (!busy)
-				leftover_file_remove(entry, true, between_steps);
+				leftover_file_remove(entry, true, between_steps, NULL);
 			if (locked)
 				ledger_row_release(entry->id);
 		}

@@ -5,10 +5,9 @@
  *
  * By the system calls of io_submit(2), for which the C library has no functions, and
  * which serve files opened with O_DIRECT only.  Where the system does not have them,
- * does not let us, or has no more to give (fs.aio-max-nr), no write is started.
- *
- * Nothing here reports an error: a write that was not started, or did not write
- * all, is for the caller to write in the foreground, which says what is wrong.
+ * does not let us, or has no more to give (fs.aio-max-nr), no write is started.  A
+ * write that was not started, or did not write all, is for the caller to write in the
+ * foreground, which says what is wrong.
  *
  * The context is kept until the process exits: to give it back takes the kernel
  * 40 ms (two RCU grace periods).
@@ -38,7 +37,6 @@
 
 #if defined(__linux__)
 static unsigned long context = 0;	/* the system's name for it, or 0 */
-#endif
 static size_t under_way = 0;	/* size of the write; 0 = there is none */
 
 /*
@@ -49,25 +47,20 @@ static size_t under_way = 0;	/* size of the write; 0 = there is none */
 bool
 background_write_start(int fd, const char *data, size_t size, off_t offset)
 {
+	struct iocb request = {
+		.aio_lio_opcode = IOCB_CMD_PWRITE,
+		.aio_fildes = fd,
+		.aio_buf = (uintptr_t) data,
+		.aio_nbytes = size,
+		.aio_offset = offset
+	};
+	struct iocb *requests[1] = {&request};
+
 	Assert(under_way == 0);
-#if defined(__linux__)
 	if (context == 0 && syscall(SYS_io_setup, WRITES_AT_ONCE, &context) != 0)
 		context = 0;
-	if (context != 0)
-	{
-		struct iocb request = {
-			.aio_lio_opcode = IOCB_CMD_PWRITE,
-			.aio_fildes = fd,
-			.aio_buf = (uintptr_t) data,
-			.aio_nbytes = size,
-			.aio_offset = offset
-		};
-		struct iocb *requests[1] = {&request};
-
-		if (syscall(SYS_io_submit, context, 1, requests) == 1)
-			under_way = size;
-	}
-#endif
+	if (context != 0 && syscall(SYS_io_submit, context, 1, requests) == 1)
+		under_way = size;
 	return under_way > 0;
 }
 
@@ -75,27 +68,23 @@ background_write_start(int fd, const char *data, size_t size, off_t offset)
 bool
 background_write_finish(void)
 {
-	bool		complete = false;
-
-#if defined(__linux__)
+	size_t		size = under_way;
 	struct io_event event;
 	int			rc;
 
-	if (under_way == 0)
+	if (size == 0)
 		return false;
+	under_way = 0;
 	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_WRITE);
 	do
 		rc = syscall(SYS_io_getevents, context, 1, 1, &event, NULL);
 	while (rc < 0 && errno == EINTR);
 	pgstat_report_wait_end();
-	complete = rc == 1 && event.res == (int64) under_way + NOT_WRITTEN;
+	if (rc == 1)
+		return event.res == (int64) size + NOT_WRITTEN;
 	/* wait in any case */
-	if (rc != 1)
-	{
-		(void) syscall(SYS_io_destroy, context);
-		context = 0;
-	}
-	under_way = 0;
-#endif
-	return complete;
+	(void) syscall(SYS_io_destroy, context);
+	context = 0;
+	return false;
 }
+#endif

@@ -140,7 +140,6 @@ catch_up(CopyState *cs)
 {
 	int64		least = PG_INT64_MAX;
 	bool		again = false;
-	bool		many = false;	/* are left, as max_lock_time allows */
 
 	for (int round = 0;; round++)
 	{
@@ -156,9 +155,7 @@ catch_up(CopyState *cs)
 		if (cs->outpaced && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(cs, left))
 		{
 			copy_todo_through_buffers(cs, 2 * BUFFERED_BATCH);
-			left = block_set_count(cs->todo);
-			many = copy_fits_under_lock(cs, left);
-			if (many)
+			if (copy_fits_under_lock(cs, block_set_count(cs->todo)))
 				break;
 		}
 
@@ -184,11 +181,11 @@ catch_up(CopyState *cs)
 	}
 
 	if (cs->verifying)
-		copy_verify_rest(cs);
+		copy_verify_rest(cs, Min(cs->copied, file_blocks(&cs->to, MAIN_FORKNUM)));
 	StartTransactionCommand();
 	if (cs->is_table)
 		copy_visibility_map(cs);
-	if (!many)
+	if (block_set_count(cs->todo) <= COPY_FAR_TOO_MANY)
 		file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
 }
@@ -227,8 +224,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	instr_time	start;
 
 	Assert(CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
-	if ((cs->first->lost = copy_drain_to(cs, upto, true)) != NULL)
-		return COPY_IS_LOST;
+	copy_drain_to(cs, upto);
 	copy_take_changes(cs);
 
 	nblocks = copy_take_tail(cs);
@@ -284,6 +280,6 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
 				 errdetail("Nothing was moved.")));
 	if (cs->verifying)
-		copy_verify_locked(cs, nblocks);
+		copy_verify_rest(cs, nblocks);
 	return SWAPPED;
 }

@@ -63,9 +63,9 @@ copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int n
 	double		seconds = cs->settings->lock_wait / 1000.0;
 	char	   *list;
 
-	if (goes_on && cs->first->told)
+	if (goes_on && cs->first->so_far->told)
 		return;
-	cs->first->told = true;
+	cs->first->so_far->told = true;
 	if (own_transaction)
 		StartTransactionCommand();	/* for names of roles */
 	list = blockers_describe(holders, nholders);
@@ -234,14 +234,14 @@ copy_check_relations(CopyState *cs, bool first)
 {
 	Assert(cs->first->locked && !IsTransactionState());
 	StartTransactionCommand();
-	if (!plan_recheck(cs->first->item, cs->first->began))
+	if (!plan_recheck(cs->first->item, cs->first->so_far->began))
 		copy_start_again("it is skipped");
 	if (!has_same_parts(cs->first))
 		copy_start_again("its TOAST table was replaced by another command");
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
 		check_file(f, first);
 	CommitTransactionCommand();
-	cs->first->began = true;
+	cs->first->so_far->began = true;
 }
 
 /* Return whether DDL waits behind our locks, if held, and may pass. */
@@ -291,9 +291,9 @@ may_rest(void *arg)
 
 /* After the swap, rest while the job is paused, unless a session waits for our locks. */
 void
-copy_rest_after_swap(CopyState *cs)
+copy_rest_after_swap(void *arg)
 {
-	(void) pacing_rest(NULL, 0, NULL, may_rest, cs);
+	(void) pacing_rest(NULL, 0, NULL, may_rest, arg);
 }
 
 /* Give way to others, and keep up with the WAL; for pacing_rest(), too. */
@@ -338,33 +338,27 @@ copy_changes_lost(ChangesResult result)
 		"its file was truncated, or changed in a way that the WAL does not tell block by block";
 }
 
-/* Read the WAL up to now.  In a transaction, others may be waiting for us. */
+/* Read the WAL up to a mark.  In a transaction, others may be waiting for us. */
+void
+copy_drain_to(CopyState *cs, XLogRecPtr upto)
+{
+	const char *lost = copy_changes_lost(wal_changes_read(cs->changes, upto, cs->copied,
+														  IsTransactionState()));
+
+	if (lost != NULL)
+		copy_start_again(lost);
+	progress_set(blocks_changed, copy_changes_left(cs));
+	copy_change_rate(cs);
+}
+
+/* The same up to now. */
 void
 copy_drain(CopyState *cs)
 {
-	bool		locked = IsTransactionState();
-	const char *lost;
-
 	/* not under the lock; wal_changes.c keeps the segments open */
-	if (!locked)
+	if (!IsTransactionState())
 		wal_ahead();
-	lost = copy_drain_to(cs, wal_changes_mark(), locked);
-	if (lost != NULL)
-		copy_start_again(lost);
-}
-
-/* The same up to a mark; return NULL, or why the copy is to be started again. */
-const char *
-copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked)
-{
-	const char *lost = copy_changes_lost(wal_changes_read(cs->changes, upto, cs->copied, locked));
-
-	if (lost == NULL)
-	{
-		progress_set(blocks_changed, copy_changes_left(cs));
-		copy_change_rate(cs);
-	}
-	return lost;
+	copy_drain_to(cs, wal_changes_mark());
 }
 
 /*

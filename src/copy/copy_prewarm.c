@@ -28,12 +28,6 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 
-/* Blocks to ask for at once where reading is fast */
-#define FAST_PREWARM		32
-
-/* For an estimate, read one buffer's tag of so many */
-#define SAMPLE_EVERY	16
-
 /* Return the set of the old file's blocks that are in shared buffers. */
 static BlockSet *
 cached_blocks(CopyState *cs)
@@ -63,44 +57,37 @@ cached_blocks(CopyState *cs)
 	return set;
 }
 
-/* Estimate the number of a file's blocks in shared buffers, without header locks. */
-double
-copy_estimate_cached(const RelFileLocator *locator)
+/* Return the number of these blocks now. */
+int64
+copy_count_cached(CopyState *cs)
 {
-	int			found = 0;
+	BlockSet   *cached = cached_blocks(cs);
+	int64		result = block_set_count(cached);
 
-	for (int i = 0; i < NBuffers; i += SAMPLE_EVERY)
-		if (BufTagMatchesRelFileLocator(&GetBufferDescriptor(i)->tag, locator))
-			found++;
-	return (double) found * SAMPLE_EVERY;
+	block_set_free(cached);
+	return result;
 }
 
 /*
  * Read a megabyte of a set's blocks, from block "from" on: into shared buffers or, if
- * "page" is given, into that, for the operating system's cache.  *distance is how far
- * to prefetch, -1 the first time.  Returns where to continue, or InvalidBlockNumber.
+ * "page" is given, into that, for the operating system's cache.  Returns where to
+ * continue, or InvalidBlockNumber.
  */
 static BlockNumber
-load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distance,
-			char *page)
+load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, char *page)
 {
-	bool		paced = cs->settings->pacing;
 	SMgrRelation smgr;
 	BlockNumber nblocks;
 	BlockNumber ahead = from;
 	int			asked = 0;
-	int			usual;
-	instr_time	start;
-	int64		us;
+	int			distance;
 
 	StartTransactionCommand();
 	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
 	nblocks = file_blocks(&cs->to, MAIN_FORKNUM);
 	/* as core's commands that read scattered blocks, or all of a step */
-	usual = get_tablespace_maintenance_io_concurrency(cs->to.spcOid);
-	if (*distance < 0)
-		*distance = paced ? usual : FILE_COPY_CHUNK;
-	INSTR_TIME_SET_CURRENT(start);
+	distance = cs->settings->pacing ?
+		get_tablespace_maintenance_io_concurrency(cs->to.spcOid) : FILE_COPY_CHUNK;
 	for (int count = 0; count < FILE_COPY_CHUNK; count++, from++)
 	{
 		from = block_set_next(cached, from);
@@ -109,7 +96,7 @@ load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distan
 			from = InvalidBlockNumber;
 			break;
 		}
-		for (; asked < Min(count + *distance, FILE_COPY_CHUNK); asked++, ahead++)
+		for (; asked < Min(count + distance, FILE_COPY_CHUNK); asked++, ahead++)
 		{
 			ahead = block_set_next(cached, ahead);
 			if (ahead == InvalidBlockNumber || ahead >= nblocks)
@@ -122,16 +109,10 @@ load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distan
 			ReleaseBuffer(ReadBufferWithoutRelcache(cs->to, MAIN_FORKNUM, from,
 													RBM_NORMAL, NULL, true));
 	}
-	us = elapsed_us(start);
 	CommitTransactionCommand();
-	if (paced)
-	{
-		/* nothing else stops us where the cache has the blocks */
+	/* nothing else stops us where the cache has the blocks */
+	if (cs->settings->pacing)
 		(void) sched_yield();
-		/* on slow storage the reads of others would wait behind more of ours */
-		if (usual > 0)
-			*distance = us > FAST_READ_MS * 1000 ? usual : Max(usual, FAST_PREWARM);
-	}
 	return from;
 }
 
@@ -143,12 +124,11 @@ copy_prepare_prewarm(CopyState *cs)
 	BlockSet   *cached = cached_blocks(cs);
 	PGIOAlignedBlock page;
 	BlockNumber block = 0;
-	int			distance = -1;
 
 	while (block != InvalidBlockNumber)
 	{
 		copy_between_chunks(cs);
-		block = load_cached(cs, cached, block, &distance, page.data);
+		block = load_cached(cs, cached, block, page.data);
 		IM_POINT("prewarm-read");
 		copy_keep_up(cs);
 	}
@@ -165,7 +145,6 @@ copy_prewarm(CopyState *cs)
 {
 	BlockSet   *cached = cached_blocks(cs);
 	BlockNumber block = 0;
-	int			distance = -1;
 
 	copy_eta(cs, PHASE_PREWARMING, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
 
@@ -179,7 +158,7 @@ copy_prewarm(CopyState *cs)
 		copy_rest_after_swap(cs);
 		if (copy_is_in_the_way(cs))
 			break;
-		block = load_cached(cs, cached, block, &distance, NULL);
+		block = load_cached(cs, cached, block, NULL);
 		IM_POINT("prewarm-step");
 	}
 	block_set_free(cached);

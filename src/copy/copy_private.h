@@ -30,7 +30,6 @@ typedef enum AttemptOutcome
 	SWAPPED,
 	LOCK_NOT_GRANTED,
 	TOO_MUCH_LEFT,				/* to copy under the lock */
-	COPY_IS_LOST,				/* for the reason in "lost" */
 } AttemptOutcome;
 
 /* More changed blocks than these are copied directly */
@@ -46,7 +45,7 @@ typedef struct CopyEta
 	TimestampTz part_began;		/* 0 = none yet */
 	int64		rested_before;	/* pacing_rested_ms() then */
 	double		busy_rate;		/* bytes copied per second, without rests */
-	double		cached;			/* blocks to be loaded after the swap */
+	int64		cached;			/* blocks to be loaded after the swap */
 	TimestampTz changes_at;		/* when these were counted */
 	int64		changes;
 	TimestampTz round_began;
@@ -56,6 +55,14 @@ typedef struct CopyEta
 	bool		in_vain;		/* most of them have changed since */
 	bool		told;
 } CopyEta;
+
+/* Of a move, through all starts of its copy */
+typedef struct CopySoFar
+{
+	bool		began;			/* the first check found it movable */
+	bool		told;			/* warned that lock_wait is over */
+	bool		told_of_record; /* warned that a record has failed */
+} CopySoFar;
 
 /*
  * The copy of one file.  Those of a table, its TOAST table and the index of
@@ -68,12 +75,10 @@ typedef struct CopyState
 	struct CopyState *next;
 
 	/* of the whole move; in the first one only */
+	CopySoFar  *so_far;
 	bool		locked;
-	bool		began;			/* the first check found it movable */
-	bool		told;			/* warned that lock_wait is over */
-	bool		told_of_record; /* warned that a record has failed */
-	const char *lost;			/* why to start again, found under the lock */
-	ChangedBlocks **followers;	/* of all files; ends with NULL */
+	bool		moved;			/* the swap is committed */
+	ChangedBlocks *followers[4];	/* of all files, three at most; then NULL */
 	Oid			ledger;			/* from the swap on */
 
 	MemoryContext cxt;
@@ -97,8 +102,7 @@ typedef struct CopyState
 	LedgerEntry new_file;		/* id 0 = no row */
 	bool		resumed;		/* the copy goes on from an earlier one's file */
 	bool		new_file_made;	/* by us; else one of that name is not ours */
-	LedgerEntry old_file;		/* the same, after the swap */
-	LedgerEntry old_row;		/* inserted by the swap */
+	LedgerEntry old_file;		/* inserted by the swap */
 	int64		claimed;		/* number of another row that we have claimed */
 
 	Throttle	throttle;
@@ -114,9 +118,7 @@ typedef struct CopyState
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockNumber record_step;	/* record after so many; 0 = never */
 	BlockNumber record_at;		/* the next time */
-	XLogRecPtr	changes_from;	/* the copies have all that begins before */
-	XLogRecPtr	taken_at;		/* the same when the list is copied */
-	TimeLineID	timeline;		/* of changes_from */
+	XLogRecPtr	taken_at;		/* new_file.changes_from when the list is copied */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
 	int64		changed_blocks; /* taken from the WAL so far */
 	int			rounds;			/* of copying changed blocks again */
@@ -153,10 +155,10 @@ extern void copy_wait_for_locks(CopyState *cs);
 extern void copy_release_locks(CopyState *cs);
 extern void copy_check_relations(CopyState *cs, bool first);
 extern bool copy_is_in_the_way(CopyState *cs);
-extern void copy_rest_after_swap(CopyState *cs);
+extern void copy_rest_after_swap(void *arg);
 extern void copy_prepare_prewarm(CopyState *cs);
 extern void copy_prewarm(CopyState *cs);
-extern double copy_estimate_cached(const RelFileLocator *locator);
+extern int64 copy_count_cached(CopyState *cs);
 extern void copy_create_maps(CopyState *cs);
 extern void copy_free_space_map(CopyState *cs);
 extern void copy_visibility_map(CopyState *cs);
@@ -175,7 +177,7 @@ extern bool copy_let_others_pass(void *arg);
 extern void copy_between_chunks(CopyState *cs);
 extern void copy_keep_up(CopyState *cs);
 extern void copy_drain(CopyState *cs);
-extern const char *copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked);
+extern void copy_drain_to(CopyState *cs, XLogRecPtr upto);
 extern int64 copy_changes_left(const CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 extern BlockNumber copy_take_tail(CopyState *cs);
@@ -185,8 +187,7 @@ extern void copy_publish_eta(const CopyState *cs, double left);
 extern void copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done);
 extern void copy_change_rate(CopyState *cs);
 extern void copy_verify_all(CopyState *cs);
-extern void copy_verify_rest(CopyState *cs);
-extern void copy_verify_locked(CopyState *cs, BlockNumber nblocks);
+extern void copy_verify_rest(CopyState *cs, BlockNumber nblocks);
 extern void copy_todo_through_buffers(CopyState *cs, int64 most);
 extern void copy_wait_for_swap_time(CopyState *cs);
 extern void copy_catch_up(CopyState *cs);
@@ -195,9 +196,8 @@ extern AttemptOutcome copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *mo
 extern int64 copy_blocks_us(const CopyState *cs, int64 nblocks);
 extern bool copy_fits_under_lock(const CopyState *cs, int64 nblocks);
 extern int64 copy_last_us(const CopyState *cs);
-extern bool copy_is_hopeless(CopyState *cs, int64 left);
 extern void copy_is_not_outpaced(CopyState *cs);
-pg_noreturn extern void copy_cannot_keep_up(const CopyState *cs, int64 left);
+extern void copy_check_hope(CopyState *cs);
 extern void copy_swap(CopyState *cs);
 extern void copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders);
 

@@ -246,14 +246,12 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 	return NULL;
 }
 
-static CopyState *removing = NULL;
-
 /* Let others pass while its large file is removed. */
 static void
-while_removing(void)
+while_removing(void *arg)
 {
 	job_check_cancel();
-	(void) copy_let_others_pass(removing);
+	(void) copy_let_others_pass(arg);
 }
 
 /*
@@ -298,8 +296,7 @@ copy_resume(CopyState *cs)
 						   job, why)));
 		item_say(item, "The copy did not go on where job " INT64_FORMAT " had ended, because %s.",
 				 job, why);
-		removing = cs;
-		leftover_file_remove(entry, cs->settings->pacing, while_removing);
+		leftover_file_remove(entry, cs->settings->pacing, while_removing, cs);
 		ledger_row_release(entry->id);
 		cs->claimed = 0;
 		return;
@@ -333,8 +330,6 @@ copy_resume_begin(CopyState *cs)
 	StartTransactionCommand();
 	if (cs->resumed)
 	{
-		cs->changes_from = cs->new_file.changes_from;
-		cs->timeline = cs->new_file.timeline;
 		/* recovery has used buffers */
 		if (!IM_MUTATION("resume-buffers"))
 			file_copy_unsync(cs->copy);
@@ -350,8 +345,8 @@ copy_resume_begin(CopyState *cs)
 	}
 	else
 	{
-		cs->changes_from = wal_changes_position(cs->changes);
-		cs->timeline = GetWALInsertionTimeLine();
+		cs->new_file.changes_from = wal_changes_position(cs->changes);
+		cs->new_file.timeline = GetWALInsertionTimeLine();
 	}
 	cs->record_step = settings->resumable_size < 0 || settings->terms.rehearse || !XLogIsNeeded() ||
 		file_blocks(&cs->from, MAIN_FORKNUM) <= least ? 0 :
@@ -385,8 +380,8 @@ copy_resume_record(CopyState *cs, bool synced)
 	entry.from_tablespace = cs->from.spcOid;
 	entry.from_relfilenumber = cs->from.relNumber;
 	entry.copied_blocks = cs->copied;
-	entry.changes_from = IM_MUTATION("resume-late") ? GetXLogInsertRecPtr() : cs->changes_from;
-	entry.timeline = cs->timeline;
+	if (IM_MUTATION("resume-late"))
+		entry.changes_from = GetXLogInsertRecPtr();
 	entry.keep_until = GetCurrentTimestamp() +
 		(int64) cs->settings->resumable_for * 60 * USECS_PER_SEC;
 
@@ -396,14 +391,14 @@ copy_resume_record(CopyState *cs, bool synced)
 	error = errors_catch(update_row, &entry);
 	if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);
-	if (error != NULL && !cs->first->told_of_record)
+	if (error != NULL && !cs->first->so_far->told_of_record)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not record how far the copy of %s \"%s\" is",
 						relation_noun(cs->item->relkind), NameStr(cs->item->relname)),
 				 errdetail("%s.", error->message),
 				 errhint("The copy goes on. If it ends before the next record, what was copied since the last one is copied again.")));
-	cs->first->told_of_record |= error != NULL;
+	cs->first->so_far->told_of_record |= error != NULL;
 	/* flushes what the new file has of others' WAL, and that of our own */
 	CommitTransactionCommand();
 	cs->record_at = cs->copied + cs->record_step;

@@ -92,18 +92,9 @@ would_write_too_much(const CopyState *cs, int64 left)
 		copies * Max((int64) cs->copied, SMALL_COPY_BLOCKS);
 }
 
-/* At the swap, where so many blocks take too long: return whether to give up. */
-bool
-copy_is_hopeless(CopyState *cs, int64 left)
-{
-	if (cs->outpaced_since == 0)
-		begin_outpaced(cs);
-	return would_write_too_much(cs, left) || outpaced_ms(cs) > HOPELESS_MS;
-}
-
 /* Give up, because so many blocks are left, and do not get fewer. */
-void
-copy_cannot_keep_up(const CopyState *cs, int64 left)
+static void
+cannot_keep_up(const CopyState *cs, int64 left)
 {
 	const MoveSettings *settings = cs->settings;
 
@@ -119,6 +110,18 @@ copy_cannot_keep_up(const CopyState *cs, int64 left)
 			 settings->max_rate > 0 && cs->throttle.rested_us > 0 ?
 			 errhint("Raise or unset index_mover.max_rate, or make the move at a quieter time.") :
 			 errhint("Raise index_mover.max_lock_time, or make the move at a quieter time.")));
+}
+
+/* At the swap, where the last blocks take too long: give up if there is no hope. */
+void
+copy_check_hope(CopyState *cs)
+{
+	int64		left = block_set_count(cs->todo) + wal_changes_count(cs->changes);
+
+	if (cs->outpaced_since == 0)
+		begin_outpaced(cs);
+	if (would_write_too_much(cs, left) || outpaced_ms(cs) > HOPELESS_MS)
+		cannot_keep_up(cs, left);
 }
 
 /* Return how much of all files of the move is copied, by their size in the plan. */
@@ -203,8 +206,8 @@ copy_changed_directly(CopyState *cs)
 	/* the list is needed until the WAL up to now is read */
 	copy_drain(cs);
 	block_set_clear(cs->todo);
-	cs->changes_from = cs->taken_at;
-	cs->timeline = GetWALInsertionTimeLine();
+	cs->new_file.changes_from = cs->taken_at;
+	cs->new_file.timeline = GetWALInsertionTimeLine();
 }
 
 /*
@@ -257,7 +260,7 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 	if ((too_slow && outpaced_ms(cs) > HOPELESS_MS / 2) ||
 		((too_slow || too_many) && (would_write_too_much(cs, left) ||
 									(*in_vain >= 3 && outpaced_ms(cs) > HOPELESS_MS))))
-		copy_cannot_keep_up(cs, left);
+		cannot_keep_up(cs, left);
 	/* a burst may be over soon, unless we need not wait for that */
 	return !too_slow && !too_many && (*in_vain >= 3 || fits);
 }

@@ -44,18 +44,20 @@
 #define MOST_STARTS			5
 
 static CopyState *current = NULL;
+static CopySoFar so_far;
 
-/* Obey pause_move() while the old file is removed. */
-static void
-rest_after_swap(void)
+/* Return the row of the file that nobody uses, new or old. */
+static LedgerEntry *
+unused_file(CopyState *cs)
 {
-	copy_rest_after_swap(current);
+	return cs->first->moved ? &cs->old_file : &cs->new_file;
 }
 
 /* Remove one file for remove_what_is_left(), if there is one. */
 static void
-remove_left_file(LedgerEntry *entry, bool made)
+remove_left_file(CopyState *cs)
 {
+	LedgerEntry *entry = unused_file(cs);
 	MemoryContext oldcontext = CurrentMemoryContext;
 
 	Assert(!IsTransactionState());
@@ -66,7 +68,7 @@ remove_left_file(LedgerEntry *entry, bool made)
 		if (ledger_row_claim_again(entry->id))
 		{
 			IM_POINT("left-file-drop");
-			leftover_file_drop(entry, made);
+			leftover_file_drop(entry, cs->new_file_made);
 			ledger_row_release(entry->id);
 		}
 		entry->id = 0;
@@ -102,8 +104,7 @@ remove_what_is_left(CopyState *cs, bool keep)
 		f->copy = NULL;
 		if (keep && f->new_file.copied_blocks > 0)
 			f->new_file.id = 0;
-		remove_left_file(&f->new_file, f->new_file_made);
-		remove_left_file(&f->old_file, true);
+		remove_left_file(f);
 	}
 }
 
@@ -188,11 +189,8 @@ after_swap(CopyState *cs)
 {
 	IM_POINT("swapped");
 	foreach_file(f, cs)
-	{
 		/* the swap has deleted the row for the new file */
 		ledger_row_release(f->new_file.id);
-		f->new_file.id = 0;
-	}
 	for (CopyState *f = cs; f != NULL; f = f->next)
 		f->item->size_after = relation_file_size(f->in_place ? &f->from : &f->to);
 	progress_phase(PHASE_PREWARMING);
@@ -210,7 +208,7 @@ static void
 end_move(CopyState *cs)
 {
 	MoveItem   *item = cs->item;
-	bool		moved = item->status == STATUS_MOVED;
+	bool		moved = cs->moved;
 	MemoryContext oldcontext = CurrentMemoryContext;
 
 	Assert(!IsTransactionState() && (moved || item->status == STATUS_REHEARSED));
@@ -223,12 +221,11 @@ end_move(CopyState *cs)
 		progress_phase(moved ? PHASE_REMOVING_OLD_FILE : PHASE_CLEANING_UP);
 		foreach_file(f, cs)
 		{
-			LedgerEntry *entry = moved ? &f->old_file : &f->new_file;
+			LedgerEntry *entry = unused_file(f);
 
-			if (!moved)
-				file_copy_free(f->copy);
+			file_copy_free(f->copy);
 			copy_eta(f, PHASE_REMOVING_OLD_FILE, f->copied, 0);
-			leftover_file_remove(entry, cs->settings->pacing, rest_after_swap);
+			leftover_file_remove(entry, cs->settings->pacing, copy_rest_after_swap, cs);
 			ledger_row_release(entry->id);
 			entry->id = 0;
 		}
@@ -335,7 +332,6 @@ find_parts(CopyState *cs)
 		(*end)->table = cs->table;
 		end = &(*end)->next;
 	}
-	cs->followers = MemoryContextAllocZero(cs->cxt, (list_length(parts) + 2) * sizeof(ChangedBlocks *));
 	CommitTransactionCommand();
 }
 
@@ -352,7 +348,7 @@ copy_file(CopyState *cs)
 	cs->began_at = GetCurrentTimestamp();
 	cs->recopied_before = cs->item->blocks_recopied;
 	if (cs->settings->prewarm)
-		cs->eta.cached = copy_estimate_cached(&cs->from);
+		cs->eta.cached = copy_count_cached(cs);
 	cs->direct = wants_direct_io(cs);
 	cs->todo = block_set_create(cs->cxt);
 	copy_resume(cs);
@@ -467,8 +463,6 @@ move_by_copy(MoveContext *mc)
 	MoveItem   *item = mc->item;
 	uint64		wal_before = pgWalUsage.wal_bytes;
 	MemoryContext oldcontext = CurrentMemoryContext;
-	bool		told = false;
-	bool		told_of_record = false;
 
 	Assert(!IsTransactionState());
 	if (!registered)
@@ -476,6 +470,7 @@ move_by_copy(MoveContext *mc)
 	registered = true;
 
 	forget_state();
+	memset(&so_far, 0, sizeof(so_far));
 	item->blocks_copied = 0;
 	item->blocks_recopied = 0;
 	item->lock_attempts = 0;
@@ -487,11 +482,9 @@ move_by_copy(MoveContext *mc)
 		CopyState  *cs = new_file(cxt, mc, item);
 		ErrorData  *volatile again = NULL;
 
-		cs->began = start > 1;
-		if (cs->began)
+		if (start > 1)
 			progress_phase(PHASE_INITIALIZING);
-		cs->told = told;
-		cs->told_of_record = told_of_record;
+		cs->so_far = &so_far;
 		current = cs;
 		PG_TRY();
 		{
@@ -508,8 +501,6 @@ move_by_copy(MoveContext *mc)
 		}
 		PG_END_TRY();
 		MemoryContextSwitchTo(oldcontext);
-		told = cs->told;
-		told_of_record = cs->told_of_record;
 
 		/* the row of a table shows the WAL of the move less that of its parts */
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
@@ -551,7 +542,7 @@ copy_cleanup(void)
 	remove_what_is_left(current, job_keep_requested());
 	/* else keep it for another call */
 	foreach_file(f, current)
-		if (f->new_file.id != 0 || f->old_file.id != 0)
+		if (unused_file(f)->id != 0)
 		return;
 	forget_state();
 }

@@ -8,8 +8,7 @@
  * when we ask for the lock, with or without queueing.
  *
  * No WAL can be read in the queue.  So we leave it after a second, read the WAL,
- * and queue again, until lock_timeout is over.  Where others write little we stay
- * longer, because all that came later passes when we leave.
+ * and queue again, until lock_timeout is over.
  *
  * The last blocks may take 10 ms.  If they would take longer, at their speed so
  * far, the lock is not asked for, or is given back, and the attempt repeated after
@@ -80,17 +79,13 @@
 /* Rest after each attempt in the queue: longer by so much each time, up to a bound */
 #define REST_AFTER_MS		100
 #define LONGEST_REST_MS		2000
-/* After lock_wait; the WAL is read between rests of at most */
-#define LONG_REST_MS		20000
-#define MOST_AT_ONCE_MS		150
+#define LONG_REST_MS		20000	/* after lock_wait */
 
 /* While a holder stays, catch up no more often, and for a twentieth of the time */
 #define CATCH_UP_AGAIN_MS	1000
 #define CATCH_UP_SHARE		20
 
-/* First turn in the queue; doubled after less WAL than this */
 #define QUEUE_TURN_MS		1000
-#define LITTLE_WAL			(4 * 1024 * 1024)
 
 /* Time for the last blocks, under the lock, at first */
 #define LAST_BLOCKS_US		INT64CONST(10000)
@@ -98,7 +93,6 @@
 /* From the grant of the first lock to the end of the transaction: the row of lock_time */
 static MoveItem *measuring = NULL;
 static instr_time granted_at;
-static int64 last_us;			/* of the last attempt */
 
 /* Take the time of the locks, after the commit and before their release. */
 static void
@@ -106,8 +100,7 @@ measure_commit(XactEvent event, void *arg)
 {
 	if (measuring == NULL || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT))
 		return;
-	last_us = elapsed_us(granted_at);
-	measuring->lock_time = Max(measuring->lock_time, last_us);
+	measuring->lock_time = Max(measuring->lock_time, elapsed_us(granted_at));
 	measuring = NULL;
 }
 
@@ -165,21 +158,13 @@ read_pages(void *arg)
 static bool
 queue_for_lock(CopyState *cs)
 {
-	int			left = cs->settings->lock_timeout;
-	int			turn = QUEUE_TURN_MS;
-
-	for (;;)
+	for (int left = cs->settings->lock_timeout;; left -= QUEUE_TURN_MS)
 	{
-		XLogRecPtr	end = GetXLogInsertRecPtr();
-
 		if (lock_relation_within(cs->relid, AccessExclusiveLock, false,
-								 Min(turn, left), &granted_at))
+								 Min(QUEUE_TURN_MS, left), &granted_at))
 			return true;
-		left -= turn;
-		if (left <= 0)
+		if (left <= QUEUE_TURN_MS)
 			return false;
-		if (GetXLogInsertRecPtr() - end < LITTLE_WAL)
-			turn = Min(turn, INT_MAX / 2) * 2;
 		copy_stay_near(cs);
 		IM_POINT("swap-turn");
 	}
@@ -250,7 +235,7 @@ set_files(void *arg)
 		InvokeObjectPostAlterHook(RelationRelationId, f->relid, 0);
 		relation_close(rel, NoLock);
 		ledger_delete(f->new_file.id);
-		ledger_insert(&f->old_row);
+		ledger_insert(&f->old_file);
 		IM_POINT("swap-file-set");
 	}
 	CacheInvalidateRelcacheByRelid(cs->table);
@@ -308,7 +293,7 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 
 /* End the transaction of an attempt in vain; return its outcome. */
 static AttemptOutcome
-give_back(CopyState *cs, AttemptOutcome outcome)
+give_back(AttemptOutcome outcome)
 {
 	Assert(IsTransactionState() && outcome != SWAPPED);
 	if (measuring == NULL)
@@ -325,14 +310,6 @@ give_back(CopyState *cs, AttemptOutcome outcome)
 	CommitTransactionCommand();
 	XLogFlush(XactLastCommitEnd);
 	IM_POINT("swap-given-back");
-	ereport(DEBUG1,
-			(errmsg_internal("index_mover has given the exclusive lock on relation %u back after " INT64_FORMAT " us: %s",
-							 cs->relid, last_us,
-							 outcome == TOO_MUCH_LEFT ? "too much left to do" :
-							 outcome == LOCK_NOT_GRANTED ? "another transaction is in the way" :
-							 "the copy is of no use any more")));
-	if (outcome == COPY_IS_LOST)
-		copy_start_again(cs->lost);
 	return outcome;
 }
 
@@ -365,12 +342,12 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	/* first the locks and pages for which we could wait under the lock */
 	if (!lock_catalogs(cs->ledger, timeout_ms) ||
 		!try_unhindered(read_pages, cs))
-		return give_back(cs, LOCK_NOT_GRANTED);
+		return give_back(LOCK_NOT_GRANTED);
 	InvalidateCatalogSnapshot();
 
 	IM_POINT("swap-asking");
 	if (!lock_files(cs, queue))
-		return give_back(cs, LOCK_NOT_GRANTED);
+		return give_back(LOCK_NOT_GRANTED);
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");
 	outcome = copy_last_of_all(cs, most_us);
@@ -388,7 +365,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	}
 	if (outcome != SWAPPED)
 	{
-		(void) give_back(cs, outcome);
+		(void) give_back(outcome);
 		(void) progress_phase(phase);
 		return outcome;
 	}
@@ -400,6 +377,16 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	CommitTransactionCommand();
 	Assert(measuring == NULL);
 	return SWAPPED;
+}
+
+/* Add to a list the transactions that hold a relation. */
+static VirtualTransactionId *
+add_holders(VirtualTransactionId *vxids, int *count, Oid relid)
+{
+	int			nholders;
+	VirtualTransactionId *holders = relation_lock_holders(relid, AccessExclusiveLock, &nholders);
+
+	return virtual_transactions_add(vxids, count, holders, nholders);
 }
 
 /*
@@ -423,11 +410,8 @@ swap_holders(CopyState *cs, int *count)
 		foreach_file(f, cs)
 		{
 			VirtualTransactionId changer;
-			int			nholders;
-			VirtualTransactionId *holders = relation_lock_holders(f->relid, AccessExclusiveLock,
-																  &nholders);
 
-			result = virtual_transactions_add(result, count, holders, nholders);
+			result = add_holders(result, count, f->relid);
 			if (relation_row_changer(f->relid, &changer))
 				result = virtual_transactions_add(result, count, &changer, 1);
 		}
@@ -455,13 +439,7 @@ reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int co
 	StartTransactionCommand();
 	indexes = indexes_of_table(cs->table);
 	foreach(lc, indexes)
-	{
-		int			nholders;
-		VirtualTransactionId *holders = relation_lock_holders(lfirst_oid(lc), AccessExclusiveLock,
-															  &nholders);
-
-		users = virtual_transactions_add(users, &nusers, holders, nholders);
-	}
+		users = add_holders(users, &nusers, lfirst_oid(lc));
 	n = nusers;
 	if (indexes != NIL)
 		(void) virtual_transactions_add(users, &n, vxids, count);
@@ -475,8 +453,6 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 {
 	int64		longest_us = cs->settings->max_lock_time * INT64CONST(1000);
 	AttemptOutcome outcome = TOO_MUCH_LEFT;
-	CopyState  *hopeless = NULL;
-	int64		most_left = -1;
 
 	*most_us = Min(*most_us, longest_us);
 	/* each further try would cost a round of direct copying */
@@ -496,17 +472,8 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 	/* it may have been WAL to be read, which needs no lock */
 	copy_stay_near(cs);
 	foreach_file(f, cs)
-	{
-		int64		left = block_set_count(f->todo) + wal_changes_count(f->changes);
-
-		if (*most_us >= longest_us && copy_is_hopeless(f, left) && left > most_left)
-		{
-			hopeless = f;
-			most_left = left;
-		}
-	}
-	if (hopeless != NULL && copy_last_us(cs) > *most_us)
-		copy_cannot_keep_up(hopeless, most_left);
+		if (*most_us >= longest_us && copy_last_us(cs) > *most_us)
+		copy_check_hope(f);
 	*most_us = Min(*most_us * 2, longest_us);
 	return TOO_MUCH_LEFT;
 }
@@ -591,9 +558,10 @@ try_if_free(CopyState *cs, Attempts *attempts)
 		cs->settings->on_blocker == ON_BLOCKER_WAIT)
 		rest_ms = LONG_REST_MS;
 
-	for (; rest_ms > MOST_AT_ONCE_MS; rest_ms -= MOST_AT_ONCE_MS)
+	/* read the WAL now and then */
+	for (; rest_ms > LOOK_AGAIN_MS; rest_ms -= LOOK_AGAIN_MS)
 	{
-		throttle_rest(MOST_AT_ONCE_MS);
+		throttle_rest(LOOK_AGAIN_MS);
 		copy_stay_near(cs);
 	}
 	throttle_rest(rest_ms);
@@ -661,12 +629,12 @@ copy_swap(CopyState *cs)
 	cs->ledger = extension_relation("ledger");
 	foreach_file(f, cs)
 	{
-		f->old_row = f->new_file;
-		f->old_row.id = f->claimed = ledger_new_id();
-		(void) ledger_row_claim(f->old_row.id, true);
-		f->old_row.kind = LEDGER_OLD_FILE;
-		f->old_row.tablespace = f->from.spcOid;
-		f->old_row.relfilenumber = f->from.relNumber;
+		f->old_file = f->new_file;
+		f->old_file.id = f->claimed = ledger_new_id();
+		(void) ledger_row_claim(f->old_file.id, true);
+		f->old_file.kind = LEDGER_OLD_FILE;
+		f->old_file.tablespace = f->from.spcOid;
+		f->old_file.relfilenumber = f->from.relNumber;
 	}
 	CommitTransactionCommand();
 
@@ -675,8 +643,7 @@ copy_swap(CopyState *cs)
 	Assert(!IsTransactionState());
 
 	progress_blockers(NULL, 0);
-	foreach_file(f, cs)
-		f->old_file = f->old_row;
+	cs->moved = true;
 	/* whatever goes wrong from here on, all has moved */
 	item->status = STATUS_MOVED;
 	item->finished_at = GetCurrentTimestamp();

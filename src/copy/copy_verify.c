@@ -212,50 +212,35 @@ copy_verify_all(CopyState *cs)
 	progress_phase(phase);
 }
 
-/* Add the blocks below this one that were never compared to those to compare. */
-static void
-add_new_blocks(CopyState *cs, BlockNumber nblocks)
+/*
+ * Compare the blocks below this one that were copied since they were compared, or
+ * never were.  Under the lock a difference is an error, else such blocks stay in
+ * unverified.
+ */
+void
+copy_verify_rest(CopyState *cs, BlockNumber nblocks)
 {
+	bool		locked = IsTransactionState();
+	int			count = 0;
+
+	Assert(cs->verifying &&
+		   (!locked || CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false)));
 	for (; cs->verified < nblocks; cs->verified++)
 		block_set_add(cs->unverified, cs->verified);
-}
-
-/* Compare blocks copied since they were compared; blocks that differ stay in unverified. */
-void
-copy_verify_rest(CopyState *cs)
-{
-	BufferAccessStrategy ring = GetAccessStrategy(BAS_BULKREAD);
-	BlockNumber block;
-
-	Assert(!IsTransactionState() && cs->verifying);
-	add_new_blocks(cs, Min(cs->copied, file_blocks(&cs->to, MAIN_FORKNUM)));
-	block = block_set_next(cs->unverified, 0);
-	while (block != InvalidBlockNumber)
-	{
-		StartTransactionCommand();
-		for (BlockNumber n = 0; n < FILE_COPY_CHUNK && block != InvalidBlockNumber; n++)
-		{
-			if (is_same_block(cs, block, ring))
-				block_set_remove(cs->unverified, block);
-			block = block_set_next(cs->unverified, block + 1);
-		}
-		CommitTransactionCommand();
-		if (block != InvalidBlockNumber)
-			copy_between_chunks(cs);
-	}
-	FreeAccessStrategy(ring);
-}
-
-/* The same under the lock, where a difference is an error, and of all blocks added. */
-void
-copy_verify_locked(CopyState *cs, BlockNumber nblocks)
-{
-	Assert(CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
-	add_new_blocks(cs, nblocks);
 	foreach_block(block, cs->unverified)
 	{
-		if (!is_same_block(cs, block, NULL))
+		if (!locked && count++ % FILE_COPY_CHUNK == 0)
+		{
+			if (count > 1)
+				CommitTransactionCommand();
+			copy_between_chunks(cs);
+			StartTransactionCommand();
+		}
+		if (is_same_block(cs, block, NULL))
+			block_set_remove(cs->unverified, block);
+		else if (locked)
 			report_difference(cs, block);
-		block_set_remove(cs->unverified, block);
 	}
+	if (count > 0)
+		CommitTransactionCommand();
 }

@@ -150,7 +150,6 @@ typedef struct OpenSegment
 	File		file;			/* 0 = none is open */
 	BlockNumber number;
 	bool		direct;
-	off_t		length;			/* if direct */
 } OpenSegment;
 
 /* Consecutive blocks of the new file that are being written in the background. */
@@ -486,7 +485,6 @@ open_segment(FileCopy *copy, BlockNumber block, bool direct)
 	pfree(path);
 	segment->number = block / RELSEG_SIZE;
 	segment->direct = direct;
-	segment->length = direct ? FileSize(segment->file) : 0;
 }
 
 /* Remember a block that is written past the storage manager, for read_back(). */
@@ -725,12 +723,9 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 	open_segment(copy, first, true);
 	if (!segment->direct)
 		return false;
-	if (segment->length < offset + (off_t) size)
-	{
-		if (FileTruncate(segment->file, offset + (off_t) size, WAIT_EVENT_DATA_FILE_EXTEND) != 0)
-			return false;
-		segment->length = offset + (off_t) size;
-	}
+	if (FileSize(segment->file) < offset + (off_t) size &&
+		FileTruncate(segment->file, offset + (off_t) size, WAIT_EVENT_DATA_FILE_EXTEND) != 0)
+		return false;
 	if (!background_write_start(FileGetRawDesc(segment->file), data, size, offset))
 		return false;
 	note_sample(copy, first, data);
@@ -784,14 +779,11 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
 	{
 		redo = GetRedoRecPtr();
 		log_blocks(copy, blocks, data, nblocks);
-		if (!XLogRecPtrIsInvalid(copy->last_record))
-		{
-			XLogSetAsyncXactLSN(copy->last_record);
-			copy->piece_before = copy->piece;
-			copy->piece.end = copy->last_record;
-			copy->piece.nblocks = nblocks;
-			INSTR_TIME_SET_CURRENT(copy->piece.at);
-		}
+		XLogSetAsyncXactLSN(copy->last_record);
+		copy->piece_before = copy->piece;
+		copy->piece.end = copy->last_record;
+		copy->piece.nblocks = nblocks;
+		INSTR_TIME_SET_CURRENT(copy->piece.at);
 		/* see file_copy_record() */
 		if (blocks[0] < copy->recorded)
 		{
@@ -1087,8 +1079,5 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 void
 file_copy_flush_wal(FileCopy *copy)
 {
-	if (!XLogRecPtrIsInvalid(copy->last_record))
-		XLogFlush(copy->last_record);
-	copy->last_record = InvalidXLogRecPtr;
-	copy->piece.end = copy->piece_before.end = InvalidXLogRecPtr;
+	XLogFlush(copy->last_record);
 }
