@@ -4,18 +4,11 @@
  *	  Method copy: how long the last blocks take under the lock, how long the
  *	  move will take, and whether a round gets anywhere.
  *
- * The time left of a move includes all parts to come.  Those that have not begun are
- * estimated from those that have:
- *
- *	- writing, at the published rate, which includes rests (max_rate, standbys
- *	  that are behind);
- *	- only reading (verify, prewarm), at the rate without rests: a copy reads
- *	  and writes each block once, verify reads two;
- *	- changes to come, from the changes so far: only copied blocks can change,
- *	  so their number grows with the square of the blocks copied.
- *
- * Assumption: other sessions go on writing at their rate.  Waits for locks
- * cannot be estimated.
+ * The time left of a move includes all parts to come, but no waits for locks: writing,
+ * at the published rate, which includes rests; only reading (verify, prewarm), at the
+ * rate of copying without rests, which reads and writes each block once.  Changes to
+ * come are estimated from the changes so far: only copied blocks can change, so their
+ * number grows with the square of the blocks copied.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,31 +28,6 @@
 /* A round that is this long tells whether it makes progress, by this share */
 #define LONG_ROUND_MS		(5 * 1000)
 #define MOST_CHANGED_IN_ROUND	0.75
-
-/* Return the seconds since this part began, without rests. */
-static double
-busy_seconds(const CopyState *cs)
-{
-	int64		ms = TimestampDifferenceMilliseconds(cs->eta.part_began,
-													 GetCurrentTimestamp());
-
-	return Max(ms - (pacing_rested_ms() - cs->eta.rested_before), 1) / 1000.0;
-}
-
-/* Return the seconds of all parts after this one, -1 if unknown yet. */
-static double
-seconds_after(const CopyState *cs, MovePhase part, double total)
-{
-	double		result = total * BLCKSZ / REMOVE_RATE;
-
-	if (cs->eta.busy_rate <= 0)
-		return -1;
-	if (part < PHASE_PREWARMING)
-		result += Min(cs->eta.cached, total) * BLCKSZ / cs->eta.busy_rate;
-	if (part < PHASE_VERIFYING && copy_verifies(cs))
-		result += total * BLCKSZ / cs->eta.busy_rate;
-	return result;
-}
 
 /* Return how long copying so many blocks takes, in microseconds. */
 int64
@@ -153,29 +121,29 @@ copy_publish_eta(const CopyState *cs, double left)
 	progress_eta(left);
 }
 
-/* Publish the time left when this many blocks of a part are done. */
+/* Publish the time left when this many blocks of a part are done, if it is known. */
 void
 copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
 {
+	CopyEta    *eta = &cs->eta;
+	TimestampTz now = GetCurrentTimestamp();
 	double		rate = cs->throttle.rate;
-	int64		blocks = total - done;
-	double		left = 0;
-	double		after;
+	double		busy;			/* seconds of this part, without rests */
+	double		written = 0;	/* blocks to come */
+	double		read = 0;
+	double		left;
 
-	if (cs->eta.part != part || cs->eta.part_began == 0)
+	if (eta->part != part || eta->part_began == 0)
 	{
-		cs->eta.part = part;
-		cs->eta.part_began = GetCurrentTimestamp();
-		cs->eta.rested_before = pacing_rested_ms();
+		eta->part = part;
+		eta->part_began = now;
+		eta->rested_before = pacing_rested_ms();
 	}
-	if (total <= 0)
+	if (total <= 0 || (done <= 0 && (part == PHASE_COPYING || part == PHASE_VERIFYING)))
 		return;
-	if (part == PHASE_COPYING && done > 0)
-		cs->eta.busy_rate = (double) done * BLCKSZ / busy_seconds(cs);
-	after = seconds_after(cs, part, total);
-	if (after < 0 || (part <= PHASE_CATCHING_UP && rate <= 0) ||
-		((part == PHASE_COPYING || part == PHASE_VERIFYING) && done <= 0))
-		return;
+	busy = Max(TimestampDifferenceMilliseconds(eta->part_began, now) -
+			   (pacing_rested_ms() - eta->rested_before), 1) / 1000.0;
+	left = total * BLCKSZ / REMOVE_RATE;
 
 	if (part == PHASE_COPYING)
 	{
@@ -185,19 +153,30 @@ copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
 		share = (wal_changes_count(cs->changes) + block_set_count(cs->todo)) /
 			(share * share) / total;
 		share = Min(share, MOST_SHARE_CHANGED);
-		left = (blocks + total * share / (1 - share)) * BLCKSZ / rate;
+		written = total - done + total * share / (1 - share);
+		eta->busy_rate = done * BLCKSZ / busy;
 	}
 	else if (part == PHASE_CATCHING_UP)
-		left = blocks * BLCKSZ / rate;
+		written = total - done;
 	else if (part == PHASE_VERIFYING)
-		left = busy_seconds(cs) * blocks / done;
+		left += busy * (total - done) / done;
 	else if (part == PHASE_PREWARMING)
-		left = blocks * BLCKSZ / cs->eta.busy_rate;
+		read = total - done;
+	if (part < PHASE_VERIFYING && copy_verifies(cs))
+		read += total;
+	if (part < PHASE_PREWARMING)
+		read += Min(eta->cached, total);
 	/* the other files of the move, if they have not begun */
 	foreach_file(f, cs)
-		if (f->copy == NULL && rate > 0)
-		after += Max(f->item->size_before, 0) / rate;
-	copy_publish_eta(cs, cs->eta.in_vain ? -1 : left + after);
+		if (f->copy == NULL)
+		written += Max(f->item->size_before, 0) / BLCKSZ;
+
+	if (eta->busy_rate <= 0 || (written > 0 && rate <= 0))
+		return;
+	left += read * BLCKSZ / eta->busy_rate;
+	if (written > 0)
+		left += written * BLCKSZ / rate;
+	copy_publish_eta(cs, eta->in_vain ? -1 : left);
 }
 
 int64

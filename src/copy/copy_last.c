@@ -4,12 +4,8 @@
  *	  Method copy: the last blocks, before the exclusive lock and under it.
  *
  * They are copied through shared buffers, and logged, so no fsync is needed
- * under the lock.
- *
- * copy_catch_up() leaves few blocks, and has their pages in shared buffers, old
- * and new, so that under the lock nothing is read from disk.  If many blocks are to
- * be copied again, it goes back to writing directly: where writers are faster than
- * shared buffers, the swap would never come.
+ * under the lock.  copy_catch_up() leaves few blocks, and has their pages in shared
+ * buffers, old and new, so that under the lock nothing is read from disk.
  *
  * copy_last_blocks() determines how long the lock is held.  It gives up when the
  * rest would take longer than the caller wants: by the number of blocks; then by the
@@ -44,9 +40,13 @@
 /* Between two rounds, while a copy waits for its time to swap */
 #define CATCH_UP_INTERVAL_MS	1000
 
-/* If more changed blocks than these are left, copy directly once more */
+/*
+ * If more changed blocks than these are left, copy directly once more: where writers
+ * are faster than shared buffers, the swap would never come.
+ */
 #define TOO_MANY_FOR_BUFFERS	IM_LIMIT("again", COPY_FAR_TOO_MANY)
 
+/* Copy a block of the list through shared buffers. */
 static void
 copy_through_buffer(CopyState *cs, BlockNumber block)
 {
@@ -54,6 +54,8 @@ copy_through_buffer(CopyState *cs, BlockNumber block)
 	file_copy_through_buffer(cs->copy, block);
 	if (cs->verifying)
 		block_set_add(cs->unverified, block);
+	block_set_remove(cs->todo, block);
+	cs->item->blocks_recopied++;
 }
 
 /* Update cs->block_us by blocks copied through shared buffers since this time. */
@@ -69,36 +71,32 @@ measure_blocks(CopyState *cs, instr_time start, int64 nblocks)
 	cs->block_us += (us - cs->block_us) * Min(nblocks / (2.0 * BUFFERED_BATCH), 1);
 }
 
-/* Take so many blocks, or all, from the list, and copy them through shared buffers. */
+/* Copy so many blocks of the list, or all, through shared buffers. */
 void
 copy_todo_through_buffers(CopyState *cs, int64 most)
 {
 	BlockNumber block = 0;
 
 	Assert(!IsTransactionState());
-	while (most > 0 && (block = block_set_next(cs->todo, block)) != InvalidBlockNumber)
+	while (most > 0 && block_set_count(cs->todo) > 0)
 	{
-		int			ncopied = 0;
+		int64		nblocks = Min(block_set_count(cs->todo), BUFFERED_BATCH);
 		instr_time	start;
 
 		copy_between_chunks(cs);
 		StartTransactionCommand();
 		INSTR_TIME_SET_CURRENT(start);
-		do
+		for (int i = 0; i < nblocks; i++)
 		{
+			block = block_set_next(cs->todo, block);
 			copy_through_buffer(cs, block);
-			block_set_remove(cs->todo, block);
-		} while (++ncopied < BUFFERED_BATCH &&
-				 (block = block_set_next(cs->todo, block)) != InvalidBlockNumber);
-		measure_blocks(cs, start, ncopied);
+		}
+		measure_blocks(cs, start, nblocks);
 		if (cs->settings->pacing)
 			file_copy_flush_wal(cs->copy);
 		CommitTransactionCommand();
-		cs->item->blocks_recopied += ncopied;
-		most -= ncopied;
-		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
-		if (block == InvalidBlockNumber)
-			break;
+		most -= nblocks;
+		throttle_written(&cs->throttle, nblocks * BLCKSZ);
 		copy_keep_up(cs);
 	}
 }
@@ -219,7 +217,6 @@ AttemptOutcome
 copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 {
 	BlockNumber nblocks;
-	int64		left;
 	int64		ncopied = 0;
 	instr_time	start;
 
@@ -232,8 +229,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 		block_set_add(cs->todo, 0);
 	if (IM_MUTATION("block-0"))
 		block_set_remove(cs->todo, 0);
-	left = block_set_count(cs->todo);
-	if (copy_blocks_us(cs, left) > *most_us)
+	if (copy_blocks_us(cs, block_set_count(cs->todo)) > *most_us)
 		return TOO_MUCH_LEFT;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -243,19 +239,14 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 
 		IM_POINT("swap-block");
 		copy_through_buffer(cs, block);
-		cs->item->blocks_recopied++;
-		block_set_remove(cs->todo, block);
 		ncopied++;
-		left--;
-
 		us = elapsed_us(start);
-		if (us > *most_us && us / ncopied * left > *most_us / 2)
-		{
-			measure_blocks(cs, start, ncopied);
-			return TOO_MUCH_LEFT;
-		}
+		if (us > *most_us && us / ncopied * block_set_count(cs->todo) > *most_us / 2)
+			break;
 	}
 	measure_blocks(cs, start, ncopied);
+	if (block_set_count(cs->todo) > 0)
+		return TOO_MUCH_LEFT;
 	/* by the speed, not the time: it may have waited for a flush */
 	*most_us -= copy_blocks_us(cs, ncopied);
 

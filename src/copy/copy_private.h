@@ -118,7 +118,7 @@ typedef struct CopyState
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockNumber record_step;	/* record after so many; 0 = never */
 	BlockNumber record_at;		/* the next time */
-	XLogRecPtr	taken_at;		/* new_file.changes_from when the list is copied */
+	XLogRecPtr	taken_at;		/* new_file.changes_from after this round */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
 	int64		changed_blocks; /* taken from the WAL so far */
 	int			rounds;			/* of copying changed blocks again */

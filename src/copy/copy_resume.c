@@ -3,13 +3,8 @@
  * copy_resume.c
  *	  Method copy: recording how far a copy is, and going on after its end.
  *
- * A large copy records in its row of the ledger how many blocks of the new file are
- * durable, and from which position in the WAL on a change of these may be missing
- * in it.  The next copy of the relation into that tablespace takes over the blocks
- * that no WAL summary names since then, nor the WAL behind the summaries.
- *
- * Why this is right, also on a standby that was promoted, is in src/README, "A copy
- * that goes on".  Whatever is not certain begins the copy again.
+ * src/README, "A copy that goes on", has the protocol, and why it is right, also on a
+ * standby that was promoted.  Whatever is not certain begins the copy again.
  *
  * Tricky: the summaries end at the redo position of some checkpoint.  We do not
  * make one: the WAL behind it is read as that of any copy is.

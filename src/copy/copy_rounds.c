@@ -6,7 +6,6 @@
  *
  * All is written directly, past the shared buffers (see file_copy.c).  The rounds
  * end when few blocks are left, or when they do not get fewer, and are not many.
- * Changes that the WAL does not tell (block 0, the tail) are left to copy_last.c.
  *
  * Tricky: changes found in the WAL are put onto the list only between two
  * rounds, and the list is emptied only when all of it is copied.  So a block
@@ -162,9 +161,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		cs->item->blocks_copied += nblocks;
 		progress_blocks(Max(upto, cs->copied), cs->copied);
 		progress_copied(bytes_copied(cs));
-		/* a tail is no round */
-		if (cs->rounds == 0)
-			copy_look_at_round(cs);
+		copy_look_at_round(cs);
 		copy_eta(cs, PHASE_COPYING, Max(upto, cs->copied), cs->copied);
 
 		copy_resume_record(cs, false);
@@ -211,23 +208,6 @@ copy_changed_directly(CopyState *cs)
 }
 
 /*
- * Copy the blocks that the new file does not have: all before the first round,
- * then a tail, if it is long.  After file_copy_unsync() they are put onto the
- * list, which may name such blocks already.
- */
-static void
-copy_new_blocks(CopyState *cs, bool first_time, bool first_round)
-{
-	BlockNumber nblocks = first_time ? file_blocks(&cs->from, MAIN_FORKNUM) : copy_take_tail(cs);
-
-	if (!first_time || (!first_round && nblocks - cs->copied <= FEW_BLOCKS))
-		return;
-	if (first_round)
-		copy_begin_round(cs);
-	copy_blocks(cs, nblocks);
-}
-
-/*
  * Return whether the blocks left are few, or few enough for the lock, or no fewer than
  * before; *least is how few were left so far, and *in_vain counts the rounds since.
  * Gives up, the first time, if there is no hope.
@@ -265,7 +245,11 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 	return !too_slow && !too_many && (*in_vain >= 3 || fits);
 }
 
-/* Copy changed blocks in rounds, until few are left, or they do not get fewer. */
+/*
+ * Copy all blocks, and changed ones in rounds, until few are left, or they do not get
+ * fewer.  What the file has grown by is copied before a round, if it is much; after
+ * file_copy_unsync() it is put onto the list, which may name such blocks already.
+ */
 void
 copy_rounds(CopyState *cs, bool first_time)
 {
@@ -275,8 +259,14 @@ copy_rounds(CopyState *cs, bool first_time)
 	cs->throttle.hurry = false;
 	for (int round = 0;; round++)
 	{
-		copy_new_blocks(cs, first_time, round == 0);
-		if (round == 0 && first_time)
+		BlockNumber nblocks = first_time ? file_blocks(&cs->from, MAIN_FORKNUM) :
+			copy_take_tail(cs);
+
+		if (round == 0)
+			copy_begin_round(cs);
+		if (first_time && (round == 0 || nblocks - cs->copied > FEW_BLOCKS))
+			copy_blocks(cs, nblocks);
+		if (first_time && round == 0)
 		{
 			IM_POINT("copy-end");
 			IM_LOG_SPECIAL(&cs->from, false);
@@ -298,6 +288,17 @@ copy_rounds(CopyState *cs, bool first_time)
 	}
 	/* the rest of the move has an end */
 	cs->eta.in_vain = false;
+
+	if (first_time)
+	{
+		copy_create_maps(cs);
+		IM_POINT("copy-before-sync");
+	}
+	else
+		IM_POINT("copy-again");
+	StartTransactionCommand();
+	file_copy_sync(cs->copy);
+	CommitTransactionCommand();
 }
 
 /* The same after file_copy_sync(), since that is faster than by buffers.  Does not give up. */
@@ -312,11 +313,5 @@ copy_rounds_again(CopyState *cs)
 	CommitTransactionCommand();
 
 	copy_rounds(cs, false);
-	IM_POINT("copy-again");
-
-	StartTransactionCommand();
-	file_copy_sync(cs->copy);
-	CommitTransactionCommand();
 	progress_phase(phase);
 }
-

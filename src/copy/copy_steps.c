@@ -4,11 +4,8 @@
  *	  The method copy: move a relation's file while the relation is in use.
  *
  * src/README has the protocol: "Protocol of a copy", "A table".  Here its steps follow
- * each other, for each file of a move, the largest first: a new file, or that of an
- * earlier copy (copy_resume.c); all blocks, and changed ones in rounds (copy_rounds.c);
- * the comparison (copy_verify.c).  And then, once for all files: the operating system's
- * cache (copy_prewarm.c), the last blocks (copy_last.c), the swap (copy_swap.c), the
- * old files (leftover_files.c).  Locks: those of copy_locks.c.
+ * each other: for each file of a move, the largest first, up to the comparison
+ * (copy_file()), and once for all files from then on (copy_once()).
  *
  * Tricky: only the ledger knows the new file, and after the swap the old one.  What an
  * ERROR leaves is removed by copy_cleanup(), what an exit leaves by our
@@ -82,7 +79,6 @@ remove_left_file(CopyState *cs)
 				 errmsg("could not remove a file that a move has left behind"),
 				 errdetail_internal("%s", error->message),
 				 errhint("Later, call: %s", printed_command("cleanup"))));
-		FreeErrorData(error);
 	}
 	PG_END_TRY();
 }
@@ -168,28 +164,13 @@ make_file(CopyState *cs)
 	IM_POINT("copy-created");
 }
 
-/* Drop a new file that is not to be swapped in, and its ledger row. */
-static void
-discard_file(CopyState *cs)
-{
-	Assert(!IsTransactionState());
-	file_copy_free(cs->copy);
-	if (cs->claimed != 0)
-		ledger_row_release(cs->claimed);
-	if (cs->new_file.id == 0)
-		return;
-	leftover_file_drop(&cs->new_file, cs->new_file_made);
-	ledger_row_release(cs->new_file.id);
-	cs->new_file.id = 0;
-}
-
 /* After a swap, load the blocks that were cached. */
 static void
 after_swap(CopyState *cs)
 {
 	IM_POINT("swapped");
+	/* the swap has deleted the rows for the new files */
 	foreach_file(f, cs)
-		/* the swap has deleted the row for the new file */
 		ledger_row_release(f->new_file.id);
 	for (CopyState *f = cs; f != NULL; f = f->next)
 		f->item->size_after = relation_file_size(f->in_place ? &f->from : &f->to);
@@ -241,7 +222,6 @@ end_move(CopyState *cs)
 						relation_noun(item->relkind), NameStr(item->relname),
 						status_name(item->status), moved ? "old" : "new"),
 				 errdetail_internal("%s", error->message)));
-		FreeErrorData(error);
 
 		/* so remove it at once */
 		remove_what_is_left(cs, false);
@@ -275,15 +255,6 @@ tell_rehearsal(CopyState *cs)
 		item_say(item, "In the way of the swap would have been: %s.",
 				 blockers_describe(holders, count));
 	CommitTransactionCommand();
-}
-
-/* By default leave the operating system's cache alone if both files would take a quarter of it. */
-static bool
-wants_direct_io(CopyState *cs)
-{
-	return cs->settings->direct_io == SWITCH_AUTO ?
-		file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8 :
-		cs->settings->direct_io == SWITCH_ON;
 }
 
 /* Make the state of a relation's file, in the context of its move. */
@@ -349,7 +320,10 @@ copy_file(CopyState *cs)
 	cs->recopied_before = cs->item->blocks_recopied;
 	if (cs->settings->prewarm)
 		cs->eta.cached = copy_count_cached(cs);
-	cs->direct = wants_direct_io(cs);
+	/* by default if both files would take a quarter of the cache */
+	cs->direct = cs->settings->direct_io == SWITCH_AUTO ?
+		file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8 :
+		cs->settings->direct_io == SWITCH_ON;
 	cs->todo = block_set_create(cs->cxt);
 	copy_resume(cs);
 	if (!cs->resumed)
@@ -369,19 +343,10 @@ copy_file(CopyState *cs)
 
 	progress_phase(PHASE_COPYING);
 	copy_rounds(cs, true);
-	copy_create_maps(cs);
-	IM_POINT("copy-before-sync");
-	StartTransactionCommand();
-	file_copy_sync(cs->copy);
-	CommitTransactionCommand();
 	copy_resume_record(cs, true);
 	IM_POINT("copy-synced");
 	copy_free_space_map(cs);
 
-	/* a verification leaves out the blocks on the list */
-	if (copy_verifies(cs) || cs->settings->terms.rehearse ||
-		block_set_count(cs->todo) <= COPY_FAR_TOO_MANY)
-		copy_todo_through_buffers(cs, PG_INT64_MAX);
 	if (copy_verifies(cs))
 		copy_verify_all(cs);
 	if (cs->settings->terms.rehearse)
@@ -511,7 +476,9 @@ move_by_copy(MoveContext *mc)
 			/* first, because others can wait for them */
 			copy_release_locks(cs);
 			foreach_file(f, cs)
-				discard_file(f);
+				if (f->claimed != 0)
+				ledger_row_release(f->claimed);
+			remove_what_is_left(cs, false);
 		}
 		Assert(!cs->locked);
 		forget_state();

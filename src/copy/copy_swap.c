@@ -7,9 +7,6 @@
  * src/README, "Protocol of the swap", has the order of steps, why it is right, and
  * when we ask for the lock, with or without queueing.
  *
- * No WAL can be read in the queue.  So we leave it after a second, read the WAL,
- * and queue again, until lock_timeout is over.
- *
  * The last blocks may take 10 ms.  If they would take longer, at their speed so
  * far, the lock is not asked for, or is given back, and the attempt repeated after
  * another round; each time twice as much is allowed, up to index_mover.max_lock_time.
@@ -21,10 +18,6 @@
  * Locks: those of copy_locks.c are kept.  Ours are held to the end of the
  * transaction: RowExclusiveLock on catalogs and the ledger first, then
  * AccessExclusiveLock on the relations, in core's order: table, TOAST table, index.
- *
- * Tricky: an attempt in vain must not end in an abort, which would release the
- * session locks.  lock_time is the longest of all attempts, to the commit callback,
- * which comes just before the locks are released.
  *
  *-------------------------------------------------------------------------
  */
@@ -94,7 +87,7 @@
 static MoveItem *measuring = NULL;
 static instr_time granted_at;
 
-/* Take the time of the locks, after the commit and before their release. */
+/* Take the time of the locks, the longest of all attempts, just before their release. */
 static void
 measure_commit(XactEvent event, void *arg)
 {
@@ -154,7 +147,7 @@ read_pages(void *arg)
 	table_close(pg_class, NoLock);
 }
 
-/* Queue for lock_timeout in all, in turns, between which the WAL is read. */
+/* Queue for lock_timeout in all, in turns: no WAL can be read in the queue. */
 static bool
 queue_for_lock(CopyState *cs)
 {
@@ -208,12 +201,14 @@ rows_are_free(CopyState *cs)
 {
 	VirtualTransactionId changer;
 
+	IM_POINT("swap-copied");
 	foreach_file(f, cs)
 	{
 		f->row = row_position(f);
 		if (relation_row_changer(f->relid, &changer))
 			return false;
 	}
+	IM_POINT("swap-row");
 	return true;
 }
 
@@ -254,19 +249,16 @@ try_unhindered(void (*work) (void *arg), CopyState *cs)
 		return true;
 
 	/* core's "tuple concurrently updated" is an internal error */
-	foreach_file(f, cs)
+	if (error->sqlerrcode == ERRCODE_INTERNAL_ERROR && work == set_files)
+		foreach_file(f, cs)
 	{
-		ItemPointerData now;
+		ItemPointerData now = row_position(f);
 
-		if (error->sqlerrcode != ERRCODE_INTERNAL_ERROR || work != set_files)
-			break;
-		now = row_position(f);
-		changed = changed || !ItemPointerEquals(&f->row, &now);
+		changed |= !ItemPointerEquals(&f->row, &now);
 	}
 	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
 		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED && !changed)
 		ReThrowError(error);
-	FreeErrorData(error);
 	return false;
 }
 
@@ -291,16 +283,16 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 	return outcome;
 }
 
-/* End the transaction of an attempt in vain; return its outcome. */
+/*
+ * End the transaction of an attempt in vain, not by an abort, which would release the
+ * session locks; return its outcome.
+ */
 static AttemptOutcome
 give_back(AttemptOutcome outcome)
 {
+	bool		held = measuring != NULL;
+
 	Assert(IsTransactionState() && outcome != SWAPPED);
-	if (measuring == NULL)
-	{
-		CommitTransactionCommand();
-		return outcome;
-	}
 
 	/*
 	 * The locks need not be held for a flush.  But flush afterwards: a
@@ -309,7 +301,8 @@ give_back(AttemptOutcome outcome)
 	set_commit("off");
 	CommitTransactionCommand();
 	XLogFlush(XactLastCommitEnd);
-	IM_POINT("swap-given-back");
+	if (held)
+		IM_POINT("swap-given-back");
 	return outcome;
 }
 
@@ -351,23 +344,13 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");
 	outcome = copy_last_of_all(cs, most_us);
-	if (outcome == SWAPPED)
-	{
-		IM_POINT("swap-copied");
-		if (!rows_are_free(cs))
-			outcome = LOCK_NOT_GRANTED;
-	}
-	if (outcome == SWAPPED)
-	{
-		IM_POINT("swap-row");
-		if (!try_unhindered(set_files, cs))
-			outcome = LOCK_NOT_GRANTED;
-	}
+	if (outcome == SWAPPED &&
+		!(rows_are_free(cs) && try_unhindered(set_files, cs)))
+		outcome = LOCK_NOT_GRANTED;
 	if (outcome != SWAPPED)
 	{
-		(void) give_back(outcome);
 		(void) progress_phase(phase);
-		return outcome;
+		return give_back(outcome);
 	}
 
 	IM_POINT("swap-before-commit");

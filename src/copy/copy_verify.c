@@ -4,12 +4,10 @@
  *	  Method copy: comparing the copy with the original (index_mover.verify).
  *
  * Everything is compared while other sessions write; under the exclusive
- * lock, only blocks that were copied since.
- *
- * LSN and checksum are ignored, because a copy has its own.  If the pages
- * still differ, both are masked as for wal_consistency_checking: left out
- * is only that which may change without WAL: hint bits, dead line pointers, unused
- * space.  A table is compared more strictly than by core's heap_mask().
+ * lock, only blocks that were copied since.  But for LSN and checksum, which a copy
+ * has its own of, only that may differ which changes without WAL: hint bits, dead line
+ * pointers, unused space.  So pages are masked as for wal_consistency_checking, those
+ * of a table less than by core's heap_mask().
  *
  * SP-GiST has one more difference that is no damage.  It prepares an empty page,
  * new or used before, for a later insertion, without WAL (its redo initializes the
@@ -24,11 +22,8 @@
  * copy such a block again would hide that this is not true.
  *
  * Tricky: changes that come during the comparison must stay in the set of
- * changes until they are checked here.
- *
- * Locks: those of copy_locks.c keep both files from being truncated or
- * dropped.  Without the AccessExclusiveLock, a difference may be a change
- * between the reading of the two pages.
+ * changes until they are checked here.  Without the AccessExclusiveLock, a difference
+ * may be a change between the reading of the two pages.
  *
  *-------------------------------------------------------------------------
  */
@@ -132,18 +127,14 @@ is_same_block(const CopyState *cs, BlockNumber block, BufferAccessStrategy strat
 	/* a page that a table was extended by is initialized without WAL */
 	if (is_new[0] || is_new[1])
 		return cs->is_table && empty[0] && empty[1];
-	if (cs->is_table)
-	{
-		mask_hints((Page) pages[0].data, block, cs->resumed);
-		mask_hints((Page) pages[1].data, block, cs->resumed);
-		return memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0;
-	}
-
 	rmgr = GetRmgr(page_rmgr(cs->relam));
-	if (rmgr.rm_mask == NULL)
-		return false;
-	rmgr.rm_mask(pages[0].data, block);
-	rmgr.rm_mask(pages[1].data, block);
+	for (int i = 0; i < 2; i++)
+	{
+		if (cs->is_table)
+			mask_hints((Page) pages[i].data, block, cs->resumed);
+		else if (rmgr.rm_mask != NULL)
+			rmgr.rm_mask(pages[i].data, block);
+	}
 	return memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0;
 }
 
@@ -168,6 +159,8 @@ copy_verify_all(CopyState *cs)
 	int			ahead = 0;
 
 	Assert(!IsTransactionState() && !cs->verifying);
+	/* blocks on the list would be left out */
+	copy_todo_through_buffers(cs, PG_INT64_MAX);
 	Assert(block_set_count(cs->todo) == 0 && block_set_count(cs->unverified) == 0);
 	cs->verifying = true;
 

@@ -3,16 +3,13 @@
  * file_copy.c
  *	  Copying blocks of one relation file to another while it is in use.
  *
- * Blocks are read from the buffer manager under share lock, through a small
- * ring of buffers, or, in file_copy_range(), past it; so every block copied
- * was valid at some moment during the call.  Only we know the new file.  The caller
- * knows which blocks of the old one change after they were copied (wal_changes.c),
- * and has them copied again.
+ * Every block copied was valid at some moment during the call.  The caller knows
+ * which ones change after that (wal_changes.c), and has them copied again.
  *
- * The new file is written in two ways.  Directly (file_copy_range(),
- * file_copy_set()): past shared buffers, up to 1 MB at once, logged as full pages
- * in records of our own, with checksums set on the private copy; file_copy_sync()
- * makes that durable.  Then, the last blocks, through shared buffers
+ * The new file, which only we know, is written in two ways.  Directly
+ * (file_copy_range(), file_copy_set()): past shared buffers, up to 1 MB at once,
+ * logged as full pages in records of our own, with checksums; file_copy_sync() makes
+ * that durable.  Then, the last blocks, through shared buffers
  * (file_copy_through_buffer()): the checkpointer syncs them.  A block in shared
  * buffers must not be written directly, since the buffer would be stale: after
  * file_copy_sync() that is an error, until file_copy_unsync() has emptied the
@@ -47,24 +44,21 @@
  * Past the page cache (direct): the bulk of a large file is written with
  * O_DIRECT, and the old file is read with it where the page cache does not have
  * the whole megabyte; what others have there stays there, and copying into
- * fresh page cache is more than half of what a copy costs.  The kernel keeps
- * direct and cached access coherent.  A file system that refuses O_DIRECT gets the
- * same by giving up, behind the write-back, what we have brought in.  Rounds are
- * buffered: their blocks are few, scattered, and in use.
+ * fresh page cache is more than half of what a copy costs.  A file system that
+ * refuses O_DIRECT gets the same by giving up, behind the write-back, what we have
+ * brought in.  Rounds are buffered: their blocks are few, scattered, and in use.
  *
  * In the background (background_write.c): what is written with O_DIRECT is written
- * while what comes next is read and logged, one write at a time.  Its pages stay
- * where they are until it has ended; there are two chunks for that.  Only then is
- * it known whether a checkpoint has begun since they were logged, so both are
- * repeated then.  Before a round may log one of them again, or the file is synced,
- * the write has ended: or an older page could be logged, and written, behind a
- * newer one.
+ * while what comes next is read and logged.  Only when the write has ended is it
+ * known whether a checkpoint has begun since the pages were logged, so they stay in
+ * a chunk of their own until then.  Before a round may log one of them again, or the
+ * file is synced, the write has ended: or an older page could be logged, and
+ * written, behind a newer one.
  *
  * Holes: the bytes between pd_lower and pd_upper of a page are logged only if
  * they have to be.
  *
- *	- A hole of zeros is left out, whatever the page's access method: replay
- *	  fills a hole with zeros, so the page is the same byte by byte.
+ *	- A hole of zeros is left out: replay fills a hole with zeros.
  *	- A hole with garbage, which deletions leave, is left out where the access
  *	  method's own records say that the page is standard (REGBUF_STANDARD), so
  *	  that nothing in a hole survives its next full page image anyway: tables,
@@ -79,20 +73,13 @@
  * is logged: its next change might not write a full page image, because by
  * its LSN there is one already, and then a torn page could not be repaired.
  *
- * That bound never moves.  Recovery starts at the last completed checkpoint,
- * and restores a full page image whatever LSN the page in the file has.  So a
- * block that was logged once must be logged each time it is written again, or
- * recovery would replace the newer contents by the older.  It is, because a
- * page's LSN only grows, and was above the bound already.  A block never
- * logged by us has an LSN not above the bound or any later redo position, so
- * its first change after the swap writes a full page image, even if a
- * checkpoint was running at the copy's start and recovery starts before its
- * redo position.  Recovery needs no record of ours for the block: the file
- * was made durable with these contents.  (With full_page_writes off the same
- * holds except for torn pages.)
- *
- * No file stays open after a call, but for that of a hurried one: this is closed by
- * the next call that is not, by file_copy_sync() and by file_copy_free().
+ * That bound never moves.  Recovery restores a full page image whatever LSN the page
+ * in the file has.  So a block that was logged once must be logged each time it is
+ * written again, or recovery would replace the newer contents by the older.  It is,
+ * because a page's LSN only grows, and was above the bound already.  A block never
+ * logged by us has an LSN not above the bound or any later redo position, so its
+ * first change after the swap writes a full page image, even if a checkpoint was
+ * running at the copy's start and recovery starts before its redo position.
  *
  * Locks: the caller keeps the old file from being truncated, replaced or
  * dropped, and is in a transaction, which needs neither xid nor snapshot.
@@ -171,7 +158,6 @@ typedef struct LoggedPiece
 
 struct FileCopy
 {
-	MemoryContext cxt;
 	RelFileLocator from;
 	RelFileLocator to;
 	ChangedBlocks *const *followers;	/* need not read our own records */
@@ -186,7 +172,7 @@ struct FileCopy
 	LoggedPiece piece;			/* the last one */
 	LoggedPiece piece_before;
 	double		flush_us;		/* to flush a block's, at most, smoothed */
-	FullTransactionId next_xid; /* see others_write() */
+	FullTransactionId next_xid; /* at the last chunk */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
 	bool		direct;			/* see "Past the page cache" */
 	bool		refused;		/* ... which the file system does not like */
@@ -205,8 +191,8 @@ struct FileCopy
 /*
  * Prepare to copy from one relation file to another, in the current memory
  * context.  The followers, a list that ends with NULL, are told to skip our own
- * records; direct: leave the page cache alone.  A throttle in a hurry makes writes
- * wait for nothing, and is told how long reading takes.
+ * records; direct: leave the page cache alone.  The throttle is told how long reading
+ * takes.  While it is in a hurry, writes wait for nothing, and a file stays open.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
@@ -216,7 +202,6 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
 
-	copy->cxt = CurrentMemoryContext;
 	copy->from = *from;
 	copy->to = *to;
 	copy->followers = followers;
@@ -225,6 +210,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->relam = relam;
 	copy->direct = direct;
 	copy->refused = DIRECT_FLAG == 0;
+	copy->next_xid = ReadNextFullTransactionId();
 	copy->redo_at_start = GetRedoRecPtr();
 	copy->flush_us = (double) PIECE_US / PAGES_PER_RECORD;
 	copy->standard_pages = relam == BTREE_AM_OID || relam == GIST_AM_OID ||
@@ -243,14 +229,6 @@ segment_offset(BlockNumber block)
 	return (off_t) (block % RELSEG_SIZE) * BLCKSZ;
 }
 
-static void
-close_segment(OpenSegment *segment)
-{
-	if (segment->file > 0)
-		FileClose(segment->file);
-	segment->file = 0;
-}
-
 /*
  * Close the segment after writes to it.  Some file systems (NFS) report a write that
  * failed at close().  It is reported to that of a duplicate, as an ERROR, since
@@ -262,12 +240,15 @@ finish_segment(FileCopy *copy, int elevel)
 	File		file = copy->segment.file;
 	int			duplicate;
 
-	if (file > 0 && (duplicate = dup(FileGetRawDesc(file))) >= 0 &&
-		close(duplicate) != 0)
+	if (file <= 0)
+		return;
+	duplicate = dup(FileGetRawDesc(file));
+	if (duplicate >= 0 && close(duplicate) != 0)
 		ereport(elevel,
 				(errcode_for_file_write(),
 				 errmsg("could not close file \"%s\": %m", FilePathName(file))));
-	close_segment(&copy->segment);
+	FileClose(file);
+	copy->segment.file = 0;
 }
 
 /* End writes, and close the file, before it is dropped; the memory goes with its context. */
@@ -809,17 +790,6 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
 	} while (must_be_repeated(redo));
 }
 
-/* Return whether other sessions, which take transaction IDs, have written since the last call. */
-static bool
-others_write(FileCopy *copy)
-{
-	FullTransactionId before = copy->next_xid;
-
-	copy->next_xid = ReadNextFullTransactionId();
-	return FullTransactionIdIsValid(before) &&
-		!FullTransactionIdEquals(before, copy->next_xid);
-}
-
 /*
  * Log and write the pages in copy->chunk.  If paced, in pieces: one is logged when
  * the last but one is flushed.  The commit of another session waits for the flush of
@@ -833,9 +803,11 @@ write_chunk(FileCopy *copy, const BlockNumber *blocks, int nblocks, bool direct)
 {
 	bool		hurry = copy->throttle->hurry;
 	bool		paced = copy->settings->pacing && !hurry;
+	FullTransactionId next_xid = ReadNextFullTransactionId();
 	int			piece = nblocks;
 
-	if (paced && others_write(copy))
+	/* other sessions that write take transaction IDs */
+	if (paced && !FullTransactionIdEquals(copy->next_xid, next_xid))
 		piece = (int) Max(rint(PIECE_US / copy->flush_us / PIECE_UNIT), 2) * PIECE_UNIT;
 	for (int i = 0; i < nblocks; i += piece)
 	{
@@ -844,6 +816,7 @@ write_chunk(FileCopy *copy, const BlockNumber *blocks, int nblocks, bool direct)
 		log_and_write(copy, blocks + i, copy->chunk + (Size) i * BLCKSZ,
 					  Min(piece, nblocks - i), direct, direct);
 	}
+	copy->next_xid = next_xid;
 	/* the next chunk must not overwrite the pages under way */
 	if (copy->under_way.nblocks > 0)
 	{
@@ -1004,7 +977,7 @@ file_copy_record(FileCopy *copy, BlockNumber nblocks)
 					(errcode_for_file_access(),
 					 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->segment.file))));
 	}
-	close_segment(&copy->segment);
+	finish_segment(copy, ERROR);
 	sync_directories(copy);
 	copy->recorded = copy->durable = nblocks;
 }
