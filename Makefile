@@ -28,7 +28,6 @@ OBJS = \
 	src/worker/move_item.o \
 	src/worker/move_worker.o \
 	src/worker/outcome.o \
-	src/copy/background_write.o \
 	src/copy/block_set.o \
 	src/copy/copy_budget.o \
 	src/copy/copy_last.o \

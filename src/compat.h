@@ -48,7 +48,6 @@
  * IM_HEAP_DELETE: heap_delete() for the current command, which waits for others
  * and is not decoded (before 19 only without a replica identity).
  * relation_info_hook: one that may change the planner's facts of a relation.
- * unlock_buffer_header: of a buffer that LockBufHdr() has locked.
  * im_slot_is_read: whether a process uses this slot.  The caller includes
  * replication/slot.h and holds the slot's spinlock.
  */
@@ -64,8 +63,6 @@
 #define RELATION_INFO_ARGS		root, rel, rte
 #define RELATION_INFO_RELID		(rte->rtekind == RTE_RELATION ? rte->relid : InvalidOid)
 #define RELATION_INFO_INHPARENT (rte->inh)
-#define BufferState uint64
-#define unlock_buffer_header(buffer, state) ((void) (state), UnlockBufHdr(buffer))
 #define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else
 #define IM_AREA_INIT_ARGS	void *ptr
@@ -78,8 +75,6 @@
 #define RELATION_INFO_ARGS		root, relid, inhparent, rel
 #define RELATION_INFO_RELID		relid
 #define RELATION_INFO_INHPARENT inhparent
-#define BufferState uint32
-#define unlock_buffer_header(buffer, state) UnlockBufHdr(buffer, state)
 #define im_slot_is_read(slot) ((slot)->active_pid != 0)
 #endif
 

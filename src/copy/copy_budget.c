@@ -54,19 +54,13 @@ copy_last_us(const CopyState *cs)
 	return result;
 }
 
-static int64
-blocks_written(const CopyState *cs)
-{
-	return cs->item->blocks_copied + cs->item->blocks_recopied;
-}
-
 /* Look at a round from here on: at its begin, and after a rest for others. */
 void
 copy_begin_round(CopyState *cs)
 {
 	cs->eta.round_began = GetCurrentTimestamp();
 	cs->eta.rate_rested_before = cs->throttle.rested_us;
-	cs->eta.written_before = blocks_written(cs);
+	cs->eta.written_before = cs->item->blocks_copied + cs->item->blocks_recopied;
 	cs->eta.changed_before = wal_changes_count(cs->changes);
 	cs->eta.in_vain = false;
 }
@@ -80,7 +74,7 @@ void
 copy_look_at_round(CopyState *cs)
 {
 	const MoveSettings *settings = cs->settings;
-	int64		done = blocks_written(cs) - cs->eta.written_before;
+	int64		done = cs->item->blocks_copied + cs->item->blocks_recopied - cs->eta.written_before;
 	int64		changed = wal_changes_count(cs->changes);
 	int64		ms = TimestampDifferenceMilliseconds(cs->eta.round_began,
 													 GetCurrentTimestamp());
@@ -121,14 +115,14 @@ copy_publish_eta(const CopyState *cs, double left)
 	progress_eta(left);
 }
 
-/* Publish the time left when this many blocks of a part are done, if it is known. */
+/* Publish the time left when so many blocks of a part, a phase of work, are done, if it is known. */
 void
 copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
 {
 	CopyEta    *eta = &cs->eta;
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
 	double		rate = cs->throttle.rate;
-	double		busy;			/* seconds of this part, without rests */
+	double		busy;			/* seconds of this part */
 	double		written = 0;	/* blocks to come */
 	double		read = 0;
 	double		left;
@@ -137,12 +131,10 @@ copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
 	{
 		eta->part = part;
 		eta->part_began = now;
-		eta->rested_before = pacing_rested_ms();
 	}
 	if (total <= 0 || (done <= 0 && (part == PHASE_COPYING || part == PHASE_VERIFYING)))
 		return;
-	busy = Max(TimestampDifferenceMilliseconds(eta->part_began, now) -
-			   (pacing_rested_ms() - eta->rested_before), 1) / 1000.0;
+	busy = Max(now - eta->part_began, 1) / 1000.0;
 	left = total * BLCKSZ / REMOVE_RATE;
 
 	if (part == PHASE_COPYING)

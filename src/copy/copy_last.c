@@ -50,7 +50,6 @@
 static void
 copy_through_buffer(CopyState *cs, BlockNumber block)
 {
-	wal_changes_forget(cs->changes, block);
 	file_copy_through_buffer(cs->copy, block);
 	if (cs->verifying)
 		block_set_add(cs->unverified, block);
@@ -107,14 +106,12 @@ copy_wait_for_swap_time(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
 	TimestampTz caught_up_at = GetCurrentTimestamp();
-	bool		waited = false;
 
 	/* each file has a pace of its own: take that of the first */
 	cs = copied_file(cs->first);
 	while (cs->settings->swap_after > GetCurrentTimestamp() &&
 		   !job_swap_now_requested())
 	{
-		waited = true;
 		copy_publish_eta(cs, 0);
 		throttle_rest(SHORT_REST_MS);
 		copy_between_chunks(cs);
@@ -128,8 +125,6 @@ copy_wait_for_swap_time(CopyState *cs)
 			caught_up_at = GetCurrentTimestamp();
 		}
 	}
-	if (waited || cs->verifying)
-		copy_is_not_outpaced(cs);
 	progress_phase(phase);
 }
 
@@ -165,7 +160,7 @@ catch_up(CopyState *cs)
 		if (!again && XLogIsNeeded() && left > TOO_MANY_FOR_BUFFERS)
 		{
 			again = true;
-			copy_rounds_again(cs);
+			copy_rounds(cs, false);
 			/* slower rounds would not leave fewer */
 			if (block_set_count(cs->todo) > COPY_FAR_TOO_MANY)
 				least = block_set_count(cs->todo);
@@ -252,11 +247,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 
 	IM_FILL_TAIL(&cs->to, nblocks);
 	if (IM_MUTATION("verify-all"))
-	{
-		cs->verifying = true;
 		cs->verified = 0;
-	}
-
 	if (cs->is_table)
 		copy_visibility_map(cs);
 
@@ -270,7 +261,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 						NameStr(cs->item->relname),
 						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
 				 errdetail("Nothing was moved.")));
-	if (cs->verifying)
+	if (cs->verifying || IM_MUTATION("verify-all"))
 		copy_verify_rest(cs, nblocks);
 	return SWAPPED;
 }

@@ -48,13 +48,12 @@ copy_start_again(const char *why)
 /*
  * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once in a
  * move.  Without holders, too much was to be done under the lock, or a catalog was
- * locked.  In a transaction or not.
+ * locked.
  */
 void
 copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders)
 {
 	bool		goes_on = cs->settings->on_blocker == ON_BLOCKER_WAIT;
-	bool		own_transaction = !IsTransactionState();
 	const char *noun = relation_noun(cs->item->relkind);
 	const char *name = NameStr(cs->item->relname);
 	double		seconds = cs->settings->lock_wait / 1000.0;
@@ -63,8 +62,7 @@ copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int n
 	if (goes_on && cs->first->so_far->told)
 		return;
 	cs->first->so_far->told = true;
-	if (own_transaction)
-		StartTransactionCommand();	/* for names of roles */
+	StartTransactionCommand();	/* for names of roles */
 	list = blockers_describe(holders, nholders);
 	ereport(goes_on ? WARNING : ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -81,8 +79,7 @@ copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int n
 			 nholders > 0 ?
 			 errhint("End these transactions, or raise index_mover.lock_wait.") :
 			 errhint("Make the move at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
-	if (own_transaction)
-		CommitTransactionCommand();
+	CommitTransactionCommand();
 }
 
 /* Return the lock of the long phase on a relation that moves. */
@@ -141,6 +138,8 @@ copy_wait_for_locks(CopyState *cs)
 	wait.ignore_deadlocks = true;
 	for (;;)
 	{
+		bool		is_over;
+
 		(void) pacing_rest(NULL, 0, NULL, copy_let_others_pass, cs);
 
 		StartTransactionCommand();
@@ -149,13 +148,12 @@ copy_wait_for_locks(CopyState *cs)
 			CommitTransactionCommand();
 			break;
 		}
-		if (wait_look(&wait))
-		{
-			if (cs->settings->on_blocker != ON_BLOCKER_WAIT)
-				wait_give_up(&wait);
-			copy_lock_wait_is_over(cs, wait.vxids, wait.nvxids);
-		}
+		is_over = wait_look(&wait);
+		if (is_over && cs->settings->on_blocker != ON_BLOCKER_WAIT)
+			wait_give_up(&wait);
 		CommitTransactionCommand();
+		if (is_over)
+			copy_lock_wait_is_over(cs, wait.vxids, wait.nvxids);
 		job_check_cancel();
 	}
 	cs->first->locked = true;
@@ -199,23 +197,17 @@ check_file(CopyState *cs, bool first)
 		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
 	hindrance = copy_hindrance(&facts, cs->settings->copy_access_methods);
 	if (hindrance != NULL)
-	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "Method copy cannot move the %s: %s.",
 				  relation_noun(cs->item->relkind), hindrance);
+	else if (first && (lost = lost_file(&facts, false)) != NULL)
+		item_skip(item, cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED,
+				  "The %s cannot be copied: %s.", relation_noun(cs->item->relkind), lost);
+	if (item->status == STATUS_SKIPPED)
 		copy_start_again("it is skipped");
-	}
 
 	file = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	cs->relam = facts.relam;
-	cs->opted_in = copy_hindrance(&facts, "") != NULL;
-
-	if (first && (lost = lost_file(&facts, false)) != NULL)
-	{
-		item_skip(item, cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED,
-				  "The %s cannot be copied: %s.", relation_noun(cs->item->relkind), lost);
-		copy_start_again("it is skipped");
-	}
 	if (first)
 	{
 		cs->from = file;
@@ -261,8 +253,6 @@ give_way(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_GIVING_WAY);
 
-	ereport(DEBUG1,
-			(errmsg_internal("index_mover lets others pass on relation %u", cs->relid)));
 	cs->throttle.rested = true;
 	copy_release_locks(cs);
 	IM_POINT("gave-way");

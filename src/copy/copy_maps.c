@@ -9,8 +9,7 @@
  * at least as long as the old is now.
  *
  * The visibility map must be equal (see src/README, "A table"): so before the
- * exclusive lock, which leaves the pages in shared buffers, and again under it.  That
- * takes about two microseconds a page, which stands for 255 MB of the table.
+ * exclusive lock, which leaves the pages in shared buffers, and again under it.
  *
  *-------------------------------------------------------------------------
  */

@@ -9,9 +9,6 @@
  * there, so before the swap they are read into that: else clients and we would read
  * them from the disk at the same time.
  *
- * The buffers' tags are read as autoprewarm and pg_buffercache do: one header
- * lock at a time, so the result is not exact.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -33,26 +30,15 @@ static BlockSet *
 cached_blocks(CopyState *cs)
 {
 	BlockSet   *set = block_set_create(cs->cxt);
-	const RelFileLocator *locator = &cs->from;
 
 	for (int i = 0; i < NBuffers; i++)
 	{
-		BufferDesc *buffer = GetBufferDescriptor(i);
-		BlockNumber block = InvalidBlockNumber;
-		BufferState state;
+		/* read without a lock: a wrong block would only be loaded in vain */
+		BufferTag	tag = GetBufferDescriptor(i)->tag;
 
-		/* unlocked precheck: most buffers belong to other relations */
-		if (!BufTagMatchesRelFileLocator(&buffer->tag, locator))
-			continue;
-		state = LockBufHdr(buffer);
-		if ((state & BM_TAG_VALID) && (state & BM_VALID) &&
-			BufTagMatchesRelFileLocator(&buffer->tag, locator) &&
-			buffer->tag.forkNum == MAIN_FORKNUM)
-			block = buffer->tag.blockNum;
-		unlock_buffer_header(buffer, state);
-		/* not with the spinlock: it allocates memory */
-		if (block != InvalidBlockNumber)
-			block_set_add(set, block);
+		if (BufTagMatchesRelFileLocator(&tag, &cs->from) &&
+			tag.forkNum == MAIN_FORKNUM && tag.blockNum != InvalidBlockNumber)
+			block_set_add(set, tag.blockNum);
 	}
 	return set;
 }
@@ -133,9 +119,6 @@ copy_prepare_prewarm(CopyState *cs)
 		copy_keep_up(cs);
 	}
 	block_set_free(cached);
-
-	/* blocks that have changed meanwhile are no sign of fast writers */
-	cs->outpaced_since = 0;
 	progress_phase(phase);
 }
 

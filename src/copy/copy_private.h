@@ -42,8 +42,7 @@ typedef enum AttemptOutcome
 typedef struct CopyEta
 {
 	MovePhase	part;
-	TimestampTz part_began;		/* 0 = none yet */
-	int64		rested_before;	/* pacing_rested_ms() then */
+	int64		part_began;		/* ms, less rests; 0 = none yet */
 	double		busy_rate;		/* bytes copied per second, without rests */
 	int64		cached;			/* blocks to be loaded after the swap */
 	TimestampTz changes_at;		/* when these were counted */
@@ -79,6 +78,7 @@ typedef struct CopyState
 	bool		locked;
 	bool		moved;			/* the swap is committed */
 	ChangedBlocks *followers[4];	/* of all files, three at most; then NULL */
+	int			nfollowers;
 	Oid			ledger;			/* from the swap on */
 
 	MemoryContext cxt;
@@ -96,7 +96,6 @@ typedef struct CopyState
 	RelFileLocator from;
 	RelFileLocator to;
 	Oid			relam;
-	bool		opted_in;		/* its access method is in copy_access_methods */
 	bool		direct;			/* past the operating system's cache */
 
 	LedgerEntry new_file;		/* id 0 = no row */
@@ -110,8 +109,8 @@ typedef struct CopyState
 	ChangedBlocks *changes;
 	FileCopy   *copy;
 	double		block_us;		/* to copy one through buffers, smoothed */
-	TimestampTz outpaced_since; /* no fewer blocks are left; 0 = fewer are */
-	int64		outpaced_rested_ms; /* rested_ms() then */
+	int64		outpaced_since; /* busy_ms(); no fewer blocks are left; 0 =
+								 * fewer */
 	int64		recopied_before;	/* blocks, for which not to give up */
 	bool		outpaced;		/* the writers are about as fast as we are */
 	CopyEta		eta;
@@ -172,7 +171,6 @@ extern void copy_resume_record(CopyState *cs, bool synced);
 #define copy_resume_record(cs, synced) ((void) 0)
 #endif
 extern void copy_rounds(CopyState *cs, bool first_time);
-extern void copy_rounds_again(CopyState *cs);
 extern bool copy_let_others_pass(void *arg);
 extern void copy_between_chunks(CopyState *cs);
 extern void copy_keep_up(CopyState *cs);

@@ -52,9 +52,8 @@ typedef struct SummarizedWal
 
 /* Add to the list the blocks of the copied file that one summary names. */
 static void
-read_summary(SummarizedWal *wal, WalSummaryFile *file)
+read_summary(CopyState *cs, WalSummaryFile *file)
 {
-	CopyState  *cs = wal->cs;
 	WalSummaryIO io = {.file = OpenWalSummaryFile(file, false)};
 	BlockRefTableReader *reader;
 	RelFileLocator locator;
@@ -98,7 +97,7 @@ read_summaries(void *arg)
 		elog(ERROR, "there is no WAL summary from %X/%X on on timeline %u",
 			 LSN_FORMAT_ARGS(Max(missing, wal->begin)), wal->timeline);
 	foreach(lc, files)
-		read_summary(wal, lfirst(lc));
+		read_summary(wal->cs, lfirst(lc));
 }
 
 /*

@@ -4,8 +4,8 @@
  *	  Method copy: the long phase, every block once and then changed blocks in
  *	  rounds.
  *
- * All is written directly, past the shared buffers (see file_copy.c).  The rounds
- * end when few blocks are left, or when they do not get fewer, and are not many.
+ * The rounds end when few blocks are left, or when they do not get fewer, and are not
+ * many.
  *
  * Tricky: changes found in the WAL are put onto the list only between two
  * rounds, and the list is emptied only when all of it is copied.  So a block
@@ -23,7 +23,6 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/storage_xlog.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
@@ -34,11 +33,10 @@
 /*
  * When the writers are too fast for us: give up if more than HOPELESS_BLOCKS are
  * left, more than can be copied under the lock, and their number has not fallen
- * by a tenth for HOPELESS_MS.  (Writes come in bursts: the flush of a GIN index's
- * pending list changes a large part of a small index within a second.)  Give up, too,
- * before the relation (at least SMALL_COPY_BLOCKS) would have been written more than
- * HOPELESS_COPIES times.  If max_rate makes us slow, see copy_look_at_round(),
- * give up at any size, after half of the time, rests for the rate included.
+ * by a tenth for HOPELESS_MS.  (Writes come in bursts, as by the flush of a GIN
+ * index's pending list.)  Give up, too, before the relation (at least
+ * SMALL_COPY_BLOCKS) would have been written more than HOPELESS_COPIES times; at any
+ * size, and after half of the time, if max_rate makes us slow: copy_look_at_round().
  */
 #define HOPELESS_BLOCKS		IM_LIMIT("busy", 8192)
 #define HOPELESS_MS			(60 * 1000)
@@ -46,30 +44,14 @@
 #define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768
 
-/* Return the milliseconds of rests so far for others: not for max_rate. */
+/* Return the time, in milliseconds, less rests for others: not those for max_rate. */
 static int64
-rested_ms(const CopyState *cs)
+busy_ms(const CopyState *cs)
 {
-	return pacing_rested_ms() - cs->throttle.rested_us / 1000;
+	return GetCurrentTimestamp() / 1000 - (pacing_rested_ms() - cs->throttle.rested_us / 1000);
 }
 
-/* From now on the blocks left do not get fewer, or we do not know yet. */
-static void
-begin_outpaced(CopyState *cs)
-{
-	cs->outpaced_since = GetCurrentTimestamp();
-	cs->outpaced_rested_ms = rested_ms(cs);
-}
-
-/* Return for how long that is, without rests for others. */
-static int64
-outpaced_ms(const CopyState *cs)
-{
-	return TimestampDifferenceMilliseconds(cs->outpaced_since, GetCurrentTimestamp()) -
-		(rested_ms(cs) - cs->outpaced_rested_ms);
-}
-
-/* Call this when something other than fast writers delays the copy of all files. */
+/* Call this when something other than fast writers delays the copy of all files, or has. */
 void
 copy_is_not_outpaced(CopyState *cs)
 {
@@ -95,9 +77,6 @@ would_write_too_much(const CopyState *cs, int64 left)
 static void
 cannot_keep_up(const CopyState *cs, int64 left)
 {
-	const MoveSettings *settings = cs->settings;
-
-	/* rows show the detail, and no hint */
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("copying %s \"%s\" cannot keep up with the changes to it",
@@ -105,10 +84,8 @@ cannot_keep_up(const CopyState *cs, int64 left)
 			 errdetail("After %lld blocks were copied, %lld have changed since, which takes about %lld ms to be copied under the exclusive lock; index_mover.max_lock_time is %d ms.",
 					   (long long) (cs->item->blocks_copied + cs->item->blocks_recopied),
 					   (long long) left, (long long) copy_last_us(cs) / 1000 + 1,
-					   settings->max_lock_time),
-			 settings->max_rate > 0 && cs->throttle.rested_us > 0 ?
-			 errhint("Raise or unset index_mover.max_rate, or make the move at a quieter time.") :
-			 errhint("Raise index_mover.max_lock_time, or make the move at a quieter time.")));
+					   cs->settings->max_lock_time),
+			 errhint("Raise index_mover.max_lock_time, or index_mover.max_rate if it is set, or make the move at a quieter time.")));
 }
 
 /* At the swap, where the last blocks take too long: give up if there is no hope. */
@@ -118,8 +95,8 @@ copy_check_hope(CopyState *cs)
 	int64		left = block_set_count(cs->todo) + wal_changes_count(cs->changes);
 
 	if (cs->outpaced_since == 0)
-		begin_outpaced(cs);
-	if (would_write_too_much(cs, left) || outpaced_ms(cs) > HOPELESS_MS)
+		cs->outpaced_since = busy_ms(cs);
+	if (would_write_too_much(cs, left) || busy_ms(cs) - cs->outpaced_since > HOPELESS_MS)
 		cannot_keep_up(cs, left);
 }
 
@@ -144,12 +121,10 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 	{
 		BlockNumber nblocks = Min(FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK,
 								  upto - cs->copied);
-		XLogRecPtr	lsn;
 
 		copy_between_chunks(cs);
 		StartTransactionCommand();
-		lsn = file_copy_range(cs->copy, cs->copied, nblocks);
-		wal_changes_seen(cs->changes, cs->copied, nblocks, lsn, NULL);
+		file_copy_range(cs->copy, cs->copied, nblocks);
 		CommitTransactionCommand();
 		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 		if (cs->copied == 0)
@@ -174,8 +149,7 @@ static void
 copy_changed_directly(CopyState *cs)
 {
 	BlockNumber from = 0;
-	int64		total = block_set_count(cs->todo);
-	int64		done = 0;
+	int64		left = block_set_count(cs->todo);
 
 	Assert(!IsTransactionState());
 	if (cs->verifying)
@@ -183,24 +157,21 @@ copy_changed_directly(CopyState *cs)
 
 	while (from != InvalidBlockNumber)
 	{
-		BlockNumber first = from;
-		XLogRecPtr	lsn;
 		int			ncopied;
 
 		copy_between_chunks(cs);
 		StartTransactionCommand();
-		from = file_copy_set(cs->copy, cs->todo, first, &lsn, &ncopied);
-		wal_changes_seen_set(cs->changes, cs->todo, first, from, lsn);
+		from = file_copy_set(cs->copy, cs->todo, from, &ncopied);
 		CommitTransactionCommand();
 		cs->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
-		done += ncopied;
+		left -= ncopied;
 		copy_look_at_round(cs);
-		copy_eta(cs, PHASE_CATCHING_UP, cs->copied, cs->copied - Max(total - done, 0));
+		copy_eta(cs, PHASE_CATCHING_UP, cs->copied, cs->copied - left);
 		copy_keep_up(cs);
 	}
 
-	/* the list is needed until the WAL up to now is read */
+	/* wal_changes.c needs the list until the WAL up to now is read */
 	copy_drain(cs);
 	block_set_clear(cs->todo);
 	cs->new_file.changes_from = cs->taken_at;
@@ -219,6 +190,7 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 	bool		fits = copy_fits_under_lock(cs, left);
 	bool		too_slow = cs->eta.in_vain;
 	bool		too_many = left > HOPELESS_BLOCKS && !fits;
+	int64		outpaced_ms = busy_ms(cs) - cs->outpaced_since;
 
 	/* a little less each time is no progress, unless it adds up */
 	if (left <= FEW_BLOCKS || left < *least - *least / 10)
@@ -226,20 +198,20 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 		*least = left;
 		*in_vain = 0;
 		if (first_time)
-			begin_outpaced(cs);
+			cs->outpaced_since = busy_ms(cs);
 		/* the next round of a copy that is outpaced may leave more */
 		return left <= FEW_BLOCKS || (cs->outpaced && fits);
 	}
 	++*in_vain;
 	if (!first_time && cs->outpaced && !fits && *in_vain < 3)
-		return false;			/* see copy_rounds_again() */
+		return false;			/* buffers would be slower */
 	cs->outpaced = true;
 	if (!first_time)
 		return true;
 
-	if ((too_slow && outpaced_ms(cs) > HOPELESS_MS / 2) ||
+	if ((too_slow && outpaced_ms > HOPELESS_MS / 2) ||
 		((too_slow || too_many) && (would_write_too_much(cs, left) ||
-									(*in_vain >= 3 && outpaced_ms(cs) > HOPELESS_MS))))
+									(*in_vain >= 3 && outpaced_ms > HOPELESS_MS))))
 		cannot_keep_up(cs, left);
 	/* a burst may be over soon, unless we need not wait for that */
 	return !too_slow && !too_many && (*in_vain >= 3 || fits);
@@ -247,15 +219,24 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 
 /*
  * Copy all blocks, and changed ones in rounds, until few are left, or they do not get
- * fewer.  What the file has grown by is copied before a round, if it is much; after
- * file_copy_unsync() it is put onto the list, which may name such blocks already.
+ * fewer.  What the file has grown by is copied before a round, if it is much.  Not the
+ * first time, only changed ones, since that is faster than by buffers; what it has grown
+ * by is put onto the list, which may name such blocks already.  Does not give up then.
  */
 void
 copy_rounds(CopyState *cs, bool first_time)
 {
+	MovePhase	phase = progress_phase(first_time ? PHASE_COPYING : PHASE_CATCHING_UP);
 	int64		least = PG_INT64_MAX;
 	int			in_vain = 0;
 
+	Assert(!IsTransactionState());
+	if (!first_time)
+	{
+		StartTransactionCommand();
+		file_copy_unsync(cs->copy);
+		CommitTransactionCommand();
+	}
 	cs->throttle.hurry = false;
 	for (int round = 0;; round++)
 	{
@@ -299,19 +280,6 @@ copy_rounds(CopyState *cs, bool first_time)
 	StartTransactionCommand();
 	file_copy_sync(cs->copy);
 	CommitTransactionCommand();
-}
-
-/* The same after file_copy_sync(), since that is faster than by buffers.  Does not give up. */
-void
-copy_rounds_again(CopyState *cs)
-{
-	MovePhase	phase = progress_phase(PHASE_CATCHING_UP);
-
-	Assert(!IsTransactionState());
-	StartTransactionCommand();
-	file_copy_unsync(cs->copy);
-	CommitTransactionCommand();
-
-	copy_rounds(cs, false);
-	progress_phase(phase);
+	if (!first_time)
+		progress_phase(phase);
 }

@@ -87,7 +87,7 @@ remove_left_file(CopyState *cs)
  * Remove our files, new or old, at once; with keep, no new file from which a copy can
  * go on.  Raises no error: a file that cannot be removed stays in the ledger.  (In
  * cleanup_at_exit() every ERROR is FATAL, and ends this function; the exit goes on.)
- * Removes nothing if the postmaster is gone, which may be the reason for the error.
+ * Nothing if the postmaster is gone, which may be the reason for the error.
  */
 static void
 remove_what_is_left(CopyState *cs, bool keep)
@@ -113,8 +113,6 @@ forget_state(void)
 	if (cs == NULL)
 		return;
 	current = NULL;
-	foreach_file(f, cs)
-		file_copy_free(f->copy);
 	MemoryContextDelete(cs->cxt);
 }
 
@@ -164,26 +162,10 @@ make_file(CopyState *cs)
 	IM_POINT("copy-created");
 }
 
-/* After a swap, load the blocks that were cached. */
-static void
-after_swap(CopyState *cs)
-{
-	IM_POINT("swapped");
-	/* the swap has deleted the rows for the new files */
-	foreach_file(f, cs)
-		ledger_row_release(f->new_file.id);
-	for (CopyState *f = cs; f != NULL; f = f->next)
-		f->item->size_after = relation_file_size(f->in_place ? &f->from : &f->to);
-	progress_phase(PHASE_PREWARMING);
-	foreach_file(f, cs)
-		if (cs->settings->prewarm)
-		copy_prewarm(f);
-	IM_POINT("prewarmed");
-}
-
 /*
- * End a move or a rehearsal: remove the old files, or the new ones, piece by piece,
- * because commits would wait for the disk.  An error is only a WARNING.
+ * End a move or a rehearsal: load the blocks that were cached; remove the old files, or
+ * the new ones, piece by piece, because commits would wait for the disk.  An error is
+ * only a WARNING.
  */
 static void
 end_move(CopyState *cs)
@@ -196,7 +178,20 @@ end_move(CopyState *cs)
 	PG_TRY();
 	{
 		if (moved)
-			after_swap(cs);
+		{
+			IM_POINT("swapped");
+			progress_phase(PHASE_PREWARMING);
+			for (CopyState *f = cs; f != NULL; f = f->next)
+				f->item->size_after = relation_file_size(f->in_place ? &f->from : &f->to);
+			foreach_file(f, cs)
+			{
+				/* the swap has deleted its row */
+				ledger_row_release(f->new_file.id);
+				if (cs->settings->prewarm)
+					copy_prewarm(f);
+			}
+			IM_POINT("prewarmed");
+		}
 		copy_release_locks(cs);
 
 		progress_phase(moved ? PHASE_REMOVING_OLD_FILE : PHASE_CLEANING_UP);
@@ -246,9 +241,8 @@ tell_rehearsal(CopyState *cs)
 			 size_text((int64) (item->size_after / Max(seconds, 0.001))),
 			 cs->changed_blocks, item->blocks_copied,
 			 cs->changed_blocks / Max(seconds, 0.001),
-			 cs->rounds == 0 ? "" :
-			 psprintf(cs->rounds == 1 ? ", and were copied again in %d round" :
-					  ", and were copied again in %d rounds", cs->rounds),
+			 cs->rounds == 0 ? "" : psprintf(", and were copied again in %d round%s",
+											 cs->rounds, cs->rounds == 1 ? "" : "s"),
 			 copy_verifies(cs) ? " The copy was equal to the original." : "");
 	holders = relation_lock_holders(cs->relid, AccessExclusiveLock, &count);
 	if (virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS) > 0)
@@ -312,9 +306,9 @@ copy_file(CopyState *cs)
 {
 	MemoryContext oldcontext;
 	uint64		wal_before = pgWalUsage.wal_bytes;
-	int			nfollowers = 0;
 
 	Assert(cs->first->locked && !cs->in_place && cs->copy == NULL);
+	progress_part(cs->item);
 	cs->block_us = COPY_BLOCK_US;
 	cs->began_at = GetCurrentTimestamp();
 	cs->recopied_before = cs->item->blocks_recopied;
@@ -332,23 +326,24 @@ copy_file(CopyState *cs)
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	if (!cs->resumed)
 		cs->changes = wal_changes_begin(&cs->from, InvalidXLogRecPtr, cs->direct);
-	while (cs->first->followers[nfollowers] != NULL)
-		nfollowers++;
-	cs->first->followers[nfollowers] = cs->changes;
-	cs->copy = file_copy_create(&cs->from, &cs->to, cs->first->followers, cs->relam,
-								cs->direct, cs->settings, &cs->throttle);
+	cs->first->followers[cs->first->nfollowers++] = cs->changes;
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes, cs->first->followers,
+								cs->relam, cs->direct, cs->settings, &cs->throttle);
 	cs->unverified = block_set_create(cs->cxt);
 	MemoryContextSwitchTo(oldcontext);
 	copy_resume_begin(cs);
 
-	progress_phase(PHASE_COPYING);
 	copy_rounds(cs, true);
 	copy_resume_record(cs, true);
 	IM_POINT("copy-synced");
 	copy_free_space_map(cs);
 
 	if (copy_verifies(cs))
+	{
+		/* what is on the list would be left out */
+		copy_todo_through_buffers(cs, PG_INT64_MAX);
 		copy_verify_all(cs);
+	}
 	if (cs->settings->terms.rehearse)
 	{
 		copy_catch_up(cs);
@@ -362,18 +357,11 @@ static CopyState *
 next_file(CopyState *cs)
 {
 	CopyState  *result = NULL;
-	BlockNumber most = 0;
 
 	foreach_file(f, cs)
-	{
-		BlockNumber nblocks = f->copy == NULL ? file_blocks(&f->from, MAIN_FORKNUM) : 0;
-
-		if (f->copy == NULL && (result == NULL || nblocks > most))
-		{
-			result = f;
-			most = nblocks;
-		}
-	}
+		if (f->copy == NULL && (result == NULL || file_blocks(&f->from, MAIN_FORKNUM) >
+								file_blocks(&result->from, MAIN_FORKNUM)))
+		result = f;
 	return result;
 }
 
@@ -387,32 +375,21 @@ copy_once(CopyState *cs)
 	copy_wait_for_locks(cs);
 	copy_check_relations(cs, true);
 	while ((file = next_file(cs)) != NULL)
-	{
-		progress_part(file->item);
 		copy_file(file);
-	}
-	/* that others were copied meanwhile says nothing of a file's writers */
-	foreach_file(f, cs)
-		if (cs->next != NULL)
-		f->outpaced_since = 0;
 	progress_part(cs->item);
 	if (cs->settings->terms.rehearse)
-	{
 		cs->item->status = STATUS_REHEARSED;
-		end_move(cs);
-		return;
+	else
+	{
+		copy_wait_for_swap_time(cs);
+		/* if there is such a cache; and while outpaced, that would get worse */
+		foreach_file(f, cs)
+			if (f->direct && im_data_open_flags() == 0 && cs->settings->prewarm && !f->outpaced)
+			copy_prepare_prewarm(f);
+		/* what has changed since the rounds is no sign of fast writers */
+		copy_is_not_outpaced(cs);
+		copy_swap(cs);
 	}
-	copy_wait_for_swap_time(cs);
-
-	/*
-	 * not where there is no such cache; nor while outpaced: that would get
-	 * worse
-	 */
-	foreach_file(f, cs)
-		if (f->direct && im_data_open_flags() == 0 && cs->settings->prewarm && !f->outpaced)
-		copy_prepare_prewarm(f);
-
-	copy_swap(cs);
 	end_move(cs);
 }
 

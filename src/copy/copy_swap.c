@@ -86,6 +86,7 @@
 /* From the grant of the first lock to the end of the transaction: the row of lock_time */
 static MoveItem *measuring = NULL;
 static instr_time granted_at;
+static int64 last_us;			/* of the last attempt */
 
 /* Take the time of the locks, the longest of all attempts, just before their release. */
 static void
@@ -93,7 +94,8 @@ measure_commit(XactEvent event, void *arg)
 {
 	if (measuring == NULL || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT))
 		return;
-	measuring->lock_time = Max(measuring->lock_time, elapsed_us(granted_at));
+	last_us = elapsed_us(granted_at);
+	measuring->lock_time = Max(measuring->lock_time, last_us);
 	measuring = NULL;
 }
 
@@ -283,12 +285,9 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 	return outcome;
 }
 
-/*
- * End the transaction of an attempt in vain, not by an abort, which would release the
- * session locks; return its outcome.
- */
+/* End an attempt in vain; not by an abort, which would release the session locks. */
 static AttemptOutcome
-give_back(AttemptOutcome outcome)
+give_back(CopyState *cs, AttemptOutcome outcome)
 {
 	bool		held = measuring != NULL;
 
@@ -302,7 +301,13 @@ give_back(AttemptOutcome outcome)
 	CommitTransactionCommand();
 	XLogFlush(XactLastCommitEnd);
 	if (held)
+	{
 		IM_POINT("swap-given-back");
+		ereport(DEBUG1,
+				(errmsg_internal("index_mover has given the exclusive lock on relation %u back after " INT64_FORMAT " us: %s",
+								 cs->relid, last_us, outcome == TOO_MUCH_LEFT ? "too much left to do" :
+								 "another transaction is in the way")));
+	}
 	return outcome;
 }
 
@@ -335,12 +340,12 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	/* first the locks and pages for which we could wait under the lock */
 	if (!lock_catalogs(cs->ledger, timeout_ms) ||
 		!try_unhindered(read_pages, cs))
-		return give_back(LOCK_NOT_GRANTED);
+		return give_back(cs, LOCK_NOT_GRANTED);
 	InvalidateCatalogSnapshot();
 
 	IM_POINT("swap-asking");
 	if (!lock_files(cs, queue))
-		return give_back(LOCK_NOT_GRANTED);
+		return give_back(cs, LOCK_NOT_GRANTED);
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");
 	outcome = copy_last_of_all(cs, most_us);
@@ -350,7 +355,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	if (outcome != SWAPPED)
 	{
 		(void) progress_phase(phase);
-		return give_back(outcome);
+		return give_back(cs, outcome);
 	}
 
 	IM_POINT("swap-before-commit");
@@ -590,10 +595,9 @@ make_attempts(CopyState *cs)
 }
 
 /*
- * Swap the files, when the exclusive locks can be had without making others
- * wait long.  ERROR 55P03 after index_mover.lock_wait, if on_blocker is fail, or
- * no process can be signaled as it says, or that did not help.  An error leaves
- * the transaction to be aborted, and everything as it was.
+ * Swap the files, when the exclusive locks can be had without making others wait
+ * long.  ERROR 55P03 after index_mover.lock_wait, if on_blocker is fail, or what it says
+ * did not help.  An error leaves the transaction to be aborted.
  */
 void
 copy_swap(CopyState *cs)

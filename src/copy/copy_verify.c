@@ -145,8 +145,6 @@ report_difference(CopyState *cs, BlockNumber block)
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("the copy of %s \"%s\" differs from the original in block %u",
 					relation_noun(cs->item->relkind), NameStr(cs->item->relname), block),
-			 cs->opted_in ?
-			 errdetail("Nothing was moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.") :
 			 errdetail("Nothing was moved.")));
 }
 
@@ -159,33 +157,30 @@ copy_verify_all(CopyState *cs)
 	int			ahead = 0;
 
 	Assert(!IsTransactionState() && !cs->verifying);
-	/* blocks on the list would be left out */
-	copy_todo_through_buffers(cs, PG_INT64_MAX);
 	Assert(block_set_count(cs->todo) == 0 && block_set_count(cs->unverified) == 0);
 	cs->verifying = true;
 
-	for (BlockNumber block = 0; block < cs->copied;)
+	for (BlockNumber begin = 0, end; begin < cs->copied; begin = end)
 	{
-		BlockNumber begin = block;
-		BlockNumber end = Min(block + FILE_COPY_CHUNK, cs->copied);
 		int			next;
 		instr_time	start;
 
+		end = Min(begin + FILE_COPY_CHUNK, cs->copied);
 		copy_between_chunks(cs);
 		INSTR_TIME_SET_CURRENT(start);
 		StartTransactionCommand();
 		if (begin == 0)
 			ahead = file_copy_read_ahead(cs->copy, begin, end - begin);
 		next = file_copy_read_ahead(cs->copy, end, Min(FILE_COPY_CHUNK, cs->copied - end));
-		for (; block < end; block++)
+		for (BlockNumber block = begin; block < end; block++)
 			if (!is_same_block(cs, block, ring))
 				block_set_add(cs->unverified, block);
 		file_copy_read_done(cs->copy, ahead, begin, end - begin);
 		ahead = next;
 		CommitTransactionCommand();
 		throttle_read(&cs->throttle, elapsed_us(start), (int64) (end - begin) * BLCKSZ);
-		progress_blocks(cs->copied, block);
-		copy_eta(cs, PHASE_VERIFYING, cs->copied, block);
+		progress_blocks(cs->copied, end);
+		copy_eta(cs, PHASE_VERIFYING, cs->copied, end);
 		IM_POINT("copy-verifying");
 		copy_keep_up(cs);
 	}
@@ -216,8 +211,7 @@ copy_verify_rest(CopyState *cs, BlockNumber nblocks)
 	bool		locked = IsTransactionState();
 	int			count = 0;
 
-	Assert(cs->verifying &&
-		   (!locked || CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false)));
+	Assert(!locked || CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
 	for (; cs->verified < nblocks; cs->verified++)
 		block_set_add(cs->unverified, cs->verified);
 	foreach_block(block, cs->unverified)

@@ -3,8 +3,8 @@
  * file_copy.c
  *	  Copying blocks of one relation file to another while it is in use.
  *
- * Every block copied was valid at some moment during the call.  The caller knows
- * which ones change after that (wal_changes.c), and has them copied again.
+ * Every block copied was valid at some moment during the call.  Which ones change
+ * after that wal_changes.c knows, and the caller has them copied again.
  *
  * The new file, which only we know, is written in two ways.  Directly
  * (file_copy_range(), file_copy_set()): past shared buffers, up to 1 MB at once,
@@ -48,12 +48,14 @@
  * refuses O_DIRECT gets the same by giving up, behind the write-back, what we have
  * brought in.  Rounds are buffered: their blocks are few, scattered, and in use.
  *
- * In the background (background_write.c): what is written with O_DIRECT is written
- * while what comes next is read and logged.  Only when the write has ended is it
- * known whether a checkpoint has begun since the pages were logged, so they stay in
- * a chunk of their own until then.  Before a round may log one of them again, or the
- * file is synced, the write has ended: or an older page could be logged, and
- * written, behind a newer one.
+ * In the background: what is written with O_DIRECT is written while what comes next
+ * is read and logged, one write at a time, by the system calls of io_submit(2), for
+ * which the C library has no functions.  (A copy of a btree of 769 MB took 1.53 s with
+ * it and 1.79 s without when idle: bench/copy --ways paced,before.)  Only when the
+ * write has ended is it known whether a checkpoint has begun since the pages were
+ * logged, so they stay in a chunk of their own until then.  Before a round may log one
+ * of them again, or the file is synced, the write has ended: or an older page could be
+ * logged, and written, behind a newer one.
  *
  * Holes: the bytes between pd_lower and pd_upper of a page are logged only if
  * they have to be.
@@ -93,6 +95,10 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <linux/aio_abi.h>
+#include <sys/syscall.h>
+#endif
 
 #include "access/transam.h"
 #include "access/xact.h"
@@ -112,7 +118,6 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
-#include "copy/background_write.h"
 #include "copy/block_set.h"
 #include "copy/file_copy.h"
 #include "copy/wal_changes.h"
@@ -131,13 +136,9 @@
 
 /* For the tests, see test_points.c */
 #define DIRECT_FLAG			IM_LIMIT("no-direct", PG_O_DIRECT)
-
-typedef struct OpenSegment
-{
-	File		file;			/* 0 = none is open */
-	BlockNumber number;
-	bool		direct;
-} OpenSegment;
+/* The system refuses 0 */
+#define WRITES_AT_ONCE		IM_LIMIT("no-background", 1)
+#define NOT_WRITTEN			IM_LIMIT("background-failed", 0)
 
 /* Consecutive blocks of the new file that are being written in the background. */
 typedef struct UnderWay
@@ -160,6 +161,7 @@ struct FileCopy
 {
 	RelFileLocator from;
 	RelFileLocator to;
+	ChangedBlocks *changes;		/* of the old file */
 	ChangedBlocks *const *followers;	/* need not read our own records */
 	const MoveSettings *settings;
 	Throttle   *throttle;
@@ -180,7 +182,10 @@ struct FileCopy
 	bool		synced;			/* no direct writes any more */
 	BlockNumber recorded;		/* blocks that a record calls durable */
 	BlockNumber durable;		/* those below were not written since */
-	OpenSegment segment;
+	File		file;			/* an open segment of the new file; 0 = none
+								 * is */
+	BlockNumber file_number;
+	bool		file_direct;
 	BlockNumber sample;			/* last block that began a direct write */
 	char	   *sample_page;	/* as written; see read_back() */
 	/* blocks of the last write-back, in order */
@@ -190,20 +195,21 @@ struct FileCopy
 
 /*
  * Prepare to copy from one relation file to another, in the current memory
- * context.  The followers, a list that ends with NULL, are told to skip our own
- * records; direct: leave the page cache alone.  The throttle is told how long reading
+ * context.  changes is told which blocks are copied; the followers, a list that ends
+ * with NULL, to skip our own records; direct: leave the page cache alone.  The throttle is told how long reading
  * takes.  While it is in a hurry, writes wait for nothing, and a file stays open.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 ChangedBlocks *const *followers, Oid relam, bool direct,
-				 const MoveSettings *settings, Throttle *throttle)
+				 ChangedBlocks *changes, ChangedBlocks *const *followers, Oid relam,
+				 bool direct, const MoveSettings *settings, Throttle *throttle)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
 
 	copy->from = *from;
 	copy->to = *to;
+	copy->changes = changes;
 	copy->followers = followers;
 	copy->settings = settings;
 	copy->throttle = throttle;
@@ -237,30 +243,61 @@ segment_offset(BlockNumber block)
 static void
 finish_segment(FileCopy *copy, int elevel)
 {
-	File		file = copy->segment.file;
 	int			duplicate;
 
-	if (file <= 0)
+	if (copy->file <= 0)
 		return;
-	duplicate = dup(FileGetRawDesc(file));
+	duplicate = dup(FileGetRawDesc(copy->file));
 	if (duplicate >= 0 && close(duplicate) != 0)
 		ereport(elevel,
 				(errcode_for_file_write(),
-				 errmsg("could not close file \"%s\": %m", FilePathName(file))));
-	FileClose(file);
-	copy->segment.file = 0;
+				 errmsg("could not close file \"%s\": %m", FilePathName(copy->file))));
+	FileClose(copy->file);
+	copy->file = 0;
+}
+
+#if defined(__linux__)
+/*
+ * The system's name for our writes in the background, or 0.  It is kept until the
+ * process exits: to give it back takes the kernel 40 ms (two RCU grace periods).
+ */
+static unsigned long aio_context = 0;
+#endif
+
+/* Wait for the write under way, if there is one, and return whether it has written all. */
+static bool
+wait_for_write(FileCopy *copy)
+{
+#if defined(__linux__)
+	int64		size = (int64) copy->under_way.nblocks * BLCKSZ;
+	struct io_event event;
+	int			rc;
+
+	if (size == 0)
+		return false;
+	copy->under_way.nblocks = 0;
+	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_WRITE);
+	do
+		rc = syscall(SYS_io_getevents, aio_context, 1, 1, &event, NULL);
+	while (rc < 0 && errno == EINTR);
+	pgstat_report_wait_end();
+	if (rc == 1)
+		return event.res == size + NOT_WRITTEN;
+	/* wait in any case */
+	(void) syscall(SYS_io_destroy, aio_context);
+	aio_context = 0;
+#endif
+	return false;
 }
 
 /* End writes, and close the file, before it is dropped; the memory goes with its context. */
 void
 file_copy_free(FileCopy *copy)
 {
-	if (copy == NULL || copy->ring == NULL)
+	if (copy == NULL)
 		return;
-	(void) background_write_finish();
+	(void) wait_for_write(copy);
 	finish_segment(copy, DEBUG1);
-	FreeAccessStrategy(copy->ring);
-	copy->ring = NULL;
 }
 
 /* Return whether a block of the old file has a buffer at this moment. */
@@ -283,24 +320,17 @@ has_buffer(FileCopy *copy, BlockNumber block)
 	return found;
 }
 
-/* How much of a part of a file the page cache has. */
-typedef enum Cached
+/* Return how much of a part of a file the page cache has, 1 if that cannot be told. */
+static double
+cached_share(int fd, off_t offset, size_t size)
 {
-	NOT_CACHED,
-	PARTLY_CACHED,
-	CACHED,						/* also if that cannot be told */
-} Cached;
-
-static Cached
-look_at_page_cache(int fd, off_t offset, size_t size)
-{
-	Cached		result = CACHED;
+	double		result = 1;
 #if defined(__linux__)
 	unsigned char resident[(size_t) FILE_COPY_CHUNK * BLCKSZ / 4096];
 	void	   *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, offset);
 
 	if (map == MAP_FAILED)
-		return CACHED;
+		return result;
 	if (mincore(map, size, resident) == 0)
 	{
 		size_t		npages = (size - 1) / sysconf(_SC_PAGESIZE) + 1;
@@ -308,8 +338,7 @@ look_at_page_cache(int fd, off_t offset, size_t size)
 
 		for (size_t i = 0; i < npages; i++)
 			nresident += resident[i] & 1;
-		if (nresident < npages)
-			result = nresident > 0 ? PARTLY_CACHED : NOT_CACHED;
+		result = (double) nresident / npages;
 	}
 	(void) munmap(map, size);
 #endif
@@ -334,12 +363,12 @@ read_past_buffers(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 	int			fd = open_to_read(&copy->from, first, im_data_open_flags());
 	off_t		offset = segment_offset(first);
 	size_t		size = (size_t) nblocks * BLCKSZ;
-	Cached		cached = copy->direct && fd >= 0 && im_data_open_flags() == 0 ?
-		look_at_page_cache(fd, offset, size) : CACHED;
+	double		cached = copy->direct && fd >= 0 && im_data_open_flags() == 0 ?
+		cached_share(fd, offset, size) : 1;
 	ssize_t		nread = -1;
 
 	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_READ);
-	if (cached != CACHED && DIRECT_FLAG != 0)
+	if (cached < 1 && DIRECT_FLAG != 0)
 	{
 		int			direct_fd = open_to_read(&copy->from, first, DIRECT_FLAG);
 
@@ -357,7 +386,7 @@ read_past_buffers(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 			(void) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
 #endif
 		nread = pg_pread(fd, copy->chunk, size, offset);
-		if (cached == NOT_CACHED)
+		if (cached == 0)
 			drop_from_page_cache(fd, offset, size);
 	}
 	pgstat_report_wait_end();
@@ -384,12 +413,6 @@ read_block(FileCopy *copy, BlockNumber block, char *page)
 						relation_fork_path(copy->from, MAIN_FORKNUM))));
 }
 
-static void
-count_reading(FileCopy *copy, instr_time start, int nblocks)
-{
-	throttle_read(copy->throttle, elapsed_us(start), (int64) nblocks * BLCKSZ);
-}
-
 /*
  * Have the kernel read blocks of one segment of both files, before they are read
  * through buffers, and no more blocks than these: by itself it would read ahead,
@@ -407,14 +430,14 @@ file_copy_read_ahead(const FileCopy *copy, BlockNumber first, BlockNumber nblock
 	for (int i = 0; i < 2 && nblocks > 0 && im_data_open_flags() == 0; i++)
 	{
 		int			fd = open_to_read(i == 0 ? &copy->from : &copy->to, first, 0);
-		Cached		cached;
+		double		cached;
 
 		if (fd < 0)
 			continue;
-		cached = look_at_page_cache(fd, offset, size);
-		if (cached != CACHED)
+		cached = cached_share(fd, offset, size);
+		if (cached < 1)
 			(void) posix_fadvise(fd, offset, size, POSIX_FADV_WILLNEED);
-		if (copy->direct && cached == NOT_CACHED)
+		if (copy->direct && cached == 0)
 			drop |= 1 << i;
 		CloseTransientFile(fd);
 	}
@@ -442,30 +465,29 @@ file_copy_read_done(const FileCopy *copy, int drop, BlockNumber first, BlockNumb
 static void
 open_segment(FileCopy *copy, BlockNumber block, bool direct)
 {
-	OpenSegment *segment = &copy->segment;
 	int			flags = O_RDWR | PG_BINARY | (block >= RELSEG_SIZE ? O_CREAT : 0);
 	char	   *path;
 
-	if (segment->file > 0 && segment->number == block / RELSEG_SIZE &&
-		segment->direct == direct)
+	if (copy->file > 0 && copy->file_number == block / RELSEG_SIZE &&
+		copy->file_direct == direct)
 		return;
 	finish_segment(copy, ERROR);
 
 	path = relation_segment_path(&copy->to, MAIN_FORKNUM, block);
-	segment->file = PathNameOpenFile(path, flags | (direct ? DIRECT_FLAG : 0));
-	if (segment->file < 0 && direct)
+	copy->file = PathNameOpenFile(path, flags | (direct ? DIRECT_FLAG : 0));
+	if (copy->file < 0 && direct)
 	{
 		direct = false;
 		copy->refused = true;
-		segment->file = PathNameOpenFile(path, flags);
+		copy->file = PathNameOpenFile(path, flags);
 	}
-	if (segment->file < 0)
+	if (copy->file < 0)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not open file \"%s\": %m", path)));
 	pfree(path);
-	segment->number = block / RELSEG_SIZE;
-	segment->direct = direct;
+	copy->file_number = block / RELSEG_SIZE;
+	copy->file_direct = direct;
 }
 
 /* Remember a block that is written past the storage manager, for read_back(). */
@@ -505,7 +527,6 @@ static void
 write_blocks(FileCopy *copy, BlockNumber first, BlockNumber nblocks,
 			 const char *data, bool direct)
 {
-	OpenSegment *segment = &copy->segment;
 	off_t		offset = segment_offset(first);
 	size_t		size = (size_t) nblocks * BLCKSZ;
 
@@ -518,10 +539,10 @@ write_blocks(FileCopy *copy, BlockNumber first, BlockNumber nblocks,
 
 	while (size > 0)
 	{
-		ssize_t		written = FileWrite(segment->file, (char *) data, size, offset,
+		ssize_t		written = FileWrite(copy->file, (char *) data, size, offset,
 										WAIT_EVENT_DATA_FILE_WRITE);
 
-		if (written <= 0 && errno == EINVAL && segment->direct)
+		if (written <= 0 && errno == EINVAL && copy->file_direct)
 		{
 			/* some do not refuse it before */
 			copy->refused = true;
@@ -531,7 +552,7 @@ write_blocks(FileCopy *copy, BlockNumber first, BlockNumber nblocks,
 		if (written <= 0)
 			ereport(ERROR,
 					(errcode_for_file_write(),
-					 errmsg("could not write file \"%s\": %m", FilePathName(segment->file))));
+					 errmsg("could not write file \"%s\": %m", FilePathName(copy->file))));
 		data += written;
 		size -= written;
 		offset += written;
@@ -626,18 +647,18 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 			 blocks[next] / RELSEG_SIZE == blocks[i] / RELSEG_SIZE; next++)
 			;
 		size = segment_offset(blocks[next - 1]) + BLCKSZ - offset;
-		open_segment(copy, blocks[i], copy->segment.direct);
+		open_segment(copy, blocks[i], copy->file_direct);
 
 		/* the kernel reports an error only once: a later fsync would succeed */
 		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
-		rc = sync_file_range(FileGetRawDesc(copy->segment.file), offset, size, flags);
+		rc = sync_file_range(FileGetRawDesc(copy->file), offset, size, flags);
 		pgstat_report_wait_end();
 		if (rc < 0 && errno != ENOSYS)
 			ereport(ERROR,
 					(errcode_for_file_access(),
-					 errmsg("could not flush file \"%s\": %m", FilePathName(copy->segment.file))));
+					 errmsg("could not flush file \"%s\": %m", FilePathName(copy->file))));
 		if (copy->direct && copy->refused && (flags & SYNC_FILE_RANGE_WAIT_AFTER))
-			drop_from_page_cache(FileGetRawDesc(copy->segment.file), offset, size);
+			drop_from_page_cache(FileGetRawDesc(copy->file), offset, size);
 	}
 }
 #endif
@@ -690,24 +711,34 @@ wait_for_flush(FileCopy *copy)
 
 /*
  * Start to write consecutive blocks of one segment in the background, and return
- * whether that worked.  The file is extended before: a write that extends it would
- * wait for its end.
+ * whether that worked: else they are written in the foreground, which says what is
+ * wrong.  The file is extended before: a write that extends it would wait for its end.
  */
 static bool
 start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 			XLogRecPtr redo)
 {
-	OpenSegment *segment = &copy->segment;
+#if defined(__linux__)
 	off_t		offset = segment_offset(first);
-	size_t		size = (size_t) nblocks * BLCKSZ;
+	off_t		size = (off_t) nblocks * BLCKSZ;
+	struct iocb request = {
+		.aio_lio_opcode = IOCB_CMD_PWRITE,
+		.aio_buf = (uintptr_t) data,
+		.aio_nbytes = size,
+		.aio_offset = offset
+	};
+	struct iocb *requests[1] = {&request};
 
+	Assert(copy->under_way.nblocks == 0);
 	open_segment(copy, first, true);
-	if (!segment->direct)
+	if (!copy->file_direct ||
+		(FileSize(copy->file) < offset + size &&
+		 FileTruncate(copy->file, offset + size, WAIT_EVENT_DATA_FILE_EXTEND) != 0))
 		return false;
-	if (FileSize(segment->file) < offset + (off_t) size &&
-		FileTruncate(segment->file, offset + (off_t) size, WAIT_EVENT_DATA_FILE_EXTEND) != 0)
-		return false;
-	if (!background_write_start(FileGetRawDesc(segment->file), data, size, offset))
+	request.aio_fildes = FileGetRawDesc(copy->file);
+	if (aio_context == 0 && syscall(SYS_io_setup, WRITES_AT_ONCE, &aio_context) != 0)
+		aio_context = 0;
+	if (aio_context == 0 || syscall(SYS_io_submit, aio_context, 1, requests) != 1)
 		return false;
 	note_sample(copy, first, data);
 	copy->under_way = (UnderWay)
@@ -716,6 +747,9 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 	};
 	IM_POINT("copy-under-way");
 	return true;
+#else
+	return false;
+#endif
 }
 
 /* Return whether a checkpoint has begun since: then what was logged is logged again. */
@@ -737,9 +771,7 @@ finish_write(FileCopy *copy)
 
 	if (under_way.nblocks == 0)
 		return;
-	copy->under_way.nblocks = 0;
-	if (background_write_finish() &&
-		!must_be_repeated(under_way.redo))
+	if (wait_for_write(copy) && !must_be_repeated(under_way.redo))
 		return;
 	for (BlockNumber i = 0; i < under_way.nblocks; i++)
 		blocks[i] = under_way.first + i;
@@ -794,9 +826,8 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
  * Log and write the pages in copy->chunk.  If paced, in pieces: one is logged when
  * the last but one is flushed.  The commit of another session waits for the flush of
  * all WAL before its own, so there should be little unflushed WAL of ours, but some,
- * so that the disk has work while we log.  (One piece twice as large, with a gap
- * behind it for commits, was slower for us, and no faster for them.)  A piece is the
- * whole chunk while no other session writes; else what is flushed in PIECE_US.
+ * so that the disk has work while we log.  A piece is the whole chunk while no other
+ * session writes; else what is flushed in PIECE_US.
  */
 static void
 write_chunk(FileCopy *copy, const BlockNumber *blocks, int nblocks, bool direct)
@@ -838,18 +869,14 @@ file_copy_extend(FileCopy *copy, ForkNumber fork, BlockNumber nblocks)
 	BlockNumber block = smgrnblocks(smgr, fork);
 
 	Assert(copy->synced);
-
 	if (block < nblocks)
 		memset(copy->chunk, 0, BLCKSZ);
 	for (; block < nblocks; block++)
 		smgrextend(smgr, fork, block, copy->chunk, false);
 }
 
-/*
- * Copy, directly, up to FILE_COPY_CHUNK consecutive blocks of one segment.  Returns
- * the insert position from before: changes logged before it are in the copy.
- */
-XLogRecPtr
+/* Copy, directly, up to FILE_COPY_CHUNK consecutive blocks of one segment. */
+void
 file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 {
 	XLogRecPtr	lsn;
@@ -883,28 +910,28 @@ file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 			!page_is_of(copy->relam, page))
 			read_block(copy, first + i, page);
 	}
-	count_reading(copy, start, nblocks);
+	throttle_read(copy->throttle, elapsed_us(start), (int64) nblocks * BLCKSZ);
 	write_chunk(copy, blocks, nblocks, copy->direct && !copy->refused);
-	return lsn;
+	wal_changes_seen(copy->changes, first, nblocks, lsn, NULL);
 }
 
 /*
  * Copy, directly, up to FILE_COPY_CHUNK members of a set from block "from" on.  Sets
- * *lsn, as file_copy_range() returns it, and *ncopied, and returns where to continue,
- * or InvalidBlockNumber after the last one.
+ * *ncopied, and returns where to continue, or InvalidBlockNumber after the last one.
  */
 BlockNumber
-file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
-			  XLogRecPtr *lsn, int *ncopied)
+file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopied)
 {
 	BlockNumber blocks[FILE_COPY_CHUNK];
+	BlockNumber first = from;
 	int			nblocks = 0;
+	XLogRecPtr	lsn;
 	instr_time	start;
 
 	Assert(IsTransactionState() && !copy->synced);
 	/* a block under way must not be logged again after a newer copy of it */
 	finish_write(copy);
-	*lsn = GetXLogInsertRecPtr();
+	lsn = GetXLogInsertRecPtr();
 	INSTR_TIME_SET_CURRENT(start);
 	while (nblocks < FILE_COPY_CHUNK &&
 		   (from = block_set_next(set, from)) != InvalidBlockNumber)
@@ -914,13 +941,12 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 		nblocks++;
 		from++;
 	}
-	count_reading(copy, start, nblocks);
-	*ncopied = nblocks;
-	if (nblocks == 0)
-		return InvalidBlockNumber;
+	throttle_read(copy->throttle, elapsed_us(start), (int64) nblocks * BLCKSZ);
 	IM_POINT("copy-read-again");
-
-	write_chunk(copy, blocks, nblocks, false);
+	if (nblocks > 0)
+		write_chunk(copy, blocks, nblocks, false);
+	wal_changes_seen_set(copy->changes, set, first, from, lsn);
+	*ncopied = nblocks;
 	return from;
 }
 
@@ -972,10 +998,10 @@ file_copy_record(FileCopy *copy, BlockNumber nblocks)
 		 block += RELSEG_SIZE - block % RELSEG_SIZE)
 	{
 		open_segment(copy, block, false);
-		if (FileSync(copy->segment.file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
+		if (FileSync(copy->file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
 			ereport(data_sync_elevel(ERROR),
 					(errcode_for_file_access(),
-					 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->segment.file))));
+					 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->file))));
 	}
 	finish_segment(copy, ERROR);
 	sync_directories(copy);
@@ -1028,7 +1054,7 @@ file_copy_replace_page(FileCopy *copy, Buffer buffer, const char *page, bool sta
 	set_checksum(BufferGetPage(buffer), BufferGetBlockNumber(buffer));
 }
 
-/* Copy one block through shared buffers, always logged. */
+/* Copy one block, as it is from now on, through shared buffers, always logged. */
 void
 file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 {
@@ -1037,10 +1063,11 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	bool		standard;
 	instr_time	start;
 
+	wal_changes_forget(copy->changes, block);
 	file_copy_extend(copy, MAIN_FORKNUM, block + 1);
 	INSTR_TIME_SET_CURRENT(start);
 	read_block(copy, block, page.data);
-	count_reading(copy, start, 1);
+	throttle_read(copy->throttle, elapsed_us(start), BLCKSZ);
 	standard = leave_out_hole(copy, block, page.data) != 0;
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,

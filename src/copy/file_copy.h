@@ -34,15 +34,15 @@ elapsed_us(instr_time since)
 }
 
 extern FileCopy *file_copy_create(const RelFileLocator *from,
-								  const RelFileLocator *to,
+								  const RelFileLocator *to, ChangedBlocks *changes,
 								  ChangedBlocks *const *followers, Oid relam,
 								  bool direct, const MoveSettings *settings,
 								  Throttle *throttle);
 extern void file_copy_free(FileCopy *copy);
 
-extern XLogRecPtr file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks);
+extern void file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks);
 extern BlockNumber file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
-								 XLogRecPtr *lsn, int *ncopied);
+								 int *ncopied);
 extern void file_copy_sync(FileCopy *copy);
 extern void file_copy_record(FileCopy *copy, BlockNumber nblocks);
 extern void file_copy_unsync(FileCopy *copy);
