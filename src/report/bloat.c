@@ -234,6 +234,7 @@ set_results(Bloat *bloat)
 	double		ratio = estimate(bloat, &bloat->totals, false);
 	double		smaller = estimate(bloat, &bloat->totals, true);
 	double		by_rows = estimate_by_rows(bloat);
+	double		half = half_interval(bloat, false);
 
 	/* the two are fractions of pages */
 	double		rounding = smaller > ratio ? 1.0 / bloat->pages : 0;
@@ -241,12 +242,12 @@ set_results(Bloat *bloat)
 	/* like avg_leaf_density of pgstatindex: without deleted pages */
 	if (leaf->avail + posting->avail > 0)
 		bloat->leaf_density = (leaf->used + posting->used) / (leaf->avail + posting->avail);
-	bloat->low = ratio_within(ratio - half_interval(bloat, false) - rounding);
+	bloat->low = ratio_within(ratio - half - rounding);
 	bloat->high = ratio_within(smaller + half_interval(bloat, true) + rounding);
 	if (smaller > ratio)
 		return;
-	/* where the sample does not contradict it */
-	if (by_rows >= bloat->low && by_rows <= bloat->high)
+	/* where the sample, by three standard deviations, does not contradict it */
+	if (fabs(by_rows - ratio) <= 1.5 * half)
 		ratio = by_rows;
 	bloat->ratio = ratio_within(1 - ceil((1 - ratio) * bloat->pages - 1e-4) / bloat->pages);
 	bloat->low = bloat->exact ? bloat->ratio : Min(bloat->low, bloat->ratio);
