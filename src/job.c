@@ -420,6 +420,7 @@ add_busy(HTAB *busy, Oid relid, const JobSlot *job)
 		result->to_tablespace = InvalidOid;
 	result->job = job->job;
 	result->pid = job->runner_pid ? job->runner_pid : job->submitter_pid;
+	result->cleaning_up = (job->state == JOB_CLEANING_UP);
 	return result;
 }
 
@@ -466,8 +467,13 @@ job_is_busy(const MoveItem *item, const BusyTable *table)
 			(errcode(ERRCODE_OBJECT_IN_USE),
 			 errmsg("relation \"%s\" is already being moved",
 					NameStr(item->heap_name)),
+			 table->cleaning_up ?
+			 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
+					   table->job, table->pid) :
 			 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
 					   table->job, table->pid),
+			 table->cleaning_up ?
+			 errhint("See %s for what it waits for.", printed_command("progress")) :
 			 errhint("Wait for its end, or stop it: %s",
 					 printed_command("cancel_move", table->job))));
 }
@@ -739,7 +745,7 @@ job_request(int64 job, JobRequest request)
 
 	lock_area(LW_EXCLUSIVE);
 	slot = find_locked(job);
-	found = (slot != NULL);
+	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
 	if (found && (request == REQUEST_CANCEL || request == REQUEST_CANCEL_AND_KEEP))
 	{
 		/* the first cancel counts */

@@ -211,6 +211,7 @@ typedef enum JobState
 	JOB_WAITING_FOR_COMMIT,		/* wait => false in a transaction block */
 	JOB_STARTING,				/* the postmaster has been asked for a worker */
 	JOB_RUNNING,
+	JOB_CLEANING_UP,			/* rows are final, leftovers are being removed */
 } JobState;
 
 /* What sessions that control a job ask of its runners */
@@ -260,6 +261,7 @@ typedef struct RunnerSlot
 	int			number;			/* in that; 0 = the first one */
 	int			pid;
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
+	bool		rows_final;		/* it only cleans up from now on */
 	int64		job;
 	Oid			database;
 	Oid			role;
@@ -301,6 +303,7 @@ typedef struct BusyTable
 								 * index */
 	int64		job;
 	int			pid;
+	bool		cleaning_up;
 	Oid			to_tablespace;	/* of the relation itself; 0 = not known */
 } BusyTable;
 
@@ -349,6 +352,7 @@ extern bool runner_of_same_job(int pid);
 extern double runner_use(JobBudget budget, double amount);
 extern double runner_owes(JobBudget budget, double mark, double rate);
 extern bool runner_is_alone(void);
+extern bool runner_rows_are_final(void);
 
 /* Results of runner_claim() other than the number of an item */
 #define CLAIM_NONE	(-1)

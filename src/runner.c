@@ -3,8 +3,9 @@
  * runner.c
  *	  A background worker as a runner of its job: claims, budgets, flags.
  *
- * A process is the runner of one job at a time.  In any other process most functions do
- * nothing, so code that calls them can run anywhere.
+ * Assumption: a process is the runner of at most one job in its lifetime.  In
+ * any other process most functions do nothing, so code that calls them can run
+ * anywhere.
  *
  * Locks: the area's lock, for moments.
  *
@@ -144,13 +145,17 @@ is_of_our_job(const RunnerSlot *runner)
 	return runner->in_use && runner->slot == my_runner->slot;
 }
 
-/* Return whether another runner of this job is attached. */
+/*
+ * Return whether another runner of this job is attached or, with at_work, one
+ * that may still change a row.
+ */
 static bool
-have_company(void)
+have_company(bool at_work)
 {
 	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-		if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner)
+		if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner &&
+			!(at_work && area->runners[i].rows_final))
 			return true;
 	return false;
 }
@@ -243,32 +248,53 @@ runner_is_alone(void)
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_SHARED);
-	result = !have_company();
+	result = !have_company(false);
 	LWLockRelease(&area->lock);
 	return result;
 }
 
 /*
- * Stop being a runner.  Return true if no other runner is left: then the job's slot is
- * free, and the caller has to publish the rows.
+ * Stop being a runner; the last one also frees the job's slot.  Return true if no
+ * other runner can still change a row: the caller then has to publish the rows.
  */
 bool
 runner_detach(void)
 {
 	bool		last;
+	bool		final;
 
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	last = !have_company();
+	last = !have_company(false);
+	final = !have_company(true);
 	memset(my_runner, 0, sizeof(RunnerSlot));
 	my_job->runners--;
 	if (last)
 		job_free_slot_locked(my_job);
+	else if (final)
+		my_job->state = JOB_CLEANING_UP;
 	LWLockRelease(&area->lock);
 	progress_attach(my_runner = NULL);
 	my_job = NULL;
-	return last;
+	return final;
+}
+
+/* Declare that this runner will change no row any more.  Returns as runner_detach(). */
+bool
+runner_rows_are_final(void)
+{
+	bool		final;
+
+	if (my_runner == NULL)
+		return false;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_runner->rows_final = true;
+	final = !have_company(true);
+	if (final)
+		my_job->state = JOB_CLEANING_UP;
+	LWLockRelease(&area->lock);
+	return final;
 }
 
 /*

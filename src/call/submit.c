@@ -109,6 +109,8 @@ submit_skip_busy(List *plan)
 			works_on_first = table;
 		}
 		item_skip(item, ERRCODE_OBJECT_IN_USE,
+				  table->cleaning_up ?
+				  "Job " INT64_FORMAT " has ended and is still cleaning up table \"%s\"." :
 				  "Job " INT64_FORMAT " is moving table \"%s\", or indexes of it.",
 				  table->job, NameStr(item->heap_name));
 	}

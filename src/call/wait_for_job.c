@@ -439,7 +439,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	/* no one needs to wait for it, but programs that poll pg_locks would */
 	Assert(!ActiveSnapshotSet() && !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	show_transaction(false);
-	while (job_find(job, &slot))
+	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
 	{
 		was_running = true;
 		look_and_nap(&wait, 100);

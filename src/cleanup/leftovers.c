@@ -82,7 +82,6 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 	Assert(!IsTransactionState());
 	for (int i = 0; i < shared->nitems; i++)
 		tables = lappend_oid(tables, shared->items[i].heap_oid);
-	runner_serve_cancel(true);
 	progress_phase(PHASE_CLEANING_UP);
 	leftover_files_remove(kept_too);
 	leftover_indexes_remove(NULL, false, tables, max_wait_ms);

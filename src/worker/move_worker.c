@@ -56,7 +56,7 @@ static int	last_given_up;
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to do at exit, except for */
 static bool rows_are_due = false;	/* rows that are final, not published yet */
-static MoveItem *unclean = NULL;	/* one that has left what is still in use */
+static bool cleanup_put_off = false;
 static int	my_slot;
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
@@ -460,10 +460,16 @@ run_item(JobShared *shared, int n)
 			give_up_rest(shared, NULL);
 		}
 
-		/* neither the other items nor the caller need wait for a long cleanup */
+		/* the caller need not wait for a long cleanup */
 		move_cleanup(shared, item, QUICK_CLEANUP_MS);
 		if (needs_cleanup(shared))
-			unclean = item;
+		{
+			if (first_queued(shared) == NULL && runner_rows_are_final())
+				publish_rows(shared);
+			move_cleanup(shared, item, 0);
+			/* it gives up for sessions that wait for our caller */
+			cleanup_put_off = needs_cleanup(shared);
+		}
 	}
 	for (int i = n; i <= job_last_part(shared, n) && STATUS_IS_DONE(item->status); i++)
 		size += Max(shared->items[i].size_before, 0);
@@ -502,31 +508,6 @@ begin_job(JobShared *shared)
 	MemoryContextSwitchTo(oldcontext);
 	lost_indexes_hide(shared);
 	start_other_runners(shared);
-}
-
-/* When the job has ended, go on as the worker of a cleanup, however long that waits. */
-static void
-clean_up_at_end(JobShared *shared)
-{
-	dsm_segment *segment;
-
-	/* with the ledger, all but this process has forgotten what is left */
-	if (outcome_extension_is_gone(shared))
-	{
-		move_cleanup(shared, unclean, 0);
-		return;
-	}
-	my_shared = job_launch_create(CLEANUP_JOB, shared->database, shared->role, JOB_CLEANUP,
-								  JOB_STARTING, NIL, runner_settings(), false, &segment);
-	if (my_shared == NULL || !runner_attach(my_shared, 0))
-	{
-		job_launch_warn();
-		return;
-	}
-	is_move = is_done = false;
-	leftovers_remove(my_shared, 0);
-	is_done = true;
-	stop_running(my_shared);
 }
 
 static void
@@ -571,6 +552,29 @@ run_moves(JobShared *shared, bool first)
 		MemoryContextSwitchTo(oldcontext);
 		MemoryContextReset(item_context);
 	}
+
+	/* in this order: a caller that sees the rows may drop anything at once */
+	extension_release();
+	is_done = true;
+	stop_running(shared);
+	if (cleanup_put_off && job_launch_cleanup(CLEANUP_JOB, shared->database, shared->role, NIL, 0) == NULL)
+		job_launch_warn();
+}
+
+static void
+run_cleanup(JobShared *shared)
+{
+	runner_serve_cancel(true);
+	leftovers_remove(shared, runner_settings()->lock_wait);
+	/* at the start of the server, for the janitor */
+	if (shared->job == CLEANUP_JOB && MyBgworkerEntry->bgw_notify_pid != 0)
+	{
+		/* it may wait for long, and DROP EXTENSION need not wait with it */
+		extension_release();
+		janitor_look();
+	}
+	is_done = true;
+	stop_running(shared);
 }
 
 /* Error context callback: name job, database and role in the server log. */
@@ -634,19 +638,10 @@ index_mover_worker_main(Datum arg)
 		proc_exit(0);
 	before_shmem_exit(worker_exit, (Datum) 0);
 
-	if (is_move)
-		run_moves(shared, number == 0);
+	if (job.purpose == JOB_CLEANUP)
+		run_cleanup(shared);
 	else
-		leftovers_remove(shared, runner_settings()->lock_wait);
+		run_moves(shared, number == 0);
 
-	/* in this order: a caller that sees the rows may drop anything at once */
-	extension_release();
-	/* at the start of the server */
-	if (shared->job == CLEANUP_JOB && MyBgworkerEntry->bgw_notify_pid != 0)
-		janitor_look();
-	is_done = true;
-	stop_running(shared);
-	if (unclean != NULL)
-		clean_up_at_end(shared);
 	proc_exit(0);
 }
