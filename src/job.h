@@ -176,7 +176,10 @@ typedef struct JobShared
 
 	bool		begun;			/* a runner has attached, under the area's
 								 * lock: one of them will set rows_final */
-	pg_atomic_uint32 rows_final;	/* by the last runner */
+	pg_atomic_uint32 rows_final;	/* by the last runner that could change an
+									 * item */
+	pg_atomic_uint32 end_logged;	/* by the first runner that found them
+									 * final */
 	pg_atomic_uint32 extension_gone;	/* dropped, so a runner cancels the
 										 * job */
 	int			max_runners;	/* constant: how many may run at the same time */

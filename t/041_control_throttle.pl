@@ -245,7 +245,7 @@ while (1)
 	sql('INSERT INTO w VALUES (1)') if $n++ % 10 == 0;
 	my $behind = sql("SELECT pg_current_wal_flush_lsn() - min(replay_lsn) FROM pg_stat_replication");
 	$most = $behind if $behind ne '' && $behind > $most;
-	$waited++ if $throttled =~ /^standby "throttle_standby" is \d+ MB behind$/ && $phase =~ /^copying/;
+	$waited++ if $throttled =~ /^standby "throttle_standby" is \d+ MB behind(?: in replay)?$/ && $phase =~ /^copying/;
 	$shown = $lag if $lag > $shown;
 	usleep(50_000);
 }
@@ -278,6 +278,45 @@ is(status($job), 'moved', 'it goes on when the standby is back');
 $node->wait_for_catchup($standby, 'replay');
 is($standby->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM (SELECT s FROM th ORDER BY s) q"), '90000',
 	'the standby has the moved index');
+
+# ---------------------------------------------------------------------------
+# One that is late on purpose: replay stands, or others write all the time
+# ---------------------------------------------------------------------------
+foreach my $case ([ 'stands', '1h' ], faults() ? [ 'goes on', '20s' ] : ())
+{
+	my ($replay, $delay) = @$case;
+	my $name = "late on purpose, replay $replay";
+	$standby->append_conf('postgresql.conf', "recovery_min_apply_delay = '$delay'");
+	$standby->reload;
+	poll_until($standby, 'SHOW recovery_min_apply_delay', $delay, "$name: the delay");
+	my $writer = IndexMover::Session->new($node);
+	# commits are what the standby delays
+	if ($replay eq 'stands') { $writer->run('INSERT INTO w VALUES (1)'); }
+	else
+	{
+		$writer->send('DO $$ BEGIN LOOP INSERT INTO w SELECT generate_series(1, 500); COMMIT; PERFORM pg_sleep(0.05); END LOOP; END $$');
+		poll_until($node, "SELECT replay_lag > interval '19 s' FROM pg_stat_replication", 't', "$name: others write");
+	}
+	my $log = -s $node->logfile;
+	$job = begin_job($node, 'th_s', elsewhere($node, 'th_s'), max_replica_lag => '4MB');
+	poll_until($node, "SELECT throttled_by ~ '^standby \"throttle_standby\" is [0-9]+ MB behind in replay\$' FROM index_mover_progress "
+		. "WHERE job = $job", 't', "$name: the copy rests, and says why");
+	$node->wait_for_log(joined(
+		qr/LOG: .*: no longer resting for the replay of standby "throttle_standby", which is late whether the move rests /,
+		qr/or not/), $log);
+	wait_for_job_end($node, $job);
+	is(status($job), 'moved', "$name: in the end it goes on");
+	is(sql("SELECT replay_lsn < pg_current_wal_lsn() - $limit FROM pg_stat_replication"), 't', "$name: the standby is still late");
+	if ($replay ne 'stands')
+	{
+		sql('SELECT pg_cancel_backend(' . $writer->pid . ')');
+		$writer->answer;
+	}
+	$writer->end;
+}
+$standby->append_conf('postgresql.conf', 'recovery_min_apply_delay = 0');
+$standby->reload;
+$node->wait_for_catchup($standby, 'replay');
 $standby->stop;
 sql("SELECT pg_drop_replication_slot('standby')");
 sql("SELECT count(*) FROM move_indexes('th_s', 'regress_slow', method => 'copy')");

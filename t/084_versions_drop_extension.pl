@@ -92,7 +92,7 @@ metadata_ok($node, 'g', 'rebuild, extension dropped');
 verdict_ok($node, 'g', 'rebuild, extension dropped');
 
 # ---- a job that is paused -------------------------------------------------
-# in the middle of a copy, and between two: DROP EXTENSION waits
+# in the middle of a copy, and between two: the log says why DROP EXTENSION waits
 foreach my $where ('in mid-copy', 'between two rebuilds')
 {
 	my ($table, $method) = $where eq 'in mid-copy' ? ('t', 'copy') : ('g', 'rebuild');
@@ -106,9 +106,16 @@ foreach my $where ('in mid-copy', 'between two rebuilds')
 	$node->safe_psql('postgres', "SELECT pause_move($job)");
 	$gate->end;
 	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'pause_move()', "$where: paused");
+	my $log = -s $node->logfile;
 	$dropper = IndexMover::Session->new($node);
 	$dropper->send('DROP EXTENSION index_mover');
-	poll_until($node, 'SELECT pg_blocking_pids(' . $dropper->pid . ')', '{' . worker_pid($node) . '}', "$where: DROP EXTENSION waits");
+	my $pid = $dropper->pid;
+	$node->wait_for_log(joined(
+		qr/job $job \([^)]*\): process $pid waits for the end of this job, which is paused\n.*DETAIL:  The job has locked the extension\. /,
+		qr/Process $pid: DROP EXTENSION index_mover;?\n/,
+		qr/.*HINT:  Resume .*SELECT index_mover_call\.cancel_move\($job\);/), $log);
+	pass("$where: the log says why DROP EXTENSION waits");
+	is(scalar(() = slurp_file($node->logfile, $log) =~ /which is paused/g), 1, "$where: once");
 	$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . worker_pid($node) . ')');
 	$dropper->answer;
 	is($dropper->errors, '', "$where: with the job canceled, the extension is dropped");

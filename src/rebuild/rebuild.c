@@ -282,6 +282,7 @@ static void
 run_reindex(MoveContext *mc)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
+	char	   *tablespace;
 	char	   *text;
 	RawStmt    *statement;
 	List	   *plans;
@@ -304,6 +305,13 @@ run_reindex(MoveContext *mc)
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 
+	tablespace = get_tablespace_name(mc->item->to_tablespace);
+	if (tablespace == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("tablespace with OID %u does not exist",
+						mc->item->to_tablespace)));
+
 	(void) relation_facts(rebuild.entry.relid, &old);
 
 	/* it outlives core's own commits, after which core still reads it */
@@ -311,8 +319,7 @@ run_reindex(MoveContext *mc)
 	/* without TABLESPACE where it stays: TOAST's may have none */
 	text = psprintf("REINDEX %sINDEX %s%s",
 					mc->item->from_tablespace == mc->item->to_tablespace ? "" :
-					psprintf("(TABLESPACE %s) ",
-							 quote_identifier(tablespace_name(mc->item->to_tablespace))),
+					psprintf("(TABLESPACE %s) ", quote_identifier(tablespace)),
 					mc->item->plain ? "" : "CONCURRENTLY ",
 					quote_qualified_identifier(NameStr(mc->item->schema_name),
 											   NameStr(mc->item->relname)));
@@ -572,8 +579,9 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 
 	if (movable)
 	{
+		/* unless it was renamed just now to the name that it was made with */
 		report_outcome(item);
-		Assert(item->status == STATUS_MOVED);
+		item->status = STATUS_MOVED;
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
 	}
 	unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);

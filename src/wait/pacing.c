@@ -18,7 +18,10 @@
 #include "replication/walsender_private.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/wait_event.h"
 
+#include "own_tables.h"
+#include "printed_command.h"
 #include "wait/wait.h"
 
 /* Longest rest at once: the caller has to check for other things, too. */
@@ -33,6 +36,10 @@
 /* Look for lags so often. */
 #define LOOK_MS				100
 
+/* How long a standby's replay stands, or stays as late; see replays_late() */
+#define STANDS_MS			30000
+#define STEADY_MS			60000
+
 /* The receiver for which the move rests: of those too far behind the furthest */
 typedef struct Laggard
 {
@@ -40,12 +47,18 @@ typedef struct Laggard
 	int64		bytes;			/* by which this one is, or -1 */
 	int			pid;			/* of a walsender; 0 = a slot */
 	bool		unread;			/* only because of the WAL that is to come */
+	int64		unreceived;		/* bytes that a standby has not flushed */
+	XLogRecPtr	applied;
+	TimeOffset	apply_lag;		/* -1 = unknown */
 	char		what[NAMEDATALEN + 32];
 } Laggard;
 
 /* Whether the move rests for a lag, until that is below half of the limit, and why */
 static bool lag_rests = false;
 static char lag_why[IM_THROTTLED_LEN];
+
+/* Walsenders of standbys whose replay is late on purpose, in TopMemoryContext */
+static List *late = NIL;
 
 /* in this process, see pacing_rested_ms() */
 static int64 rested_us = 0;
@@ -125,10 +138,17 @@ throttle_rest(int ms)
  * Lag of standbys and replication slots.
  *
  * A move checks the lag before each MB, and waits while any is above
- * index_mover.max_replica_lag; then until it is below half of that.  A slot that
- * max_slot_wal_keep_size is about to invalidate counts whatever the setting says.  A
- * rebuild, which writes much without checking again, also waits for a slot that no
- * process reads and that its WAL would invalidate; see rebuild_timer.c, too.
+ * index_mover.max_replica_lag; then until it is below half of that, to avoid
+ * frequent stops.  A slot that max_slot_wal_keep_size is about to invalidate
+ * counts whatever the setting says, because a standby that has lost its slot has
+ * to be rebuilt.  A rebuild, which writes much without checking again, also waits
+ * for a slot that no process reads and that its WAL would invalidate;
+ * rebuild_timer.c looks at the slots afterwards.
+ *
+ * The primary is not told that a standby is behind on purpose.  Such a one has
+ * received the WAL, but while the move rests its replay stands still, or stays
+ * behind by the same time.  A standby that replays as fast as it can catches up
+ * meanwhile or, if others write too much for it, falls further behind.
  */
 
 /*
@@ -188,6 +208,31 @@ note(Laggard *laggard, int64 bytes, bool too_far, int pid, const char *slot)
 	return true;
 }
 
+/*
+ * Return whether this standby, for which the move rests, is late on purpose.
+ * To be called for each check of the rest; "begins" for the first.
+ */
+static bool
+replays_late(const Laggard *laggard, bool begins, int64 limit)
+{
+	static Laggard first;		/* as at "since" */
+	static TimestampTz since;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		same = !begins && laggard->pid == first.pid;
+	bool		goes_on = laggard->applied != first.applied;
+
+	if (same && !TimestampDifferenceExceeds(since, now, goes_on ? STEADY_MS : STANDS_MS))
+		return false;
+	/* a standby at its limit would have got nearer, or further away */
+	if (same && laggard->unreceived <= limit / 2 &&
+		(!goes_on || (first.apply_lag >= 0 && laggard->apply_lag >= 0 &&
+					  llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20)))
+		return true;
+	first = *laggard;
+	since = now;
+	return false;
+}
+
 static void
 look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 {
@@ -195,20 +240,34 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 
 	for (int i = 0; (walsnd = walsender_next(&i)) != NULL;)
 	{
+		bool		is_late;
 		WalSnd		copy;
 		XLogRecPtr	position;
+		XLogRecPtr	flushed;
 		int64		bytes;
 
 		SpinLockAcquire(&walsnd->mutex);
 		copy = *walsnd;
 		SpinLockRelease(&walsnd->mutex);
+		position = copy.apply;
 		/* a receiver that applies nothing may not report its position */
-		position = !XLogRecPtrIsInvalid(copy.apply) ? copy.apply :
-			!XLogRecPtrIsInvalid(copy.flush) ? copy.flush : copy.sentPtr;
+		flushed = XLogRecPtrIsInvalid(copy.flush) ? copy.sentPtr : copy.flush;
+
+		is_late = list_member_int(late, copy.pid);
+		if (is_late && end <= position + Max(limit, 0) / 2)
+			late = list_delete_int(late, copy.pid); /* no longer */
+		else if (is_late || XLogRecPtrIsInvalid(position))
+			position = flushed;
+
 		bytes = bytes_behind(position, end);
 		if (copy.pid != 0 && !XLogRecPtrIsInvalid(position) &&
-			(copy.state == WALSNDSTATE_CATCHUP || copy.state == WALSNDSTATE_STREAMING))
-			(void) note(laggard, bytes, is_too_far(bytes, limit), copy.pid, "");
+			(copy.state == WALSNDSTATE_CATCHUP || copy.state == WALSNDSTATE_STREAMING) &&
+			note(laggard, bytes, is_too_far(bytes, limit), copy.pid, ""))
+		{
+			laggard->unreceived = bytes_behind(flushed, end);
+			laggard->applied = position;
+			laggard->apply_lag = copy.applyLag;
+		}
 	}
 }
 
@@ -282,6 +341,18 @@ replica_lag_too_large(const MoveSettings *settings, int64 at_once)
 
 		snprintf(laggard.what, sizeof(laggard.what), "standby \"%s\"",
 				 walsender != NULL ? walsender->st_appname : "");
+		if (replays_late(&laggard, !lag_rests, limit))
+		{
+			MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+
+			late = lappend_int(late, laggard.pid);
+			MemoryContextSwitchTo(oldcontext);
+			ereport(LOG,
+					(errhidecontext(true),
+					 errmsg("%s: no longer resting for the replay of %s, which is late whether the move rests or not",
+							runner_name(), laggard.what)));
+			return replica_lag_too_large(settings, at_once);
+		}
 	}
 	if (laggard.bytes >= 0 && !lag_rests)
 		ereport(LOG,
@@ -293,8 +364,9 @@ replica_lag_too_large(const MoveSettings *settings, int64 at_once)
 						runner_name(), laggard.what, (long long) laggard.bytes)));
 	lag_rests = laggard.bytes >= 0;
 	if (lag_rests)
-		snprintf(lag_why, sizeof(lag_why), "%s is %lld MB behind",
-				 laggard.what, (long long) (laggard.bytes / (1024 * 1024)));
+		snprintf(lag_why, sizeof(lag_why), "%s is %lld MB behind%s",
+				 laggard.what, (long long) (laggard.bytes / (1024 * 1024)),
+				 laggard.pid != 0 && laggard.unreceived <= limit / 2 ? " in replay" : "");
 	return lag_rests;
 }
 
@@ -303,6 +375,28 @@ bool
 pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 {
 	return job_pause_requested() || replica_lag_too_large(settings, wal_bytes);
+}
+
+/*
+ * In a paused job, tell the server log of a DROP EXTENSION that waits for it, which
+ * would do so without end, and not say why.
+ */
+void
+pacing_tell_of_drop(void)
+{
+	static int	told = 0;
+	int			pid;
+
+	if (extension_lock_waiters(&pid, 1) == 0 || pid == told)
+		return;
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("%s: process %d waits for the end of this job, which is paused",
+					runner_name(), pid),
+			 errdetail("The job has locked the extension.%s", describe_command(pid)),
+			 errhint("Resume the job, or cancel it: %s",
+					 printed_command("cancel_move", runner_job()))));
+	told = pid;
 }
 
 /*
@@ -346,7 +440,10 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 			InvalidateCatalogSnapshot();
 		}
 		if (paused)
+		{
 			progress_blockers(NULL, 0);
+			pacing_tell_of_drop();
+		}
 		iteration = GetCurrentTimestamp();
 		throttle_rest(Min(ms, most_ms));
 		if (throttle != NULL && (paused || behind))

@@ -24,14 +24,18 @@
 /* The connections of one program are made within this time. */
 #define CONNECTING_MS	2000
 
-/* The session that may be polling; another one has to wait until it no longer does. */
-static struct
+/* A session that may be polling. */
+typedef struct Poller
 {
 	int			pid;
 	TimestampTz execution;		/* the start of the last one that was counted */
 	TimestampTz seen_at;
 	int			executions;
-}			poller;
+} Poller;
+
+#define MAX_POLLERS		64
+
+static Poller pollers[MAX_POLLERS];
 
 /* Return whether a query reads a view or a function of other transactions. */
 static bool
@@ -53,28 +57,33 @@ reads_transactions(const char *query)
 static bool
 is_polling(const PgBackendStatus *session)
 {
+	Poller	   *poller = &pollers[0];
 	TimestampTz now = GetCurrentTimestamp();
 
 	if (!reads_transactions(session->st_activity_raw))
 		return false;
-	if (TimestampDifferenceExceeds(poller.seen_at, now, LONGEST_GAP_MS))
+
+	/* its own entry, or the oldest one */
+	for (int i = 0; i < MAX_POLLERS && poller->pid != session->st_procpid; i++)
+		if (pollers[i].pid == session->st_procpid || pollers[i].seen_at < poller->seen_at)
+			poller = &pollers[i];
+	if (poller->pid != session->st_procpid ||
+		TimestampDifferenceExceeds(poller->seen_at, now, LONGEST_GAP_MS))
 	{
-		memset(&poller, 0, sizeof(poller));
-		poller.pid = session->st_procpid;
+		memset(poller, 0, sizeof(Poller));
+		poller->pid = session->st_procpid;
 	}
-	if (poller.pid != session->st_procpid)
-		return false;
 
 	/* one that goes on and on may be a loop */
-	if (poller.execution != session->st_activity_start_timestamp ||
+	if (poller->execution != session->st_activity_start_timestamp ||
 		(session->st_state == STATE_RUNNING &&
-		 TimestampDifferenceExceeds(poller.seen_at, now, SHORTEST_GAP_MS)))
+		 TimestampDifferenceExceeds(poller->seen_at, now, SHORTEST_GAP_MS)))
 	{
-		poller.execution = session->st_activity_start_timestamp;
-		poller.seen_at = now;
-		poller.executions++;
+		poller->execution = session->st_activity_start_timestamp;
+		poller->seen_at = now;
+		poller->executions++;
 	}
-	return poller.executions >= EXECUTIONS;
+	return poller->executions >= EXECUTIONS;
 }
 
 static bool

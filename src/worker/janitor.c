@@ -49,6 +49,8 @@
 #define RETRY_MS	5000
 /* a look may read all pages of what is not lost */
 #define LOOK_AGAIN_MS	IM_LIMIT("look-again", 20000)
+/* looks in vain, while no job of ours has the workers that are missing */
+#define MOST_LOOKS		15
 /* for files that were kept until then */
 #define AGAIN_MS	(24 * 60 * 60 * 1000)
 
@@ -228,13 +230,14 @@ janitor_look(void)
 	MemoryContextSwitchTo(context);
 	foreach_oid(tablespace, list_difference_oid(tablespaces, others))
 	{
+		RunnerSlot	runners[IM_MAX_RUNNERS];
 		int			told = 0;
+		int			looks = 0;
 
-		for (int64 waited = 0; waited < AGAIN_MS; waited += LOOK_AGAIN_MS)
+		while (((told = try_look_at(tablespace, told)) == ERRCODE_INSUFFICIENT_RESOURCES ||
+				told == ERRCODE_OBJECT_IN_USE) && looks < MOST_LOOKS)
 		{
-			told = try_look_at(tablespace, told);
-			if (told != ERRCODE_INSUFFICIENT_RESOURCES && told != ERRCODE_OBJECT_IN_USE)
-				break;
+			looks = told == ERRCODE_INSUFFICIENT_RESOURCES && job_read_runners(runners) <= 1 ? looks + 1 : 0;
 			wait_a_while(LOOK_AGAIN_MS);
 		}
 	}

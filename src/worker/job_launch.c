@@ -69,6 +69,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	shared->caller_pid = waits ? MyProcPid : 0;
 	shared->caller_procno = MyProcNumber;
 	pg_atomic_init_u32(&shared->rows_final, 0);
+	pg_atomic_init_u32(&shared->end_logged, 0);
 	pg_atomic_init_u32(&shared->extension_gone, 0);
 	pg_atomic_init_u32(&shared->settings_version, 0);
 	foreach(lc, items)

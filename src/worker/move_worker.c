@@ -204,17 +204,18 @@ publish_rows(JobShared *shared)
 }
 
 /*
- * Stop being a runner.  The last one publishes the rows, after the line in the server
- * log; if that fails, free_slot_at_exit() does.
+ * Stop being a runner.  The last one that could change a row publishes them, after
+ * the line in the server log; if that fails, free_slot_at_exit() does.
  */
 static void
 stop_running(JobShared *shared)
 {
-	rows_are_due = runner_detach();
+	if (runner_detach())
+		rows_are_due = true;
 	if (!rows_are_due)
 		return;
 	IM_POINT("job-ended");
-	if (is_move)
+	if (is_move && pg_atomic_exchange_u32(&shared->end_logged, 1) == 0)
 		log_end(shared);
 	publish_rows(shared);
 }
@@ -403,7 +404,10 @@ wait_while_paused(JobShared *shared)
 	progress_begin(next);
 	progress_throttled("pause_move()");
 	while (job_pause_requested() && !job_cancel_requested())
+	{
+		pacing_tell_of_drop();
 		runner_nap(shared, PAUSE_POLL_MS);
+	}
 	progress_end(0);
 }
 
