@@ -635,8 +635,8 @@ CREATE FUNCTION @extschema@.index_mover_check(
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 10
 BEGIN ATOMIC
-	SELECT CASE WHEN p.kind IN ('lost file', 'TOAST apart') THEN 'error' ELSE 'warning' END, p.kind, p.object,
-		   CASE p.kind WHEN 'lost file' THEN p.action WHEN 'TOAST apart' THEN 'its TOAST table is in another tablespace'
+	SELECT CASE p.kind WHEN 'lost file' THEN 'error' ELSE 'warning' END, p.kind, p.object,
+		   CASE p.kind WHEN 'lost file' THEN p.action
 					   ELSE format('an interrupted move has left it: %s%s', coalesce(pg_size_pretty(p.size), 'no file'),
 								   ',' || substring(p.action from 'otherwise( kept until [^,]*)')) END,
 		   p.command
@@ -793,7 +793,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy_status.next_run', 'earliest time of the next run by the scheduler; NULL: there is none'),
 	('COLUMN', 'tier_policy_status.scheduled', 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled'),
 	('COLUMN', 'tier_policy_status.enabled', 'whether the policy counts'),
-	('ROUTINE', 'index_mover_check', 'what is not well in this database: leftovers, lost files, tables apart from their TOAST tables, failing and unscheduled policies, jobs that have waited longer than max_wait; no row: all is well'),
+	('ROUTINE', 'index_mover_check', 'what is not well in this database: leftovers, lost files, failing and unscheduled policies, jobs that have waited longer than max_wait; no row: all is well'),
 	('VIEW', 'relation_heat', 'how much each table and index is read, by the samples of take_index_sample()'),
 	('COLUMN', 'relation_heat.relation relation_heat.kind', 'table or index'),
 	('COLUMN', 'relation_heat.tablespace', 'tablespace of the relation'),

@@ -14,7 +14,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/index.h"
 #include "catalog/pg_depend.h"
@@ -191,20 +190,6 @@ relations_such(bool (*is_such) (Form_pg_class form))
 			result = lappend_oid(result, form->oid);
 	}
 	return result;
-}
-
-/*
- * Return whether a table, but a catalog, is in another tablespace than its TOAST
- * table.  Core never has them apart, and pg_upgrade --swap would lose the values;
- * an earlier version of ours could leave them so.
- */
-bool
-table_is_apart(Form_pg_class form)
-{
-	RelationFacts facts;
-
-	return OidIsValid(form->reltoastrelid) && !IsCatalogRelationOid(form->oid) &&
-		relation_facts(form->oid, &facts) && !parts_are_in(&facts, facts.tablespace);
 }
 
 /* Return the word for a relation that messages have before its name. */

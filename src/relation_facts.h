@@ -78,7 +78,6 @@ extern List *parts_of_table(const RelationFacts *facts);
 extern bool parts_are_in(const RelationFacts *facts, Oid tablespace);
 extern Oid	table_of_toast(Oid relid);
 extern List *relations_such(bool (*is_such) (Form_pg_class form));
-extern bool table_is_apart(Form_pg_class form);
 extern const char *relation_noun(char relkind);
 
 #endif							/* IM_RELATION_FACTS_H */

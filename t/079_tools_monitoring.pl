@@ -38,8 +38,6 @@ like($rows, qr/\Awarning\|$of_rebuild\|\Q$cleanup\E\nwarning\|$of_copy\|\Q$clean
 is($sql->("SELECT string_agg(status, ' ' ORDER BY job) FROM index_mover_jobs"), 'interrupted interrupted', 'and interrupted jobs');
 
 $sql->(<<'SQL');
-CREATE TABLE apart (i int, t text);
-CALL oracle.mix('apart', 'regress_fast', 'regress_slow', 'regress_slow');
 CREATE TABLE lost (i int PRIMARY KEY);
 CREATE TABLE ruin (i int PRIMARY KEY USING INDEX TABLESPACE regress_fast);
 CHECKPOINT;
@@ -50,20 +48,17 @@ my ($path, $ruin, $catalog) = map { $node->data_dir . '/' . $sql->("SELECT pg_re
 	$of_catalog;
 rename $_, "$_.away" or die "$_: $!" foreach $path, $catalog;
 truncate $ruin, 0 or die "$ruin: $!";
-my $apart = "SELECT * FROM index_mover_call.move_table('public.apart', 'regress_fast');";
 my $heal = 'SELECT * FROM index_mover_call.heal_tablespace';
 is( $as_monitor->("SELECT severity, kind, object, detail, command FROM index_mover_check() WHERE severity = 'error' "
 		. 'ORDER BY kind COLLATE "C", object'),
-	"error|TOAST apart|public.apart|its TOAST table is in another tablespace|$apart\n"
-	  . "error|lost file|$of_catalog|its file is missing|\n"
+	"error|lost file|$of_catalog|its file is missing|\n"
 	  . "error|lost file|public.lost_pkey|its file is missing|$heal('pg_default');\n"
 	  . "error|lost file|public.ruin_pkey|its file is empty|$heal('regress_fast');",
-	'a table apart from its TOAST table, a lost file and a ruin');
+	'a lost file and a ruin');
 is($sql->("SELECT name FROM heal_tablespace('pg_default', dry_run => true)"), 'lost_pkey',
 	'heal_tablespace() passes over system catalogs and their TOAST tables');
 rename "$_.away", $_ or die "$_: $!" foreach $path, $catalog;
-$sql->('DROP TABLE ruin');
-$sql->($apart);
+$sql->($_) foreach 'DROP TABLE ruin', 'CREATE TABLE moves (i int)', "SELECT * FROM move_table('moves', 'regress_fast')";
 # (the move has removed the file that another has left)
 like($as_monitor->(sprintf $check, ''), qr/\Awarning\|invalid index\|[^\n]*\z/, 'both mended');
 

@@ -437,16 +437,6 @@ SQL
 	sql('CREATE UNLOGGED TABLE "s""c; x" (i int) TABLESPACE regress_slow');
 	run_printed('src/plan/plan_checks.c alter_relation', skipped(q{move_table('"s""c; x"', 'pg_default'}, 'true'));
 	is(sql(q(SELECT reltablespace FROM pg_class WHERE relname = 's"c; x')), '0', "$db: the unlogged table is moved");
-	# as a version before this one may have left it: the TOAST table, which is empty, alone
-	sql(q(CREATE TABLE "d; oc" (t text); CREATE TABLE there (i int) TABLESPACE regress_slow; CHECKPOINT));
-	my $toast = q(SELECT h.reltoastrelid FROM pg_class h WHERE h.relname = 'd; oc');
-	append_to_file($node->data_dir . '/' . sql("SELECT pg_relation_filepath('there')") =~ s{[^/]+$}{}r
-		  . sql("SELECT c.relfilenode FROM pg_class c WHERE c.oid = ($toast)"), '');
-	sql("UPDATE pg_class c SET reltablespace = t.oid FROM pg_tablespace t WHERE t.spcname = 'regress_slow' AND c.oid = ($toast)");
-	run_printed('src/call/cleanup_call.c move_table', sql(q(SELECT action FROM dba.index_mover_cleanup(true) WHERE kind = 'TOAST apart')));
-	is(sql(q(SELECT count(*) FROM dba.index_mover_cleanup(true) WHERE kind = 'TOAST apart')), '0',
-		"$db: the TOAST table is with its table");
-
 	# --- reports
 	sql("ALTER TABLESPACE $_ RESET (random_page_cost, effective_io_concurrency)") foreach 'regress_slow', 'regress_fast';
 	run_printed('src/report/tablespace_probe.c tablespace_costs',

@@ -112,10 +112,7 @@ put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid ta
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
-/*
- * Add the rows of leftovers, of which "after" are left, and one for each table that
- * is apart from its TOAST table.
- */
+/* Add the rows of leftovers, of which "after" are left. */
 static void
 put_leftovers(ReturnSetInfo *rsinfo, const List *before, const List *after, bool dry_run)
 {
@@ -131,19 +128,6 @@ put_leftovers(ReturnSetInfo *rsinfo, const List *before, const List *after, bool
 					 leftover->keep_until != 0 ? printed_command("resume_move", leftover->job) :
 					 printed_command("cleanup"));
 	}
-	foreach_oid(relid, relations_such(table_is_apart))
-	{
-		RelationFacts facts;
-		char	   *name;
-		char	   *command;
-
-		if (!relation_facts(relid, &facts))
-			continue;
-		name = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
-		command = printed_command("move_table", name, get_tablespace_name(facts.tablespace));
-		put_leftover(rsinfo, "TOAST apart", name, facts.tablespace, -1,
-					 psprintf("kept: its TOAST table is in another tablespace; %s", command), command);
-	}
 }
 
 /*
@@ -154,9 +138,8 @@ put_leftovers(ReturnSetInfo *rsinfo, const List *before, const List *after, bool
  * Removes what crashed or killed moves of this database have left behind, and
  * touches nothing that a move did not make.  Returns one row for each object:
  * size in bytes, action "remove" (dry_run), "removed", or why it still exists.
- * Names the tables that an earlier version has parted from their TOAST tables,
- * which it leaves alone.  Also deletes jobs from the history that are older
- * than index_mover.history_retention.
+ * Also deletes jobs from the history that are older than
+ * index_mover.history_retention.
  *
  * Locks: only in the worker, which takes ShareUpdateExclusiveLock on table
  * and index briefly.  It waits at most index_mover.lock_wait for transactions
