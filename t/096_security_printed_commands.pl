@@ -377,9 +377,9 @@ SQL
 CREATE INDEX odd_ccnew ON odd (i);
 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'odd_ccnew'::regclass::oid;
 INSERT INTO index_mover.ledger (id, system_identifier, database, kind, tablespace, relfilenumber, table_oid, relation, new_index,
-								job, pid, made_at)
+								job, pid, made_at, new_name)
 SELECT nextval('index_mover.ledger_seq'), c.system_identifier, d.oid, 'i', 0, 0, 'odd'::regclass, '"odd_""i"'::regclass,
-	   'odd_ccnew'::regclass, 1, 1, now()
+	   'odd_ccnew'::regclass, 1, 1, now(), 'odd_ccnew'
   FROM pg_database d, pg_control_system() c WHERE d.datname = current_database();
 SQL
 	run_printed('src/plan/plan_checks.c cleanup', skipped("move_indexes('odd', 'regress_fast'", 'true'));

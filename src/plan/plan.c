@@ -62,8 +62,8 @@ notice_children(const RelationFacts *facts, const PlanRequest *request)
 
 	if (find_inheritance_children(facts->relid, NoLock) != NIL)
 		ereport(NOTICE,
-				(errmsg("%stables that inherit from \"%s\" are not moved",
-						request->tables ? "" : "indexes of ", name),
+				(errmsg(request->tables ? "tables that inherit from \"%s\" are not moved" :
+						"indexes of tables that inherit from \"%s\" are not moved", name),
 				 errhint("To move them: %s",
 						 printed_command(request->tables ? "move_child_tables" : "move_children",
 										 quote_qualified_identifier(NameStr(facts->schema_name), name),
