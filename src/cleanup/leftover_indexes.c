@@ -5,7 +5,7 @@
  *
  * A canceled REINDEX CONCURRENTLY leaves an invalid index: the new one
  * (x_ccnew) before the swap, the old one (x_ccold) after it.  The ledger
- * names both by OID, so only ours are touched, whatever their names.
+ * names both by OID, so only ours are touched; their names tell which it is.
  *
  * The procedure is that of DROP INDEX CONCURRENTLY, with core's functions:
  * wait until no query uses the index; mark it dead; wait until no session has
