@@ -809,6 +809,23 @@ if (part('toast steered'))
 	$other->end;
 	wide_ok($job, 'rehearsal again', 'rehearsed', 'regress_slow');
 	like(slurp_file($node->logfile, $log), qr/starting the copy of table "wide" again, because/, 'rehearsal again: of all files');
+	# a second index of the TOAST table, of a REINDEX that was canceled
+	my $index = $s->run("SELECT indexrelid::regclass FROM pg_index WHERE indrelid = '$toast'::regclass");
+	my $reader = IndexMover::Session->new($node);
+	$reader->run("BEGIN; SELECT count(*) FROM $toast");
+	$s->run("SET statement_timeout = '1s'");
+	$s->send("REINDEX INDEX CONCURRENTLY $index");
+	$s->answer;
+	$s->run('RESET statement_timeout');
+	$reader->end;
+	is($s->run("SELECT count(*) FROM pg_index WHERE indrelid = '$toast'::regclass"), '2', 'two TOAST indexes');
+	$job = $s->run(move_wide('regress_fast'));
+	$s->run("CALL wait_for_move($job)");
+	is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'moved', 'two TOAST indexes: moved');
+	is($s->run("SELECT count(DISTINCT reltablespace) FROM pg_class WHERE oid IN ('wide'::regclass, '$toast'::regclass) OR oid IN "
+		. "(SELECT indexrelid FROM pg_index WHERE indrelid = '$toast'::regclass)"), '1', 'two TOAST indexes: all of them');
+	$s->run('DROP TABLE wide');
+	leftovers_ok($node, 'two TOAST indexes');
 }
 
 # Many tables, some with a TOAST table, by two workers beside writers.

@@ -88,6 +88,7 @@ copy_todo_through_buffers(CopyState *cs, int64 most)
 		for (int i = 0; i < nblocks; i++)
 		{
 			block = block_set_next(cs->todo, block);
+			Assert(block != InvalidBlockNumber);	/* so many are left */
 			copy_through_buffer(cs, block);
 		}
 		measure_blocks(cs, start, nblocks);

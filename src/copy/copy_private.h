@@ -77,7 +77,7 @@ typedef struct CopyState
 	CopySoFar  *so_far;
 	bool		locked;
 	bool		moved;			/* the swap is committed */
-	ChangedBlocks *followers[4];	/* of all files, three at most; then NULL */
+	ChangedBlocks **followers;	/* of all files; ends with NULL */
 	int			nfollowers;
 	Oid			ledger;			/* from the swap on */
 

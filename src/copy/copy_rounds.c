@@ -88,16 +88,30 @@ cannot_keep_up(const CopyState *cs, int64 left)
 			 errhint("Raise index_mover.max_lock_time, or index_mover.max_rate if it is set, or make the move at a quieter time.")));
 }
 
-/* At the swap, where the last blocks take too long: give up if there is no hope. */
+/*
+ * At the swap, where the last blocks take too long: give up if there is no hope for the
+ * file that has the most.
+ */
 void
 copy_check_hope(CopyState *cs)
 {
-	int64		left = block_set_count(cs->todo) + wal_changes_count(cs->changes);
+	CopyState  *worst = NULL;
+	int64		most = -1;
 
-	if (cs->outpaced_since == 0)
-		cs->outpaced_since = busy_ms(cs);
-	if (would_write_too_much(cs, left) || busy_ms(cs) - cs->outpaced_since > HOPELESS_MS)
-		cannot_keep_up(cs, left);
+	foreach_file(f, cs)
+	{
+		int64		left = block_set_count(f->todo) + wal_changes_count(f->changes);
+
+		if (f->outpaced_since == 0)
+			f->outpaced_since = busy_ms(f);
+		if (left > most)
+		{
+			most = left;
+			worst = f;
+		}
+	}
+	if (would_write_too_much(worst, most) || busy_ms(worst) - worst->outpaced_since > HOPELESS_MS)
+		cannot_keep_up(worst, most);
 }
 
 /* Return how much of all files of the move is copied, by their size in the plan. */

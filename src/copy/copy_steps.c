@@ -297,6 +297,8 @@ find_parts(CopyState *cs)
 		(*end)->table = cs->table;
 		end = &(*end)->next;
 	}
+	/* a TOAST table has more than one index after a REINDEX that has failed */
+	cs->followers = MemoryContextAllocZero(cs->cxt, (list_length(parts) + 2) * sizeof(ChangedBlocks *));
 	CommitTransactionCommand();
 }
 
@@ -453,9 +455,16 @@ move_by_copy(MoveContext *mc)
 			/* first, because others can wait for them */
 			copy_release_locks(cs);
 			foreach_file(f, cs)
+			{
+				file_copy_free(f->copy);
 				if (f->claimed != 0)
-				ledger_row_release(f->claimed);
-			remove_what_is_left(cs, false);
+					ledger_row_release(f->claimed);
+				if (f->new_file.id == 0)
+					continue;
+				leftover_file_drop(&f->new_file, f->new_file_made);
+				ledger_row_release(f->new_file.id);
+				f->new_file.id = 0;
+			}
 		}
 		Assert(!cs->locked);
 		forget_state();

@@ -459,9 +459,8 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 
 	/* it may have been WAL to be read, which needs no lock */
 	copy_stay_near(cs);
-	foreach_file(f, cs)
-		if (*most_us >= longest_us && copy_last_us(cs) > *most_us)
-		copy_check_hope(f);
+	if (*most_us >= longest_us && copy_last_us(cs) > *most_us)
+		copy_check_hope(cs);
 	*most_us = Min(*most_us * 2, longest_us);
 	return TOO_MUCH_LEFT;
 }

@@ -196,8 +196,9 @@ struct FileCopy
 /*
  * Prepare to copy from one relation file to another, in the current memory
  * context.  changes is told which blocks are copied; the followers, a list that ends
- * with NULL, to skip our own records; direct: leave the page cache alone.  The throttle is told how long reading
- * takes.  While it is in a hurry, writes wait for nothing, and a file stays open.
+ * with NULL, to skip our own records; direct: leave the page cache alone.  The throttle
+ * is told how long reading takes.  While it is in a hurry, writes wait for nothing, and
+ * a file stays open.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
