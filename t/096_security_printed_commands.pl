@@ -43,6 +43,7 @@ my %elsewhere = (
 	'index_mover--1.0.sql blockers' => '079_tools_monitoring.pl',
 	'src/worker/job_launch.c cleanup' => undef,
 	'src/worker/job_launch.c jobs' => undef,
+	'src/wait/pacing.c cancel_move' => '084_versions_drop_extension.pl',
 	'src/worker/move_item.c cleanup' => undef);
 
 my $node = new_node('printed', extension => 0, conf => "max_worker_processes = 20\nindex_mover.on_blocker = 'fail'\n");

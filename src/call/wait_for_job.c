@@ -398,6 +398,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	HistoryJob	entry;
 	bool		may_see;
 	bool		was_running;
+	bool		is_cleanup = false;
 	ErrorContextCallback callback = {.callback = add_cancel_hint,.arg = &job};
 
 	/* the history does not say whether the primary's job runs */
@@ -442,15 +443,20 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
 	{
 		was_running = true;
+		is_cleanup = slot.purpose == JOB_CLEANUP;
 		look_and_nap(&wait, 100);
 	}
 	show_transaction(true);
 	error_context_stack = callback.previous;
 	SPI_finish();
 
-	/* a job that was rolled back, or a cleanup, is not recorded */
+	/* a job that was rolled back is not recorded, nor a cleanup, which has no outcome */
 	if (!history_read_job(job, &entry))
+	{
+		if (is_cleanup)
+			PG_RETURN_VOID();
 		call_no_such_job(job);
+	}
 	may_see = call_may_see(entry.role);
 	summary = summarize(job, may_see);
 	if (was_running && settings.progress_interval > 0 && may_see)
