@@ -188,7 +188,7 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 					 THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
 						  || index_mover.printed_command('resume_move', l.job::text)
 					 ELSE l.message END,
-				(SELECT format(' Its copy goes on from %s of it, kept until %s.',
+				(SELECT format('%s Its copy goes on from %s of it, kept until %s.', CASE WHEN l.message LIKE '%canceled' THEN '.' END,
 							   pg_size_pretty(sum(k.copied_blocks) * current_setting('block_size')::int),
 							   min(k.keep_until)::timestamptz(0))
 				   FROM index_mover.ledger k
@@ -335,7 +335,7 @@ BEGIN ATOMIC
 		 CROSS JOIN (SELECT array_agg(p.relid::oid) || $1::oid AS wanted FROM pg_partition_tree($1) p) w
 		 WHERE c.relkind IN ('r', 'm', 't', 'i')
 		   AND CASE WHEN $1 IS NULL
-					THEN n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_toast'
+					THEN n.nspname NOT IN ('pg_catalog', 'information_schema', 'index_mover') AND n.nspname !~ '^pg_toast'
 						 AND c.relpersistence <> 't'
 					ELSE ARRAY[c.oid, i.indrelid] && w.wanted END
 	)
@@ -428,7 +428,7 @@ BEGIN ATOMIC
 	), locks AS (
 		-- on these, their indexes, and their TOAST tables
 		SELECT l.pid, l.virtualtransaction,
-			   format('locks on %s: the start of a rebuild and the swap of a copy',
+			   format('locks on %s: the start of a rebuild, and the swap of a copy of these',
 					  string_agg(DISTINCT l.relation::regclass::text, ', ')) AS what
 		  FROM pg_locks l
 		  LEFT JOIN pg_index i ON i.indexrelid = l.relation

@@ -200,6 +200,12 @@ is(sql("SELECT string_agg(name || ' ' || kind, ', ' ORDER BY name) FROM run_tier
 sql("UPDATE tier_policy SET relation = NULL, budget = (SELECT size + 100000 FROM relation_heat WHERE relation = 'heat.hot'::regclass), "
 	. "parts = 'table'");
 is(sql("SELECT count(*) FROM tier_plan('hot') WHERE moves"), 0, 'what does not fit makes nothing leave that does');
+sql("SELECT move_table('heat.scanned', 'regress_fast')");
+sql("UPDATE tier_policy SET min_stay = '7 days'");
+is(sql("SELECT relation, moves, reason FROM tier_plan('hot')") =~ s/job \d+/job N/r,
+	'heat.scanned|f|not among the hottest that fit into the budget; but job N has moved it less than 7 days ago',
+	'nor does what cannot leave yet');
+sql("SELECT move_table('heat.scanned', 'pg_default')");
 
 # a clock without a time, and two policies for the same partition
 sql(<<'SQL');

@@ -21,6 +21,14 @@
 #include "call/call.h"
 #include "printed_command.h"
 
+/* Error context callback: add a hint to core's error, which has none. */
+static void
+add_hint(void *arg)
+{
+	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION)
+		errhint("Call it on its own, with autocommit on, or with wait => false.");
+}
+
 /*
  * Refuse to run the named function where it cannot work.  ERRORs: 42501
  * within a security-restricted operation; unless dry_run, 25006 in a
@@ -30,6 +38,8 @@
 void
 call_check_moment(const char *function, bool dry_run, bool wait)
 {
+	ErrorContextCallback callback = {.callback = add_hint,.previous = error_context_stack};
+
 	/* e.g. an index expression that calls us */
 	if (InSecurityRestrictedOperation())
 		ereport(ERROR,
@@ -40,8 +50,11 @@ call_check_moment(const char *function, bool dry_run, bool wait)
 		return;
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
-	if (wait)
-		PreventInTransactionBlock(true, psprintf("%s with wait => true", function));
+	if (!wait)
+		return;
+	error_context_stack = &callback;
+	PreventInTransactionBlock(true, psprintf("%s with wait => true", function));
+	error_context_stack = callback.previous;
 }
 
 /* Return the method of this name, in any letter case; else ERROR 22023. */

@@ -450,7 +450,10 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	error_context_stack = callback.previous;
 	SPI_finish();
 
-	/* a job that was rolled back is not recorded, nor a cleanup, which has no outcome */
+	/*
+	 * a job that was rolled back is not recorded, nor a cleanup, which has no
+	 * outcome
+	 */
 	if (!history_read_job(job, &entry))
 	{
 		if (is_cleanup)

@@ -81,9 +81,9 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 	else if (!item->hide)
 		item_say(item, "Rebuilt first: it is the replica identity, and must stay in use; until then what uses it fails.");
 	else if (enforces)
-		item_say(item, "Until it is rebuilt, queries do without it, and these fail: inserts, updates that are not HOT, ON CONFLICT on it (42P10), VACUUM of the table. Until then pg_dump leaves it out.");
+		item_say(item, "From the start of the job until it is rebuilt, queries do without it, pg_dump leaves it out, and these fail: inserts, updates that are not HOT, ON CONFLICT on it (42P10), VACUUM of the table.");
 	else
-		item_say(item, "Until it is rebuilt, queries and writes do without it. Until then pg_dump leaves it out.");
+		item_say(item, "From the start of the job until it is rebuilt, queries and writes do without it, and pg_dump leaves it out.");
 	if (item->plain)
 		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, its table is not written, and queries of it wait.");
 	/* foreign keys, for example */

@@ -462,18 +462,30 @@ want_by_heat(TierPlan *plan)
 {
 	int			n;
 	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &plan->scope, &plan->request.settings, &n);
+	bool		first = true;
 	bool		again;
 
-	/* what cannot move takes no part, and what cannot leave keeps its bytes */
+	/*
+	 * What cannot move takes no part.  What cannot leave keeps its bytes: new
+	 * ones do without them, and no hotter ones leave for it.
+	 */
 	do
 	{
 		again = false;
 		ranking_choose(candidates, n, plan->policy->budget);
+		for (Candidate *c = candidates; first && c < candidates + n; c++)
+			c->stays = c->is_resident && c->is_chosen;
+		first = false;
 		for (Candidate *c = candidates; c < candidates + n; c++)
 		{
 			CHECK_FOR_INTERRUPTS();
-			if (c->row != NULL || !CANDIDATE_MOVES(c))
+			if (c->row != NULL || c->is_fixed || !CANDIDATE_MOVES(c))
 				continue;
+			if (c->stays)
+			{
+				c->is_fixed = again = true;
+				continue;
+			}
 			c->row = want(plan, c->heat->facts.relid, c->is_resident ? "not among the hottest that fit into the budget" :
 						  psprintf("%.1f blocks a second by index scans and changes", c->heat->wanted_per_second));
 			c->row->to = c->to;

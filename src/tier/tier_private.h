@@ -158,6 +158,7 @@ typedef struct Candidate
 	bool		is_fixed;		/* a resident that has no other place */
 	double		worth;			/* for ranking.c: value, as it counts */
 	bool		is_chosen;		/* it is to be there: ranking_choose() */
+	bool		stays;			/* a resident that was chosen at first */
 
 	/* for the caller */
 	const Heat *heat;

@@ -139,6 +139,12 @@ tier_scheduler_register(void)
 /* A look into a database */
 
 static void
+lock_tables(void *arg)
+{
+	(void) policy_lock_table(true);
+}
+
+static void
 take_sample(void *arg)
 {
 	Interval	retention = {.day = 100};
@@ -231,7 +237,15 @@ index_mover_scheduler_look_main(Datum arg)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (extension_installed())
 	{
-		(void) policy_lock_table(true);
+		error = errors_catch(lock_tables, NULL);
+		if (error != NULL)
+		{
+			ereport(LOG,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not look into database \"%s\": %s",
+							get_database_name(MyDatabaseId), error->message)));
+			proc_exit(0);
+		}
 		error = extra.sample ? errors_catch(take_sample, NULL) : NULL;
 		if (error != NULL)
 			ereport(LOG,
