@@ -40,10 +40,7 @@
 /* Between two rounds, while a copy waits for its time to swap */
 #define CATCH_UP_INTERVAL_MS	1000
 
-/*
- * If more changed blocks than these are left, copy directly once more: where writers
- * are faster than shared buffers, the swap would never come.
- */
+/* With more changed blocks left, copy directly once more: buffers may be slower than writers */
 #define TOO_MANY_FOR_BUFFERS	IM_LIMIT("again", COPY_FAR_TOO_MANY)
 
 /* Copy a block of the list through shared buffers. */

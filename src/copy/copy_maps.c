@@ -23,10 +23,7 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 
-/*
- * Create the maps of the new file, before its directory is made durable.  They may be
- * there already, if the copy goes on.
- */
+/* Create the maps of the new file, if it has none yet, before its directory is made durable. */
 void
 copy_create_maps(CopyState *cs)
 {

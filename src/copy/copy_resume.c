@@ -134,10 +134,7 @@ wait_for_summaries(CopyState *cs, TimeLineID timeline, XLogRecPtr *upto)
 	}
 }
 
-/*
- * Put onto the list what the summaries name from the recorded position to where
- * they end on this timeline, *upto.  Returns NULL, or why they do not tell all.
- */
+/* Put onto the list what they name from the recorded position on; NULL, or why not all is told. */
 static const char *
 find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 {

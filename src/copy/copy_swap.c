@@ -377,11 +377,7 @@ add_holders(VirtualTransactionId *vxids, int *count, Oid relid)
 	return virtual_transactions_add(vxids, count, holders, nholders);
 }
 
-/*
- * Return the transactions that hold locks on the relations, or are changing their
- * rows in pg_class (from 18 on, GRANT holds the table, too); NULL if pg_class
- * cannot be read now.
- */
+/* Return who holds the relations, or changes their rows; NULL if pg_class cannot be read now. */
 static VirtualTransactionId *
 swap_holders(CopyState *cs, int *count)
 {
