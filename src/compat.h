@@ -3,7 +3,7 @@
  * compat.h
  *	  Every test of the server's version, spelt as in the newest core.
  *
- * In blocks, newest version first, each with what changed in that version.
+ * In blocks, newest version first, each with the changes of that version.
  *
  *-------------------------------------------------------------------------
  */

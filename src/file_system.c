@@ -115,7 +115,7 @@ tablespace_make_directory(Oid tablespace)
 }
 
 /*
- * Return what a tablespace is on if a reboot or a stop of the machine loses its
+ * Return the medium of a tablespace if a reboot or a stop of the machine loses its
  * files: "tmpfs", "ramfs", or the model of a cloud's local disk; else NULL.  A disk
  * below LVM, RAID or encryption is not seen.
  */

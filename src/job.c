@@ -368,7 +368,7 @@ job_queue(JobShared *shared, int runner)
 	return (shm_mq *) ((char *) shared + job_shared_size(shared->nitems, runner));
 }
 
-/* Free a slot.  What has_ended_since() reads stays, as do job, database and bytes_done. */
+/* Free a slot.  The fields that has_ended_since() reads stay, as do job, database and bytes_done. */
 void
 job_free_slot_locked(JobSlot *slot)
 {

@@ -217,11 +217,11 @@ typedef enum JobState
 	JOB_CLEANING_UP,			/* rows are final, leftovers are being removed */
 } JobState;
 
-/* What sessions that control a job ask of its runners */
+/* Requests of sessions that control a job to its runners */
 typedef struct JobFlags
 {
 	bool		cancel;			/* only ever turns true */
-	bool		keep;			/* ... but not what a copy can go on from */
+	bool		keep;			/* ... and the file to go on from stays */
 	bool		pause;
 	bool		swap_now;		/* do not wait for swap_after any more */
 } JobFlags;

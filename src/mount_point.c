@@ -4,7 +4,7 @@
  *	  Below which mount point a tablespace is, and was.
  *
  * A server that starts before a file system is mounted must not take the
- * tablespace for lost.  So the mount point of what is in order is noted, when a
+ * tablespace for lost.  So the mount point of a tablespace in order is noted, when a
  * job begins to move something there, and when the server starts.
  *
  * Limitation: a bind mount within one file system is not seen.

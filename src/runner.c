@@ -382,7 +382,7 @@ runner_nap(JobShared *shared, int ms)
 }
 
 /*
- * Return what others ask of our job; nothing if this is no runner.  Read without a
+ * Return the requests to our job; nothing if this is no runner.  Read without a
  * lock: each is a bool of its own.
  */
 const JobFlags *

@@ -73,7 +73,7 @@ cleanup_call(const List *plan, Oid role)
 		job_launch_warn();
 }
 
-/* Return what is, or was, done with a leftover, which still exists if "kept". */
+/* Return the action on a leftover, which still exists if "kept". */
 static const char *
 action_name(const Leftover *leftover, bool dry_run, bool kept)
 {

@@ -96,7 +96,7 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
  * cancel_move(job bigint DEFAULT NULL, keep boolean DEFAULT false) RETURNS int
  *
  * Cancels a job, or, with NULL, all of this database that the caller may
- * control.  What was moved stays moved; a relation that is being moved stays
+ * control.  Moved relations stay moved; a relation that is being moved stays
  * where it was.  With keep, the file of a copy that has recorded how far it is
  * stays for resume_move().  Returns how many jobs were running.  ERRORs: 22004
  * keep is NULL; those of find_job().
@@ -246,9 +246,9 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
  *
  * Resumes a paused job, and a copy that waits for the time of its swap
  * (index_mover.swap_after), unless settings has a new one.  If the job has ended,
- * queues what it has not moved, also for lack of a privilege, as a new job, which
+ * queues the relations that it has not moved, also for lack of a privilege, as a new job, which
  * starts when this transaction commits.  Returns the job that goes on; NULL, with a
- * NOTICE, if nothing is left to do.  What cannot be moved any more is a WARNING or
+ * NOTICE, if nothing is left to do.  One that cannot be moved any more is a WARNING or
  * NOTICE each.  The job's method and settings stay but for those in settings.
  * ERRORs: 22004 NULL; those of find_job(), of move_indexes() with wait => false,
  * and of alter_move().

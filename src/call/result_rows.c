@@ -178,7 +178,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 			skipped = lappend(skipped, item);
 			continue;
 		}
-		/* copies get the outcome, since cleanup_call() asks what was planned */
+		/* copies get the outcome, since cleanup_call() looks at the plan */
 		items = lappend(items, memcpy(palloc(sizeof(MoveItem)), item, sizeof(MoveItem)));
 	}
 	if (tells && items == NIL)

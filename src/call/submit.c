@@ -209,7 +209,7 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/* Forget what a subtransaction, or one within it, has queued. */
+/* Forget the jobs that a subtransaction, or one within it, has queued. */
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)

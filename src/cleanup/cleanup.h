@@ -42,7 +42,7 @@ typedef struct LedgerEntry
 	Oid			from_tablespace;	/* the file that is copied */
 	RelFileNumber from_relfilenumber;
 	int64		copied_blocks;	/* durable; 0 = it cannot go on */
-	XLogRecPtr	changes_from;	/* what has changed since is copied again */
+	XLogRecPtr	changes_from;	/* later changes are copied again */
 	int64		timeline;		/* of changes_from */
 	TimestampTz keep_until;
 } LedgerEntry;

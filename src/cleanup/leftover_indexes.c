@@ -137,7 +137,7 @@ find_victim(LedgerEntry *entry, Victim *victim)
 		return find_remade(entry) && find_victim(entry, victim);
 	if (new_exists ? swapped && old_exists && !old_index.valid : entry->kind == LEDGER_DUPLICATE && !old_index.valid)
 	{
-		/* by its name, since heal_tablespace() makes invalid what is in use */
+		/* by its name, since heal_tablespace() makes indexes in use invalid */
 		if (is_reindex_leftover_name(NameStr(old_index.relname)))
 			victim->index_oid = entry->relid;
 		victim->dead = !old_index.live;
@@ -305,7 +305,7 @@ leftover_index_is_dead(const LedgerEntry *entry)
 }
 
 /*
- * Remove what a ledger row names (or one that the extension has taken along, id 0),
+ * Remove the index that a ledger row names (or one that the extension has taken along, id 0),
  * and restore the session after an error.  Returns false if it is to be tried again.
  * own: it is of our own job, which has just failed.  Otherwise as
  * leftover_indexes_remove().

@@ -75,7 +75,10 @@ leftovers_list(void)
 void
 leftovers_remove(JobShared *shared, int max_wait_ms)
 {
-	/* a cleanup that was asked for removes what copies can go on from, too */
+	/*
+	 * a cleanup that was asked for removes files that copies can go on from,
+	 * too
+	 */
 	bool		kept_too = shared->job != CLEANUP_JOB && shared->nitems == 0;
 	List	   *tables = NIL;
 

@@ -182,7 +182,7 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 }
 
 /*
- * Find out what of the file of a row may be trusted: set cs->copied to its length,
+ * Find out which part of the file of a row may be trusted: set cs->copied to its length,
  * cs->todo to the blocks of it that may have changed, and cs->changes.  Returns NULL,
  * or why nothing may be.
  */

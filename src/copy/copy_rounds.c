@@ -233,7 +233,7 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 
 /*
  * Copy all blocks, and changed ones in rounds, until few are left, or they do not get
- * fewer.  What the file has grown by is copied before a round, if it is much.  Not the
+ * fewer.  New blocks at its end are copied before a round, if it is much.  Not the
  * first time, only changed ones, since that is faster than by buffers; what it has grown
  * by is put onto the list, which may name such blocks already.  Does not give up then.
  */

@@ -342,7 +342,7 @@ copy_file(CopyState *cs)
 
 	if (copy_verifies(cs))
 	{
-		/* what is on the list would be left out */
+		/* blocks on the list would be left out */
 		copy_todo_through_buffers(cs, PG_INT64_MAX);
 		copy_verify_all(cs);
 	}
@@ -388,7 +388,7 @@ copy_once(CopyState *cs)
 		foreach_file(f, cs)
 			if (f->direct && im_data_open_flags() == 0 && cs->settings->prewarm && !f->outpaced)
 			copy_prepare_prewarm(f);
-		/* what has changed since the rounds is no sign of fast writers */
+		/* changes since the rounds are no sign of fast writers */
 		copy_is_not_outpaced(cs);
 		copy_swap(cs);
 	}

@@ -99,7 +99,7 @@ measure_commit(XactEvent event, void *arg)
 	measuring = NULL;
 }
 
-/* What the swap changes, and what core may build a relcache entry from under the lock. */
+/* The rows that the swap changes, from which core may build a relcache entry under the lock. */
 static const Oid swap_catalogs[] = {
 	AccessMethodRelationId, AccessMethodProcedureRelationId, AttrDefaultRelationId,
 	AttributeRelationId, ConstraintRelationId, ExtensionRelationId, IndexRelationId,

@@ -582,7 +582,7 @@ leave_out_hole(FileCopy *copy, BlockNumber block, char *page)
 	return REGBUF_STANDARD;
 }
 
-/* Even if checksums are off: what switches them on later does not know the new file. */
+/* Even if checksums are off: a tool that switches them on later does not know the new file. */
 static void
 set_checksum(Page page, BlockNumber block)
 {
@@ -753,7 +753,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 #endif
 }
 
-/* Return whether a checkpoint has begun since: then what was logged is logged again. */
+/* Return whether a checkpoint has begun since: then blocks that were logged are logged again. */
 static bool
 must_be_repeated(XLogRecPtr redo)
 {
@@ -969,7 +969,7 @@ sync_directories(FileCopy *copy)
 	pfree(directory);
 }
 
-/* Make what was written directly durable.  From here on, write through buffers only. */
+/* Make blocks that were written directly durable.  From here on, write through buffers only. */
 void
 file_copy_sync(FileCopy *copy)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lost_file.c
- *	  Whether a relation's file is lost, or a ruin of what it was.
+ *	  Whether a relation's file is lost, or a ruin.
  *
  * A device that comes back empty leaves relations without files.  Then recovery
  * from a crash makes files of those that the WAL names, with zeros where it has no
@@ -136,7 +136,7 @@ has_file(const RelationFacts *facts)
 }
 
 /*
- * Return what is wrong with the file of a relation, a clause that is palloc'd or
+ * Return the damage to the file of a relation, a clause that is palloc'd or
  * constant; NULL if nothing is, or if it has none.  all_pages: see above.
  */
 const char *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lost_index.c
- *	  What heal_tablespace() makes of a relation whose file is lost.
+ *	  How heal_tablespace() treats a relation whose file is lost.
  *
  * An index is rebuilt from its table.  Until then it is hidden from the planner,
  * so that reads work at once, by pg_index.indisvalid alone: what else

@@ -46,13 +46,13 @@
 #define SECONDS_PER_REBUILD		0.01
 #define SECONDS_PER_JOB			0.2 /* the start of its workers */
 
-/* what the latest moves tell */
+/* from the latest moves */
 #define EXPERIENCE_MOVES		20	/* large ones */
 #define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller ones tell no rate */
 #define EXPERIENCE_MAX_SMALL	(1 * MB)	/* not much but SECONDS_PER_* */
 #define EXPERIENCE_MIN_SMALL	5	/* so many, because one may have waited */
 
-/* What the latest moves by one method tell */
+/* Figures from the latest moves by one method */
 typedef struct Experience
 {
 	int			small;			/* their number */
@@ -62,7 +62,7 @@ typedef struct Experience
 	double		bytes;
 } Experience;
 
-/* What a plan knows of a file system */
+/* Facts about a file system, for a plan */
 typedef struct Device
 {
 	int64		device;
@@ -108,7 +108,7 @@ plan_parts_begin(void)
 	return parts;
 }
 
-/* Return what a move takes whatever its size. */
+/* Return the seconds that a move of any size takes. */
 static double
 seconds_per_move(const Experience *e, double usual)
 {
@@ -187,7 +187,7 @@ directory_hindrance(const MoveItem *item)
 	/* a rebuild does not read the old file */
 	if (hindrance == NULL && item->method == METHOD_COPY && item->size_before < 0)
 		hindrance = tablespace_hindrance(tablespace = item->from_tablespace);
-	/* what heal_tablespace() lacks, it makes */
+	/* heal_tablespace() makes the directory */
 	return hindrance == NULL || (item->heal && tablespace == item->from_tablespace) ? NULL :
 		psprintf("The directory of tablespace \"%s\" %s.", tablespace_name(tablespace), hindrance);
 }

@@ -9,7 +9,7 @@
  * CONCURRENTLY and has core's limits.
  *
  * Facts may be outdated if the caller does not hold a lock on the relation;
- * plan_recheck() repeats the checks for what can change in its life.
+ * plan_recheck() repeats the checks of facts that can change.
  *
  * An access method is identified by its handler function, not by its name:
  * any name is available to a user who may create an access method.

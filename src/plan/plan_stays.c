@@ -105,7 +105,7 @@ alter_database_command(Oid database, Oid from, Oid to, Oid filled)
 
 static const char *const setting_names[] = {"default_tablespace", "temp_tablespaces"};
 
-/* A plan that evacuates a tablespace, and what stays there */
+/* A plan that evacuates a tablespace, and the rest that stays there */
 typedef struct Stays
 {
 	List	   *entries;

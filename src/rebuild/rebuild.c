@@ -621,7 +621,7 @@ rebuild_find_out(MoveItem *item)
 }
 
 /*
- * Remove what this job's rebuilds have left behind, after an ERROR, as
+ * Remove the leftovers of this job's rebuilds, after an ERROR, as
  * leftover_indexes_remove().
  */
 void

@@ -117,7 +117,7 @@ sample_block(const Bloat *bloat, BlockNumber n)
 	return bloat->first + start + hash_bytes_uint32_extended(n, bloat->seed) % (end - start);
 }
 
-/* Read the sample, and add up what it stands for; false after the deadline. */
+/* Read the sample, and add up its figures; false after the deadline. */
 static bool
 read_sample(Bloat *bloat)
 {

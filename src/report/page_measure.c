@@ -171,7 +171,7 @@ page_flags(const Method *method, Page page)
 	return *(uint16 *) (PageGetSpecialPointer(page) + method->flags_at);
 }
 
-/* Return what we know of an access method, NULL if nothing. */
+/* Return our facts about an access method, NULL if there are none. */
 static const Method *
 find_method(Oid relam)
 {

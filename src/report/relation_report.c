@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * relation_report.c
- *	  What index_report(), which is SQL, asks about one relation.
+ *	  Facts about one relation for index_report(), which is SQL.
  *
  *-------------------------------------------------------------------------
  */

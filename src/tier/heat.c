@@ -218,7 +218,7 @@ read_relations(HeatTable *table)
 	}
 }
 
-/* Add what the statistics of a table say of its indexes, and of these of it. */
+/* Add the statistics of a table to those of its indexes, and the other way round. */
 static void
 read_indexes(const HeatTable *table)
 {
@@ -250,7 +250,7 @@ read_indexes(const HeatTable *table)
 static void
 judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 {
-	/* what counts as use: a counter for this kind, and those before */
+	/* counts as use: a counter for this kind, and those before */
 	static const IdleOf narrowest[] = {
 		[HEAT_INDEX_SCANS] = IDLE_OF_INDEX_USE,
 		[HEAT_OTHER_SCANS] = IDLE_OF_USE,

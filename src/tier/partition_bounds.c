@@ -23,7 +23,7 @@
 #include "compat.h"
 #include "tier/tier_private.h"
 
-/* Return what a column of this type counts: BOUND_NUMBER, BOUND_TIME, or BOUND_NONE. */
+/* Return the kind of bound of this type: BOUND_NUMBER, BOUND_TIME, or BOUND_NONE. */
 BoundKind
 bound_kind(Oid type)
 {

@@ -59,7 +59,7 @@ compare_density(const void *a, const void *b)
 	return (x->heat > y->heat) - (x->heat < y->heat);
 }
 
-/* Fill the budget in this order.  Returns the worth of what is chosen. */
+/* Fill the budget in this order.  Returns the worth of the chosen ones. */
 static double
 fill(Candidate *candidates, int n, int64 budget)
 {
@@ -240,7 +240,7 @@ compare_gain(const void *a, const void *b)
 	return (x->heat > y->heat) - (x->heat < y->heat);
 }
 
-/* Return the reason of a row: why it leaves, what it goes by, and warnings. */
+/* Return the reason of a row: why it leaves, its method, and warnings. */
 static char *
 reason_text(const Advice *advice, const Candidate *candidate, const char *name, int64 pending)
 {
@@ -341,8 +341,8 @@ say_nothing_gained(const Advice *advice)
 /*
  * recommend_moves(tablespace name, budget bigint) RETURNS SETOF record
  *
- * budget: bytes, those of the residents included; NULL: what they take up, and what is
- * free but for index_mover.min_free_space.  Only reads, takes no locks but those of
+ * budget: bytes, those of the residents included; NULL: their size, and the free
+ * space but for index_mover.min_free_space.  Only reads, takes no locks but those of
  * candidates_collect(), and works on a hot standby.  EXECUTE: pg_monitor.  ERRORs:
  * those of plan_tablespace(); 22004, 22023 a negative budget.
  */

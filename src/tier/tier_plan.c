@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * tier_plan.c
- *	  What a policy would move, what not, and why.
+ *	  The relations that a policy would move or not, and why.
  *
- * What hinders a move is found by the planner of moves, as in a dry run; the
+ * Hindrances of a move are found by the planner of moves, as in a dry run; the
  * policies' own hindrances are min_stay, max_bytes_per_run, and a policy that has
  * the table first.
  *
@@ -62,8 +62,7 @@ typedef struct TierPlan
 	const HeatTable *heat;		/* NULL = not read yet */
 	const List *places;
 	HTAB	   *busy;			/* of BusyTable; job 0: a policy before has it */
-	PlanParts  *parts;			/* what has space goes on from policy to
-								 * policy */
+	PlanParts  *parts;			/* used space goes on from policy to policy */
 
 	/* for the one that is planned */
 	const Policy *policy;
@@ -109,7 +108,7 @@ new_row(Oid relid, Oid to, char *why, const char *hindrance)
 
 #define policy_row(reason)	new_row(InvalidOid, InvalidOid, NULL, reason)
 
-/* Add a relation to what the policy wants in its target. */
+/* Add a relation to those that the policy wants in its target. */
 static TierRow *
 want(TierPlan *plan, Oid relid, char *why)
 {
@@ -188,7 +187,7 @@ plan_row(TierPlan *plan, TierRow *row)
 	ErrorData  *error;
 	const MoveItem *first;
 
-	/* whoever asks: no hindrance of what need not move */
+	/* whoever asks: a relation that need not move has no hindrance */
 	if (!relation_facts(row->relid, &facts) || (facts.tablespace == row->to && parts_are_in(&facts, row->to)) ||
 		(!plan->scope.residents && OidIsValid(plan->scope.from) && facts.tablespace != plan->scope.from))
 		return false;
@@ -268,7 +267,7 @@ examine(TierPlan *plan, TierRow *row)
 	return true;
 }
 
-/* Decide about what is wanted, one relation after the other, and add the rows. */
+/* Decide about the wanted relations one by one, and add the rows. */
 static void
 decide(TierPlan *plan)
 {
@@ -425,7 +424,7 @@ want_by_age(TierPlan *plan)
 	}
 }
 
-/* idle_for, budget, start_at: by what is known of use */
+/* idle_for, budget, start_at: by their known use */
 
 static void
 want_by_idleness(TierPlan *plan)
@@ -594,7 +593,7 @@ look_up_names(TierPlan *plan)
 		scope->from = get_tablespace_oid(policy->from_tablespace, false);
 	scope->to = plan_tablespace(policy->to_tablespace, false);
 	policy_check_target(NameStr(*policy->to_tablespace), policy->tables);
-	/* the rest of what a budget is for goes back there */
+	/* relations beyond a budget go back there */
 	if (scope->residents)
 		policy_check_target(policy->from_tablespace, policy->tables);
 	if (!OidIsValid(policy->relation))
@@ -658,7 +657,7 @@ plan_policy(void *arg)
 							 GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("DateStyle", "ISO, YMD", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
-	/* another session can have locked what a now_function reads */
+	/* another session can have locked a table that a now_function reads */
 	if (LockTimeout == 0 || LockTimeout > 10000)
 		(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
@@ -731,7 +730,7 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
  * tier_plan(policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL)
  *		RETURNS SETOF record
  *
- * What run_tier_policies() would move, and what not, and why; a policy that fails is
+ * The relations that run_tier_policies() would move or not, and why; a policy that fails is
  * a row with its error.  EXECUTE is revoked from PUBLIC.  ERROR 42704 no such policy,
  * 22023 at.
  */

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * tier_private.h
- *	  What the parts of the placement share: heat, places, the one ranking, tier
- *	  policies, what they would move, and their runs.  Nothing here locks a user's
+ *	  Shared by the parts of the placement: heat, places, the one ranking, tier
+ *	  policies, their plans, and their runs.  Nothing here locks a user's
  *	  relation.
  *
  *-------------------------------------------------------------------------
@@ -54,7 +54,7 @@ enum
 	HEAT_COUNTERS
 };
 
-/* What counts as use; VACUUM never does */
+/* Kinds of use; VACUUM is none */
 typedef enum IdleOf
 {
 	IDLE_OF_USE,				/* scans of any kind, and changes */

@@ -70,7 +70,7 @@ typedef struct TierRun
 	PolicyRun	record;
 	FunctionCallInfo fcinfo;	/* in the caller */
 	const Policy *policy;
-	MoveSettings settings;		/* of the job, and what it moves */
+	MoveSettings settings;		/* of the job, and its items */
 	List	   *items;
 } TierRun;
 
@@ -156,7 +156,7 @@ index_mover_policy_main(Datum arg)
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(queue, segment, NULL));
 	}
 	worker_connect_as(extra->database, extra->owner);
-	/* what it says goes to the caller, who writes it to the log */
+	/* its messages go to the caller, who writes them to the log */
 	if (has_caller)
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
@@ -176,7 +176,7 @@ index_mover_policy_main(Datum arg)
 	else if (record->job != RUN_BEGUN)
 		proc_exit(0);			/* another came first, or that has failed */
 	record->message = NULL;
-	/* what another job has taken since the plan is a hindrance in the next */
+	/* a relation that another job has taken since is a hindrance in the next */
 	do
 		error = errors_catch(carry_out, &run);
 	while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
@@ -341,7 +341,7 @@ try_to(void (*step) (void *arg), TierRun *run)
  * run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false)
  *		RETURNS SETOF move_result
  *
- * Moves what tier_plan() says, in one job for each policy, which belongs to the
+ * Moves as tier_plan() says, in one job for each policy, which belongs to the
  * policy's owner.  A policy counts once it is committed.  EXECUTE is revoked from
  * PUBLIC.  ERRORs: those of call_check_moment(); 42704 no such policy.
  */

@@ -47,7 +47,7 @@
 #define RESTART_S	60
 #define POLL_MS		100
 #define RETRY_MS	5000
-/* a look may read all pages of what is not lost */
+/* a look may read all pages of relations that are not lost */
 #define LOOK_AGAIN_MS	IM_LIMIT("look-again", 20000)
 /* looks in vain, while no job of ours has the workers that are missing */
 #define MOST_LOOKS		15

@@ -134,7 +134,7 @@ job_launch_cleanup(int64 job, Oid database, Oid role, List *items, int notify_pi
 	return worker;
 }
 
-/* Fill in what background workers of ours have in common.  name: as type, if empty. */
+/* Fill in the fields that our background workers have in common.  name: as type, if empty. */
 void
 worker_describe(BackgroundWorker *worker, const char *type, const char *function)
 {

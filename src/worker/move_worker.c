@@ -492,7 +492,7 @@ note_targets(void *shared)
 			mount_point_note(job->items[i].to_tablespace);
 }
 
-/* What a job does before its first move; no error keeps it from moving. */
+/* Do the work of a job before its first move; no error keeps it from moving. */
 static void
 begin_job(JobShared *shared)
 {
