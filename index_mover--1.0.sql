@@ -188,11 +188,11 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 					 THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
 						  || index_mover.printed_command('resume_move', l.job::text)
 					 ELSE l.message END,
-				(SELECT format('%s Its copy goes on from %s of it, kept until %s.', CASE WHEN l.message LIKE '%canceled' THEN '.' END,
+				(SELECT format('%s Its copy goes on from %s of it, kept until %s.', CASE WHEN NOT o.is_lost AND l.message NOT LIKE '%.' THEN '.' END,
 							   pg_size_pretty(sum(k.copied_blocks) * current_setting('block_size')::int),
 							   min(k.keep_until)::timestamptz(0))
 				   FROM index_mover.ledger k
-				  WHERE a.job IS NULL AND k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0 AND k.keep_until > now()
+				  WHERE a.job IS NULL AND k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0 AND k.keep_until > now() AND EXISTS (SELECT FROM pg_class WHERE oid = k.relation)
 					AND k.system_identifier = (SELECT system_identifier::text FROM pg_control_system())
 				 HAVING count(*) > 0)), '') AS message,
 		   pg_get_userbyid(j.role) AS role

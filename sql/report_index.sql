@@ -39,6 +39,8 @@ SELECT count(*) FILTER (WHERE bloat_source <> 'not measured') > 5 AS sampled FRO
 SELECT index, table_name FROM index_report('p') ORDER BY index::text, table_name::text;
 SELECT index, table_name FROM index_report('p_id') ORDER BY index::text;
 SELECT index, movable FROM index_report('u');
+-- shared catalogs are elsewhere
+SELECT bool_and(size IS NULL) FROM index_report('pg_authid', true);
 -- not those of the tables that moves write to, which a report of all leaves out
 SELECT array_agg(DISTINCT r.movable::text) AS movable, count(DISTINCT r.table_name) > 4 AS several,
 	   (SELECT count(*) FROM index_report() WHERE table_name::text ~ '^index_mover\.') AS in_all

@@ -269,7 +269,8 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 static char *
 main_path(const RelationFacts *facts)
 {
-	return relation_file_path(MyDatabaseId, facts->tablespace, facts->relfilenumber, MAIN_FORKNUM);
+	return relation_file_path(facts->tablespace == GLOBALTABLESPACE_OID ? InvalidOid : MyDatabaseId,
+							  facts->tablespace, facts->relfilenumber, MAIN_FORKNUM);
 }
 
 /* Return the bytes of a relation's main fork, of a table with TOAST; -1 if unreadable. */

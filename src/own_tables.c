@@ -190,6 +190,23 @@ extension_release(void)
 }
 
 /*
+ * Lock one of the extension's tables, and return its OID.  It may wait for DROP
+ * EXTENSION: then look again.  ERRORs: those of extension_relation().
+ */
+static Oid
+lock_table(const char *name, LOCKMODE mode)
+{
+	Oid			result;
+
+	do
+	{
+		result = extension_relation(name);
+		LockRelationOid(result, mode);
+	} while (extension_relation(name) != result);
+	return result;
+}
+
+/*
  * Open one of the extension's tables for changes in the caller's transaction.
  * The tables have TOAST tables, so until close_table() there is an active
  * snapshot, even in a worker that has none of its own.
@@ -197,7 +214,7 @@ extension_release(void)
 static Relation
 open_table(const char *name)
 {
-	Relation	rel = table_open(extension_relation(name), RowExclusiveLock);
+	Relation	rel = table_open(lock_table(name, RowExclusiveLock), NoLock);
 
 	/* the first snapshot of a transaction has to precede any scan */
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -304,7 +321,7 @@ extension_key(AttrNumber column, RegProcedure equal, Datum value)
 void
 extension_scan_begin(ExtensionScan *scan, const char *table, int nkeys, ScanKey keys)
 {
-	scan->rel = table_open(extension_relation(table), AccessShareLock);
+	scan->rel = table_open(lock_table(table, AccessShareLock), NoLock);
 	scan->direction = ForwardScanDirection;
 	scan->index = nkeys == 0 ? NULL :
 		index_open(extension_relation(psprintf("%s_pkey", table)), AccessShareLock);

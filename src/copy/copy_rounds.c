@@ -131,6 +131,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 {
 	BlockNumber half = cs->copied + (upto - cs->copied) / 2;
 
+	progress_copied(bytes_copied(cs));	/* of an earlier copy */
 	while (cs->copied < upto)
 	{
 		BlockNumber nblocks = Min(FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK,

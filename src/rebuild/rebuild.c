@@ -73,19 +73,6 @@ static Rebuild rebuild;
 static MemoryContext rebuild_context = NULL;
 static object_access_hook_type prev_object_access_hook = NULL;
 
-static void rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
-								  int subId, void *arg);
-static void rebuild_xact_callback(XactEvent event, void *arg);
-
-/* Install the hooks that a runner needs; called from _PG_init(). */
-void
-rebuild_init(void)
-{
-	prev_object_access_hook = object_access_hook;
-	object_access_hook = rebuild_object_access;
-	RegisterXactCallback(rebuild_xact_callback, NULL);
-}
-
 /* Return the table of an index, even of one of the current command; InvalidOid: no index. */
 static Oid
 table_of_new_index(Oid index_oid)
@@ -243,6 +230,15 @@ rebuild_xact_callback(XactEvent event, void *arg)
 		before_core_waits();
 	else
 		snapshot_guard_hide_callers(false);
+}
+
+/* Install the hooks that a runner needs; called from _PG_init(). */
+void
+rebuild_init(void)
+{
+	prev_object_access_hook = object_access_hook;
+	object_access_hook = rebuild_object_access;
+	RegisterXactCallback(rebuild_xact_callback, NULL);
 }
 
 static void

@@ -60,9 +60,6 @@ static bool hiding = false;
 
 static relation_info_hook_type prev_relation_info_hook = NULL;
 
-static void guard_relation_info(RELATION_INFO_PARAMS);
-static void guard_xact_callback(XactEvent event, void *arg);
-
 /* Return the size of the shared area, for a shmem_request_hook. */
 Size
 snapshot_guard_shmem_size(void)
@@ -98,24 +95,6 @@ set_flag(int n)
 	else
 		proc->statusFlags &= ~PROC_IN_SAFE_IC;
 	ProcGlobal->statusFlags[proc->pgxactoff] = proc->statusFlags;
-}
-
-/* Define the setting and install the hooks; called from _PG_init(). */
-void
-snapshot_guard_init(void)
-{
-	DefineCustomBoolVariable(GUARD_GUC,
-							 "Hides indexes that are newer than the transaction's snapshot from the planner.",
-							 "Set by index_mover itself until the end of a transaction that has waited for a move.",
-							 &hide_new_indexes,
-							 false,
-							 PGC_SUSET,
-							 GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL,
-							 NULL, NULL, NULL);
-
-	prev_relation_info_hook = relation_info_hook;
-	relation_info_hook = guard_relation_info;
-	RegisterXactCallback(guard_xact_callback, NULL);
 }
 
 /* Begin the guard, to the end of the transaction.  The setting is for parallel workers. */
@@ -248,6 +227,24 @@ guard_relation_info(RELATION_INFO_PARAMS)
 
 	if (RELATION_INFO_INHPARENT && OidIsValid(RELATION_INFO_RELID))
 		check_partitions(RELATION_INFO_RELID);
+}
+
+/* Define the setting and install the hooks; called from _PG_init(). */
+void
+snapshot_guard_init(void)
+{
+	DefineCustomBoolVariable(GUARD_GUC,
+							 "Hides indexes that are newer than the transaction's snapshot from the planner.",
+							 "Set by index_mover itself until the end of a transaction that has waited for a move.",
+							 &hide_new_indexes,
+							 false,
+							 PGC_SUSET,
+							 GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL,
+							 NULL, NULL, NULL);
+
+	prev_relation_info_hook = relation_info_hook;
+	relation_info_hook = guard_relation_info;
+	RegisterXactCallback(guard_xact_callback, NULL);
 }
 
 /* In a runner: return whether a process waits for a job, and so can be hidden. */

@@ -383,6 +383,7 @@ static bool
 is_root(Form_pg_class form)
 {
 	return form->relkind == RELKIND_PARTITIONED_TABLE && !form->relispartition &&
+		form->relpersistence != RELPERSISTENCE_TEMP &&
 		!OidIsValid(getExtensionOfObject(RelationRelationId, form->oid));
 }
 
@@ -464,10 +465,7 @@ want_by_heat(TierPlan *plan)
 	bool		first = true;
 	bool		again;
 
-	/*
-	 * What cannot move takes no part.  What cannot leave keeps its bytes: new
-	 * ones do without them, and no hotter ones leave for it.
-	 */
+	/* one that cannot move takes no part, or takes bytes of new ones only */
 	do
 	{
 		again = false;

@@ -18,9 +18,7 @@
 #include "replication/walsender_private.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/wait_event.h"
 
-#include "own_tables.h"
 #include "printed_command.h"
 #include "wait/wait.h"
 
