@@ -107,18 +107,22 @@ foreach (1 .. 10)
 }
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/WARNING:.*is already being moved/, 'rivals do not fail');
 sql("DELETE FROM tier_policy WHERE name ~ 'rival'");
-# those that are being planned may still become jobs
-$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity
+# policies that are being planned may still become jobs
+my $settle = sub {
+	$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity
 	WHERE datid IS NOT NULL AND backend_type IN ('index_mover scheduler', 'index_mover policy')")
-  or die 'rivals go on';
-wait_for_jobs($node);
+	  or die 'policies go on';
+	wait_for_jobs($node);
+};
+$settle->();
 
 # ---- when it is not due ------------------------------------------------------------------------
 # windows by the time of the server: one that is closed, and one over midnight that is open
 sql(<<'SQL');
 UPDATE tier_policy SET window_start = (now() + interval '2 h')::time, window_end = (now() + interval '3 h')::time WHERE name = 'old';
-ALTER TABLE events_1 SET TABLESPACE pg_default;
 SQL
+$settle->();
+sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
 look();
 sleep 3;
 is(sql($place), 'default', 'a window that is closed');
@@ -142,8 +146,9 @@ moves_ok('a window over midnight');
 is(sql("SELECT (settings->>'max_duration')::interval > '20 h' FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"), 't',
 	'no relation begins after its end')
   or diag sql("SELECT settings FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1");
-sql("UPDATE tier_policy SET window_start = NULL, window_end = NULL, every = NULL WHERE name = 'old'; ALTER TABLE events_1 SET TABLESPACE "
-	. "pg_default");
+sql("UPDATE tier_policy SET window_start = NULL, window_end = NULL, every = NULL WHERE name = 'old'");
+$settle->();
+sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
 look();
 sleep 3;
 is(sql($place), 'default', 'a policy without "every" is for calls only');
