@@ -45,7 +45,7 @@ cleanup_call_init(void)
 /*
  * Remove the leftovers of dead jobs on those tables of a plan (of MoveItem)
  * that have nothing to move, since a job that moves does it itself, and whose indexes
- * the current user may move.  By a job of its own, for which nobody waits.
+ * the current user may move.  By a job of its own, for which no session waits.
  */
 void
 cleanup_call(const List *plan, Oid role)

@@ -43,7 +43,7 @@
 static CopyState *current = NULL;
 static CopySoFar so_far;
 
-/* Return the row of the file that nobody uses, new or old. */
+/* Return the row of the file that is not in use, new or old. */
 static LedgerEntry *
 unused_file(CopyState *cs)
 {
