@@ -234,9 +234,9 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 
 /*
  * Copy all blocks, and changed ones in rounds, until few are left, or they do not get
- * fewer.  New blocks at its end are copied before a round, if it is much.  Not the
- * first time, only changed ones, since that is faster than by buffers; what it has grown
- * by is put onto the list, which may name such blocks already.  Does not give up then.
+ * fewer.  The first time, new blocks at the end of the file are copied before a round,
+ * if they are many.  Later they are put onto the list, which may name them already, and
+ * only changed blocks are copied, which is faster than by buffers; it does not give up.
  */
 void
 copy_rounds(CopyState *cs, bool first_time)
