@@ -246,10 +246,10 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
  *
  * Resumes a paused job, and a copy that waits for the time of its swap
  * (index_mover.swap_after), unless settings has a new one.  If the job has ended,
- * queues the relations that it has not moved, also for lack of a privilege, as a new job, which
- * starts when this transaction commits.  Returns the job that goes on; NULL, with a
- * NOTICE, if nothing is left to do.  One that cannot be moved any more is a WARNING or
- * NOTICE each.  The job's method and settings stay but for those in settings.
+ * queues the relations that it has not moved, also for lack of a privilege, as a new
+ * job, which starts when this transaction commits.  Returns the job that goes on;
+ * NULL, with a NOTICE, if nothing is left to do.  One that cannot be moved any more is
+ * a WARNING or NOTICE.  The job's method and settings stay but for those in settings.
  * ERRORs: 22004 NULL; those of find_job(), of move_indexes() with wait => false,
  * and of alter_move().
  */

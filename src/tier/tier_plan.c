@@ -728,7 +728,7 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
  * tier_plan(policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL)
  *		RETURNS SETOF record
  *
- * The relations that run_tier_policies() would move or not, and why; a policy that fails is
+ * The relations that run_tier_policies() would move or not; a policy that fails is
  * a row with its error.  EXECUTE is revoked from PUBLIC.  ERROR 42704 no such policy,
  * 22023 at.
  */
