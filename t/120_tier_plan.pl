@@ -55,10 +55,14 @@ CREATE TABLE numbers_2 PARTITION OF numbers FOR VALUES FROM (1000) TO (2000) PAR
 CREATE TABLE numbers_2_a PARTITION OF numbers_2 FOR VALUES IN (1, 2);
 CREATE TABLE lists (k int) PARTITION BY LIST (k);
 CREATE TABLE lists_1 PARTITION OF lists FOR VALUES IN (1);
+CREATE DOMAIN day AS date; CREATE TABLE of_domain (d day) PARTITION BY RANGE (d);
+CREATE TABLE of_domain_1 PARTITION OF of_domain FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE FUNCTION today() RETURNS day LANGUAGE sql AS 'SELECT current_date';
 CREATE FUNCTION key_of(interval) RETURNS int LANGUAGE sql AS 'SELECT 5000 - extract(day FROM $1)::int';
 INSERT INTO numbers SELECT g, 1 FROM generate_series(0, 1999) g;
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
 	('days', 'days', 'regress_slow', '1 year', NULL),
+	('domain', 'of_domain', 'regress_slow', '1 year', 'today()'),
 	('number', 'numbers', 'regress_slow', '3500 days', 'key_of(interval)'),
 	('number without', 'numbers', 'regress_slow', '1 day', NULL),
 	('lists', 'lists', 'regress_slow', '1 day', NULL),
@@ -67,6 +71,7 @@ SQL
 is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy, relation::text'), <<'ROWS' =~ s/\n\z//r,
 days|days_1|t|its rows end at 2020-02-01
 days|days_2|f|the partition has no upper bound
+domain|of_domain_1|t|its rows end at 2020-02-01
 lists|lists_1|f|it is in no range of dates, timestamps or integers
 nowhere||f|tablespace "no_such_place" does not exist
 number|numbers_1|t|its rows end at 1000
@@ -206,6 +211,13 @@ is(sql("SELECT relation, moves, reason FROM tier_plan('hot')") =~ s/job \d+/job 
 	'heat.scanned|f|not among the hottest that fit into the budget; but job N has moved it less than 7 days ago',
 	'nor does what cannot leave yet');
 sql("SELECT move_table('heat.scanned', 'pg_default')");
+# while a job moves the hottest there, the next does not take its bytes
+sql("SELECT move_table('heat.hot', 'pg_default'); UPDATE tier_policy SET min_stay = '0', settings = '{\"swap_after\": \"infinity\"}'");
+is(sql("SELECT name FROM run_tier_policies('hot') WHERE kind = 'table'"), 'heat.hot', 'a run that lasts');
+like(sql("SELECT relation, moves, reason FROM tier_plan('hot')"), qr/^heat.hot\|f\|\S+ blocks .*; but job \d+ is at work on its table$/,
+	'and no other takes its place in the next');
+sql('SELECT cancel_move()');
+wait_for_jobs($node);
 
 # a clock without a time, and two policies for the same partition
 sql(<<'SQL');
@@ -339,6 +351,13 @@ SQL
 own_devices($node, 'off');
 is(sql('SELECT relation IS NULL, moves, reason FROM tier_plan()'),
 	't|f|tablespaces "regress_fast" and "regress_slow" are on the same file system', 'a move that would free nothing');
+sql("INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, budget)
+	VALUES ('near', 'full_of', 'regress_fast', 'regress_slow', 1000)");
+my $near = 'reads in "regress_fast" are not known to take longer than in "regress_slow", on the same device';
+is(sql("SELECT relation, moves, reason FROM tier_plan('near')"), "|f|$near", 'nor make anything faster');
+like(($node->psql('postgres', "SELECT * FROM run_tier_policies('near')"))[2], qr/NOTICE:  policy "near" moves nothing: \Q$near\E/,
+	'a run says so, too');
+sql("DELETE FROM tier_policy WHERE name = 'near'");
 # what is used of either, in MB
 my $use = sub {
 	my ($fast, $slow) = map { (100 - $_) * 1000000 } @_;

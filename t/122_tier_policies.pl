@@ -238,6 +238,11 @@ foreach my $call ('tier_plan()', 'run_tier_policies()')
 is(error_of($super, "SET statement_timeout = '60s'; SELECT * FROM evacuate_tablespace('regress_fast', 'pg_default', dry_run => true)"),
 	'none', 'the table is locked: what only tells of policies does without');
 $deleter->end;
+$deleter = IndexMover::Session->new($node);
+$deleter->run('BEGIN; LOCK TABLE index_mover.policy_run');
+is(error_of($super, "SET statement_timeout = '60s'; SELECT * FROM tier_plan()"), '55P03: canceling statement due to lock timeout',
+	'nor for another of the extension');
+$deleter->end;
 
 # nor does a function that raises the error of a cancel stop the other policies
 sql(<<'SQL');

@@ -78,7 +78,8 @@ range_column(Oid relid, Oid *type)
 			attnum = form->partattrs.values[0];
 		ReleaseSysCache(tuple);
 	}
-	*type = get_atttype(relid, attnum);
+	if (OidIsValid(*type = get_atttype(relid, attnum)))
+		*type = getBaseType(*type);
 	return bound_kind(*type) == BOUND_NONE ? NULL : get_attname(relid, attnum, true);
 }
 

@@ -322,13 +322,19 @@ say_nothing_gained(const Advice *advice)
 {
 	const char *target = NameStr(advice->target->name);
 	bool		any_slower = false;
+	bool		any_elsewhere = false;
 	PlaceBasis	basis;
 	char	   *why;
 
 	foreach_ptr(const Place, place, advice->places)
+	{
 		any_slower |= place_difference(place, advice->target, &basis) > 0;
+		any_elsewhere |= basis != PLACE_SAME_DEVICE;
+	}
 	if (!advice->target->is_there)
 		why = psprintf("the directory of tablespace \"%s\" is missing", target);
+	else if (!any_elsewhere)
+		why = psprintf("all tablespaces are on the same device as \"%s\"", target);
 	else if (!any_slower)
 		why = psprintf("no tablespace on another device is known to be slower than \"%s\"; set its and the others' random_page_cost, or run for it and the others: %s",
 					   target, printed_command("probe", target));

@@ -49,6 +49,7 @@ typedef struct TierRow
 	char	   *why;			/* it is wanted there; NULL = it is not */
 	const char *hindrance;		/* NULL = it moves */
 	bool		is_usual;		/* without a bound, as it is meant to be */
+	bool		is_busy;		/* a job, or another policy, has its table */
 	double		order;			/* smaller first */
 	double		heat;			/* -1 = does not matter */
 	double		estimated;		/* seconds */
@@ -250,6 +251,7 @@ examine(TierPlan *plan, TierRow *row)
 	/* of a table of whose parts only the indexes move */
 	mover = last == NULL ? 0 : row->is_index || policy->tables ? last->job : last->index_job;
 	busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
+	row->is_busy = busy != NULL;
 	place = places_find(plan->places, row->to);
 	if (busy != NULL && busy->job == 0)
 		row->hindrance = "another policy has its table first";
@@ -341,7 +343,7 @@ read_clock(TierPlan *plan)
 	Interval	ahead = {.time = plan->now - GetCurrentTransactionStartTimestamp()};
 	int			nargs;
 	Oid		   *types;
-	Oid			type = get_func_signature(function, &types, &nargs);
+	Oid			type = getBaseType(get_func_signature(function, &types, &nargs));
 	Bound		result = {bound_kind(type)};
 	bool		usable = get_func_prokind(function) == PROKIND_FUNCTION && !get_func_retset(function) &&
 		(result.kind == BOUND_TIME ? nargs == 0 :
@@ -462,10 +464,21 @@ want_by_heat(TierPlan *plan)
 {
 	int			n;
 	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &plan->scope, &plan->request.settings, &n);
+	const Place *from = places_find(plan->places, plan->scope.from);
+	const Place *to = places_find(plan->places, plan->scope.to);
+	PlaceBasis	basis;
 	bool		first = true;
 	bool		again;
 
-	/* one that cannot move takes no part, or takes bytes of new ones only */
+	if (from != NULL && to != NULL && place_difference(from, to, &basis) <= 0)
+		plan->rows = list_make1(policy_row(psprintf("reads in \"%s\" are not known to take longer than in \"%s\"%s",
+													NameStr(from->name), NameStr(to->name),
+													basis == PLACE_SAME_DEVICE ? ", on the same device" : "")));
+
+	/*
+	 * One that cannot move takes no part, or, if it is there or a job may be
+	 * moving it there, takes bytes of new ones only.
+	 */
 	do
 	{
 		again = false;
@@ -492,7 +505,7 @@ want_by_heat(TierPlan *plan)
 				plan->wanted = list_delete_ptr(plan->wanted, c->row);
 			else if (c->row->hindrance == NULL)
 				continue;
-			if (c->is_resident)
+			if (c->is_resident || c->row->is_busy)
 				c->is_fixed = true;
 			else
 				c->value = 0;
@@ -655,10 +668,6 @@ plan_policy(void *arg)
 							 GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("DateStyle", "ISO, YMD", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
-	/* another session can have locked a table that a now_function reads */
-	if (LockTimeout == 0 || LockTimeout > 10000)
-		(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
 	look_up_names(plan);
 	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
 		plan->heat = heat_read();
@@ -739,6 +748,7 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 	List	   *policies = policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false);
 	TimestampTz at = PG_ARGISNULL(1) ? GetCurrentTransactionStartTimestamp() : PG_GETARG_TIMESTAMPTZ(1);
 	TierPlan   *plan;
+	int			nestlevel = NewGUCNestLevel();
 
 	if (TIMESTAMP_NOT_FINITE(at))
 		ereport(ERROR,
@@ -746,6 +756,14 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 				 errmsg("at must be finite")));
 	call_check_moment("tier_plan()", true, false);
 	InitMaterializedSRF(fcinfo, 0);
+
+	/*
+	 * another session can have locked an own table, or one that a
+	 * now_function reads
+	 */
+	if (LockTimeout == 0 || LockTimeout > 10000)
+		(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
 	plan = begin_plan(at);
 	foreach_ptr(const Policy, policy, policies)
 	{
@@ -773,5 +791,6 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 		foreach_ptr(const TierRow, row, plan->rows)
 			put_tier_row(rsinfo, policy, row);
 	}
+	AtEOXact_GUC(false, nestlevel);
 	return (Datum) 0;
 }
