@@ -29,7 +29,6 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
-#include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "funcapi.h"
 #include "pgstat.h"
@@ -158,24 +157,6 @@ stats_of(Oid relid)
 	return stats != NULL ? stats : &none;
 }
 
-static int
-compare_relids(const void *a, const void *b)
-{
-	Oid			x = ((const Heat *) a)->facts.relid;
-	Oid			y = ((const Heat *) b)->facts.relid;
-
-	return (x > y) - (x < y);
-}
-
-/* Return the heat of a relation, NULL if it has none. */
-static Heat *
-heat_of(const HeatTable *table, Oid relid)
-{
-	Heat		key = {.facts.relid = relid};
-
-	return bsearch(&key, table->heats, table->n, sizeof(Heat), compare_relids);
-}
-
 /* Return the bytes of the main fork, of a table with TOAST; 0 if unreadable. */
 int64
 heat_size(const Heat *heat)
@@ -184,63 +165,62 @@ heat_size(const Heat *heat)
 }
 
 static bool
-has_heat(Form_pg_class form)
+is_table(Form_pg_class form)
 {
-	return strchr("rmi", form->relkind) != NULL && form->oid >= FirstNormalObjectId &&
-		!IsToastNamespace(form->relnamespace) && form->relpersistence != RELPERSISTENCE_TEMP;
+	return (form->relkind == RELKIND_RELATION || form->relkind == RELKIND_MATVIEW) &&
+		form->oid >= FirstNormalObjectId && form->relpersistence != RELPERSISTENCE_TEMP;
 }
 
-/* Read the relations, and their statistics. */
+/* Read the relations and their statistics: each table, and then its indexes. */
 static void
 read_relations(HeatTable *table)
 {
-	List	   *relids = relations_such(has_heat);
+	List	   *tables = relations_such(is_table);
+	List	   *relids = NIL;
+	Heat	   *heap = NULL;
 
-	list_sort(relids, list_oid_cmp);
+	list_sort(tables, list_oid_cmp);
+	foreach_oid(relid, tables)
+		relids = list_concat(lappend_oid(relids, relid), indexes_of_table(relid));
 	table->heats = palloc_extended(list_length(relids) * sizeof(Heat) + 1, MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	foreach_oid(relid, relids)
 	{
 		Heat	   *heat = &table->heats[table->n];
 		const PgStat_StatTabEntry *stats = stats_of(relid);
+		const PgStat_StatTabEntry *heap_stats;
+		int64		entries;
 
 		if (!relation_facts(relid, &heat->facts))
 			continue;
+		if (heat->facts.heap_oid == relid)
+			heap = heat;
+		else if (heap == NULL || heap->facts.relid != heat->facts.heap_oid)
+			continue;			/* its table has gone */
 		table->n++;
 		heat->counters[HEAT_READ] = stats->blocks_fetched - stats->blocks_hit;
-		if (heat->facts.relkind == RELKIND_INDEX)
-			continue;			/* read_indexes() */
-		heat->of_extension = OidIsValid(getExtensionOfObject(RelationRelationId, relid));
-		heat->last_use[IDLE_OF_USE] = IM_STAT_LASTSCAN(stats);
-		heat->counters[HEAT_OTHER_SCANS] = stats->numscans;
-		heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated + stats->tuples_deleted;
-		/* of the table an index scan reads at most one page for each row */
-		heat->counters[HEAT_WANTED] = stats->tuples_fetched + heat->counters[HEAT_CHANGES];
-	}
-}
-
-/* Add the statistics of a table to those of its indexes, and the other way round. */
-static void
-read_indexes(const HeatTable *table)
-{
-	for (Heat *index = table->heats; index < table->heats + table->n; index++)
-	{
-		Heat	   *heap = heat_of(table, index->facts.heap_oid);
-		const PgStat_StatTabEntry *stats = stats_of(index->facts.relid);
-		const PgStat_StatTabEntry *heap_stats = stats_of(index->facts.heap_oid);
-		int64		entries = heap_stats->tuples_inserted + heap_stats->tuples_updated;
-
-		if (index->facts.relkind != RELKIND_INDEX || heap == NULL)
+		if (heat == heap)
+		{
+			heat->of_extension = OidIsValid(getExtensionOfObject(RelationRelationId, relid));
+			heat->last_use[IDLE_OF_USE] = IM_STAT_LASTSCAN(stats);
+			/* TABLESAMPLE counts rows only */
+			heat->counters[HEAT_OTHER_SCANS] = stats->numscans + stats->tuples_returned;
+			heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated + stats->tuples_deleted;
+			/* of the table an index scan reads at most one page for each row */
+			heat->counters[HEAT_WANTED] = stats->tuples_fetched + heat->counters[HEAT_CHANGES];
 			continue;
-		index->of_extension = heap->of_extension;
+		}
+		heap_stats = stats_of(heap->facts.relid);
+		entries = heap_stats->tuples_inserted + heap_stats->tuples_updated;
+		heat->of_extension = heap->of_extension;
 		for (IdleOf of = IDLE_OF_USE; of <= IDLE_OF_INDEX_USE; of++)
 		{
-			index->last_use[of] = IM_STAT_LASTSCAN(stats);
-			heap->last_use[of] = Max(heap->last_use[of], index->last_use[of]);
+			heat->last_use[of] = IM_STAT_LASTSCAN(stats);
+			heap->last_use[of] = Max(heap->last_use[of], heat->last_use[of]);
 		}
-		index->counters[HEAT_INDEX_SCANS] = stats->numscans;
+		heat->counters[HEAT_INDEX_SCANS] = stats->numscans;
 		/* a scan reads a few pages on its way, and at most one for each entry */
-		index->counters[HEAT_WANTED] = 4 * stats->numscans + stats->tuples_returned + entries;
-		index->counters[HEAT_CHANGES] = entries - heap_stats->tuples_hot_updated;
+		heat->counters[HEAT_WANTED] = 4 * stats->numscans + stats->tuples_returned + entries;
+		heat->counters[HEAT_CHANGES] = entries - heap_stats->tuples_hot_updated;
 		heap->counters[HEAT_INDEX_SCANS] += stats->numscans;
 		heap->counters[HEAT_WANTED] += stats->tuples_fetched;
 	}
@@ -325,7 +305,6 @@ heat_read(void)
 	table->now = table->window = GetCurrentTimestamp();
 	table->stats_since = stats_since();
 	read_relations(table);
-	read_indexes(table);
 	read_samples(table);
 	for (int i = 0; i < table->nsamples; i++)
 	{

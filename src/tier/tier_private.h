@@ -25,19 +25,10 @@
 #include "relation_facts.h"
 #include "settings.h"
 
-static inline TimestampTz
-moment_plus(TimestampTz moment, const Interval *time)
-{
-	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(moment),
-												   IntervalPGetDatum(time)));
-}
-
-static inline TimestampTz
-moment_minus(TimestampTz moment, const Interval *time)
-{
-	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_mi_interval, TimestampTzGetDatum(moment),
-												   IntervalPGetDatum(time)));
-}
+#define moment_plus(moment, interval) \
+	DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(moment), IntervalPGetDatum(interval)))
+#define moment_minus(moment, interval) \
+	DatumGetTimestampTz(DirectFunctionCall2(timestamptz_mi_interval, TimestampTzGetDatum(moment), IntervalPGetDatum(interval)))
 
 /* heat.c: how much a relation is used, and how sure that is */
 
@@ -91,7 +82,7 @@ typedef struct HeatSample HeatSample;
 
 typedef struct HeatTable
 {
-	Heat	   *heats;			/* in the order of OIDs */
+	Heat	   *heats;			/* each table, and then its indexes */
 	int			n;
 
 	/* for heat.c */
