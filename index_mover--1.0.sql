@@ -702,7 +702,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('ROUTINE', 'move_table', 'move a table with its TOAST table to a tablespace while reads and writes go on; its indexes, too, if asked for'),
 	('ROUTINE', 'move_schema_tables', 'move every table of a schema with its TOAST table to a tablespace while reads and writes go on; name_like and name_not_like pick by the table''s name, min_size and max_size by its size in bytes'),
 	('ROUTINE', 'evacuate_tablespace', 'move everything of this database that is in one tablespace to another while reads and writes go on, and say what stays and why'),
-	('ROUTINE', 'heal_tablespace', 'rebuild the indexes of this database whose files in a tablespace are lost, after queries were made to do without them'),
+	('ROUTINE', 'heal_tablespace', 'rebuild the indexes of this database whose files in a tablespace are lost; until then, hide them from the planner'),
 	('ROUTINE', 'wait_for_move', 'wait for the end of a job, by default this session''s last one, without holding a snapshot; raise an error if a move failed or was canceled'),
 	('ROUTINE', 'undo_move', 'move every relation of a job back to where it was, with the job''s settings'),
 	('VIEW', 'index_mover_progress', 'the running moves of this database, one row per worker'),
@@ -748,16 +748,16 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'index_mover_jobs.finished_at', 'when the move of the last relation ended, or else when the job was submitted; NULL if it has not ended'),
 	('COLUMN', 'index_mover_jobs.policy', 'tier policy that the job carries out; NULL: none'),
 	('COLUMN', 'index_mover_jobs.settings', 'settings of the job that are not the default'),
-	('ROUTINE', 'cancel_move', 'cancel a job, or all that the caller may control; what was moved stays moved; keep: a large copy stays, for resume_move(); returns how many'),
-	('ROUTINE', 'pause_move', 'pause a job, or all that the caller may control: a copy at once, a rebuild before it builds its next index; returns how many'),
-	('ROUTINE', 'resume_move', 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled, interrupted or lacked a privilege in an ended one; returns the job that goes on'),
+	('ROUTINE', 'cancel_move', 'cancel a job, or all jobs that the caller may control; moved relations stay moved; keep: the file of a large copy stays for resume_move(); returns the number of jobs'),
+	('ROUTINE', 'pause_move', 'pause a job, or all jobs that the caller may control: a copy at once, a rebuild before it builds its next index; returns the number of jobs'),
+	('ROUTINE', 'resume_move', 'let a paused job go on, end its wait for swap_after, or queue the relations of an ended job that failed, were canceled or interrupted, or lacked a privilege; returns the job that goes on'),
 	('ROUTINE', 'alter_move', 'change a setting of a running or paused job'),
-	('ROUTINE', 'index_mover_cleanup', 'remove what crashed or killed moves have left behind'),
+	('ROUTINE', 'index_mover_cleanup', 'remove the files and indexes that crashed or killed moves have left behind, and old history'),
 	('ROUTINE', 'index_bloat', 'share of an index that a rebuild would give back, with a 95 % interval, from a random sample of its pages'),
 	('ROUTINE', 'gin_pending_list', 'length of a GIN index''s pending list and what it costs each search'),
 	('ROUTINE', 'index_report', 'size, use, bloat and pending list of every user table and index, or of those of one relation'),
 	('ROUTINE', 'tablespace_probe', 'measure the storage of a tablespace with a temporary file, and suggest cost settings'),
-	('ROUTINE', 'take_index_sample', 'record how much each index and table was used, for recommend_moves() and tier policies; call it by a schedule'),
+	('ROUTINE', 'take_index_sample', 'record how much each index and table was used, for recommend_moves() and tier policies; call it on a schedule'),
 	('ROUTINE', 'recommend_moves', 'which indexes and tables gain most from a tablespace, within a budget of bytes; which would have to leave; and why'),
 	('ROUTINE', 'index_mover_blockers', 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do'),
 	('TABLE', 'tier_policy', 'where relations belong by age, because they are idle, by heat, or because a file system is full; run_tier_policies() moves them there'),
@@ -793,7 +793,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy_status.next_run', 'earliest time of the next run by the scheduler; NULL: there is none'),
 	('COLUMN', 'tier_policy_status.scheduled', 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled'),
 	('COLUMN', 'tier_policy_status.enabled', 'whether the policy counts'),
-	('ROUTINE', 'index_mover_check', 'what is not well in this database: leftovers, lost files, failing and unscheduled policies, jobs that have waited longer than max_wait; no row: all is well'),
+	('ROUTINE', 'index_mover_check', 'problems in this database: leftovers, lost files, failing and unscheduled policies, jobs that have waited longer than max_wait; no row: all is well'),
 	('VIEW', 'relation_heat', 'how much each table and index is read, by the samples of take_index_sample()'),
 	('COLUMN', 'relation_heat.relation relation_heat.kind', 'table or index'),
 	('COLUMN', 'relation_heat.tablespace', 'tablespace of the relation'),
@@ -807,7 +807,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'relation_heat.last_change', 'last change that was seen on this server, or the sample after it; NULL: none'),
 	('COLUMN', 'relation_heat.known_since', 'time since when samples can have missed no use'),
 	('ROUTINE', 'tier_plan', 'relations that run_tier_policies() would move, now or at another time, those that stay, and why; estimated from earlier moves'),
-	('ROUTINE', 'run_tier_policies', 'move what tier_plan() says, in one job for each policy, as its owner')) c(kind, names, comment)
+	('ROUTINE', 'run_tier_policies', 'move the relations that tier_plan() names, in one job for each policy, as its owner')) c(kind, names, comment)
  CROSS JOIN string_to_table(c.names, ' ') name
   LEFT JOIN (pg_proc p
 			 JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
