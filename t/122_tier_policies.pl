@@ -274,7 +274,16 @@ my $ended = time;
 sql("SELECT pg_terminate_backend($caller_pid)");
 poll_until($node, $planning, '0', 'its caller is terminated');
 cmp_ok(time - $ended, '<', 20, 'and so is its worker');
-sql("DELETE FROM tier_policy WHERE name = 'canceled'");
+# nor does a function go on that catches the error of the cancel
+sql(<<'SQL');
+ALTER DATABASE postgres SET index_mover.test_mutation = 'plan-ms:2000';
+CREATE FUNCTION stubborn() RETURNS date LANGUAGE plpgsql AS $$ BEGIN LOOP
+	BEGIN PERFORM pg_catalog.pg_sleep(600); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$;
+UPDATE tier_policy SET now_function = 'stubborn()' WHERE name = 'canceled';
+SQL
+like(($node->psql('postgres', "SET statement_timeout = '60s'; SELECT * FROM run_tier_policies('canceled')"))[2],
+	qr/WARNING:  policy "canceled" moves nothing: terminating background worker/, 'a function that cannot be canceled');
+sql("ALTER DATABASE postgres RESET index_mover.test_mutation; DELETE FROM tier_policy WHERE name = 'canceled'");
 
 # several sessions run the same policies: of each, one run at a time is recorded
 sql("UPDATE tier_policy SET to_tablespace = 'regress_slow'");

@@ -20,7 +20,6 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-#include "compat.h"
 #include "tier/tier_private.h"
 
 /* Return the kind of bound of this type: BOUND_NUMBER, BOUND_TIME, or BOUND_NONE. */

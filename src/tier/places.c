@@ -16,7 +16,6 @@
 #include "utils/timestamp.h"
 
 #include "own_tables.h"
-#include "relation_facts.h"
 #include "tier/tier_private.h"
 
 #define PROBE_DAYS			90	/* so long a probe counts */

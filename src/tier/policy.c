@@ -20,7 +20,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "commands/extension.h"
 #include "commands/tablespace.h"
@@ -35,7 +34,6 @@
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
 
-#include "compat.h"
 #include "history.h"
 #include "own_tables.h"
 #include "tier/tier.h"
@@ -445,7 +443,7 @@ policy_is_running(const PolicyRun *run)
 	JobSlot		slot;
 	int64		age = GetCurrentTimestamp() - run->started_at;
 
-	return run->job == RUN_BEGUN ? age >= 0 && age < PLAN_TIMEOUT_MS * INT64CONST(1000) + USECS_PER_MINUTE :
+	return run->job == RUN_BEGUN ? age >= 0 && age < PLAN_END_MS * INT64CONST(1000) :
 		run->job != 0 && job_find(run->job, &slot);
 }
 

@@ -30,7 +30,6 @@
 #include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
-#include "compat.h"
 #include "call/call.h"
 #include "row.h"
 #include "tier/tier_private.h"
@@ -592,19 +591,17 @@ look_up_names(TierPlan *plan)
 	bool		by_age = policy->kind == POLICY_OLDER_THAN;
 	char		relkind = get_rel_relkind(policy->relation);
 
-	*scope = (TierScope)
-	{
-		.tables = policy->tables,.indexes = policy->indexes,
-		/* a budget is for both sides */
-			.residents = policy->kind == POLICY_BUDGET
-	};
+	memset(scope, 0, sizeof(TierScope));
+	scope->tables = policy->tables;
+	scope->indexes = policy->indexes;
+	/* relations beyond a budget go back, to from_tablespace */
+	scope->residents = policy->kind == POLICY_BUDGET;
 	if (policy->schema != NULL)
 		scope->schema = get_namespace_oid(policy->schema, false);
 	if (policy->from_tablespace != NULL)
 		scope->from = get_tablespace_oid(policy->from_tablespace, false);
 	scope->to = plan_tablespace(policy->to_tablespace, false);
 	policy_check_target(NameStr(*policy->to_tablespace), policy->tables);
-	/* relations beyond a budget go back there */
 	if (scope->residents)
 		policy_check_target(policy->from_tablespace, policy->tables);
 	if (!OidIsValid(policy->relation))

@@ -243,7 +243,10 @@ extern List *policies_read(const char *name, bool all);
 extern void policy_check_target(const char *tablespace, bool tables);
 
 #define RUN_BEGUN	INT64CONST(-1)	/* in place of a job */
-#define PLAN_TIMEOUT_MS	(5 * 60 * 1000) /* a now_function can sleep */
+#define PLAN_TIMEOUT_MS	((int) IM_LIMIT("plan-ms", 5 * 60 * 1000))	/* a now_function can
+																	 * sleep */
+#define PLAN_END_MS		(PLAN_TIMEOUT_MS / 5 * 6)	/* or not let itself be
+													 * canceled */
 
 /* The last run of a policy: a row of index_mover.policy_run, in the order of its columns */
 typedef struct PolicyRun

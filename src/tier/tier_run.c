@@ -20,13 +20,13 @@
 #include "libpq/pqmq.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
+#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timeout.h"
 
 #include "call/call.h"
-#include "compat.h"
 #include "own_tables.h"
 #include "tier/tier_private.h"
 #include "worker/worker.h"
@@ -68,11 +68,19 @@ typedef struct TierRun
 {
 	RunExtra	extra;			/* in the worker */
 	PolicyRun	record;
+	TimeoutId	end_timeout;
 	FunctionCallInfo fcinfo;	/* in the caller */
 	const Policy *policy;
 	MoveSettings settings;		/* of the job, and its items */
 	List	   *items;
 } TierRun;
+
+/* What it runs can catch the error of a cancel, but not this. */
+static void
+end_planning(void)
+{
+	die(SIGTERM);
+}
 
 /*
  * Plan the policy as the current user, its owner, record the run, and for the
@@ -103,8 +111,8 @@ carry_out(void *arg)
 		SetConfigOption("index_mover.max_duration", psprintf("%d", left), PGC_SUSET, PGC_S_SESSION);
 	}
 	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
+	enable_timeout_after(run->end_timeout, PLAN_END_MS);
 	items = tier_plan_items(policy, settings);
-	disable_timeout(STATEMENT_TIMEOUT, false);
 
 	/* whatever the policy's settings say */
 	if (left > 0 && (settings->max_duration == 0 || settings->max_duration > left))
@@ -176,6 +184,7 @@ index_mover_policy_main(Datum arg)
 	else if (record->job != RUN_BEGUN)
 		proc_exit(0);			/* another came first, or that has failed */
 	record->message = NULL;
+	run.end_timeout = RegisterTimeout(USER_TIMEOUT, end_planning);
 	/* a relation that another job has taken since is a hindrance in the next */
 	do
 		error = errors_catch(carry_out, &run);

@@ -25,7 +25,6 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
-#include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
@@ -35,7 +34,6 @@
 #include "utils/timestamp.h"
 #include "utils/varlena.h"
 
-#include "compat.h"
 #include "errors.h"
 #include "own_tables.h"
 #include "tier/tier.h"
@@ -207,10 +205,10 @@ look_at_policy(const Policy *policy, TimestampTz now)
 		return LOOK_MS / 4;
 	}
 	/* first, so that a worker that dies is not started again at once */
-	run = (PolicyRun)
-	{
-		.started_at = now,.job = RUN_BEGUN,.failures = policy_failures(&run, &why)
-	};
+	run.failures = policy_failures(&run, &why);
+	run.started_at = now;
+	run.job = RUN_BEGUN;
+	run.message = NULL;
 	policy_run_write(name, &run);
 	return (moment_plus(now, policy->every) - now) / 1000;
 }
