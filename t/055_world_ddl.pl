@@ -407,9 +407,16 @@ SQL
 	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy,hopeless');
 	($rc, $out, $err) = $node->psql('postgres',
 		"SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => '{\"max_lock_time\": \"1ms\"}')");
+	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it/, 'keeping up: the copy gives up')
+		or diag $err;
+	# before its TOAST table has begun
+	$node->safe_psql('postgres', 'ALTER TABLE busy ADD COLUMN note text');
+	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy,hopeless,slow-blocks:500');
+	($rc, $out, $err) = $node->psql('postgres', 'SELECT status, sqlstate, detail FROM move_table('
+		. "'busy', 'regress_fast', settings => '{\"max_lock_time\": \"1ms\"}') WHERE name = 'busy'");
 	$end_load->($load);
 	set_tests($node);
-	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it/, 'keeping up: the copy gives up')
+	like($out, qr/^failed\|55000\|copying table "busy" cannot keep up with the changes to it/, 'keeping up: and that of a table')
 		or diag $err;
 
 	# in the rounds it keeps up; but each time before the lock is asked for, 300 blocks

@@ -49,8 +49,12 @@ copy_last_us(const CopyState *cs)
 	int64		result = 0;
 
 	foreach_file(f, cs)
-		result += wal_changes_unread_us(f->changes) +
-		copy_blocks_us(f, block_set_count(f->todo) + wal_changes_count(f->changes));
+	{
+		/* of one whose copy has not begun, nothing is known */
+		if (f->changes != NULL)
+			result += wal_changes_unread_us(f->changes) +
+				copy_blocks_us(f, block_set_count(f->todo) + wal_changes_count(f->changes));
+	}
 	return result;
 }
 
