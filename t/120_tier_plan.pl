@@ -277,6 +277,19 @@ is(sql("SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true)"), 'tw
 sql("SELECT count(*) FROM move_indexes('twice_1_n', 'regress_slow')");
 is(sql('SELECT policy, moves, reason FROM tier_plan()') =~ s/job \d+/job N/r,
 	'b|f|its rows end at 2020-02-01; but job N has moved it less than 7 days ago', 'which holds for the index itself');
+# the other way round; a TOAST table goes with its table only
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE TABLE thrice (d date, n int, s text) PARTITION BY RANGE (d);
+CREATE TABLE thrice_1 PARTITION OF thrice FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE INDEX thrice_1_n ON thrice_1 (n);
+INSERT INTO thrice SELECT '2020-01-10', g, 'x' FROM generate_series(1, 1000) g;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, parts) VALUES
+	('a', 'thrice', 'regress_fast', '1 year', 'indexes'), ('b', 'thrice', 'regress_fast', '1 year', 'table');
+SQL
+is(sql("SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true)"), 'thrice_1_n', 'by age: the index');
+is(sql("SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true) WHERE kind = 'table'"), 'thrice_1',
+	'and the table in the next run');
 
 # ---- from_tablespace counts for each part of a table by itself ------------------------------------
 sql(<<'SQL');

@@ -372,7 +372,8 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 			continue;
 		foreach_ptr(MoveItem, item, run.items)
 		{
-			if (!list_member_oid(claimed, item->heap_oid))
+			/* a TOAST table goes with its table */
+			if (!list_member_oid(claimed, OidIsValid(item->part_of) ? item->part_of : item->heap_oid))
 				items = lappend(items, item);
 		}
 		foreach_ptr(const MoveItem, item, items)
