@@ -227,6 +227,13 @@ like(sql(sprintf($move_parts, '')),
 is(is_alive($blocker), '1', 'and nobody is signalled');
 like(sql("SET client_min_messages = error;\n" . sprintf($move_parts, ', "on_blocker": "terminate"')),
 	qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: it is moved');
+# a GRANT has no lock, and we wait for it without one
+$blocker = IndexMover::Session->new($node);
+$blocker->run('BEGIN; GRANT SELECT ON parts TO PUBLIC');
+like(sql(sprintf(told("move_table('parts', 'regress_fast', settings => '{\"lock_wait\": \"500ms\"%s}')"), '')),
+	qr/^failed\|55P03\|could not lock relation "parts" within [\d.]+ seconds: The lock was held by: process ${\$blocker->pid} \(.*\)\.$/,
+	'a partitioned table whose pg_class row is being changed');
+$blocker->end;
 sql('DROP TABLE parts');
 
 # Whom core waits for inside of REINDEX CONCURRENTLY: the build is held by an

@@ -32,6 +32,7 @@
 #include "copy/copy.h"
 #include "errors.h"
 #include "file_system.h"
+#include "own_tables.h"
 #include "plan/plan.h"
 #include "printed_command.h"
 #include "rebuild/rebuild.h"
@@ -43,6 +44,7 @@ static bool
 lock_partitioned(Wait *wait, void *arg)
 {
 	const MoveItem *item = arg;
+	VirtualTransactionId changer;
 
 	/* a request for the lock, even in vain, would assign an xid */
 	if (wait_find_holders(wait, item->heap_oid, AccessShareLock) ||
@@ -51,7 +53,15 @@ lock_partitioned(Wait *wait, void *arg)
 	StartTransactionCommand();
 	if (ConditionalLockRelationOid(item->heap_oid, AccessShareLock) &&
 		ConditionalLockRelationOid(item->relid, AccessExclusiveLock))
-		return true;
+	{
+		/*
+		 * for whoever changes its row, as GRANT does, we would wait with the
+		 * lock
+		 */
+		if (!relation_row_changer(item->relid, &changer))
+			return true;
+		wait->vxids = virtual_transactions_add(wait->vxids, &wait->nvxids, &changer, 1);
+	}
 	CommitTransactionCommand();
 	return false;
 }
@@ -193,6 +203,12 @@ move_with_preparation(MoveContext *mc, int max_wait_ms)
 	leftover_indexes_remove(mc, false, list_make1_oid(mc->item->heap_oid), mc->settings->lock_wait);
 
 	StartTransactionCommand();
+	/* an error of these has released it */
+	if (extension_hold() != EXTENSION_HELD)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("extension \"%s\" is not installed in this database",
+						"index_mover")));
 	namestrcpy(&from_name, tablespace_name(mc->item->from_tablespace));
 	namestrcpy(&to_name, tablespace_name(mc->item->to_tablespace));
 	space_check(mc->job, mc->item, mc->settings);
