@@ -180,6 +180,9 @@ foreach my $end (grep { "ends $_" =~ /$only/ } picked { /kill|cancel/ } 'ends', 
 				. " WHERE kind = 'unfinished copy'"),
 			qr/so that job $job can go on. To remove it: SELECT \* FROM index_mover_call\.index_mover_cleanup\(\);/,
 			'it stays in the tablespace');
+		$node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
+		is($standby->safe_psql('postgres', "SELECT count(*) > 0 FROM evacuate_tablespace('regress_fast', 'regress_slow', dry_run => true)"),
+			't', 'which a standby can plan to empty');
 		# what moves or cleans up something else leaves it
 		sql("CREATE TABLE other (i int) TABLESPACE regress_slow; SELECT FROM move_table('other', 'regress_fast'); DROP TABLE other");
 	}

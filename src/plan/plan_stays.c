@@ -315,7 +315,12 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 	if (has_files(temp))
 		item_skip(add_row(&stays, ITEM_FILES, PG_TEMP_FILES_DIR), ERRCODE_OBJECT_IN_USE,
 				  "Queries have temporary files there, which go when they end.");
-	foreach_ptr(const Leftover, file, leftovers_list())
+
+	/*
+	 * a standby can't take the lock that tells whether a job is at work on
+	 * one
+	 */
+	foreach_ptr(const Leftover, file, RecoveryInProgress() ? NIL : leftovers_list())
 	{
 		if (file->keep_until != 0 && file->tablespace == tablespace)
 			item_skip(add_row(&stays, ITEM_COPY, file->name), ERRCODE_OBJECT_IN_USE,
