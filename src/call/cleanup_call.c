@@ -17,6 +17,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
@@ -63,6 +64,7 @@ cleanup_call(const List *plan, Oid role)
 	foreach_ptr(MoveItem, item, plan)
 	{
 		if (!list_member_oid(tables, item->heap_oid) ||
+			get_rel_relkind(item->heap_oid) == '\0' ||
 			plan_aclcheck(item->heap_oid, true) != ACLCHECK_OK)
 			continue;
 		/* one for each table */

@@ -120,8 +120,12 @@ item_check_file(MoveItem *item, const RelationFacts *facts)
 bool
 item_check(MoveItem *item, const RelationFacts *facts)
 {
-	const char *to_name = get_tablespace_name(item->to_tablespace);
+	/*
+	 * first: it fails for a table that was dropped, which the next look can
+	 * show
+	 */
 	AclResult	aclresult = plan_aclcheck(facts->heap_oid, relkind_is_index(facts->relkind));
+	const char *to_name = get_tablespace_name(item->to_tablespace);
 
 	if (aclresult != ACLCHECK_OK)
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE, aclresult == ACLCHECK_NOT_OWNER ?
