@@ -50,7 +50,7 @@ static bool
 find_job(int64 job, JobSlot *slot, HistoryJob *entry)
 {
 	HistoryJob	ended = {0};
-	bool		running = job_find(job, slot);
+	bool		running = job != CLEANUP_JOB && job_find(job, slot);
 
 	if (!running && !history_read_job(job, &ended))
 		call_no_such_job(job);
