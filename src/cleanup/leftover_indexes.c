@@ -195,7 +195,7 @@ find_work(LedgerEntry *entry, bool show, Victim *victim)
 		char	   *old_name = qualified_name(entry->relid);
 
 		ereport(WARNING,
-				(errmsg("index \"%s\" has been left by an interrupted move, but is valid now",
+				(errmsg("index \"%s\" has been left by an interrupted move, but was changed since",
 						qualified_name(entry->new_index_oid)),
 				 old_name ? errdetail("It was meant to replace index \"%s\".", old_name) : 0,
 				 errhint("Drop the one that is not needed.")));
