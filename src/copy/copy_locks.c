@@ -152,7 +152,8 @@ copy_wait_for_locks(CopyState *cs)
 		if (is_over && cs->settings->on_blocker != ON_BLOCKER_WAIT)
 			wait_give_up(&wait);
 		CommitTransactionCommand();
-		if (is_over)
+		/* without holders, others queue for the lock */
+		if (is_over && wait.nvxids > 0)
 			copy_lock_wait_is_over(cs, wait.vxids, wait.nvxids);
 		job_check_cancel();
 	}

@@ -414,7 +414,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 	int			most_ms = keep_up != NULL ? SHORT_REST_MS : LOOK_MS;
 	TimestampTz start = 0;
 	int64		idle = 0;
-	int64		rested_before = rested_us;
+	int64		rested_before = 0;
 
 	Assert(!IsTransactionState());
 	while (keep_up == NULL || keep_up(arg))
@@ -433,6 +433,8 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 		if (start == 0)
 		{
 			start = GetCurrentTimestamp();
+			/* keep_up() may have rested before */
+			rested_before = rested_us;
 			idle = progress_idle();
 			/* catalog snapshots must not hold back vacuum */
 			InvalidateCatalogSnapshot();
