@@ -946,7 +946,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 	IM_POINT("copy-read-again");
 	if (nblocks > 0)
 		write_chunk(copy, blocks, nblocks, false);
-	wal_changes_seen_set(copy->changes, set, first, from, lsn);
+	wal_changes_seen(copy->changes, first, from - first, lsn, set);
 	*ncopied = nblocks;
 	return from;
 }

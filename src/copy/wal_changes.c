@@ -520,13 +520,17 @@ wal_changes_position(const ChangedBlocks *changes)
 /*
  * Note that the caller has read these blocks, or those of them that are in the set
  * "only", each under share lock, after lsn was the insert position, so with all records
- * that start before it.  Forgotten after the next wal_changes_read(), whose target is
+ * that start before it; those in "only" have all changes so far.  Forgotten after the next wal_changes_read(), whose target is
  * later than any lsn, and until which the caller keeps the set as it is.
  */
 void
 wal_changes_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
 				 XLogRecPtr lsn, const BlockSet *only)
 {
+	BlockNumber block = only ? block_set_next(only, first) : InvalidBlockNumber;
+
+	for (; block < first + nblocks; block = block_set_next(only, block + 1))
+		block_set_remove(changes->set, block);
 	if (IM_MUTATION("late-lsn"))
 		lsn = GetXLogInsertRecPtr();
 	if (changes->nseen == changes->maxseen)
@@ -539,18 +543,6 @@ wal_changes_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
 	{
 		first, nblocks, lsn, only
 	};
-}
-
-/* The same of a set's members from "first" to before "end", which have all changes so far. */
-void
-wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
-					 BlockNumber first, BlockNumber end, XLogRecPtr lsn)
-{
-	for (BlockNumber block = block_set_next(set, first);
-		 block < end;
-		 block = block_set_next(set, block + 1))
-		block_set_remove(changes->set, block);
-	wal_changes_seen(changes, first, end - first, lsn, set);
 }
 
 /* The caller will read this block from now on: it need not be copied again for changes so far. */

@@ -31,8 +31,6 @@ extern ChangesResult wal_changes_read(ChangedBlocks *changes,
 									  XLogRecPtr upto, BlockNumber limit, bool locked);
 extern void wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
 							 BlockNumber nblocks, XLogRecPtr lsn, const BlockSet *only);
-extern void wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
-								 BlockNumber first, BlockNumber end, XLogRecPtr lsn);
 extern void wal_changes_forget(ChangedBlocks *changes, BlockNumber block);
 extern void wal_changes_skip(ChangedBlocks *changes,
 							 XLogRecPtr start, XLogRecPtr end);
