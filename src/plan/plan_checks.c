@@ -120,10 +120,7 @@ item_check_file(MoveItem *item, const RelationFacts *facts)
 bool
 item_check(MoveItem *item, const RelationFacts *facts)
 {
-	/*
-	 * first: it fails for a table that was dropped, which the next look can
-	 * show
-	 */
+	/* first, since it fails if the table is known to be dropped */
 	AclResult	aclresult = plan_aclcheck(facts->heap_oid, relkind_is_index(facts->relkind));
 	const char *to_name = get_tablespace_name(item->to_tablespace);
 

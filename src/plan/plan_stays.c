@@ -315,11 +315,7 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 	if (has_files(temp))
 		item_skip(add_row(&stays, ITEM_FILES, PG_TEMP_FILES_DIR), ERRCODE_OBJECT_IN_USE,
 				  "Queries have temporary files there, which go when they end.");
-
-	/*
-	 * a standby can't take the lock that tells whether a job is at work on
-	 * one
-	 */
+	/* a standby cannot lock a row of the ledger */
 	foreach_ptr(const Leftover, file, RecoveryInProgress() ? NIL : leftovers_list())
 	{
 		if (file->keep_until != 0 && file->tablespace == tablespace)

@@ -54,10 +54,7 @@ lock_partitioned(Wait *wait, void *arg)
 	if (ConditionalLockRelationOid(item->heap_oid, AccessShareLock) &&
 		ConditionalLockRelationOid(item->relid, AccessExclusiveLock))
 	{
-		/*
-		 * for whoever changes its row, as GRANT does, we would wait with the
-		 * lock
-		 */
+		/* with the lock, do not wait for a GRANT */
 		if (!relation_row_changer(item->relid, &changer))
 			return true;
 		wait->vxids = virtual_transactions_add(wait->vxids, &wait->nvxids, &changer, 1);
