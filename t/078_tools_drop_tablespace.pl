@@ -69,8 +69,8 @@ CREATE FUNCTION "s 1".sorts(a int[], "b" text) RETURNS int SET temp_tablespaces 
 CREATE PROCEDURE fills() SET default_tablespace = $old LANGUAGE sql AS 'SELECT 1';
 SQL
 
-my $also = 'This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in '
-	. 'that database: '
+my $also = 'This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move '
+	. 'the others, in that database: '
   . q{SELECT * FROM index_mover_call.evacuate_tablespace('Old "disk"', 'regress_fast');};
 
 sub rows

@@ -79,7 +79,7 @@ parse_size(const char *name, Datum value)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must not be negative", name),
-				 errhint("It is in bytes, as of pg_size_bytes('10GB').")));
+				 errhint("Give bytes, for example pg_size_bytes('10GB').")));
 	return DatumGetInt64(value);
 }
 
@@ -181,7 +181,7 @@ call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("min_size must not be greater than max_size"),
-				 errhint("They are bytes, as of pg_size_bytes('10GB').")));
+				 errhint("Give bytes, for example pg_size_bytes('10GB').")));
 }
 
 /* Return whether the current user may see the relations of a role's job. */

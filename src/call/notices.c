@@ -53,13 +53,13 @@ notices_duration(double seconds)
 	return psprintf("%.1f h", seconds / 3600);
 }
 
-/* Return the tablespace in quotes, or words for several of them. */
+/* Return the tablespace in quotes, after a noun, or words for several of them. */
 static const char *
-target_words(const JobTotals *totals)
+target_words(const JobTotals *totals, const char *noun)
 {
 	const char *name = OidIsValid(totals->tablespace) ? get_tablespace_name(totals->tablespace) : NULL;
 
-	return name != NULL ? psprintf("\"%s\"", name) : "several";
+	return name != NULL ? psprintf("%s\"%s\"", noun, name) : "several tablespaces";
 }
 
 /* Send the line at the beginning of a job. */
@@ -74,9 +74,9 @@ notices_begin(const JobSummary *summary)
 						summary->job)));
 	else
 		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT ": %d %s, %s, to tablespace %s",
+				(errmsg("job " INT64_FORMAT ": %d %s, %s, to %s",
 						summary->job, totals->total, relations_noun(totals),
-						size_text(totals->size), target_words(totals))));
+						size_text(totals->size), target_words(totals, "tablespace "))));
 }
 
 /* Send the line at the end of a job that took so many seconds. */
@@ -94,7 +94,7 @@ notices_end(const JobSummary *summary, double seconds)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s%s",
 						summary->job, totals->moved, totals->total,
-						relations_noun(totals), target_words(totals),
+						relations_noun(totals), target_words(totals, ""),
 						size_text(totals->size_moved), notices_duration(seconds),
 						totals->longest_lock == 0 ? "" :
 						psprintf(", longest lock %.1f ms", totals->longest_lock / 1000.0))));
