@@ -142,6 +142,8 @@ ALTER DATABASE other RESET default_tablespace;
 SQL
 $node->safe_psql('postgres', 'CHECKPOINT');
 is($rows->($_, 'name, detail', ''), '', "nothing is left of $_") foreach @databases;
+(undef, $out, $err) = $node->psql('other', "SELECT name FROM evacuate_tablespace('regress_slow', 'regress_fast', dry_run => true)");
+like($err, qr/NOTICE:  nothing is left in tablespace "regress_slow"$/m, '... and the call says so');
 $node->safe_psql('postgres', 'DROP TABLESPACE regress_slow');
 pass('the tablespace is dropped, under load');
 

@@ -481,18 +481,18 @@ plan_moves(PlanRequest *request)
 		if (entry != NULL)
 			tables = lappend(tables, entry);
 	}
-	if (tables == NIL && !request->evacuate)
-		ereport(NOTICE,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 request->heal ?
-				 errmsg("nothing is lost in tablespace \"%s\"", get_tablespace_name(request->object)) :
-				 errmsg(request->tables ? "there is no table to move" : "there is no index to move")));
 
 	list_sort(tables, compare_entries);
 	foreach_ptr(PlanEntry, table, tables)
 		entries = list_concat(lappend(entries, table), table->parts);
 	if (request->evacuate)
 		entries = plan_what_stays(entries, request->object, request->to_tablespace);
+	if (entries == NIL)
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 request->heal ? errmsg("nothing is lost in tablespace \"%s\"", get_tablespace_name(request->object)) :
+				 request->evacuate ? errmsg("nothing is left in tablespace \"%s\"", get_tablespace_name(request->object)) :
+				 errmsg(request->tables ? "there is no table to move" : "there is no index to move")));
 	if (request->scope != SCOPE_ONE)
 	{
 		notice_shards(entries, request);
