@@ -44,6 +44,7 @@ CREATE TABLE kept (id int PRIMARY KEY, note text);
 INSERT INTO kept SELECT g, repeat('x', 200) FROM generate_series(1, 2000) g;
 CREATE TABLE quick (id int PRIMARY KEY USING INDEX TABLESPACE fast_storage) TABLESPACE fast_storage;
 INSERT INTO quick SELECT generate_series(1, 2000);
+CREATE UNLOGGED TABLE fleeting AS SELECT generate_series(1, 2000) AS i;
 SQL
 
 # ---- a whole database ---------------------------------------------------------
@@ -52,6 +53,8 @@ is($node->safe_psql('postgres',
 	"SELECT s.spcname FROM pg_database d JOIN pg_tablespace s ON s.oid = d.dattablespace WHERE datname = 'app'"),
 	'new_disk_catalogs', 'its catalogs are on the new disk');
 is($node->safe_psql('app', "SELECT tablespace FROM pg_tables WHERE tablename = 'kept'"), 'new_disk', 'and its tables');
+is($node->safe_psql('app', "SELECT count(*), pg_relation_filepath('fleeting') ~ '^pg_tblspc/' FROM fleeting"), '2000|t',
+	'and an unlogged table, which stayed at first');
 is($node->safe_psql('app', <<'SQL'), '2000', 'and it has its rows');
 SET enable_seqscan = off;
 SELECT count(*) FROM kept WHERE id > 0;
