@@ -257,9 +257,10 @@ item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
 /* Add a relation to the totals. */
 void
 job_totals_add(JobTotals *totals, bool is_index, MoveStatus status, int64 size,
-			   Oid to_tablespace, int64 lock_time)
+			   Oid from_tablespace, Oid to_tablespace, int64 lock_time)
 {
 	size = Max(size, 0);
+	totals->in_place = (totals->total == 0 || totals->in_place) && from_tablespace == to_tablespace;
 	if (totals->total++ == 0)
 		totals->tablespace = to_tablespace;
 	else if (totals->tablespace != to_tablespace)
@@ -283,7 +284,8 @@ job_totals(const MoveItem *items, int nitems)
 
 	for (int i = 0; i < nitems; i++)
 		job_totals_add(&totals, relkind_is_index(items[i].relkind), items[i].status,
-					   items[i].size_before, items[i].to_tablespace, items[i].lock_time);
+					   items[i].size_before, items[i].from_tablespace, items[i].to_tablespace,
+					   items[i].lock_time);
 	return totals;
 }
 

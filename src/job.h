@@ -136,6 +136,7 @@ typedef struct JobTotals
 	int64		size;			/* bytes */
 	int64		size_moved;
 	Oid			tablespace;		/* the target; 0 = several */
+	bool		in_place;		/* rebuilt where they are */
 	int64		longest_lock;	/* microseconds */
 } JobTotals;
 
@@ -413,7 +414,7 @@ extern void item_say(MoveItem *item, const char *fmt,...) pg_attribute_printf(2,
 extern bool item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
 extern const char *relations_noun(const JobTotals *totals);
 extern void job_totals_add(JobTotals *totals, bool is_index, MoveStatus status, int64 size,
-						   Oid to_tablespace, int64 lock_time);
+						   Oid from_tablespace, Oid to_tablespace, int64 lock_time);
 extern JobTotals job_totals(const MoveItem *items, int nitems);
 extern const char *status_name(MoveStatus status);
 extern const char *phase_name(MovePhase phase);

@@ -233,7 +233,12 @@ $canceler->query_safe('COMMIT');
 $canceler->quit;
 wait_for_no_worker($node);
 is(value("SELECT status, sqlstate FROM index_mover_history WHERE job = $job"), 'canceled|57014', 'canceled before it hides anything');
-is(value("SELECT name, status FROM heal_tablespace('fast')"), 't_words|moved', 'one file of many');
+($rc, $out, $err) = $node->psql('postgres', "SELECT name, status FROM heal_tablespace('fast', dry_run => true)");
+like($err, qr/NOTICE:  the plan is to rebuild 1 index: /, 'a plan to rebuild');
+($rc, $out, $err) = $node->psql('postgres', "SELECT name, status FROM heal_tablespace('fast')");
+is($out, 't_words|moved', 'one file of many');
+like($err, qr/NOTICE:  job \d+: 1 index, [^,]+, to rebuild in tablespace "fast"\nNOTICE:  job \d+: 1 of 1 index rebuilt in "fast", /,
+	'which is rebuilt where it is');
 answers('one file');
 
 # a file, or a directory, that the server may not open: core would PANIC when it drops the file after a rebuild

@@ -74,7 +74,8 @@ notices_begin(const JobSummary *summary)
 						summary->job)));
 	else
 		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT ": %d %s, %s, to %s",
+				(errmsg(totals->in_place ? "job " INT64_FORMAT ": %d %s, %s, to rebuild in %s" :
+						"job " INT64_FORMAT ": %d %s, %s, to %s",
 						summary->job, totals->total, relations_noun(totals),
 						size_text(totals->size), target_words(totals, "tablespace "))));
 }
@@ -92,7 +93,8 @@ notices_end(const JobSummary *summary, double seconds)
 						relations_noun(totals), notices_duration(seconds))));
 	else if (totals->total > 0)
 		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s%s",
+				(errmsg(totals->in_place ? "job " INT64_FORMAT ": %d of %d %s rebuilt in %s, %s in %s%s" :
+						"job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s%s",
 						summary->job, totals->moved, totals->total,
 						relations_noun(totals), target_words(totals, ""),
 						size_text(totals->size_moved), notices_duration(seconds),

@@ -122,14 +122,15 @@ notice_plan(List *plan, const MoveSettings *settings)
 		if (item->status != STATUS_PLANNED)
 			continue;
 		job_totals_add(&totals, relkind_is_index(item->relkind), item->status,
-					   item->bytes_to_write, item->to_tablespace, -1);
+					   item->bytes_to_write, item->from_tablespace, item->to_tablespace, -1);
 		wal += Max(item->wal_bytes, 0);
 	}
 	if (totals.total == 0)
 		ereport(NOTICE, (errmsg("nothing is to be moved")));
 	else
 		ereport(NOTICE,
-				(errmsg("the plan is to move %d %s: %s written, %s of WAL, about %s%s",
+				(errmsg(totals.in_place ? "the plan is to rebuild %d %s: %s written, %s of WAL, about %s%s" :
+						"the plan is to move %d %s: %s written, %s of WAL, about %s%s",
 						totals.total, relations_noun(&totals),
 						size_text(totals.size), size_text(wal),
 						notices_duration(plan_seconds(plan, settings)),

@@ -364,7 +364,8 @@ summarize(int64 job, bool may_see)
 	{
 		job_totals_add(&summary.totals,
 					   strcmp(move->kind, "table") != 0 && strcmp(move->kind, "toast") != 0,
-					   move->status, move->size, move->to_tablespace, move->lock_time);
+					   move->status, move->size, move->from_tablespace, move->to_tablespace,
+					   move->lock_time);
 		notices_outcome(&summary, move->status, strncmp(move->kind, "toast", 5) == 0,
 						kind_noun(move->kind), may_see ? move->relname : NULL, move->sqlstate,
 						move->sqlstate != NULL ? move->message :
