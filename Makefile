@@ -44,8 +44,7 @@ OBJS = \
 	src/rebuild/rebuild.o \
 	src/rebuild/rebuild_timer.o \
 	src/rebuild/snapshot_guard.o \
-	src/plan/lost_file.o \
-	src/plan/lost_index.o \
+	src/plan/lost.o \
 	src/plan/plan.o \
 	src/plan/plan_checks.o \
 	src/plan/plan_estimate.o \
@@ -74,7 +73,6 @@ OBJS = \
 	src/history.o \
 	src/index_definition.o \
 	src/job.o \
-	src/mount_point.o \
 	src/own_tables.o \
 	src/printed_command.o \
 	src/progress.o \

@@ -83,7 +83,7 @@ CREATE TABLE index_mover.move_log (
 	PRIMARY KEY (job, item)
 );
 
--- Below which mount point the tablespaces are; see mount_point.c
+-- Below which mount point the tablespaces are; see file_system.c
 CREATE TABLE index_mover.mount_point (tablespace oid PRIMARY KEY, mount_point text NOT NULL);
 
 -- Moving

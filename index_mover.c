@@ -185,7 +185,7 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
  * server's version, if it is missing.  One row for each lost relation; sizes before
  * from pg_class.relpages.  Tables are only named (skipped, XX001).
  *
- * Locks: see plan/lost_index.c and rebuild.c; what REINDEX CONCURRENTLY cannot rebuild
+ * Locks: see plan/lost.c and rebuild.c; what REINDEX CONCURRENTLY cannot rebuild
  * is rebuilt by REINDEX, for whose locks each attempt waits at most lock_timeout.
  *
  * ERRORs: those of move_indexes(); 55000 the file system may not be mounted.
@@ -196,7 +196,7 @@ index_mover_heal_tablespace(PG_FUNCTION_ARGS)
 	PlanRequest request = {.indexes = true,.heal = true,.method = METHOD_REBUILD};
 
 	call_arguments(fcinfo, &request);
-	plan_check_mounted(request.object, request.dry_run || request.settings.heal_unmounted);
+	mount_point_check(request.object, request.dry_run || request.settings.heal_unmounted);
 	if (!request.dry_run && request.object == request.to_tablespace)
 		tablespace_make_directory(request.object);
 	return move(fcinfo, &request);

@@ -10,6 +10,7 @@
 #include "access/xact.h"
 #include "storage/lock.h"
 #include "utils/resowner.h"
+#include "utils/snapmgr.h"
 
 #include "errors.h"
 
@@ -70,6 +71,23 @@ errors_catch(void (*work) (void *arg), void *arg)
 	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);
 	CurrentResourceOwner = oldowner;
+	return error;
+}
+
+/* The same in a transaction of its own, with a snapshot. */
+ErrorData *
+errors_catch_in_transaction(void (*work) (void *arg), void *arg)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	ErrorData  *error;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	MemoryContextSwitchTo(oldcontext);
+	error = errors_catch(work, arg);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(oldcontext);
 	return error;
 }
 

@@ -10,11 +10,17 @@
  * space and its speed.  Different numbers do not prove different disks: two
  * partitions or logical volumes may be on one.
  *
+ * A server that starts before a file system is mounted must not take its tablespace
+ * for lost.  So the mount point of a tablespace in order is noted, when a job begins
+ * to move something there, and when the server starts.  A bind mount within one file
+ * system is not seen.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -27,12 +33,14 @@
 #include "pgstat.h"
 #include "storage/fd.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "file_system.h"
+#include "own_tables.h"
 #include "relation_facts.h"
 #include "test_points.h"
 
@@ -112,6 +120,81 @@ tablespace_make_directory(Oid tablespace)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not create directory \"%s\": %m", directory)));
+}
+
+/* Return the mount point above the directory of a tablespace; NULL if that does not exist. */
+static char *
+mount_point(Oid tablespace)
+{
+	char		directory[PATH_MAX];
+	char		result[PATH_MAX];
+	struct stat here;
+	struct stat above;
+
+	if (realpath(tablespace == DEFAULTTABLESPACE_OID ? "base" : psprintf("pg_tblspc/%u", tablespace), directory) == NULL ||
+		stat(directory, &here) != 0)
+		return NULL;
+	do
+	{
+		strlcpy(result, directory, sizeof(result));
+		get_parent_directory(directory);
+	} while (strcmp(directory, result) != 0 && stat(directory, &above) == 0 && above.st_dev == here.st_dev);
+	return pstrdup(result);
+}
+
+/* Return whether a tablespace is below the mount point that was noted, and both, NULL if there is none. */
+static bool
+mount_point_is_noted(Oid tablespace, char **now, char **noted)
+{
+	ScanKeyData key = extension_key(1, F_OIDEQ, ObjectIdGetDatum(tablespace));
+	ExtensionScan scan;
+
+	*now = mount_point(tablespace);
+	*noted = NULL;
+	extension_scan_begin(&scan, "mount_point", 1, &key);
+	while (extension_scan_next(&scan))
+		*noted = TextDatumGetCString(scan.row.values[1]);
+	return *now != NULL && *noted != NULL && strcmp(*now, *noted) == 0;
+}
+
+/* Note the mount point of a tablespace that has its directory.  In a transaction. */
+void
+mount_point_note(Oid tablespace)
+{
+	ScanKeyData key = extension_key(1, F_OIDEQ, ObjectIdGetDatum(tablespace));
+	char	   *now;
+	char	   *noted;
+	Row			row;
+
+	if (mount_point_is_noted(tablespace, &now, &noted) || now == NULL || tablespace_hindrance(tablespace) != NULL)
+		return;
+	(void) extension_delete("mount_point", 1, &key);
+	row_clear(&row);
+	row_set(&row, 1, ObjectIdGetDatum(tablespace));
+	row_text(&row, 2, now);
+	extension_insert("mount_point", &row);
+}
+
+/*
+ * Refuse to heal a tablespace whose file system seems to be not mounted yet: whose
+ * directory does not exist, or is below another mount point than when it was last
+ * seen.  ERROR 55000; with "force" a WARNING.
+ */
+void
+mount_point_check(Oid tablespace, bool force)
+{
+	char	   *now;
+	char	   *noted;
+
+	if (mount_point_is_noted(tablespace, &now, &noted) || (now != NULL && noted == NULL))
+		return;
+	ereport(force ? WARNING : ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the file system of tablespace \"%s\" may not be mounted", get_tablespace_name(tablespace)),
+			 now == NULL ? errdetail("Its directory does not exist.") :
+			 errdetail("Its directory is below mount point \"%s\", and was below \"%s\" when it was last seen.", now, noted),
+			 force ? 0 :
+			 errhint("Mount it. If it is gone for good, make its directory, and set index_mover.heal_unmounted.")));
 }
 
 /*

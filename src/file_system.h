@@ -36,9 +36,8 @@ extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
 extern char *relation_segment_path(const RelFileLocator *locator, ForkNumber fork,
 								   BlockNumber block);
 
-extern char *mount_point(Oid tablespace);
-extern char *mount_point_noted(Oid tablespace);
 extern void mount_point_note(Oid tablespace);
+extern void mount_point_check(Oid tablespace, bool force);
 
 extern int	errcode_for_file_write(void);
 extern void drop_from_page_cache(int fd, off_t offset, off_t size);

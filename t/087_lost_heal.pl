@@ -241,6 +241,16 @@ like($err, qr/NOTICE:  job \d+: 1 index, [^,]+, to rebuild in tablespace "fast"\
 	'which is rebuilt where it is');
 answers('one file');
 
+# a segment after one that is missing, of which md.c knows nothing
+$file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_v')");
+append_to_file("$file.3", 'x' x 8192);
+is(value("SELECT status, sqlstate, detail FROM move_indexes('t_v', 'regress_slow', 'copy')"),
+	'skipped|XX002|Method copy cannot move it: segment 0 of its file is missing or too short. Method rebuild can.',
+	'segments are missing: not copied');
+is(value("SELECT name, status FROM heal_tablespace('fast')"), 't_v|moved', 'but rebuilt');
+unlink "$file.3";
+answers('segments');
+
 # a file, or a directory, that the server may not open: core would PANIC when it drops the file after a rebuild
 value('CREATE TABLE closed_t (i int) TABLESPACE fast; CREATE INDEX t_v_closed ON t (v) TABLESPACE fast');
 my $locked = 'skipped|58030|The server cannot open its file: Permission denied.';

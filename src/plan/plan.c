@@ -353,7 +353,7 @@ plan_relation(Oid relid, const PlanRequest *request)
 	}
 	else if (request->heal || (request->scope == SCOPE_ONE && request->method == METHOD_REBUILD))
 	{
-		if (plan_lost(entry, request))
+		if (lost_plan(entry, request))
 			return entry;
 		if (request->heal)
 			return NULL;

@@ -58,8 +58,7 @@ extern PlanParts *plan_parts_begin(void);
 extern void plan_complete(PlanParts *parts, List *items, const PlanRequest *request);
 extern double plan_seconds(const List *items, const MoveSettings *settings);
 extern Oid	plan_tablespace(Name name, bool is_target);
-extern void plan_check_mounted(Oid tablespace, bool force);
-extern void lost_indexes_hide(JobShared *job);
+extern void lost_hide(JobShared *job);
 extern bool plan_recheck(MoveItem *item, bool began);
 extern AclResult plan_aclcheck(Oid heap_oid, bool indexes);
 extern void movable_methods(Oid relid, const char *access_methods,

@@ -32,7 +32,7 @@ typedef struct PlanEntry
 
 extern PlanEntry *plan_new_entry(void);
 extern void plan_refuse_temporary(Oid schema);
-extern bool plan_lost(PlanEntry *entry, const PlanRequest *request);
+extern bool lost_plan(PlanEntry *entry, const PlanRequest *request);
 extern List *plan_other_databases(Oid tablespace);
 extern List *plan_what_stays(List *entries, Oid tablespace, Oid to);
 

@@ -137,70 +137,41 @@ wait_a_while(long timeout_ms)
 	}
 }
 
-/*
- * Look for lost indexes in a tablespace with nothing but indexes, and tell of them, or
- * start a job that rebuilds them.
- */
+/* Tell of the lost indexes of a tablespace, or start a job that rebuilds them. */
 static void
 look_at(void *arg)
 {
 	Oid			tablespace = *(Oid *) arg;
+	char	   *name = get_tablespace_name(tablespace);
 	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
 	.method = METHOD_REBUILD,.object = tablespace,.to_tablespace = tablespace};
 	List	   *lost = NIL;
 
 	settings_capture_here(&request.settings);
 	foreach_ptr(MoveItem, item, plan_moves(&request))
-	{
 		if (item->status == STATUS_PLANNED)
-			lost = lappend(lost, item);
-	}
+		lost = lappend(lost, item);
 	if (lost == NIL)
 		mount_point_note(tablespace);
 	else if (heal_at_start)
 	{
-		int64		job;
 		dsm_segment *segment;
 		JobShared  *shared;
 
-		plan_check_mounted(tablespace, request.settings.heal_unmounted);
+		mount_point_check(tablespace, request.settings.heal_unmounted);
 		tablespace_make_directory(tablespace);
-		job = history_next_job();
-		shared = job_launch_create(job, MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
+		shared = job_launch_create(history_next_job(), MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
 								   lost, &request.settings, false, &segment);
-		(void) job_launch_worker(shared->slot, job);
+		(void) job_launch_worker(shared->slot, shared->job);
 		dsm_detach(segment);
 	}
 	else
 		ereport(WARNING,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
 				 errmsg_plural("%d index in tablespace \"%s\" is lost", "%d indexes in tablespace \"%s\" are lost",
-							   list_length(lost), list_length(lost), get_tablespace_name(tablespace)),
+							   list_length(lost), list_length(lost), name),
 				 errhint("To rebuild them, in database \"%s\": %s", get_database_name(MyDatabaseId),
-						 printed_command("heal", get_tablespace_name(tablespace)))));
-}
-
-/* Do look_at() in a transaction.  Returns the SQLSTATE of an error, a WARNING unless it is told. */
-static int
-try_look_at(Oid tablespace, int told)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ErrorData  *error;
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	error = errors_catch(look_at, &tablespace);
-	if (error != NULL && error->sqlerrcode != told)
-		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("could not look for lost indexes: %s", error->message),
-				 error->detail ? errdetail_internal("%s", error->detail) : 0,
-				 error->hint ? errhint("%s", error->hint) : 0));
-	told = error != NULL ? error->sqlerrcode : 0;
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
-	return told;
+						 printed_command("heal", name))));
 }
 
 /*
@@ -227,19 +198,28 @@ janitor_look(void)
 			*list = list_append_unique_oid(*list, form->reltablespace);
 	}
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
 	foreach_oid(tablespace, list_difference_oid(tablespaces, others))
 	{
-		RunnerSlot	runners[IM_MAX_RUNNERS];
 		int			told = 0;
 		int			looks = 0;
 
-		while (((told = try_look_at(tablespace, told)) == ERRCODE_INSUFFICIENT_RESOURCES ||
-				told == ERRCODE_OBJECT_IN_USE) && looks < MOST_LOOKS)
+		do
 		{
+			RunnerSlot	runners[IM_MAX_RUNNERS];
+			ErrorData  *error;
+
+			if (told != 0)
+				wait_a_while(LOOK_AGAIN_MS);
+			error = errors_catch_in_transaction(look_at, &tablespace);
+			if (error != NULL && error->sqlerrcode != told)
+				ereport(WARNING,
+						(errcode(error->sqlerrcode),
+						 errmsg("could not look for lost indexes: %s", error->message),
+						 error->detail ? errdetail_internal("%s", error->detail) : 0,
+						 error->hint ? errhint("%s", error->hint) : 0));
+			told = error != NULL ? error->sqlerrcode : 0;
 			looks = told == ERRCODE_INSUFFICIENT_RESOURCES && job_read_runners(runners) <= 1 ? looks + 1 : 0;
-			wait_a_while(LOOK_AGAIN_MS);
-		}
+		} while (told == ERRCODE_OBJECT_IN_USE || (told == ERRCODE_INSUFFICIENT_RESOURCES && looks < MOST_LOOKS));
 	}
 }
 

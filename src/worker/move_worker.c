@@ -481,7 +481,7 @@ run_item(JobShared *shared, int n)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/* For errors_catch(): note below which mount points the job's targets are. */
+/* Note below which mount points the job's targets are. */
 static void
 note_targets(void *shared)
 {
@@ -496,21 +496,17 @@ note_targets(void *shared)
 static void
 begin_job(JobShared *shared)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *error;
 
 	log_start(shared);
-	StartTransactionCommand();
-	error = errors_catch(note_targets, shared);
+	error = errors_catch_in_transaction(note_targets, shared);
 	/* another job that begins now may be first */
 	if (error != NULL && error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not note the mount points of the targets"),
 				 errdetail_internal("%s", error->message)));
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(oldcontext);
-	lost_indexes_hide(shared);
+	lost_hide(shared);
 	start_other_runners(shared);
 }
 
