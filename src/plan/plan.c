@@ -159,9 +159,11 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 
 	if (form->relisshared || isAnyTempNamespace(form->relnamespace))
 		return false;
+	/* if it is to be left, where the indexes of new partitions are made, too */
 	if (request->heal)
-		return RELKIND_HAS_STORAGE(form->relkind) && !IsCatalogNamespace(form->relnamespace) &&
-			!IsCatalogRelationOid(form->oid);
+		return (RELKIND_HAS_STORAGE(form->relkind) ||
+				(form->relkind == RELKIND_PARTITIONED_INDEX && request->object != request->to_tablespace)) &&
+			!IsCatalogNamespace(form->relnamespace) && !IsCatalogRelationOid(form->oid);
 
 	if (IsCatalogNamespace(form->relnamespace) || IsToastNamespace(form->relnamespace))
 		return false;
@@ -348,6 +350,8 @@ plan_relation(Oid relid, const PlanRequest *request)
 
 	if (RELKIND_HAS_PARTITIONS(item->relkind))
 	{
+		if (request->heal && !request->all_pages)
+			return NULL;
 		item->method = METHOD_DEFAULT;
 		item->size_before = 0;
 	}
