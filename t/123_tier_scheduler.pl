@@ -146,7 +146,18 @@ moves_ok('a window over midnight');
 is(sql("SELECT (settings->>'max_duration')::interval > '20 h' FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"), 't',
 	'no relation begins after its end')
   or diag sql("SELECT settings FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1");
-sql("UPDATE tier_policy SET window_start = NULL, window_end = NULL, every = NULL WHERE name = 'old'");
+# a window that ends while the policy is planned
+$settle->();
+sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
+sql("CREATE FUNCTION slow() RETURNS date "
+	. "LANGUAGE plpgsql AS 'BEGIN PERFORM pg_catalog.pg_sleep(12); RETURN pg_catalog.now(); END'; UPDATE tier_policy SET now_function = "
+	. "'slow()', window_start = (now() - interval '1 h')::time, window_end = (now() + interval '10 s')::time, every = '1 day' "
+	. "WHERE name = 'old'; UPDATE index_mover.policy_run SET started_at = now() - interval '2 days' WHERE policy = 'old'");
+look();
+ok($node->poll_query_until('postgres', "SELECT result = 'planning' FROM tier_policy_status WHERE policy = 'old'"), 'it has begun');
+ok($node->poll_query_until('postgres', "SELECT result FROM tier_policy_status WHERE policy = 'old'", 'nothing to move'), 'and ends');
+is(sql($place), 'default', 'no relation begins after a window, however long the policy was planned');
+sql("UPDATE tier_policy SET now_function = NULL, window_start = NULL, window_end = NULL, every = NULL WHERE name = 'old'");
 $settle->();
 sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
 look();

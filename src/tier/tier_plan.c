@@ -466,7 +466,6 @@ want_by_heat(TierPlan *plan)
 	const Place *from = places_find(plan->places, plan->scope.from);
 	const Place *to = places_find(plan->places, plan->scope.to);
 	PlaceBasis	basis;
-	bool		first = true;
 	bool		again;
 
 	if (from != NULL && to != NULL && place_difference(from, to, &basis) <= 0)
@@ -478,13 +477,13 @@ want_by_heat(TierPlan *plan)
 	 * One that cannot move takes no part, or, if it is there or a job may be
 	 * moving it there, takes bytes of new ones only.
 	 */
+	ranking_choose(candidates, n, plan->policy->budget);
+	for (Candidate *c = candidates; c < candidates + n; c++)
+		c->stays = c->is_resident && c->is_chosen;
 	do
 	{
 		again = false;
 		ranking_choose(candidates, n, plan->policy->budget);
-		for (Candidate *c = candidates; first && c < candidates + n; c++)
-			c->stays = c->is_resident && c->is_chosen;
-		first = false;
 		for (Candidate *c = candidates; c < candidates + n; c++)
 		{
 			CHECK_FOR_INTERRUPTS();

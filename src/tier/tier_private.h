@@ -36,12 +36,10 @@
 enum
 {
 	HEAT_READ,					/* blocks read into shared buffers */
-	HEAT_WANTED,				/* as many as index scans and changes can have
-								 * asked for: VACUUM and pg_dump read, too */
+	HEAT_WANTED,				/* the most that index scans and changes need */
 	HEAT_INDEX_SCANS,			/* of a table those of all its indexes */
 	HEAT_OTHER_SCANS,			/* of a table: sequential scans and the like */
-	HEAT_CHANGES,				/* rows inserted, updated, deleted; of an
-								 * index entries made */
+	HEAT_CHANGES,				/* of rows; of an index entries made */
 	HEAT_COUNTERS
 };
 
@@ -66,12 +64,12 @@ typedef struct Heat
 	double		seconds;		/* the period */
 	int			samples;		/* in it; 0 = the cumulative statistics */
 
-	/* of each kind, as far as samples and statistics of this server tell */
-	TimestampTz last_use[IDLE_KINDS];	/* the last that was seen, or the end
-										 * of the step in which it was; 0 =
-										 * none */
-	TimestampTz known_since[IDLE_KINDS];	/* since then no other can have
-											 * been unseen */
+	/*
+	 * Of each kind the last that was seen, or the end of the step in which it
+	 * was, 0 = none; and since when no other can have been unseen.
+	 */
+	TimestampTz last_use[IDLE_KINDS];
+	TimestampTz known_since[IDLE_KINDS];
 
 	/* for heat.c */
 	int64		counters[HEAT_COUNTERS];	/* of now */
@@ -106,8 +104,7 @@ typedef struct Place
 	double		cost;			/* random_page_cost */
 	TimestampTz probed_at;		/* 0 = not in the last 90 days */
 	double		read_ms;		/* as probed */
-	bool		is_there;		/* false: facts are all zero, its directory
-								 * cannot be read */
+	bool		is_there;		/* its directory can be read, and has facts */
 	FileSystemFacts facts;
 } Place;
 
@@ -135,16 +132,13 @@ typedef struct TierScope
 	List	   *within;			/* OIDs of tables; NIL = any */
 	bool		tables;
 	bool		indexes;
-	bool		residents;		/* also those in "to", for which "from" is the
-								 * place to leave for */
+	bool		residents;		/* also those in "to", which leave for "from" */
 } TierScope;
 
 typedef struct Candidate
 {
-	int64		size;			/* bytes that it has, or would have, in the
-								 * target */
-	double		value;			/* ms a second that it gains there; below 0:
-								 * it would be faster elsewhere */
+	int64		size;			/* bytes in the target, now or then */
+	double		value;			/* ms a second that it gains there, or loses */
 	bool		is_resident;	/* it is in the target */
 	bool		is_fixed;		/* a resident that has no other place */
 	double		worth;			/* for ranking.c: value, as it counts */
@@ -242,7 +236,7 @@ extern Oid	policy_lock_table(bool hold);
 extern List *policies_read(const char *name, bool all);
 extern void policy_check_target(const char *tablespace, bool tables);
 
-#define RUN_BEGUN	INT64CONST(-1)	/* in place of a job */
+#define RUN_BEGUN	INT64CONST(-1)	/* it is planned, or its worker has died */
 #define PLAN_TIMEOUT_MS	((int) IM_LIMIT("plan-ms", 5 * 60 * 1000))	/* a now_function can
 																	 * sleep */
 #define PLAN_END_MS		(PLAN_TIMEOUT_MS / 5 * 6)	/* or not let itself be
@@ -252,10 +246,8 @@ extern void policy_check_target(const char *tablespace, bool tables);
 typedef struct PolicyRun
 {
 	TimestampTz started_at;		/* 0 = there was none */
-	int64		job;			/* 0 = nothing to move; RUN_BEGUN: it is
-								 * planned, or its worker has died */
-	int			failures;		/* runs in a row that have failed, without
-								 * this one's job */
+	int64		job;			/* 0 = nothing to move; or RUN_BEGUN */
+	int			failures;		/* runs before it that failed in a row */
 	char	   *message;		/* error of the run itself; NULL = none */
 } PolicyRun;
 

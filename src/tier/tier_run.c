@@ -75,6 +75,12 @@ typedef struct TierRun
 	List	   *items;
 } TierRun;
 
+static int
+window_seconds(const RunExtra *extra)
+{
+	return (extra->window_end - GetCurrentTimestamp()) / USECS_PER_SEC;
+}
+
 /* What it runs can catch the error of a cancel, but not this. */
 static void
 end_planning(void)
@@ -98,7 +104,6 @@ carry_out(void *arg)
 	const Policy *policy = policies != NIL ? linitial(policies) : NULL;
 	bool		scheduled = extra->job == 0;
 	List	   *items;
-	int			left = 0;
 
 	if (policy == NULL || policy->owner != GetUserId())
 		ereport(ERROR,
@@ -106,17 +111,22 @@ carry_out(void *arg)
 				 errmsg("tier policy \"%s\" has changed", NameStr(extra->policy))));
 	/* no further relation begins after the end of the window */
 	if (extra->window_end != 0)
-	{
-		left = Max((extra->window_end - GetCurrentTimestamp()) / USECS_PER_SEC, 1);
-		SetConfigOption("index_mover.max_duration", psprintf("%d", left), PGC_SUSET, PGC_S_SESSION);
-	}
+		SetConfigOption("index_mover.max_duration", psprintf("%d", Max(window_seconds(extra), 1)),
+						PGC_SUSET, PGC_S_SESSION);
 	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
 	enable_timeout_after(run->end_timeout, PLAN_END_MS);
 	items = tier_plan_items(policy, settings);
 
-	/* whatever the policy's settings say */
-	if (left > 0 && (settings->max_duration == 0 || settings->max_duration > left))
-		settings->max_duration = left;
+	/* whatever the policy's settings say, and however long its function took */
+	if (extra->window_end != 0)
+	{
+		int			left = window_seconds(extra);
+
+		if (left <= 0)
+			items = NIL;
+		else if (settings->max_duration == 0 || settings->max_duration > left)
+			settings->max_duration = left;
+	}
 	settings->terms.role = GetUserId();
 	settings->terms.job = extra->job;
 	run->record.job = items == NIL ? 0 : scheduled ? history_next_job() : extra->job;
