@@ -181,9 +181,8 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
  *
  * Rebuilds each index of this database in a tablespace whose file is lost or a ruin,
  * where it was or, but for those of TOAST tables, in to_tablespace; before, hides it
- * from the planner, so that queries work at once.  Makes the directory of the
- * server's version, if it is missing.  One row for each lost relation; sizes before
- * from pg_class.relpages.  Tables are only named (skipped, XX001).
+ * from the planner.  Makes the directory of the server's version, if it is missing.
+ * A row for each lost relation (table: skipped, XX001), sizes before from relpages.
  *
  * Locks: see plan/lost.c and rebuild.c; what REINDEX CONCURRENTLY cannot rebuild
  * is rebuilt by REINDEX, for whose locks each attempt waits at most lock_timeout.

@@ -91,6 +91,7 @@ look_at_pages(void *arg)
 	BlockNumber nblocks = file_blocks(&lost->file, MAIN_FORKNUM);
 	BlockNumber end = nblocks / RELSEG_SIZE;
 	BlockNumber root = 0;
+	BlockNumber spare = 0;
 	PGAlignedBlock copy;
 
 	/* a crash empties unlogged relations */
@@ -106,11 +107,11 @@ look_at_pages(void *arg)
 		CHECK_FOR_INTERRUPTS();
 		buffer_copy_page(ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, ring,
 												   facts->persistence == RELPERSISTENCE_PERMANENT), copy.data);
-		if (block == 0 && (root = page_root(facts->relam, copy.data)) == InvalidBlockNumber)
+		if (block == 0 && (root = page_root(facts->relam, copy.data, &spare)) == InvalidBlockNumber)
 			lost->problem = "its first page is invalid";
 		else if (block == 0 && root >= file_blocks(&lost->file, MAIN_FORKNUM))
 			lost->problem = psprintf("its file ends before block %u, the root", root);
-		else if (PageIsNew(copy.data) && (lost->all_pages || (block == root && block > 0)))
+		else if (PageIsNew(copy.data) && (lost->all_pages ? block <= root || block > spare : block == root && block > 0))
 			lost->problem = psprintf("block %u is empty", block);
 		else if (!page_is_of(facts->relam, copy.data))
 			lost->problem = psprintf("block %u is invalid", block);

@@ -222,14 +222,18 @@ page_is_of(Oid relam, const char *page)
 /*
  * Return a block that a relation with this first page must have, not empty: the
  * root, the last bucket, the last page of BRIN's map.  InvalidBlockNumber if the
- * page is not the first one of this access method.
+ * page is not the first one of this access method.  *spare, unless spare is NULL, is
+ * the last of the blocks after it that may be empty, 0 if none may: a hash index makes
+ * the pages of buckets ahead.
  */
 BlockNumber
-page_root(Oid relam, Page page)
+page_root(Oid relam, Page page, BlockNumber *spare)
 {
 	const Method *method = find_method(relam);
 	HashMetaPage hash = HashPageGetMeta(page);
 
+	if (spare != NULL)
+		*spare = 0;
 	if (method == NULL)
 		return 0;
 	if (PageIsNew(page) || !page_is_of(relam, page) ||
@@ -241,9 +245,12 @@ page_root(Oid relam, Page page)
 		case BTREE_AM_OID:
 			return BTPageGetMeta(page)->btm_root;
 		case HASH_AM_OID:
-			return hash->hashm_maxbucket < PG_INT32_MAX && hash->hashm_ovflpoint < HASH_MAX_SPLITPOINTS &&
-				_hash_spareindex(hash->hashm_maxbucket + 1) <= hash->hashm_ovflpoint ?
-				BUCKET_TO_BLKNO(hash, hash->hashm_maxbucket) : InvalidBlockNumber;
+			if (hash->hashm_maxbucket >= PG_INT32_MAX || hash->hashm_ovflpoint >= HASH_MAX_SPLITPOINTS ||
+				_hash_spareindex(hash->hashm_maxbucket + 1) > hash->hashm_ovflpoint)
+				return InvalidBlockNumber;
+			if (spare != NULL)
+				*spare = BUCKET_TO_BLKNO(hash, _hash_get_totalbuckets(_hash_spareindex(hash->hashm_maxbucket + 1)) - 1);
+			return BUCKET_TO_BLKNO(hash, hash->hashm_maxbucket);
 		case BRIN_AM_OID:
 			return ((BrinMetaPageData *) PageGetContents(page))->lastRevmapPage;
 	}

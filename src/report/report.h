@@ -11,7 +11,7 @@
 #include "storage/bufpage.h"
 
 extern bool page_is_of(Oid relam, const char *page);
-extern BlockNumber page_root(Oid relam, Page page);
+extern BlockNumber page_root(Oid relam, Page page, BlockNumber *spare);
 extern bool bloat_estimate(Oid index_oid, double *ratio, bool *is_least);
 extern int64 report_pending_pages(Oid index_oid);
 extern bool report_is_spare(Oid index_oid);

@@ -85,7 +85,7 @@ pending_measure(Relation index, void *result)
 	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
 
 	buffer_copy_page(ReadBuffer(index, GIN_METAPAGE_BLKNO), copy.data);
-	if (page_root(GIN_AM_OID, (Page) copy.data) == InvalidBlockNumber ||
+	if (page_root(GIN_AM_OID, (Page) copy.data, NULL) == InvalidBlockNumber ||
 		meta->ginVersion < 0 || meta->ginVersion > GIN_CURRENT_VERSION ||
 		meta->nPendingPages >= nblocks || meta->nPendingHeapTuples < 0)
 		report_corrupted(index, GIN_METAPAGE_BLKNO, "invalid metapage");
