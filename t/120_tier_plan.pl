@@ -218,6 +218,14 @@ like(sql("SELECT relation, moves, reason FROM tier_plan('hot')"), qr/^heat.hot\|
 	'and no other takes its place in the next');
 sql('SELECT cancel_move()');
 wait_for_jobs($node);
+# nor does it go in before those that have left
+sql("UPDATE tier_policy SET settings = NULL, max_bytes_per_run = pg_table_size('heat.scanned') + 500000");
+sql("SELECT move_table('heat.$_', 'regress_fast')") foreach qw(warm scanned);
+is(sql("SELECT string_agg(relation::text || ' ' || moves, ', ' ORDER BY relation::text) FROM tier_plan('hot')"),
+	'heat.hot false, heat.scanned false, heat.warm true', 'a run that is too small for all that has to leave');
+sql("SELECT count(*) FROM run_tier_policies('hot', wait => true)") foreach 1 .. 3;
+is(sql("SELECT relname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE spcname = 'regress_fast' AND relnamespace = "
+	. "'heat'::regnamespace AND relkind = 'r'"), 'hot', 'and in the end what belongs there');
 
 # a clock without a time, and two policies for the same partition
 sql(<<'SQL');

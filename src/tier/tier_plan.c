@@ -275,6 +275,7 @@ decide(TierPlan *plan)
 	int64		most = plan->policy->max_bytes_per_run;
 	int64		so_far = 0;		/* bytes of this run */
 	double		leaving = 0;
+	bool		stays = false;	/* one that has to leave the budget */
 
 	list_sort(plan->wanted, compare_rows);
 	foreach_ptr(TierRow, row, plan->wanted)
@@ -289,7 +290,9 @@ decide(TierPlan *plan)
 		if (row->hindrance != NULL)
 			continue;
 		leaving += row->size;
-		if (most > 0 && so_far + row->size > most)
+		if (stays && row->order > -get_float8_infinity())
+			row->hindrance = "others have to leave first, in a later run";
+		else if (most > 0 && so_far + row->size > most)
 			row->hindrance = "a later run moves it: max_bytes_per_run";
 		else
 			plan_complete(plan->parts, row->items, &plan->request);
@@ -301,6 +304,8 @@ decide(TierPlan *plan)
 		}
 		if (row->hindrance == NULL)
 			so_far += row->size;
+		else
+			stays |= row->order == -get_float8_infinity();
 	}
 	if (plan->pressure != NULL && leaving <= plan->excess)
 	{
