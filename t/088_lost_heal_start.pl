@@ -254,7 +254,7 @@ like($out, qr/^t_pkey\|moved\|\|\nt_v\|moved\|\|
 \nundone\|skipped\|XX001\|Lost:\ its\ file\ is\ missing\.\ .*;\ TRUNCATE\ makes\ it\ again,\ without\ rows\.
 \nview\|skipped\|XX001\|Lost:\ its\ file\ is\ missing\.\ REFRESH\ MATERIALIZED\ VIEW\ makes\ it\ again\.$/x,
 	'a lost table is named, duplicates fail, and the others are healed') or diag($out);
-like($err, qr/WARNING:  index "twice_i" was not moved/, 'with a warning');
+like($err, qr/WARNING:  index "twice_i" was not rebuilt/, 'with a warning');
 is($node->psql('postgres', 'REFRESH MATERIALIZED VIEW view'), 0, 'as a materialized view is made again');
 is($node->psql('postgres', 'TRUNCATE undone; INSERT INTO undone VALUES (1)'), 0, 'and an unlogged table');
 is($node->psql('postgres', 'DROP TABLE there, twice, undone; DROP MATERIALIZED VIEW view'), 0, 'they can be dropped');

@@ -125,7 +125,8 @@ notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 				(errcode(sqlstate == NULL || sqlstate[0] == '\0' ? ERRCODE_WARNING :
 						 MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
 									   sqlstate[3], sqlstate[4])),
-				 errmsg("%s \"%s\" was not moved", noun, name),
+				 errmsg(summary->totals.in_place ? "%s \"%s\" was not rebuilt" :
+						"%s \"%s\" was not moved", noun, name),
 				 reason ? errdetail_internal("%s", reason) : 0));
 	else
 	{
