@@ -425,6 +425,7 @@ typedef struct MoveContext
 	JobShared  *job;
 	MoveItem   *item;
 	const MoveSettings *settings;	/* runner_settings() */
+	int			max_wait_ms;	/* of a cleanup; 0 = no limit */
 } MoveContext;
 
 #endif							/* IM_JOB_H */

@@ -115,6 +115,21 @@ foreach my $prewarm ('on', 'off')
 	all_right_in($to, "prewarm $prewarm");
 }
 
+# of a small file each block is looked up
+foreach my $mutation ('', 'lookup')
+{
+	$s->run('DROP TABLE IF EXISTS few; CREATE TABLE few AS SELECT generate_series(1, 30000) AS i; '
+		  . 'CREATE INDEX few_i ON few (i) TABLESPACE regress_slow');
+	$s->run('CHECKPOINT');
+	$s->run("SELECT pg_prewarm('few_i', 'buffer', 'main', 3, 12)");
+	set_tests($node, test_mutation => $mutation);
+	is($s->run("SELECT status FROM move_indexes('few_i', 'regress_fast', method => 'copy')"), 'moved', "small, '$mutation': moved");
+	set_tests($node);
+	my $cached = "SELECT count(*) " . sprintf($in_buffers, 'regress_fast', $s->run("SELECT pg_relation_filenode('few_i')"))
+		. ' AND relblocknumber BETWEEN 3 AND 12';
+	is($s->run($cached), $mutation eq '' ? '10' : '0', "small, '$mutation': what is cached again");
+}
+
 # ---- pause ------------------------------------------------------------------------------
 # Hold it at a point after the swap, pause it, and let it go on from the point.
 foreach my $case ([ 'prewarm-step', 'while blocks are loaded' ], [ 'old-file-step', 'while the old file is removed' ])

@@ -200,7 +200,7 @@ $status = $node->psql('postgres', $sql, stdout => \$stdout, stderr => \$stderr);
 utf8::decode($_) for ($stdout, $stderr);
 is($status, 0, 'a move that fails there');
 is($stdout, "failed|P0001|\x{20ac} \x{e9}", '... tells so');
-like($stderr, qr/WARNING:  index "+$name"+ was not moved\nDETAIL:  \x{20ac} \x{e9}/, '... and in a message');
+like($stderr, qr/WARNING:  index "public.$name" was not moved\nDETAIL:  \x{20ac} \x{e9}/, '... and in a message');
 delete $ENV{PGOPTIONS};
 $node->safe_psql('template1', 'ALTER DATABASE postgres RESET ALL');
 survived_ok($node, 't', 'database settings', "SELECT status FROM move_indexes('t', '$TARGET', 'rebuild')");

@@ -377,7 +377,7 @@ SQL
 	};
 	# not INT: pgbench ignores that where we were started in the background
 	my $end_load = sub { $_[0]->signal('TERM'); eval { $_[0]->finish } };
-	my ($load, $rc, $out, $err);
+	my ($load, $to, $rc, $out, $err);
 
 	if (faults('a burst of writes that is waited out'))
 	{
@@ -400,9 +400,29 @@ SQL
 		is($out, "moved|\n", 'keeping up: a burst of writes is waited out') or diag $err;
 		cmp_ok($node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 6 * 300,
 			'keeping up: after many rounds');
+
+		# time behind DDL is none in which writers outpace the copy
+		set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy,hopeless-ms:30000');
+		$load = $start_load->('busy');
+		$to = elsewhere($node, 'busy_k');
+		$call = start_call($node, 'mover', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', "
+				. q{settings => '{"max_lock_time": "1ms"}')});
+		wait_for_phase($node, 'copying changed blocks');
+		$written = $node->safe_psql('postgres', 'SELECT sum(v) FROM busy');
+		poll_until($node, "SELECT sum(v) > $written + 150 * 1000 FROM busy", 't', 'some rounds');
+		my $ddl = IndexMover::Session->new($node);
+		$ddl->run('BEGIN; ALTER INDEX busy_k SET (fillfactor = 10)');
+		sleep 31;
+		$calm = $start_load->('calm');
+		$end_load->($load);
+		$ddl->run('COMMIT');
+		$ddl->end;
+		($rc, $out, $err) = finish_call($call);
+		$end_load->($calm);
+		is($out, "moved||\n", 'keeping up: DDL may take its time') or diag $err;
 	}
 
-	my $to = elsewhere($node, 'busy_k');
+	$to = elsewhere($node, 'busy_k');
 	$load = $start_load->('busy');
 	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy,hopeless');
 	($rc, $out, $err) = $node->psql('postgres',

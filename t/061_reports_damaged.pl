@@ -228,6 +228,20 @@ $node->stop;
 write_file('d_gin', '');
 $node->start;
 refused_ok('d_gin', 'gin_pending_list', qr/ERROR:  XX001: could not read blocks? 0/);
+$node->stop;
+# a file that ends after the metapage, or before the pages that a vacuum has counted
+my @cut = qw(d_btree d_gin d_hash);
+write_file($_, substr($good{$_}, 0, $page_size)) foreach @cut;
+$node->start;
+foreach my $function (qw(index_bloat gin_pending_list))
+{
+	refused_ok($_, $function, qr/XX002: index "$_" contains corrupted page at block 0\nDETAIL:  The page cannot be read: invalid metapage\.\n/)
+		foreach $function eq 'index_bloat' ? @cut : 'd_gin';
+}
+$node->stop;
+write_file('d_gin', substr($good{d_gin}, 0, 2 * $page_size));
+$node->start;
+refused_ok('d_gin', 'gin_pending_list', qr/ERROR:  XX002: index "d_gin" contains corrupted page at block 0\n/);
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_report(\'d\')'), 9, 'index_report has a row for every index, and the table');
 $node->stop;
 

@@ -52,6 +52,7 @@
  *					many are left
  *	busy			more changed blocks than these may be too many
  *	hopeless		give up if a copy was written so often
+ *	hopeless-ms		give up if no fewer blocks were left for so many milliseconds
  *	slow-blocks		take the last blocks to need so many us each, at first
  *	no-direct		the flag for O_DIRECT; 0 as if the file system refused it
  *	no-background	no write in the background, with 0

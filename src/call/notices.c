@@ -112,8 +112,10 @@ notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 				const char *noun, const char *name,
 				const char *sqlstate, const char *reason)
 {
-	if (status == STATUS_SKIPPED && !is_part && sqlstate != NULL &&
-		strcmp(sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0)
+	int			code = sqlstate == NULL || sqlstate[0] == '\0' ? ERRCODE_WARNING :
+		MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2], sqlstate[3], sqlstate[4]);
+
+	if (status == STATUS_SKIPPED && !is_part && code == ERRCODE_INSUFFICIENT_PRIVILEGE)
 		summary->denied++;
 	if (STATUS_IS_DONE(status))
 		return;
@@ -122,9 +124,7 @@ notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 		return;
 	if (summary->warn)
 		ereport(WARNING,
-				(errcode(sqlstate == NULL || sqlstate[0] == '\0' ? ERRCODE_WARNING :
-						 MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
-									   sqlstate[3], sqlstate[4])),
+				(errcode(code),
 				 errmsg(summary->totals.in_place ? "%s \"%s\" was not rebuilt" :
 						"%s \"%s\" was not moved", noun, name),
 				 reason ? errdetail_internal("%s", reason) : 0));
@@ -142,8 +142,13 @@ notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 void
 notices_item(JobSummary *summary, const MoveItem *item, MoveStatus status)
 {
+	char	   *name = item_name(item);
+
+	/* without quotes of its own, since the message has some */
+	if (OidIsValid(item->relid) && strchr(name, '"') != NULL)
+		name = psprintf("%s.%s", NameStr(item->schema_name), NameStr(item->relname));
 	notices_outcome(summary, status, OidIsValid(item->part_of), relation_noun(item->relkind),
-					item_name(item), item->sqlstate, item->detail);
+					name, item->sqlstate, item->detail);
 }
 
 /*

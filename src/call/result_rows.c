@@ -47,11 +47,7 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 		row_text(&row, 5, method_name(item->method));
 	row_int64(&row, 6, planned ? item->bytes_to_write :
 			  item->status == STATUS_MOVED ? item->size_after : item->size_before);
-
-	/*
-	 * in milliseconds, an estimate from 0.1 s on in tenths of a second; never
-	 * zero
-	 */
+	/* in milliseconds, estimates from 0.1 s on in tenths of it; never zero */
 	if (item->started_at != 0 && item->finished_at != 0)
 		row_interval(&row, 7, (item->finished_at - item->started_at + 999) / 1000 * 1000);
 	else if (item->estimated >= 0 && planned)

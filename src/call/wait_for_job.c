@@ -450,11 +450,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	show_transaction(true);
 	error_context_stack = callback.previous;
 	SPI_finish();
-
-	/*
-	 * a job that was rolled back is not recorded, nor a cleanup, which has no
-	 * outcome
-	 */
+	/* neither a job that was rolled back is recorded, nor a cleanup */
 	if (!history_read_job(job, &entry))
 	{
 		if (is_cleanup)

@@ -165,14 +165,14 @@ find_victim(LedgerEntry *entry, Victim *victim)
 	return OidIsValid(victim->index_oid);
 }
 
-/* Return the quoted "schema.name" for messages, NULL if it is gone. */
+/* Return "schema.name" for messages, NULL if it is gone. */
 static char *
 qualified_name(Oid relid)
 {
 	RelationFacts facts;
 
 	return !relation_facts(relid, &facts) ? NULL :
-		quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
+		psprintf("%s.%s", NameStr(facts.schema_name), NameStr(facts.relname));
 }
 
 /*
@@ -401,7 +401,7 @@ leftover_index_describe(LedgerEntry *entry)
 	leftover = palloc0(sizeof(Leftover));
 	leftover->kind = victim.valid || entry->kind == LEDGER_DUPLICATE ? "duplicate index" : "invalid index";
 	leftover->index_oid = victim.index_oid;
-	leftover->name = qualified_name(victim.index_oid);
+	leftover->name = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
 	leftover->tablespace = facts.tablespace;
 	leftover->size = relation_files_size(facts.tablespace, facts.relfilenumber);
 	return leftover;

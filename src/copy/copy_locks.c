@@ -304,6 +304,8 @@ copy_let_others_pass(void *arg)
 void
 copy_between_chunks(CopyState *cs)
 {
+	int64		began = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
+
 	Assert(!IsTransactionState() && !cs->in_place);
 	job_check_cancel();
 	space_check_again(cs->item, cs->settings);
@@ -311,6 +313,10 @@ copy_between_chunks(CopyState *cs)
 	(void) pacing_rest(cs->settings, 0, &cs->throttle, copy_let_others_pass, cs);
 	if (!cs->throttle.rested)
 		return;
+	/* the writers have not outpaced us while we waited behind DDL */
+	foreach_file(f, cs)
+		if (f->outpaced_since != 0)
+		f->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
 	copy_drain(cs);
 	cs->throttle.rested = false;
 	copy_begin_round(cs);

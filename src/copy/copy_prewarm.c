@@ -30,7 +30,19 @@ static BlockSet *
 cached_blocks(CopyState *cs)
 {
 	BlockSet   *set = block_set_create(cs->cxt);
+	BlockNumber nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 
+	/*
+	 * as core's DropRelationBuffers(): a small file is not worth a look at
+	 * all buffers
+	 */
+	if (nblocks < (uint32) NBuffers / 32)
+	{
+		for (BlockNumber block = 0; block < nblocks; block++)
+			if (file_has_buffer(&cs->from, block))
+				block_set_add(set, block);
+		return set;
+	}
 	for (int i = 0; i < NBuffers; i++)
 	{
 		/* read without a lock: a wrong block would only be loaded in vain */

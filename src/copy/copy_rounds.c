@@ -39,7 +39,7 @@
  * size, and after half of the time, if max_rate makes us slow: copy_look_at_round().
  */
 #define HOPELESS_BLOCKS		IM_LIMIT("busy", 8192)
-#define HOPELESS_MS			(60 * 1000)
+#define HOPELESS_MS			IM_LIMIT("hopeless-ms", 60 * 1000)
 #define HOPELESS_COPIES		IM_LIMIT("hopeless", 3)
 #define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768

@@ -301,9 +301,9 @@ file_copy_free(FileCopy *copy)
 	finish_segment(copy, DEBUG1);
 }
 
-/* Return whether a block of the old file has a buffer at this moment. */
-static bool
-has_buffer(FileCopy *copy, BlockNumber block)
+/* Return whether a block of a file has a buffer at this moment. */
+bool
+file_has_buffer(const RelFileLocator *file, BlockNumber block)
 {
 	BufferTag	tag;
 	uint32		hash;
@@ -312,7 +312,7 @@ has_buffer(FileCopy *copy, BlockNumber block)
 
 	if (IM_MUTATION("lookup"))
 		return false;
-	InitBufferTag(&tag, &copy->from, MAIN_FORKNUM, block);
+	InitBufferTag(&tag, file, MAIN_FORKNUM, block);
 	hash = BufTableHashCode(&tag);
 	lock = BufMappingPartitionLock(hash);
 	LWLockAcquire(lock, LW_SHARED);
@@ -895,7 +895,7 @@ file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 	for (BlockNumber i = 0; i < nblocks; i++)
 	{
 		blocks[i] = first + i;
-		buffered[i] = has_buffer(copy, first + i);
+		buffered[i] = file_has_buffer(&copy->from, first + i);
 		nbuffered += buffered[i];
 	}
 	/* a damaged page that is tolerated is reported by the buffer manager */

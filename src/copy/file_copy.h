@@ -59,4 +59,6 @@ extern void file_copy_read_done(const FileCopy *copy, int drop,
 
 extern void file_copy_flush_wal(FileCopy *copy);
 
+extern bool file_has_buffer(const RelFileLocator *file, BlockNumber block);
+
 #endif							/* IM_FILE_COPY_H */

@@ -621,7 +621,7 @@ rebuild_find_out(MoveItem *item)
  * leftover_indexes_remove().
  */
 void
-rebuild_cleanup(MoveContext *mc, int max_wait_ms)
+rebuild_cleanup(MoveContext *mc)
 {
 	bool		listed;
 
@@ -632,11 +632,11 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 	CommitTransactionCommand();
 
 	if (listed)
-		leftover_indexes_remove(mc, true, NIL, max_wait_ms);
+		leftover_indexes_remove(mc, true, NIL, mc->max_wait_ms);
 	else if (OidIsValid(rebuild.entry.new_index_oid))
 	{
 		rebuild.entry.id = 0;
-		if (leftover_index_remove(&rebuild.entry, mc, true, max_wait_ms))
+		if (leftover_index_remove(&rebuild.entry, mc, true, mc->max_wait_ms))
 			rebuild.entry.new_index_oid = InvalidOid;
 	}
 }

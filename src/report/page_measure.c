@@ -338,11 +338,7 @@ page_measure(const IndexFacts *facts, Page page, PageMeasure *pm)
 	else if (facts->relam == GIN_AM_OID && (flags & GIN_DATA) && pm->kind == PAGE_LEAF)
 	{
 		pm->kind = PAGE_POSTING;
-
-		/*
-		 * the rightmost page, and most often the only one, counts for its
-		 * tree
-		 */
+		/* the rightmost page, most often the only one, counts for its tree */
 		pm->tuples = ((GinPageOpaque) PageGetSpecialPointer(page))->rightlink == InvalidBlockNumber;
 	}
 	return pm->kind == PAGE_LEAF || pm->kind == PAGE_PENDING ? count_items(facts, method, page, pm) : NULL;

@@ -119,10 +119,7 @@ rebuilt_hash(const IndexFacts *facts, const PageTotals *t, bool smaller)
 	double		rows = facts->hash_rows * (leaf->rows > 0 ? leaf->tuples / leaf->rows : 1);
 	double		overflow = smaller ? 0 : rows * tuple / leaf_size(t);
 
-	/*
-	 * as in _hash_init_metabuffer(), and _hash_doinsert(), which adds the
-	 * last one
-	 */
+	/* as in _hash_init_metabuffer(); _hash_doinsert() adds the last one */
 	double		wanted = rows / Max(floor(facts->fillfactor * BLCKSZ / tuple), 10);
 	double		buckets = wanted <= 2 ? 2 :
 		_hash_get_totalbuckets(_hash_spareindex((uint32) ceil(Min(wanted, 1073741824.0))));

@@ -82,10 +82,11 @@ pending_measure(Relation index, void *result)
 	Row		   *row = result;
 	PGIOAlignedBlock copy;
 	const GinMetaPageData *meta = GinPageGetMeta(copy.data);
-	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
+	BlockNumber nblocks;
 
 	buffer_copy_page(ReadBuffer(index, GIN_METAPAGE_BLKNO), copy.data);
-	if (page_root(GIN_AM_OID, (Page) copy.data, NULL) == InvalidBlockNumber ||
+	nblocks = RelationGetNumberOfBlocks(index);
+	if (page_root(GIN_AM_OID, (Page) copy.data, NULL) >= nblocks || meta->nTotalPages > nblocks ||
 		meta->ginVersion < 0 || meta->ginVersion > GIN_CURRENT_VERSION ||
 		meta->nPendingPages >= nblocks || meta->nPendingHeapTuples < 0)
 		report_corrupted(index, GIN_METAPAGE_BLKNO, "invalid metapage");

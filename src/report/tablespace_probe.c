@@ -32,6 +32,7 @@
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/fd.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 
@@ -241,14 +242,25 @@ run_probe(Probe *probe, Oid tablespace, double seconds, int64 free_bytes)
 	CloseTransientFile(probe->buffered_fd);
 }
 
-/* Store a result for recommend_moves() if the transaction may write. */
+/*
+ * Store a result for recommend_moves(), in place of earlier ones, if the transaction may
+ * write.  They stay if we would have to wait for another session that deletes some.
+ */
 static void
 record_probe(Oid tablespace, const Probe *probe)
 {
 	Row			row;
+	ExtensionScan scan;
 
 	if (RecoveryInProgress() || XactReadOnly)
 		return;
+	if (ConditionalLockRelationOid(extension_relation("probe"), ShareUpdateExclusiveLock))
+	{
+		extension_scan_begin(&scan, "probe", 0, NULL);
+		while (extension_scan_next(&scan))
+			if (DatumGetObjectId(scan.row.values[1]) == tablespace)
+				(void) extension_delete_row("probe", &scan.tuple->t_self);
+	}
 	row_clear(&row);
 	row_time(&row, 1, GetCurrentTimestamp());
 	row_set(&row, 2, ObjectIdGetDatum(tablespace));
@@ -264,7 +276,7 @@ record_probe(Oid tablespace, const Probe *probe)
  * Writes, reads and removes a temporary file in the tablespace, and stores
  * the result in index_mover.probe if the transaction may write, so that it runs
  * on a hot standby, too.  Locks: RowExclusiveLock on that table until the end of
- * the transaction.
+ * the transaction, and ShareUpdateExclusiveLock if that is free.
  *
  * EXECUTE: pg_monitor; and the caller needs CREATE on the tablespace (42501).
  * Errors: 22004 and 22023 arguments, 42704 no such tablespace, 22023

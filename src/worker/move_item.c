@@ -193,7 +193,7 @@ static NameData from_name;
 static NameData to_name;
 
 static void
-move_with_preparation(MoveContext *mc, int max_wait_ms)
+move_with_preparation(MoveContext *mc)
 {
 	/* files of any table: their removal takes no lock on it */
 	leftover_files_remove(false);
@@ -223,11 +223,11 @@ move_with_preparation(MoveContext *mc, int max_wait_ms)
 }
 
 static void
-clean_up(MoveContext *mc, int max_wait_ms)
+clean_up(MoveContext *mc)
 {
 	progress_phase(PHASE_CLEANING_UP);
 	if (mc->item->method == METHOD_REBUILD)
-		rebuild_cleanup(mc, max_wait_ms);
+		rebuild_cleanup(mc);
 	else if (mc->item->method == METHOD_COPY)
 		copy_cleanup();
 }
@@ -237,10 +237,10 @@ clean_up(MoveContext *mc, int max_wait_ms)
  * NULL.  After an error interrupts are held off; the caller resumes them.
  */
 static ErrorData *
-try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_wait_ms),
-		 int max_wait_ms)
+try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc), int max_wait_ms)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings(),
+	.max_wait_ms = max_wait_ms};
 	MemoryContext context = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
 
@@ -249,7 +249,7 @@ try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_
 	{
 		runner_serve_cancel(true);
 		blockers_begin();
-		work(&mc, max_wait_ms);
+		work(&mc);
 		runner_serve_cancel(false);
 	}
 	PG_CATCH();
