@@ -487,13 +487,19 @@ want_by_heat(TierPlan *plan)
 		c->stays = c->is_resident && c->is_chosen;
 	do
 	{
+		int64		freed = 0;	/* by those that cannot move in, for the next */
+
 		again = false;
 		ranking_choose(candidates, n, plan->policy->budget);
 		for (Candidate *c = candidates; c < candidates + n; c++)
 		{
+			bool		next = !c->is_resident && !c->is_chosen && c->worth > 0 && c->size <= freed;
+
 			CHECK_FOR_INTERRUPTS();
-			if (c->row != NULL || c->is_fixed || !CANDIDATE_MOVES(c))
+			if (c->row != NULL || c->is_fixed || !(CANDIDATE_MOVES(c) || next))
 				continue;
+			if (next)
+				freed -= c->size;
 			if (c->stays)
 			{
 				c->is_fixed = again = true;
@@ -511,7 +517,10 @@ want_by_heat(TierPlan *plan)
 			if (c->is_resident || c->row->is_busy)
 				c->is_fixed = true;
 			else
+			{
 				c->value = 0;
+				freed += c->size;
+			}
 			again = true;
 		}
 	} while (again);
