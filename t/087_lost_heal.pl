@@ -247,6 +247,21 @@ answers('one file');
 
 value('DROP TABLE grown');
 
+# the first page of an access method that we do not know
+value('CREATE EXTENSION bloom; CREATE INDEX t_bloom ON t USING bloom (id, v) TABLESPACE fast; CHECKPOINT');
+$file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_bloom')");
+is(value("SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), '0', 'an access method of an extension: nothing is lost');
+$node->stop;
+open my $ruin, '+<', $file or die $!;
+print $ruin "\0" x 8192;
+close $ruin;
+$node->start;
+is(value("SELECT status, sqlstate, detail FROM move_indexes('t_bloom', 'regress_slow', 'copy',
+	settings => '{\"copy_access_methods\": \"bloom\"}')"),
+	'skipped|XX002|Method copy cannot move it: block 0 is empty. Method rebuild can.', 'its ruin is not copied');
+is(value("SELECT name, status FROM heal_tablespace('fast')"), 't_bloom|moved', 'but rebuilt');
+value('DROP EXTENSION bloom CASCADE');
+
 # a segment after one that is missing, of which md.c knows nothing
 $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_v')");
 append_to_file("$file.3", 'x' x 8192);

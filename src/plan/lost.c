@@ -111,7 +111,8 @@ look_at_pages(void *arg)
 			lost->problem = "its first page is invalid";
 		else if (block == 0 && root >= file_blocks(&lost->file, MAIN_FORKNUM))
 			lost->problem = psprintf("its file ends before block %u, the root", root);
-		else if (PageIsNew(copy.data) && (lost->all_pages ? block <= root || block > spare : block == root && block > 0))
+		else if (PageIsNew(copy.data) && (lost->all_pages ? block <= root || block > spare :
+										  block == root && relkind_is_index(facts->relkind)))
 			lost->problem = psprintf("block %u is empty", block);
 		else if (!page_is_of(facts->relam, copy.data))
 			lost->problem = psprintf("block %u is invalid", block);
@@ -126,7 +127,7 @@ look_at_pages(void *arg)
 const char *
 lost_file(const RelationFacts *facts, bool all_pages)
 {
-	LostFile	lost = {.facts = facts,.all_pages = all_pages};
+	LostFile	lost = {make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber), facts, all_pages};
 	ErrorData  *error = NULL;
 	RelationFacts now;
 	int64		size;
@@ -138,7 +139,6 @@ lost_file(const RelationFacts *facts, bool all_pages)
 		(facts->persistence == RELPERSISTENCE_UNLOGGED && RecoveryInProgress()))
 		return NULL;
 
-	lost.file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
 	size = segment_size(&lost, MAIN_FORKNUM, 0);
 	if (size < 0)
 		lost.problem = errno == ENOENT || errno == ENOTDIR ? "its file is missing" :
@@ -226,8 +226,8 @@ lost_plan(PlanEntry *entry, const PlanRequest *request)
 	MoveItem   *item = &entry->item;
 	const RelationFacts *facts = &entry->facts;
 	const char *lost = lost_file(facts, request->all_pages);
-	const char *lost_table;
 	RelationFacts heap;
+	const char *lost_table;
 
 	/* its file may have come back since it was hidden */
 	if (lost == NULL && request->heal && !facts->valid)
