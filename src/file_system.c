@@ -44,14 +44,12 @@
 #include "relation_facts.h"
 #include "test_points.h"
 
-#ifdef __linux__
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 /* linux/magic.h is not everywhere */
 #define TMPFS_TYPE	0x01021994
 #define RAMFS_TYPE	0x858458f6
-#endif
 
 /* Copy the page of a pinned buffer under its share lock, and release the buffer. */
 void
@@ -205,7 +203,6 @@ mount_point_check(Oid tablespace, bool force)
 const char *
 tablespace_lost_on_reboot(Oid tablespace)
 {
-#ifdef __linux__
 	/* of AWS, Azure, and Google, whose network disks are "nvme_card-pd" */
 	static const char *const models[] = {"Amazon EC2 NVMe Instance Storage", "Microsoft NVMe Direct Disk",
 	"nvme_card", "EphemeralDisk"};
@@ -237,7 +234,6 @@ tablespace_lost_on_reboot(Oid tablespace)
 			if (strncmp(model, models[m], strlen(models[m])) == 0 && strstr(model, "-pd") == NULL)
 				return models[m];
 	}
-#endif
 	return NULL;
 }
 
@@ -408,7 +404,5 @@ errcode_for_file_write(void)
 void
 drop_from_page_cache(int fd, off_t offset, off_t size)
 {
-#if defined(POSIX_FADV_DONTNEED)
 	(void) posix_fadvise(fd, offset, size, POSIX_FADV_DONTNEED);
-#endif
 }

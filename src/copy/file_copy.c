@@ -91,14 +91,12 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <math.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <unistd.h>
-#if defined(__linux__)
-#include <linux/aio_abi.h>
 #include <sys/syscall.h>
-#endif
+#include <unistd.h>
 
 #include "access/transam.h"
 #include "access/xact.h"
@@ -257,19 +255,16 @@ finish_segment(FileCopy *copy, int elevel)
 	copy->file = 0;
 }
 
-#if defined(__linux__)
 /*
  * The system's name for our writes in the background, or 0.  It is kept until the
  * process exits: to give it back takes the kernel 40 ms (two RCU grace periods).
  */
 static unsigned long aio_context = 0;
-#endif
 
 /* Wait for the write under way, if there is one, and return whether it has written all. */
 static bool
 wait_for_write(FileCopy *copy)
 {
-#if defined(__linux__)
 	int64		size = (int64) copy->under_way.nblocks * BLCKSZ;
 	struct io_event event;
 	int			rc;
@@ -287,7 +282,6 @@ wait_for_write(FileCopy *copy)
 	/* wait in any case */
 	(void) syscall(SYS_io_destroy, aio_context);
 	aio_context = 0;
-#endif
 	return false;
 }
 
@@ -326,7 +320,6 @@ static double
 cached_share(int fd, off_t offset, size_t size)
 {
 	double		result = 1;
-#if defined(__linux__)
 	unsigned char resident[(size_t) FILE_COPY_CHUNK * BLCKSZ / 4096];
 	void	   *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, offset);
 
@@ -342,7 +335,6 @@ cached_share(int fd, off_t offset, size_t size)
 		result = (double) nresident / npages;
 	}
 	(void) munmap(map, size);
-#endif
 	return result;
 }
 
@@ -381,11 +373,9 @@ read_past_buffers(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 	}
 	if (nread < 0 && fd >= 0)
 	{
-#if defined(POSIX_FADV_RANDOM)
 		/* the kernel's read-ahead would look like others' cache next time */
 		if (copy->direct)
 			(void) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-#endif
 		nread = pg_pread(fd, copy->chunk, size, offset);
 		if (cached == 0)
 			drop_from_page_cache(fd, offset, size);
@@ -424,7 +414,6 @@ int
 file_copy_read_ahead(const FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 {
 	int			drop = 0;
-#if defined(POSIX_FADV_WILLNEED)
 	off_t		offset = segment_offset(first);
 	off_t		size = (off_t) nblocks * BLCKSZ;
 
@@ -442,7 +431,6 @@ file_copy_read_ahead(const FileCopy *copy, BlockNumber first, BlockNumber nblock
 			drop |= 1 << i;
 		CloseTransientFile(fd);
 	}
-#endif
 	return drop;
 }
 
@@ -633,7 +621,6 @@ log_blocks(FileCopy *copy, const BlockNumber *blocks, char *data, int nblocks)
 		set_checksum((Page) (data + (Size) i * BLCKSZ), blocks[i]);
 }
 
-#if defined(HAVE_SYNC_FILE_RANGE)
 /* Call sync_file_range() for each segment that has some of these blocks. */
 static void
 write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int flags)
@@ -662,7 +649,6 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 			drop_from_page_cache(FileGetRawDesc(copy->file), offset, size);
 	}
 }
-#endif
 
 /*
  * Have the kernel start to write these blocks to disk, with all between them, and
@@ -674,7 +660,6 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 	if (!enableFsync)
 		return;
 
-#if defined(HAVE_SYNC_FILE_RANGE)
 	write_back(copy, blocks, nblocks, SYNC_FILE_RANGE_WRITE);
 	if (!copy->throttle->hurry)
 		write_back(copy, copy->window, copy->window_blocks,
@@ -682,10 +667,6 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 				   SYNC_FILE_RANGE_WAIT_AFTER);
 	memcpy(copy->window, blocks, nblocks * sizeof(BlockNumber));
 	copy->window_blocks = nblocks;
-#else
-	smgrwriteback(smgropen(copy->to, INVALID_PROC_NUMBER), MAIN_FORKNUM, blocks[0],
-				  blocks[nblocks - 1] + 1 - blocks[0]);
-#endif
 }
 
 /*
@@ -719,7 +700,6 @@ static bool
 start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 			XLogRecPtr redo)
 {
-#if defined(__linux__)
 	off_t		offset = segment_offset(first);
 	off_t		size = (off_t) nblocks * BLCKSZ;
 	struct iocb request = {
@@ -748,9 +728,6 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 	};
 	IM_POINT("copy-under-way");
 	return true;
-#else
-	return false;
-#endif
 }
 
 /* Return whether a checkpoint has begun since: then blocks that were logged are logged again. */

@@ -62,6 +62,7 @@
 #include "access/xlogutils.h"
 #include "catalog/pg_control.h"
 #include "catalog/storage_xlog.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "replication/walsender_private.h"
@@ -122,14 +123,10 @@ struct ChangedBlocks
 	XLogReaderState *reader;
 	HeldSegment held[MOST_HELD];	/* segment n at n % MOST_HELD */
 	BlockSet   *set;
-	SeenRange  *seen;			/* since the last read */
-	int			nseen;
-	int			maxseen;
+	StringInfoData seen;		/* of SeenRange, since the last read */
+	StringInfoData own;			/* of OwnRecord, the same, in WAL order */
 	TimestampTz read_at;		/* the last time */
 	double		speed;			/* of reading, bytes per microsecond */
-	OwnRecord  *own;			/* in WAL order, since the last read */
-	int			nown;
-	int			maxown;
 };
 
 static HeldSegment *
@@ -352,9 +349,9 @@ skip_own_records(ChangedBlocks *changes, int *next)
 {
 	XLogReaderState *reader = changes->reader;
 
-	while (*next < changes->nown)
+	while (*next < changes->own.len / sizeof(OwnRecord))
 	{
-		OwnRecord  *own = &changes->own[*next];
+		OwnRecord  *own = (OwnRecord *) changes->own.data + *next;
 		XLogRecPtr	here = record_start(reader->EndRecPtr);
 
 		if (here == own->start)
@@ -369,9 +366,9 @@ skip_own_records(ChangedBlocks *changes, int *next)
 static bool
 already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block)
 {
-	for (int i = 0; i < changes->nseen; i++)
+	for (int i = 0; i < changes->seen.len / sizeof(SeenRange); i++)
 	{
-		SeenRange  *seen = &changes->seen[i];
+		SeenRange  *seen = (SeenRange *) changes->seen.data + i;
 
 		if (block >= seen->first && block - seen->first < seen->nblocks &&
 			(seen->only == NULL || block_set_has(seen->only, block)))
@@ -455,11 +452,9 @@ wal_changes_begin(const RelFileLocator *locator, XLogRecPtr from, bool direct)
 	changes->locator = *locator;
 	changes->direct = direct;
 	changes->set = block_set_create(cxt);
-	changes->maxseen = 32;
-	changes->seen = palloc(changes->maxseen * sizeof(SeenRange));
-	changes->maxown = 128;
+	initStringInfo(&changes->seen);
+	initStringInfo(&changes->own);
 	changes->speed = FIRST_GUESS_OF_SPEED;
-	changes->own = palloc(changes->maxown * sizeof(OwnRecord));
 
 	changes->reader = XLogReaderAllocate(wal_segment_size, NULL,
 										 XL_ROUTINE(.page_read = read_page,
@@ -520,29 +515,22 @@ wal_changes_position(const ChangedBlocks *changes)
 /*
  * Note that the caller has read these blocks, or those of them that are in the set
  * "only", each under share lock, after lsn was the insert position, so with all records
- * that start before it; those in "only" have all changes so far.  Forgotten after the next wal_changes_read(), whose target is
- * later than any lsn, and until which the caller keeps the set as it is.
+ * that start before it; those in "only" have all changes so far.  Forgotten after the
+ * next wal_changes_read(), whose target is later than any lsn, and until which the
+ * caller keeps the set as it is.
  */
 void
 wal_changes_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
 				 XLogRecPtr lsn, const BlockSet *only)
 {
+	SeenRange	range = {first, nblocks, lsn, only};
 	BlockNumber block = only ? block_set_next(only, first) : InvalidBlockNumber;
 
 	for (; block < first + nblocks; block = block_set_next(only, block + 1))
 		block_set_remove(changes->set, block);
 	if (IM_MUTATION("late-lsn"))
-		lsn = GetXLogInsertRecPtr();
-	if (changes->nseen == changes->maxseen)
-	{
-		changes->maxseen *= 2;
-		changes->seen = repalloc(changes->seen,
-								 changes->maxseen * sizeof(SeenRange));
-	}
-	changes->seen[changes->nseen++] = (SeenRange)
-	{
-		first, nblocks, lsn, only
-	};
+		range.lsn = GetXLogInsertRecPtr();
+	appendBinaryStringInfo(&changes->seen, (char *) &range, sizeof(range));
 }
 
 /* The caller will read this block from now on: it need not be copied again for changes so far. */
@@ -559,24 +547,16 @@ wal_changes_forget(ChangedBlocks *changes, BlockNumber block)
 void
 wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 {
-	Assert(start < end && (changes->nown == 0 || changes->own[changes->nown - 1].end <= start));
+	OwnRecord	record = {start, end};
+	OwnRecord  *last = changes->own.len == 0 ? NULL :
+		(OwnRecord *) (changes->own.data + changes->own.len) - 1;
+
+	Assert(start < end && (last == NULL || last->end <= start));
 	/* join adjacent records */
-	if (changes->nown > 0 &&
-		record_start(changes->own[changes->nown - 1].end) == start)
-	{
-		changes->own[changes->nown - 1].end = end;
-		return;
-	}
-	if (changes->nown == changes->maxown)
-	{
-		changes->maxown *= 2;
-		changes->own = repalloc(changes->own,
-								changes->maxown * sizeof(OwnRecord));
-	}
-	changes->own[changes->nown++] = (OwnRecord)
-	{
-		start, end
-	};
+	if (last != NULL && record_start(last->end) == start)
+		last->end = end;
+	else
+		appendBinaryStringInfo(&changes->own, (char *) &record, sizeof(record));
 }
 
 /*
@@ -694,8 +674,8 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 							 SLOWEST_SPEED);
 	}
 	Assert(result != CHANGES_READ || reader->EndRecPtr >= upto);
-	changes->nseen = 0;
-	changes->nown = 0;
+	resetStringInfo(&changes->seen);
+	resetStringInfo(&changes->own);
 	changes->read_at = GetCurrentTimestamp();
 	hold_segments(changes);
 	changes->locked = false;
