@@ -67,6 +67,21 @@ SELECT detail !~ 'Does not fit' FROM move_indexes('store_s', 'regress_fast', 're
 SQL
 }
 
+# ---- and for one of two moves at the same time: the message counts both
+{
+	my $free = $size + $node->safe_psql('postgres', "SELECT pg_relation_size('small_s') - 1000000");
+	$node->safe_psql('postgres', "ALTER DATABASE postgres SET index_mover.test_file_systems = 'regress_fast:1:$free:$free'");
+	like($node->safe_psql('postgres', <<SQL),
+SELECT string_agg(status, ',' ORDER BY status), string_agg(detail, '') FILTER (WHERE status = 'failed')
+  FROM move_schema_indexes('public', 'regress_fast', method => 'copy', settings =>
+    '{"max_workers": 2, "max_rate": "8MB", "min_free_space": 0, "pacing": "off"}') WHERE status <> 'skipped'
+SQL
+		qr/^failed,moved\|not enough free .*: The move and the rest of those that run now need \d+ bytes, $free bytes are free, /,
+		'two moves, and space for one: the message counts both');
+	$node->safe_psql('postgres', 'ALTER DATABASE postgres RESET index_mover.test_file_systems');
+	$node->safe_psql('postgres', "SELECT FROM move_schema_indexes('public', 'regress_slow')");
+}
+
 # ---------------------------------------------------------------------------
 # Helpers
 # ---------------------------------------------------------------------------

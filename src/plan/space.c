@@ -64,9 +64,9 @@ space_place(const SpaceNeed *need)
 		psprintf("tablespace \"%s\"", tablespace_name(need->tablespace)) : pstrdup("pg_wal");
 }
 
-/* Raise ERROR 53100 if a need exceeds the free space. */
+/* Raise ERROR 53100 if a need, of others too, exceeds the free space. */
 static void
-check_needs(const SpaceNeeds *needs)
+check_needs(const SpaceNeeds *needs, bool with_others)
 {
 	const SpaceNeed *need = space_missing(needs);
 
@@ -77,8 +77,9 @@ check_needs(const SpaceNeeds *needs)
 	ereport(ERROR,
 			(errcode(ERRCODE_DISK_FULL),
 			 errmsg("not enough free space in %s", space_place(need)),
-			 errdetail("The move needs " INT64_FORMAT " bytes, " INT64_FORMAT
+			 errdetail("The move%s " INT64_FORMAT " bytes, " INT64_FORMAT
 					   " bytes are free, of which " INT64_FORMAT " must stay free.",
+					   with_others ? " and the rest of those that run now need" : " needs",
 					   need->needed, need->available, need->reserved),
 			 errhint("Free some space, or lower index_mover.min_free_space.")));
 }
@@ -164,6 +165,13 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, Oid target, int64 new_
 	}
 }
 
+/* Return the bytes that a move has still to write to its new file. */
+static int64
+left_to_write(const MoveItem *item)
+{
+	return Max(space_to_copy(item) - Max(item->blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
+}
+
 /*
  * Raise ERROR 53100 if the move, together with those that run at the same time, would
  * leave less than min_free_space of a file system that it writes to.
@@ -172,28 +180,29 @@ void
 space_check(const JobShared *job, const MoveItem *item,
 			const MoveSettings *settings)
 {
-	int64		others = 0;
+	int64		bytes = left_to_write(item);
+	int64		others = 0;		/* files of this move, too */
 	int64		others_sort = 0;
+	bool		with_others = false;
 	SpaceNeeds	needs;
 
-	/* the job's other moves have still to write so much */
 	for (int i = 0; i < job->nitems; i++)
 	{
 		const MoveItem *other = &job->items[i];
 
 		if (other == item || other->status != STATUS_RUNNING)
 			continue;
-		others += Max(space_to_copy(other) - other->blocks_copied * BLCKSZ, 0);
+		others += left_to_write(other);
 		others_sort += Max(other->sort_bytes, 0);
+		with_others |= other->part_of != item->relid;
 	}
 
-	if (item->method == METHOD_DEFAULT || space_to_copy(item) + others <= 0)
+	if (item->method == METHOD_DEFAULT || bytes + others <= 0)
 		return;
-	space_needs(&needs, &settings->min_free_space, item->to_tablespace,
-				space_to_copy(item) + others - leftover_kept_bytes(item),
+	space_needs(&needs, &settings->min_free_space, item->to_tablespace, bytes + others,
 				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
-				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
-	check_needs(&needs);
+				item->wal_bytes > 0 ? Min(item->wal_bytes, bytes) + others : 0);
+	check_needs(&needs, with_others);
 }
 
 /* The same for the next few MB, before each MB is written. */
@@ -208,5 +217,5 @@ space_check_again(const MoveItem *item, const MoveSettings *settings)
 		add_need(&needs, item->to_tablespace, &facts, NEXT_BYTES);
 	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
 		add_need(&needs, InvalidOid, &facts, NEXT_BYTES);
-	check_needs(&needs);
+	check_needs(&needs, false);
 }
