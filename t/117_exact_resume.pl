@@ -193,7 +193,7 @@ foreach my $end (grep { "ends $_" =~ /$only/ } picked { /kill|cancel/ } 'ends', 
 # ---- each point ---------------------------------------------------------------------------
 foreach my $point (grep { "points $_" =~ /$only/ } picked { /resume-record:2|copy-synced/ } 'points',
 	'resume-recording:2', 'resume-record:2', 'resume-recorded:2', 'copy-logged:5', 'copy-end', 'copy-round',
-	'copy-before-sync', 'copy-synced', 'copy-verifying', 'swap-asking', 'swap-before-commit')
+	'copy-before-sync', 'copy-synced', 'copy-synced:2', 'copy-verifying', 'swap-asking', 'swap-before-commit')
 {
 	my $job;
 	if ($point eq 'copy-round')
@@ -205,6 +205,55 @@ foreach my $point (grep { "points $_" =~ /$only/ } picked { /resume-record:2|cop
 	sql('CHECKPOINT') if $changes % 2;
 	change();
 	goes_on_ok($job, "at $point");
+	my ($each, $other) = map { qr/The copy$_ went on where job $job had ended, with .*\. ?/ } ' of TOAST table "\w+"', '';
+	like(sql("SELECT string_agg(DISTINCT message, E'\n') FROM index_mover_history WHERE message ~ 'went on where job $job had'"),
+		qr/^$other$each$/, 'each row tells of all files') if $point eq 'copy-synced:2';
+}
+
+# ---- a table that is as new as the last checkpoint ----------------------------------------------
+if ('new' =~ /$only/)
+{
+	sql('CHECKPOINT; CREATE TABLE fresh TABLESPACE regress_slow AS SELECT g, repeat(md5(g::text), 20) AS s FROM generate_series(1, 8000) g');
+	my $move = "SELECT max(job) FROM move_table('fresh', 'regress_fast', wait => false)";
+	my $job = interrupt('kill', 'copy-end', move => $move);
+	my ($again) = resume($job) =~ /went on where .* of which (\d+ \w+) had to be copied again/;
+	# block 0
+	is($again, block_size($node) . ' bytes', 'a new table: nothing of it was copied again');
+
+	# said at once: what nothing is on record of, and what to set if that would help
+	sub said
+	{
+		my ($name) = @_;
+		my ($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job)");
+		wait_for_job_end($node, $out);
+		note "$name: $err";
+		return $err;
+	}
+	my $again_from = qr/NOTICE:  the copy of table "fresh" begins again\nDETAIL:  Nothing is on record of how far job \d+ was\.\n/;
+	$job = interrupt('kill', 'copy-first', move => $move =~ s/fast/slow/r);
+	like(said('before the first record'), qr/$again_from(?!HINT)/, 'killed before the first record: no advice to set what is set');
+	$job = interrupt('kill', 'copy-end', move => $move);
+	sql('ALTER TABLE fresh ALTER g TYPE bigint');
+	unlike(said('another file'), qr/begins again/, 'nothing is said of a record where there is one, of another file');
+	like(sql("SELECT message FROM index_mover_history WHERE kind = 'table' ORDER BY job DESC LIMIT 1"),
+		qr/it has another file since/, '... and the row tells of that');
+	$job = interrupt('kill', 'copy-first', move => "SELECT max(job) FROM move_table('fresh', 'regress_slow', wait => false), "
+		. "pg_sleep(0) WHERE kind = 'table'");
+	sql("UPDATE index_mover.move_log SET started_at = NULL, finished_at = NULL, status = 'canceled', sqlstate = '57P01' WHERE job = $job");
+	unlike(said('not begun'), qr/begins again/, 'nor of a copy that had not begun');
+	sql('DROP TABLE fresh');
+	wait_for_no_worker($node);
+
+	# the free space need not suffice for the file of the TOAST table that is there already
+	sql('CHECKPOINT; CREATE TABLE wide (i int, s text) TABLESPACE regress_slow; ALTER TABLE wide ALTER s SET STORAGE external; '
+		. 'INSERT INTO wide SELECT g, repeat(md5(g::text), 100) FROM generate_series(1, 4000) g');
+	$job = interrupt('kill', 'copy-end', move => "SELECT max(job) FROM move_table('wide', 'regress_fast', wait => false)");
+	my $free = 6_000_000;
+	sql($_) foreach "LOAD 'index_mover'; ALTER SYSTEM SET index_mover.test_file_systems = 'regress_fast:1:$free:$free'",
+		'ALTER SYSTEM SET index_mover.min_free_space = 0', 'SELECT pg_reload_conf()';
+	like(resume($job, kind => 'toast'), qr/^moved\|.*went on where job $job had ended/, 'free space for the rest is enough');
+	sql("LOAD 'index_mover'; ALTER SYSTEM RESET $_") foreach qw(index_mover.test_file_systems index_mover.min_free_space);
+	sql('SELECT pg_reload_conf(); DROP TABLE wide');
 }
 
 # ---- other changes ------------------------------------------------------------------------
@@ -260,7 +309,8 @@ my %changes = (
 	truncated => sub { cut(300); sql('CHECKPOINT') },
 	# the last blocks that were copied are gone, and most are there again
 	'truncated and extended' => \&cut_and_extend,
-	'truncated in the WAL behind the summaries' => sub { cut(300) },
+	# (still larger than its TOAST table, whose copy begins with a checkpoint)
+	'truncated in the WAL behind the summaries' => sub { cut(700) },
 	'another file' => sub { sql('VACUUM FULL big') },
 	'no summaries' => sub { sql('ALTER SYSTEM SET summarize_wal = off; SELECT pg_reload_conf()'); change(); },
 	'a gap in the summaries' => sub {

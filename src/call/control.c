@@ -19,6 +19,7 @@
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 
 #include "call/call.h"
@@ -153,28 +154,30 @@ is_left(const HistoryEntry *move)
 }
 
 /*
- * If a kill or a stop has ended a large copy, tell that it begins again, because
- * nothing was recorded of it (see copy/copy_resume.c).  items: the relation, its parts
+ * If a kill or a stop has ended the large copy of an item, tell that it begins again
+ * because nothing was recorded of it, and how to have that (see copy/copy_resume.c).
  */
 static void
-tell_of_copy_lost(int64 job, const HistoryEntry *move, const List *items, int resumable_size)
+tell_of_copy_lost(int64 job, const HistoryEntry *move, const MoveItem *item, int resumable_size)
 {
 	bool		killed = move->status == STATUS_RUNNING ||
-		(move->sqlstate != NULL && strcmp(move->sqlstate, "57P01") == 0);
-	const MoveItem *item = items != NIL ? linitial(items) : NULL;
+		(move->worked > 0 && move->sqlstate != NULL && strcmp(move->sqlstate, "57P01") == 0);
+	const char *summarize = GetConfigOption("summarize_wal", true, false);
 
-	if (!killed || item == NULL || item->status == STATUS_SKIPPED || item->method != METHOD_COPY ||
+	if (!killed || item->status == STATUS_SKIPPED || item->method != METHOD_COPY ||
 		resumable_size < 0 || item->size_before / 1024 <= resumable_size)
 		return;
-	foreach_ptr(const MoveItem, part, items)
+	foreach_ptr(const LedgerEntry, entry, ledger_read())
 	{
-		if (leftover_kept_bytes(part) > 0)
+		/* also of a TOAST table; the copy itself tells why it does not go on */
+		if (entry->job == job && entry->heap_oid == item->heap_oid && entry->keep_until > GetCurrentTimestamp())
 			return;
 	}
 	ereport(NOTICE,
 			(errmsg("the copy of %s \"%s\" begins again",
 					relation_noun(item->relkind), NameStr(item->relname)),
 			 errdetail("Nothing is on record of how far job " INT64_FORMAT " was.", job),
+			 summarize != NULL && strcmp(summarize, "on") == 0 ? 0 :
 			 errhint("To have the next copy go on after its end, use PostgreSQL 17 or later, and set summarize_wal to on.")));
 }
 
@@ -218,8 +221,8 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 		request->method = entry->requested;
 		request->to_tablespace = back ? entry->from_tablespace : entry->to_tablespace;
 		items = plan_moves(request);
-		if (!back && !OidIsValid(table))
-			tell_of_copy_lost(job, move, items, request->settings.resumable_size);
+		if (!back && !OidIsValid(table) && items != NIL)
+			tell_of_copy_lost(job, move, linitial(items), request->settings.resumable_size);
 		foreach_ptr(MoveItem, item, items)
 		{
 			if (list_member_oid(planned, item->relid))

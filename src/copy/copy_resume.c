@@ -6,8 +6,9 @@
  * src/README, "A copy that goes on", has the protocol, and why it is right, also on a
  * standby that was promoted.  Whatever is not certain begins the copy again.
  *
- * Tricky: the summaries end at the redo position of some checkpoint.  We do not
- * make one: the WAL behind it is read as that of any copy is.
+ * Tricky: the summaries begin and end at the redo positions of checkpoints.  A copy
+ * asks for one when it begins.  One that goes on does not: it reads the WAL behind the
+ * last summary, as any copy does.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,6 +18,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "postmaster/bgwriter.h"
 #include "storage/fd.h"
 #include "utils/timestamp.h"
 
@@ -246,33 +248,50 @@ while_removing(void *arg)
 }
 
 /*
+ * Have a summary begin where this copy does, so that the creation of the file before,
+ * or its load, is not taken for a change.  The checkpoint is spread as any; while
+ * another one is under way, do without.
+ */
+static void
+begin_summary(CopyState *cs)
+{
+	XLogRecPtr	redo = GetRedoRecPtr();
+
+	RequestCheckpoint(0);
+	for (int ms = 0; ms < 1000 && GetRedoRecPtr() == redo; ms += SUMMARIES_POLL_MS)
+	{
+		throttle_rest(SUMMARIES_POLL_MS);
+		(void) copy_let_others_pass(cs);
+	}
+}
+
+/*
  * Go on from the file that an earlier copy has left, if there is one and it can be
  * trusted: set cs->resumed.  If it cannot, it is removed, with a NOTICE.
  */
-void
-copy_resume(CopyState *cs)
+static void
+take_over_file(CopyState *cs)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	MoveItem   *item = cs->item;
 	LedgerEntry *entry;
 	const char *why;
-	int64		job;
 
-	if (cs->settings->resumable_size < 0 || cs->settings->terms.rehearse)
-		return;
+	/* all files of a move have one detail */
+	const char *of_part = cs == cs->first ? "" :
+		psprintf(" of %s \"%s\"", relation_noun(item->relkind), NameStr(item->relname));
+
 	StartTransactionCommand();
 	MemoryContextSwitchTo(cs->cxt);
 	entry = leftover_kept_file(cs->relid, item->to_tablespace);
-	if (entry != NULL && !ledger_row_claim_again(entry->id))
-		entry = NULL;
+	if (entry != NULL && ledger_row_claim_again(entry->id))
+		cs->claimed = entry->id;
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
 	if (entry == NULL)
 		return;
-	cs->claimed = entry->id;
-	job = entry->job;
 	cs->to = make_locator(entry->tablespace, MyDatabaseId, entry->relfilenumber);
-	why = find_trusted(cs, entry);
+	why = cs->claimed != 0 ? find_trusted(cs, entry) : "the file that was kept is being removed";
 	MemoryContextSwitchTo(oldcontext);
 	if (why != NULL)
 	{
@@ -284,15 +303,21 @@ copy_resume(CopyState *cs)
 				(errmsg("the copy of %s \"%s\" begins again", relation_noun(item->relkind),
 						NameStr(item->relname)),
 				 errdetail("It does not go on where job " INT64_FORMAT " has ended, because %s.",
-						   job, why)));
-		item_say(item, "The copy did not go on where job " INT64_FORMAT " had ended, because %s.",
-				 job, why);
-		leftover_file_remove(entry, cs->settings->pacing, while_removing, cs);
-		ledger_row_release(entry->id);
+						   entry->job, why)));
+		item_say(cs->first->item, "The copy%s did not go on where job " INT64_FORMAT " had ended, because %s.",
+				 of_part, entry->job, why);
+		if (cs->claimed != 0)
+		{
+			leftover_file_remove(entry, cs->settings->pacing, while_removing, cs);
+			ledger_row_release(entry->id);
+		}
 		cs->claimed = 0;
 		return;
 	}
 
+	item_say(cs->first->item, "The copy%s went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
+			 of_part, entry->job, size_text((int64) cs->copied * BLCKSZ),
+			 size_text(block_set_count(cs->todo) * BLCKSZ));
 	/* in this order: what comes may leave less of the file */
 	entry->copied_blocks = cs->copied;
 	entry->job = cs->mc->job->job;
@@ -306,18 +331,32 @@ copy_resume(CopyState *cs)
 	cs->new_file_made = true;
 	cs->resumed = true;
 	IM_POINT("resume-recorded");
-	item_say(item, "The copy went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
-			 job, size_text((int64) cs->copied * BLCKSZ),
-			 size_text(block_set_count(cs->todo) * BLCKSZ));
 }
 
-/* Prepare for records of how far this copy is, and the file of an earlier one. */
+/*
+ * Before a copy: find out whether it is to record how far it is, and whether it can go
+ * on from the file of an earlier one.
+ */
 void
-copy_resume_begin(CopyState *cs)
+copy_resume(CopyState *cs)
 {
 	const MoveSettings *settings = cs->settings;
 	int64		least = (int64) settings->resumable_size * 1024 / BLCKSZ;
 
+	if (settings->resumable_size < 0 || settings->terms.rehearse)
+		return;
+	take_over_file(cs);
+	if (!XLogIsNeeded() || file_blocks(&cs->from, MAIN_FORKNUM) <= least)
+		return;
+	cs->record_step = Min(RECORD_BLOCKS, Max(least, FILE_COPY_CHUNK));
+	if (!cs->resumed && summarize_wal && cs->first->nfollowers == 0)
+		begin_summary(cs);
+}
+
+/* Prepare the file of an earlier copy, and for records of this one. */
+void
+copy_resume_begin(CopyState *cs)
+{
 	StartTransactionCommand();
 	if (cs->resumed)
 	{
@@ -326,12 +365,11 @@ copy_resume_begin(CopyState *cs)
 			file_copy_unsync(cs->copy);
 
 		/*
-		 * In one step, which after a crash redo repeats: the row names
-		 * nothing of what goes.  That is what one record's step had added, a
-		 * gigabyte at most, unless F was truncated.
+		 * In one step, which redo repeats after a crash: the row names
+		 * nothing of what goes, a gigabyte unless F was truncated.
 		 */
 		if (file_blocks(&cs->to, MAIN_FORKNUM) > cs->copied)
-			leftover_file_shorten(&cs->to, cs->copied, settings->pacing);
+			leftover_file_shorten(&cs->to, cs->copied, cs->settings->pacing);
 		file_copy_record(cs->copy, cs->copied);
 	}
 	else
@@ -339,9 +377,6 @@ copy_resume_begin(CopyState *cs)
 		cs->new_file.changes_from = wal_changes_position(cs->changes);
 		cs->new_file.timeline = GetWALInsertionTimeLine();
 	}
-	cs->record_step = settings->resumable_size < 0 || settings->terms.rehearse || !XLogIsNeeded() ||
-		file_blocks(&cs->from, MAIN_FORKNUM) <= least ? 0 :
-		Min(RECORD_BLOCKS, Max(least, FILE_COPY_CHUNK));
 	cs->record_at = cs->copied + cs->record_step;
 	CommitTransactionCommand();
 	if (cs->resumed)
