@@ -490,6 +490,28 @@ sql('SELECT pg_reload_conf()');
 	leftovers_ok($node, 'a rate that was too low', within => 5);
 }
 
+# Nor do rests for others hide it, however often they come.
+{
+	my $log = -s $node->logfile;
+	my $writer = start_call($node, 'random_keys',
+		"DO 'BEGIN LOOP INSERT INTO th SELECT 0, md5(random()::text) FROM generate_series(1, 300); COMMIT; END LOOP; END'");
+	$job = begin_job($node, 'th_s', 'regress_slow', max_rate => '1MB');
+	my $told;
+	for (my $i = 0; $i < 30 && !$told; $i++)
+	{
+		usleep(1_500_000);
+		sql("SELECT pause_move($job)");
+		usleep(400_000);
+		sql("SELECT resume_move($job)");
+		$told = slurp_file($node->logfile, $log) =~ /WARNING:.*index "th_s" changes nearly as fast as max_rate lets it be copied/;
+	}
+	ok($told, 'a WARNING says that the rate is too low, though the copy rests for others again and again');
+	sql("SELECT cancel_move($job)");
+	wait_for_job_end($node, $job);
+	sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'random_keys'");
+	finish_call($writer);
+}
+
 # What has changed during a pause says nothing about the rate.
 {
 	sql('CREATE TABLE held_up AS SELECT * FROM th LIMIT 45000; CREATE INDEX held_up_s ON held_up (s) TABLESPACE regress_slow; VACUUM '

@@ -25,7 +25,7 @@
 
 #define SHORTEST_WINDOW_MS	1000
 
-/* A round that is this long tells whether it makes progress, by this share */
+/* A round that is this long, less rests for others, tells whether it makes progress */
 #define LONG_ROUND_MS		(5 * 1000)
 #define MOST_CHANGED_IN_ROUND	0.75
 
@@ -58,11 +58,18 @@ copy_last_us(const CopyState *cs)
 	return result;
 }
 
-/* Look at a round from here on: at its begin, and after a rest for others. */
+/* Return the time, in milliseconds, less rests for others: not those for max_rate. */
+int64
+copy_busy_ms(const CopyState *cs)
+{
+	return GetCurrentTimestamp() / 1000 - (pacing_rested_ms() - cs->throttle.rested_us / 1000);
+}
+
+/* Look at a round from here on. */
 void
 copy_begin_round(CopyState *cs)
 {
-	cs->eta.round_began = GetCurrentTimestamp();
+	cs->eta.round_began = copy_busy_ms(cs);
 	cs->eta.rate_rested_before = cs->throttle.rested_us;
 	cs->eta.written_before = cs->item->blocks_copied + cs->item->blocks_recopied;
 	cs->eta.changed_before = wal_changes_count(cs->changes);
@@ -80,8 +87,7 @@ copy_look_at_round(CopyState *cs)
 	const MoveSettings *settings = cs->settings;
 	int64		done = cs->item->blocks_copied + cs->item->blocks_recopied - cs->eta.written_before;
 	int64		changed = wal_changes_count(cs->changes);
-	int64		ms = TimestampDifferenceMilliseconds(cs->eta.round_began,
-													 GetCurrentTimestamp());
+	int64		ms = copy_busy_ms(cs) - cs->eta.round_began;
 
 	/* a round takes the blocks that it copies from the set */
 	cs->eta.changed_before = Min(cs->eta.changed_before, changed);
@@ -90,6 +96,7 @@ copy_look_at_round(CopyState *cs)
 	/* without the rests of pacing, those for max_rate would have been longer */
 	cs->eta.in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
 		(cs->throttle.rested_us - cs->eta.rate_rested_before) / 1000 > ms / 2 &&
+		done * BLCKSZ > settings->max_rate * INT64CONST(1024) * LONG_ROUND_MS / 2000 &&
 		changed > done * MOST_CHANGED_IN_ROUND;
 	if (!cs->eta.in_vain || cs->eta.told)
 		return;

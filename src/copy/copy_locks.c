@@ -305,6 +305,7 @@ void
 copy_between_chunks(CopyState *cs)
 {
 	int64		began = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
+	int64		changed = wal_changes_count(cs->changes);
 
 	Assert(!IsTransactionState() && !cs->in_place);
 	job_check_cancel();
@@ -319,7 +320,11 @@ copy_between_chunks(CopyState *cs)
 		f->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
 	copy_drain(cs);
 	cs->throttle.rested = false;
-	copy_begin_round(cs);
+	/* a round is not judged by blocks that change during rests for others */
+	changed = wal_changes_count(cs->changes) - changed;
+	cs->eta.changed_before += changed;
+	cs->eta.written_before = Min(cs->eta.written_before + changed,
+								 cs->item->blocks_copied + cs->item->blocks_recopied);
 }
 
 /* Return why changes that were read do not tell all, NULL if they do. */

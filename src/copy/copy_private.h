@@ -47,7 +47,7 @@ typedef struct CopyEta
 	int64		cached;			/* blocks to be loaded after the swap */
 	TimestampTz changes_at;		/* when these were counted */
 	int64		changes;
-	TimestampTz round_began;
+	int64		round_began;	/* copy_busy_ms() */
 	int64		rate_rested_before; /* throttle.rested_us then */
 	int64		written_before; /* blocks */
 	int64		changed_before;
@@ -109,8 +109,8 @@ typedef struct CopyState
 	ChangedBlocks *changes;
 	FileCopy   *copy;
 	double		block_us;		/* to copy one through buffers, smoothed */
-	int64		outpaced_since; /* busy_ms(); no fewer blocks are left; 0 =
-								 * fewer */
+	int64		outpaced_since; /* copy_busy_ms(); no fewer blocks are left; 0
+								 * = fewer */
 	int64		recopied_before;	/* blocks, for which not to give up */
 	bool		outpaced;		/* the writers are about as fast as we are */
 	CopyEta		eta;
@@ -179,6 +179,7 @@ extern void copy_drain_to(CopyState *cs, XLogRecPtr upto);
 extern int64 copy_changes_left(const CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 extern BlockNumber copy_take_tail(CopyState *cs);
+extern int64 copy_busy_ms(const CopyState *cs);
 extern void copy_begin_round(CopyState *cs);
 extern void copy_look_at_round(CopyState *cs);
 extern void copy_publish_eta(const CopyState *cs, double left);

@@ -44,13 +44,6 @@
 #define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768
 
-/* Return the time, in milliseconds, less rests for others: not those for max_rate. */
-static int64
-busy_ms(const CopyState *cs)
-{
-	return GetCurrentTimestamp() / 1000 - (pacing_rested_ms() - cs->throttle.rested_us / 1000);
-}
-
 /* Call this when something other than fast writers delays the copy of all files, or has. */
 void
 copy_is_not_outpaced(CopyState *cs)
@@ -103,14 +96,14 @@ copy_check_hope(CopyState *cs)
 		int64		left = block_set_count(f->todo) + wal_changes_count(f->changes);
 
 		if (f->outpaced_since == 0)
-			f->outpaced_since = busy_ms(f);
+			f->outpaced_since = copy_busy_ms(f);
 		if (left > most)
 		{
 			most = left;
 			worst = f;
 		}
 	}
-	if (would_write_too_much(worst, most) || busy_ms(worst) - worst->outpaced_since > HOPELESS_MS)
+	if (would_write_too_much(worst, most) || copy_busy_ms(worst) - worst->outpaced_since > HOPELESS_MS)
 		cannot_keep_up(worst, most);
 }
 
@@ -205,7 +198,7 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 	bool		fits = copy_fits_under_lock(cs, left);
 	bool		too_slow = cs->eta.in_vain;
 	bool		too_many = left > HOPELESS_BLOCKS && !fits;
-	int64		outpaced_ms = busy_ms(cs) - cs->outpaced_since;
+	int64		outpaced_ms = copy_busy_ms(cs) - cs->outpaced_since;
 
 	/* a little less each time is no progress, unless it adds up */
 	if (left <= FEW_BLOCKS || left < *least - *least / 10)
@@ -213,7 +206,7 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 		*least = left;
 		*in_vain = 0;
 		if (first_time)
-			cs->outpaced_since = busy_ms(cs);
+			cs->outpaced_since = copy_busy_ms(cs);
 		/* the next round of a copy that is outpaced may leave more */
 		return left <= FEW_BLOCKS || (cs->outpaced && fits);
 	}
