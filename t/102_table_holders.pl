@@ -105,6 +105,21 @@ if (part('open'))
 	}
 }
 
+# ---- one that comes during the last attempt ----------------------------------------
+# (that of another session is in vain, and lock_wait is over)
+if (part('late'))
+{
+	my $call = held_at($node, 'swap-asking', move(lock_wait => '100ms', on_blocker => 'fail'));
+	my $holder = IndexMover::Session->new($node);
+	$holder->run('BEGIN; LOCK TABLE held IN ACCESS SHARE MODE');
+	usleep(300_000);
+	let_go($call);
+	my ($rc, $out, $err) = finish_call($call);
+	like($out, qr/^failed\|55P03\|could not get the exclusive lock on table "held" within .*: The lock was held by: process @{[$holder->pid]}/,
+		'one that comes during the last attempt is named') or diag $err;
+	$holder->end;
+}
+
 # ---- one that comes between the look and the lock, or under the lock --------------
 # It is looked for again under the lock: only one that comes between that look and the
 # update ("swap-row") is waited for, and may commit meanwhile.

@@ -582,10 +582,11 @@ make_attempts(CopyState *cs)
 			return;
 		/* attempts in vain with no long holders: there is much traffic */
 		else if (wait_is_over(wait))
-			copy_lock_wait_is_over(cs, attempts.holders,
-								   virtual_transaction_pids(attempts.holders, attempts.nholders,
-															wait->pids, WAIT_MAX_PIDS) > 0 ?
-								   attempts.nholders : 0);
+		{
+			/* one may have come since the last look */
+			(void) find_long_holders(cs, &attempts);
+			copy_lock_wait_is_over(cs, attempts.holders, attempts.nholders);
+		}
 	}
 }
 
