@@ -47,10 +47,10 @@ typedef enum MoveStatus
 	STATUS_REHEARSED,			/* a copy was made, and discarded */
 } MoveStatus;
 
+#define STATUS_IS_SUCCESS(status) \
+	((status) == STATUS_MOVED || (status) == STATUS_REHEARSED)
 /* nothing is left to do */
-#define STATUS_IS_DONE(status) \
-	((status) == STATUS_MOVED || (status) == STATUS_SKIPPED || \
-	 (status) == STATUS_REHEARSED)
+#define STATUS_IS_DONE(status)	(STATUS_IS_SUCCESS(status) || (status) == STATUS_SKIPPED)
 
 /* Keep in step with phase_names[] in job.c. */
 typedef enum MovePhase

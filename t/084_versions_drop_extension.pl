@@ -2,7 +2,7 @@
 # neither the job nor itself.  A rebuild waits for old snapshots, so also for that
 # of DROP EXTENSION: there the job gives way.  Nothing is left behind then, though
 # the ledger is gone; nor is it if a copy is canceled while DROP EXTENSION waits.
-# That it waits for a job that is paused is in the log.
+# That it waits for a job that waits for a user or a time is in the log.
 # A worker that is terminated then ends, though that transaction stays open.
 use strict;
 use warnings;
@@ -91,31 +91,34 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('g', 'regress
 metadata_ok($node, 'g', 'rebuild, extension dropped');
 verdict_ok($node, 'g', 'rebuild, extension dropped');
 
-# ---- a job that is paused -------------------------------------------------
+# ---- a job that is paused, or waits for the time of its swap --------------------
 # in the middle of a copy, and between two: the log says why DROP EXTENSION waits
-foreach my $where ('in mid-copy', 'between two rebuilds')
+foreach my $where ('in mid-copy', 'between two rebuilds', 'before its swap')
 {
-	my ($table, $method) = $where eq 'in mid-copy' ? ('t', 'copy') : ('g', 'rebuild');
+	my ($table, $method) = $where eq 'between two rebuilds' ? ('g', 'rebuild') : ('t', 'copy');
+	my $paused = $where ne 'before its swap';
+	my $does = $paused ? 'is paused' : 'waits for the time of its swap';
 	my $to = $node->safe_psql('postgres', "SELECT CASE WHEN reltablespace = 0 THEN 'regress_fast' ELSE 'pg_default' END "
 		. "FROM pg_class WHERE relname = '${table}_1'");
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
-	my $job = begin_job($node, $table, $to, method => $method, max_workers => 1, max_rate => '100kB', pacing => 'off', order => 'name');
-	poll_until($node, q{SELECT count(*) > 0 FROM index_mover_progress WHERE phase IN ('copying blocks', 'building index')}, 't',
-		"$where: it runs");
-	$node->safe_psql('postgres', "SELECT pause_move($job)");
+	my $job = begin_job($node, $table, $to, method => $method, max_workers => 1, pacing => 'off', order => 'name',
+		$paused ? (max_rate => '100kB') : (swap_after => 'infinity'));
+	poll_until($node, q{SELECT count(*) > 0 FROM index_mover_progress WHERE phase IN ('copying blocks', 'building index',
+		'waiting for time to swap')}, 't', "$where: it runs");
+	$node->safe_psql('postgres', "SELECT pause_move($job)") if $paused;
 	$gate->end;
-	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'pause_move()', "$where: paused");
+	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'pause_move()', "$where: paused") if $paused;
 	my $log = -s $node->logfile;
 	$dropper = IndexMover::Session->new($node);
 	$dropper->send('DROP EXTENSION index_mover');
 	my $pid = $dropper->pid;
 	$node->wait_for_log(joined(
-		qr/job $job \([^)]*\): process $pid waits for the end of this job, which is paused\n.*DETAIL:  The job has locked the extension\. /,
+		qr/job $job \([^)]*\): process $pid waits for the end of this job, which $does\n.*DETAIL:  The job has locked the extension\. /,
 		qr/Process $pid: DROP EXTENSION index_mover;?\n/,
 		qr/.*HINT:  Resume .*SELECT index_mover_call\.cancel_move\($job\);/), $log);
 	pass("$where: the log says why DROP EXTENSION waits");
-	is(scalar(() = slurp_file($node->logfile, $log) =~ /which is paused/g), 1, "$where: once");
+	is(scalar(() = slurp_file($node->logfile, $log) =~ /which $does/g), 1, "$where: once");
 	$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . worker_pid($node) . ')');
 	$dropper->answer;
 	is($dropper->errors, '', "$where: with the job canceled, the extension is dropped");

@@ -111,6 +111,7 @@ copy_wait_for_swap_time(CopyState *cs)
 		   !job_swap_now_requested())
 	{
 		copy_publish_eta(cs, 0);
+		pacing_tell_of_drop("waits for the time of its swap");
 		throttle_rest(SHORT_REST_MS);
 		copy_between_chunks(cs);
 

@@ -450,7 +450,7 @@ move_by_copy(MoveContext *mc)
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
 		for (CopyState *f = cs->next; f != NULL; f = f->next)
 			item->wal_written -= f->item->wal_written;
-		if (item->status != STATUS_MOVED && item->status != STATUS_REHEARSED)
+		if (!STATUS_IS_SUCCESS(item->status))
 		{
 			/* first, because others can wait for them */
 			copy_release_locks(cs);

@@ -376,11 +376,11 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 }
 
 /*
- * In a paused job, tell the server log of a DROP EXTENSION that waits for it, which
- * would do so without end, and not say why.
+ * In a job that waits for a user or a time, tell the server log of a DROP EXTENSION
+ * that waits for it, which would do so without end, and not say why.
  */
 void
-pacing_tell_of_drop(void)
+pacing_tell_of_drop(const char *job_does)
 {
 	static int	told = 0;
 	int			pid;
@@ -389,8 +389,8 @@ pacing_tell_of_drop(void)
 		return;
 	ereport(LOG,
 			(errhidecontext(true),
-			 errmsg("%s: process %d waits for the end of this job, which is paused",
-					runner_name(), pid),
+			 errmsg("%s: process %d waits for the end of this job, which %s",
+					runner_name(), pid, job_does),
 			 errdetail("The job has locked the extension.%s", describe_command(pid)),
 			 errhint("Resume the job, or cancel it: %s",
 					 printed_command("cancel_move", runner_job()))));
@@ -442,7 +442,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 		if (paused)
 		{
 			progress_blockers(NULL, 0);
-			pacing_tell_of_drop();
+			pacing_tell_of_drop("is paused");
 		}
 		iteration = GetCurrentTimestamp();
 		throttle_rest(Min(ms, most_ms));

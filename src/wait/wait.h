@@ -155,7 +155,7 @@ extern bool pacing_hold_back(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_rest(const MoveSettings *settings, int64 wal_at_once,
 						Throttle *throttle, bool (*keep_up) (void *arg),
 						void *arg);
-extern void pacing_tell_of_drop(void);
+extern void pacing_tell_of_drop(const char *job_does);
 extern int64 pacing_rested_ms(void);
 extern void pacing_rest_while_paused(void);
 

@@ -405,7 +405,7 @@ wait_while_paused(JobShared *shared)
 	progress_throttled("pause_move()");
 	while (job_pause_requested() && !job_cancel_requested())
 	{
-		pacing_tell_of_drop();
+		pacing_tell_of_drop("is paused");
 		runner_nap(shared, PAUSE_POLL_MS);
 	}
 	progress_end(0);
@@ -455,8 +455,7 @@ run_item(JobShared *shared, int n)
 				(item->status == STATUS_MOVED && strcmp(item->sqlstate, "57014") == 0));
 
 	/* an index dropped during its move is skipped, and may leave something */
-	if (canceled || (item->status != STATUS_MOVED && item->status != STATUS_REHEARSED) ||
-		item->sqlstate[0] != '\0')
+	if (canceled || !STATUS_IS_SUCCESS(item->status) || item->sqlstate[0] != '\0')
 	{
 		if (canceled)
 		{
