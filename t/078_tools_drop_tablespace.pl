@@ -70,7 +70,7 @@ CREATE PROCEDURE fills() SET default_tablespace = $old LANGUAGE sql AS 'SELECT 1
 SQL
 
 my $also = 'This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move '
-	. 'the others, in that database: '
+	. 'the others, in that database, with the extension created in it: '
   . q{SELECT * FROM index_mover_call.evacuate_tablespace('Old "disk"', 'regress_fast');};
 
 sub rows

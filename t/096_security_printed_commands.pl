@@ -372,6 +372,8 @@ SQL
 		answer => qr/child_pkey.*\|moved\|/);
 	run_printed('src/plan/plan.c move_child_tables', told("SELECT * FROM dba.move_table('parent', 'regress_fast', dry_run => true)"),
 		answer => qr/child\|table\|moved\|/);
+	sql(q(UPDATE pg_index SET indisvalid = false WHERE indexrelid = '"odd_""i"'::regclass::oid));
+	run_printed('src/plan/plan_checks.c move_indexes', skipped("move_indexes('odd', 'regress_fast'", 'true'), answer => qr/\|moved\|/);
 	run_printed('src/plan/plan_checks.c drop_index', skipped("move_indexes('odd', 'regress_fast'", 'true'));
 	is(sql(q(SELECT count(*) FROM pg_class WHERE relname = 'a; b_ccnew')), '0', "$db: the index is dropped");
 	sql(<<'SQL');

@@ -400,7 +400,7 @@ h|h_anothers|f|must be owner of table "h_anothers"
 h|h_busy|f|job $busy is at work on its table
 h|h_claimed|t|
 h|h_index|t|
-h|h_index_n_idx|f|the index is not valid; to repair and move it, name it itself with method rebuild
+h|h_index_n_idx|f|the index is not valid; to repair and move it: SELECT * FROM index_mover_call.move_indexes('public.h_index_n_idx', 'regress_slow', 'rebuild');
 h|h_large|f|it is larger than max_bytes_per_run
 h|h_last|t|
 h|h_moved|f|job $moved has moved it less than 7 days ago

@@ -151,8 +151,8 @@ item_check(MoveItem *item, const RelationFacts *facts)
 
 	if (facts->relkind == RELKIND_INDEX)
 	{
-		const char *command = printed_command("drop_index", quote_qualified_identifier(NameStr(facts->schema_name),
-																					   NameStr(facts->relname)));
+		const char *name = quote_qualified_identifier(NameStr(facts->schema_name), NameStr(facts->relname));
+		const char *command = printed_command("drop_index", name);
 		bool		leftover_name = is_reindex_leftover_name(NameStr(facts->relname));
 
 		if ((!facts->valid || !facts->live || leftover_name) &&
@@ -167,8 +167,9 @@ item_check(MoveItem *item, const RelationFacts *facts)
 		if (!facts->valid && !item->repair && (!item->heal || leftover_name))
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, leftover_name ?
 							 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s" :
-							 "The index is not valid; to repair and move it, name it itself with method rebuild.",
-							 command);
+							 "The index is not valid; to repair and move it: %s",
+							 leftover_name ? command :
+							 printed_command("move_indexes", name, to_name, "rebuild"));
 	}
 
 	/* an invalid index is repaired in any tablespace */

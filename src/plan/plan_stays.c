@@ -289,7 +289,7 @@ add_database(Stays *stays, Form_pg_database form)
 	char	   *command;
 
 	item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-			  "This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move the others, in that database: %s",
+			  "This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move the others, in that database, with the extension created in it: %s",
 			  printed_command("evacuate", get_tablespace_name(stays->tablespace),
 							  get_tablespace_name(stays->to)));
 	if (form->dattablespace == stays->tablespace &&
