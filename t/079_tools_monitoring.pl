@@ -12,6 +12,7 @@ use IndexMover::Test;
 use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use Time::HiRes 'usleep';
 use Test::More;
 
 needs_test_points();
@@ -119,6 +120,15 @@ my $columns = 'percent, extract(epoch FROM eta) < 0.5 * size / bytes_per_second'
 my ($percent, $short) = split /\|/, $sql->("SELECT $columns FROM index_mover_jobs WHERE job = $whole");
 cmp_ok($percent, '>', 80, "what is copied still counts when it is compared ($percent %)");
 is($short, 't', 'and needs no time any more');
+my $client = IndexMover::Session->new($node);
+$client->run("SET index_mover.progress_interval = '100ms'");
+$client->send("CALL wait_for_move($whole)");
+for (1 .. 200)
+{
+	last if $client->has_answered || $client->errors =~ /: verifying/;
+	usleep(50_000);
+}
+like($client->errors, qr/NOTICE:  [^\n]*: verifying(?:(?!MB\/s).)*$/m, 'a waiting client hears no rate of an earlier phase');
 my $old = IndexMover::Session->new($node);
 $old->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM index_mover_jobs');
 let_go($call);
@@ -138,7 +148,13 @@ my $states = "SELECT status, (SELECT string_agg(DISTINCT status, ',') FROM index
 is($old->run($states), 'running|queued,running', 'for an older snapshot it has not ended, and is not interrupted');
 $old->run('COMMIT');
 is($old->run($states), 'moved|moved', 'for a new one it has');
-$old->end;
+$client->run('BEGIN; SELECT 1 FROM long LIMIT 1');
+my $waits = $sql->(q{SELECT max(job) FROM move_table('long', 'regress_slow', wait => false, settings => '{"max_rate": "8MB"}')});
+poll_until($node, "SELECT phase, bytes_per_second, eta FROM index_mover_progress WHERE job = $waits", 'waiting for lock to swap||',
+	'a copy that waits for a lock has no rate');
+$sql->("SELECT cancel_move($waits)");
+$_->end foreach $old, $client;
+wait_for_job_end($node, $waits);
 
 my $log = -s $node->logfile;
 $sql->(q{SELECT move_indexes('long', 'regress_slow', 'copy', rehearse => true)});

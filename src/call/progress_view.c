@@ -80,13 +80,15 @@ look_at_backend(RunnerSlot *runner)
 	return phase >= 0 && phase < lengthof(core_phases) ? core_phases[phase] : phase_name(runner->phase);
 }
 
-/* Return whether the copy stands still until a user, a standby or a slot lets it go on. */
+/* Return whether the copy stands still until a user, a session, a standby or a slot lets it go on. */
 static bool
 rests_for_others(const RunnerSlot *runner)
 {
-	return runner->throttled_by[0] != '\0' &&
-		strcmp(runner->throttled_by, THROTTLED_MAX_RATE) != 0 &&
-		strcmp(runner->throttled_by, THROTTLED_SLOW_STORAGE) != 0;
+	return runner->phase == PHASE_WAIT_START || runner->phase == PHASE_WAIT_SWAP_LOCK ||
+		runner->phase == PHASE_GIVING_WAY ||
+		(runner->throttled_by[0] != '\0' &&
+		 strcmp(runner->throttled_by, THROTTLED_MAX_RATE) != 0 &&
+		 strcmp(runner->throttled_by, THROTTLED_SLOW_STORAGE) != 0);
 }
 
 /*
@@ -96,10 +98,7 @@ rests_for_others(const RunnerSlot *runner)
 static double
 seconds_left(const RunnerSlot *runner)
 {
-	/* some phases end when another session lets them end */
-	if (runner->method != METHOD_COPY || runner->eta < 0 || rests_for_others(runner) ||
-		runner->phase == PHASE_WAIT_START || runner->phase == PHASE_WAIT_SWAP_LOCK ||
-		runner->phase == PHASE_GIVING_WAY)
+	if (runner->method != METHOD_COPY || runner->eta < 0 || rests_for_others(runner))
 		return -1;
 	return Max(runner->eta - (GetCurrentTimestamp() - runner->eta_at) / 1e6, 0);
 }
@@ -136,7 +135,9 @@ progress_view_notices(int64 job)
 		if (runner->blocks_total > 0)
 			appendStringInfo(&buf, ", %.0f %%",
 							 100.0 * runner->blocks_done / runner->blocks_total);
-		if (runner->bytes_per_second > 0 && !rests_for_others(runner))
+		/* the rate of the last block written is no news in a later phase */
+		if (runner->bytes_per_second > 0 && !rests_for_others(runner) &&
+			(runner->phase == PHASE_COPYING || runner->phase == PHASE_CATCHING_UP))
 			appendStringInfo(&buf, ", %.1f MB/s", runner->bytes_per_second / 1048576.0);
 		if (runner->changed_per_second > 0)
 			appendStringInfo(&buf, ", " INT64_FORMAT " blocks/s change",
