@@ -582,6 +582,14 @@ like($err, qr/NOTICE:  moving 1 instead of 2 indexes at the same time/, 'and a N
 # (the process of before is gone a moment before the postmaster knows)
 for (1 .. 10 * $IndexMover::Test::TIMEOUT)
 {
+	($rc, $out, $err) = $node->psql('postgres', "SELECT string_agg(status, ' ') FROM move_table('st', 'regress_slow', rehearse => true)");
+	last if $rc == 0;
+	usleep(100_000);
+}
+is($out, 'rehearsed rehearsed rehearsed', 'a table and its TOAST table');
+unlike($err, qr/instead of/, 'need one worker process');
+for (1 .. 10 * $IndexMover::Test::TIMEOUT)
+{
 	last if eval { $job = begin_job($node, 'st', 'regress_fast', max_rate => '1MB', max_workers => 1, order => 'name'); 1 };
 	die $@ unless $@ =~ /could not register background process/;
 	usleep(100_000);

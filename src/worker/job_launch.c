@@ -40,13 +40,16 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 				  bool waits, dsm_segment **segment)
 {
 	JobShared  *shared;
-	ListCell   *lc;
 	int			n = 0;
 	bool		optional = purpose == JOB_CLEANUP && !waits;
 	const char *why_not;
-	int			max_runners = purpose != JOB_MOVE ? 1 :
-		Max(1, Min(list_length(items), settings->max_workers));
+	int			moves = 0;
+	int			max_runners;
 
+	/* a table is one move with its TOAST table */
+	foreach_ptr(const MoveItem, item, items)
+		moves += !OidIsValid(item->part_of);
+	max_runners = purpose != JOB_MOVE ? 1 : Max(1, Min(moves, settings->max_workers));
 	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
 						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	if (*segment == NULL && optional)
@@ -72,8 +75,8 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	pg_atomic_init_u32(&shared->end_logged, 0);
 	pg_atomic_init_u32(&shared->extension_gone, 0);
 	pg_atomic_init_u32(&shared->settings_version, 0);
-	foreach(lc, items)
-		shared->items[n++] = *(MoveItem *) lfirst(lc);
+	foreach_ptr(const MoveItem, item, items)
+		shared->items[n++] = *item;
 
 	why_not = job_take_slot(shared, dsm_segment_handle(*segment), purpose, state);
 	if (why_not != NULL)
