@@ -73,7 +73,7 @@ find_format(const char *name)
 	for (int i = 0; i < lengthof(commands); i++)
 		if (strcmp(commands[i].name, name) == 0)
 			return commands[i].format;
-	elog(ERROR, "unknown command \"%s\"", name);
+	ereport(ERROR, errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg_internal("unknown command \"%s\"", name));
 	return NULL;				/* keep compiler quiet */
 }
 
@@ -92,7 +92,8 @@ put_in(const char *format, const char **arguments, int count)
 			continue;
 		}
 		if (count-- == 0)
-			elog(ERROR, "an argument of \"%s\" is missing", format);
+			ereport(ERROR, errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					errmsg_internal("an argument of \"%s\" is missing", format));
 		p++;
 		appendStringInfoString(&buf,
 							   *p == 'L' ? quote_literal_cstr(*arguments) :

@@ -588,6 +588,14 @@ SELECT DISTINCT pg_describe_object(d.classid, d.objid, 0) || ' uses ' || pg_desc
  WHERE NOT EXISTS (SELECT FROM theirs u WHERE u.catalog = d.classid AND u.oid = d.objid)
 SQL
 
+# any role may call the function
+foreach my $arguments ("'nothing'", "'resume_move'")
+{
+	my (undef, undef, $err) = $node->psql('postgres', "SELECT index_mover.printed_command($arguments)",
+		extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
+	like($err, qr/ERROR:  22023/, "printed_command($arguments)");
+}
+
 foreach my $place (@places)
 {
 	ok($met{$place} || exists $elsewhere{$place}, "a case for $place");
