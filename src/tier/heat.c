@@ -417,8 +417,8 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 	TimestampTz oldest;
 	int64		rows = 0;
 
-	PreventCommandIfReadOnly("take_index_sample()");
 	PreventCommandDuringRecovery("take_index_sample()");
+	PreventCommandIfReadOnly("take_index_sample()");
 	/* nothing may move the rows until those that go are deleted by their TIDs */
 	LockRelationOid(extension_relation("sample"), RowExclusiveLock);
 	table = heat_read();
