@@ -371,11 +371,7 @@ END;
 CREATE TABLE index_mover.probe (
 	probed_at timestamptz NOT NULL,
 	tablespace oid NOT NULL,
-	random_read_ms float8 NOT NULL,
-	random_read_iops float8 NOT NULL,
-	random_read_iops_deep float8,
-	sequential_read_mb_s float8 NOT NULL,
-	sync_write_ms float8 NOT NULL
+	random_read_ms float8 NOT NULL
 );
 
 CREATE FUNCTION @extschema@.tablespace_probe(

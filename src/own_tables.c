@@ -43,7 +43,6 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
 #include "own_tables.h"
 
 #define EXTENSION	"index_mover"	/* and its schema */
@@ -86,17 +85,23 @@ find_schema(void)
 	return extension_installed() ? get_namespace_oid(EXTENSION, true) : InvalidOid;
 }
 
-/* The same; ERROR 55000 if the extension is not installed. */
+/* Raise ERROR 55000: the extension is not installed. */
+void
+extension_missing(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("extension \"%s\" is not installed in this database", EXTENSION)));
+}
+
+/* Return the schema, or extension_missing(). */
 static Oid
 extension_schema(void)
 {
 	Oid			result = find_schema();
 
 	if (!OidIsValid(result))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("extension \"%s\" is not installed in this database",
-						EXTENSION)));
+		extension_missing();
 	return result;
 }
 

@@ -13,9 +13,11 @@
 #include "storage/lock.h"
 #include "utils/relcache.h"
 
+#include "compat.h"
 #include "row.h"
 
 extern bool extension_installed(void);
+pg_noreturn extern void extension_missing(void);
 extern bool extension_owns(Oid table);
 extern Oid	extension_relation(const char *name);
 extern Oid	extension_find_relation(const char *name);

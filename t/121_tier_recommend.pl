@@ -210,7 +210,7 @@ file_systems();
 
 # ---- what the probes have measured counts more than the settings -----------------------------
 sql(<<'SQL');
-INSERT INTO index_mover.probe SELECT now(), oid, CASE spcname WHEN 'regress_fast' THEN 5 ELSE 1 END, 1, 1, 1, 1
+INSERT INTO index_mover.probe SELECT now(), oid, CASE spcname WHEN 'regress_fast' THEN 5 ELSE 1 END
   FROM pg_tablespace WHERE spcname ~ '^regress';
 SQL
 rates(10000, %rate, hot_d => 15);
@@ -242,7 +242,7 @@ is(sql("SELECT string_agg(concat_ws(' ', rank, index, table_name, method, round(
 		. "index_mover_call.move_indexes('public.cold_id', 'regress_fast', 'copy');",
 	'a table and its index');
 # the default's reads take as long as the fast one's: it was probed, and the other was not
-sql("INSERT INTO index_mover.probe SELECT now(), oid, 0.11, 1, 1, 1, 1 FROM pg_tablespace WHERE spcname = 'pg_default'");
+sql("INSERT INTO index_mover.probe SELECT now(), oid, 0.11 FROM pg_tablespace WHERE spcname = 'pg_default'");
 sql('ALTER TABLE cold SET TABLESPACE regress_fast');
 my %cold = (cold => 50, cold_id => 40);
 rates(10000, %cold);

@@ -68,7 +68,6 @@ parse_method(const char *name)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid method: \"%s\"", name),
 			 errhint("Valid methods are \"auto\", \"copy\", and \"rebuild\".")));
-	return METHOD_AUTO;			/* keep compiler quiet */
 }
 
 /* Return a size in bytes; ERROR 22023 if it is negative. */

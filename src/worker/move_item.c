@@ -97,25 +97,6 @@ move_default(MoveContext *mc)
 	CommitTransactionCommand();
 }
 
-static void
-move_once(MoveContext *mc)
-{
-	switch (mc->item->method)
-	{
-		case METHOD_REBUILD:
-			move_by_rebuild(mc);
-			break;
-		case METHOD_COPY:
-			move_by_copy(mc);
-			break;
-		case METHOD_DEFAULT:
-			move_default(mc);
-			break;
-		default:
-			elog(ERROR, "move without a method");
-	}
-}
-
 /*
  * After a skip, if the index is gone and another one of the table has its name, as
  * after REINDEX CONCURRENTLY, make that the item's and return true.
@@ -202,10 +183,7 @@ move_with_preparation(MoveContext *mc)
 	StartTransactionCommand();
 	/* an error of these has released it */
 	if (extension_hold() != EXTENSION_HELD)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("extension \"%s\" is not installed in this database",
-						"index_mover")));
+		extension_missing();
 	namestrcpy(&from_name, tablespace_name(mc->item->from_tablespace));
 	namestrcpy(&to_name, tablespace_name(mc->item->to_tablespace));
 	space_check(mc->job, mc->item, mc->settings);
@@ -217,9 +195,16 @@ move_with_preparation(MoveContext *mc)
 		(void) pacing_hold_back(mc->settings, 0);
 		freeze_table(mc->item);
 	}
+	Assert(mc->item->method != METHOD_AUTO);
 	do
-		move_once(mc);
-	while (find_successor(mc->item));
+	{
+		if (mc->item->method == METHOD_REBUILD)
+			move_by_rebuild(mc);
+		else if (mc->item->method == METHOD_COPY)
+			move_by_copy(mc);
+		else
+			move_default(mc);
+	} while (find_successor(mc->item));
 }
 
 static void

@@ -131,10 +131,7 @@ try_to_record(JobShared *shared, bool insert, int first, int last)
 	{
 		held = begin_to_record(shared);
 		if (insert && !held)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("extension \"%s\" is not installed in this database",
-							"index_mover")));
+			extension_missing();
 		if (insert)
 			history_insert_job(shared->job, &job);
 		for (int i = first; held && i <= last; i++)
