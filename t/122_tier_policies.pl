@@ -392,6 +392,7 @@ sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) SELECT 
 # space for all but h_space
 sql("ALTER DATABASE postgres SET index_mover.min_free_space = 0; ALTER DATABASE postgres SET index_mover.test_file_systems = "
 	. "'regress_slow:1:900000:100000000'");
+my \$repair = q{SELECT * FROM index_mover_call.move_indexes('public.h_index_n_idx', 'regress_slow', 'rebuild');};
 is(sql("SELECT policy, regexp_replace(relation::text, 'temp_\\d+', 'temp_N'), moves, regexp_replace(reason, '^its rows end at \\S+(; but "
 	. ")?|[.] Under an exclusive lock.*', '', 'g') FROM tier_plan() WHERE policy <> 'a first' ORDER BY policy, relation::text"),
 	<<"ROWS" =~ s/\n\z//r, 'hindrances of every kind');
@@ -400,7 +401,7 @@ h|h_anothers|f|must be owner of table "h_anothers"
 h|h_busy|f|job $busy is at work on its table
 h|h_claimed|t|
 h|h_index|t|
-h|h_index_n_idx|f|the index is not valid; to repair and move it: SELECT * FROM index_mover_call.move_indexes('public.h_index_n_idx', 'regress_slow', 'rebuild');
+h|h_index_n_idx|f|the index is not valid; to repair and move it: $repair
 h|h_large|f|it is larger than max_bytes_per_run
 h|h_last|t|
 h|h_moved|f|job $moved has moved it less than 7 days ago

@@ -92,7 +92,7 @@ look_at_pages(void *arg)
 	BlockNumber end = nblocks / RELSEG_SIZE;
 	BlockNumber root = 0;
 	BlockNumber spare = 0;
-	PGAlignedBlock copy;
+	PGIOAlignedBlock copy;
 
 	/* a crash empties unlogged relations */
 	if (lost->all_pages && facts->persistence == RELPERSISTENCE_PERMANENT && nblocks < facts->pages)

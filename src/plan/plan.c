@@ -504,3 +504,46 @@ plan_moves(PlanRequest *request)
 	}
 	return entries;
 }
+
+/*
+ * Repeat all checks in the runner after it has locked the relation.  If that cannot
+ * be moved any more, skip the row with the reason and return false; otherwise update
+ * its names and source tablespace.  began: for the wording, the work has begun.
+ */
+bool
+plan_recheck(MoveItem *item, bool began)
+{
+	RelationFacts facts;
+	const char *when = began ? "while it was being moved" : "before its move began";
+	const char *hindrance;
+
+	Assert(IsTransactionState());
+	/* by OID: a new index of the same name is another one */
+	if (!relation_facts(item->relid, &facts) ||
+		facts.heap_oid != item->heap_oid)
+		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+						 item->heap_oid == item->relid ?
+						 "Table \"%s\" was dropped %s." :
+						 get_rel_name(item->heap_oid) == NULL ?
+						 "Index \"%s\" was dropped with its table %s." :
+						 "Index \"%s\" was dropped, or replaced by a new one, %s.",
+						 NameStr(item->relname), when);
+
+	item_fill(item, &facts);
+
+	if (!item_check(item, &facts))
+		return false;
+	if (item->heal && facts.valid && lost_file(&facts, true) == NULL)
+		return item_skip(item, 0, "Another command has rebuilt it already.");
+
+	if (item->method == METHOD_COPY &&
+		facts.persistence != RELPERSISTENCE_PERMANENT)
+		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						 "The table was made unlogged %s.", when);
+	/* ADD CONSTRAINT USING INDEX can have made it deferrable */
+	if (item->method == METHOD_REBUILD && !item->heal &&
+		(hindrance = rebuild_hindrance(&facts)) != NULL)
+		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						 "Method rebuild cannot move the index: %s.", hindrance);
+	return true;
+}
