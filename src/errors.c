@@ -74,7 +74,10 @@ errors_catch(void (*work) (void *arg), void *arg)
 	return error;
 }
 
-/* The same in a transaction of its own, with a snapshot. */
+/*
+ * The same in a transaction of its own, with a snapshot and its memory; of the error,
+ * SQLSTATE, message, detail and hint outlive it.
+ */
 ErrorData *
 errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 {
@@ -83,8 +86,15 @@ errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	MemoryContextSwitchTo(oldcontext);
 	error = errors_catch(work, arg);
+	MemoryContextSwitchTo(oldcontext);
+	if (error != NULL)
+	{
+		error = memcpy(palloc_object(ErrorData), error, sizeof(ErrorData));
+		error->message = pstrdup(error->message);
+		error->detail = error->detail ? pstrdup(error->detail) : NULL;
+		error->hint = error->hint ? pstrdup(error->hint) : NULL;
+	}
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);

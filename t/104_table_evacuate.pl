@@ -144,7 +144,7 @@ SQL
 $node->safe_psql('postgres', 'CHECKPOINT');
 is($rows->($_, 'name, detail', ''), '', "nothing is left of $_") foreach @databases;
 (undef, $out, $err) = $node->psql('other', "SELECT name FROM evacuate_tablespace('regress_slow', 'regress_fast', dry_run => true)");
-like($err, qr/NOTICE:  nothing is left in tablespace "regress_slow"$/m, '... and the call says so');
+like($err, qr/NOTICE:  no relation is left in tablespace "regress_slow"$/m, '... and the call says so');
 $node->safe_psql('postgres', 'DROP TABLESPACE regress_slow');
 pass('the tablespace is dropped, under load');
 

@@ -249,8 +249,8 @@ while_removing(void *arg)
 
 /*
  * Have a summary begin where this copy does, so that the creation of the file before,
- * or its load, is not taken for a change.  The checkpoint is spread as any; while
- * another one is under way, do without.
+ * or its load, is not taken for a change.  The checkpoint is spread as any; if it has to
+ * wait for another one, do not wait for it.
  */
 static void
 begin_summary(CopyState *cs)

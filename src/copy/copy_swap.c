@@ -581,7 +581,7 @@ make_attempts(CopyState *cs)
 		else if (try_if_free(cs, &attempts))
 			return;
 		/* attempts in vain with no long holders: there is much traffic */
-		else if (wait_is_over(wait))
+		else if (wait_is_over(wait) && !(cs->settings->on_blocker == ON_BLOCKER_WAIT && cs->first->so_far->told))
 		{
 			/* one may have come since the last look */
 			(void) find_long_holders(cs, &attempts);

@@ -495,7 +495,7 @@ plan_moves(PlanRequest *request)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 request->heal ? errmsg("nothing is lost in tablespace \"%s\"", get_tablespace_name(request->object)) :
-				 request->evacuate ? errmsg("nothing is left in tablespace \"%s\"", get_tablespace_name(request->object)) :
+				 request->evacuate ? errmsg("no relation is left in tablespace \"%s\"", get_tablespace_name(request->object)) :
 				 errmsg(request->tables ? "there is no table to move" : "there is no index to move")));
 	if (request->scope != SCOPE_ONE)
 	{

@@ -86,7 +86,7 @@ pending_measure(Relation index, void *result)
 
 	buffer_copy_page(ReadBuffer(index, GIN_METAPAGE_BLKNO), copy.data);
 	nblocks = RelationGetNumberOfBlocks(index);
-	if (page_root(GIN_AM_OID, (Page) copy.data, NULL) >= nblocks || meta->nTotalPages > nblocks ||
+	if (page_root(GIN_AM_OID, (Page) copy.data, NULL) >= nblocks ||
 		meta->ginVersion < 0 || meta->ginVersion > GIN_CURRENT_VERSION ||
 		meta->nPendingPages >= nblocks || meta->nPendingHeapTuples < 0)
 		report_corrupted(index, GIN_METAPAGE_BLKNO, "invalid metapage");

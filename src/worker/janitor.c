@@ -198,6 +198,7 @@ janitor_look(void)
 			*list = list_append_unique_oid(*list, form->reltablespace);
 	}
 	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
 	foreach_oid(tablespace, list_difference_oid(tablespaces, others))
 	{
 		int			told = 0;
