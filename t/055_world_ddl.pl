@@ -430,15 +430,21 @@ SQL
 		"SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => '{\"max_lock_time\": \"1ms\"}')");
 	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it/, 'keeping up: the copy gives up')
 		or diag $err;
-	# before its TOAST table has begun
-	$node->safe_psql('postgres', 'ALTER TABLE busy ADD COLUMN note text');
-	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy,hopeless,slow-blocks:500');
+	$end_load->($load);
+	# a table of a row on each page, before its TOAST table has begun
+	$node->safe_psql('postgres', <<SQL);
+CREATE TABLE wide (v int, pad char(800), note text) WITH (fillfactor = 10);
+INSERT INTO wide SELECT 0, 'x' FROM generate_series(1, 400);
+SQL
+	append_to_file($node->basedir . '/wide.sql', "UPDATE wide SET v = v + 1;\n");
+	$load = $start_load->('wide');
 	($rc, $out, $err) = $node->psql('postgres', 'SELECT status, sqlstate, detail FROM move_table('
-		. "'busy', 'regress_fast', settings => '{\"max_lock_time\": \"1ms\"}') WHERE name = 'busy'");
+		. "'wide', 'regress_fast', settings => '{\"max_lock_time\": \"1ms\"}') WHERE name = 'wide'");
 	$end_load->($load);
 	set_tests($node);
-	like($out, qr/^failed\|55000\|copying table "busy" cannot keep up with the changes to it/, 'keeping up: and that of a table')
+	like($out, qr/^failed\|55000\|copying table "wide" cannot keep up with the changes to it/, 'keeping up: and that of a table')
 		or diag $err;
+	$node->safe_psql('postgres', 'DROP TABLE wide');
 
 	# in the rounds it keeps up; but each time before the lock is asked for, 300 blocks
 	# change, which take 30 ms
