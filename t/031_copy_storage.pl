@@ -76,7 +76,7 @@ SELECT string_agg(status, ',' ORDER BY status), string_agg(detail, '') FILTER (W
   FROM move_schema_indexes('public', 'regress_fast', method => 'copy', settings =>
     '{"max_workers": 2, "max_rate": "8MB", "min_free_space": 0, "pacing": "off"}') WHERE status <> 'skipped'
 SQL
-		qr/^failed,moved\|not enough free .*: The move and the rest of those that run now need \d+ bytes, $free bytes are free, /,
+		qr/^failed,moved\|not enough free .*: The move and the others that run now still need \d+ bytes, $free bytes are free, /,
 		'two moves, and space for one: the message counts both');
 	$node->safe_psql('postgres', 'ALTER DATABASE postgres RESET index_mover.test_file_systems');
 	$node->safe_psql('postgres', "SELECT FROM move_schema_indexes('public', 'regress_slow')");

@@ -374,7 +374,7 @@ is(sql('SELECT relation IS NULL, moves, reason FROM tier_plan()'),
 	't|f|tablespaces "regress_fast" and "regress_slow" are on the same file system', 'a move that would free nothing');
 sql("INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, budget)
 	VALUES ('near', 'full_of', 'regress_fast', 'regress_slow', 1000)");
-my $near = 'reads in "regress_fast" are not known to take longer than in "regress_slow", on the same device';
+my $near = 'reads in "regress_fast" are not known to take longer than in "regress_slow", which is on the same device';
 is(sql("SELECT relation, moves, reason FROM tier_plan('near')"), "|f|$near", 'nor make anything faster');
 like(($node->psql('postgres', "SELECT * FROM run_tier_policies('near')"))[2], qr/NOTICE:  policy "near" moves nothing: \Q$near\E/,
 	'a run says so, too');

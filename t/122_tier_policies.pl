@@ -392,7 +392,7 @@ sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) SELECT 
 # space for all but h_space
 sql("ALTER DATABASE postgres SET index_mover.min_free_space = 0; ALTER DATABASE postgres SET index_mover.test_file_systems = "
 	. "'regress_slow:1:900000:100000000'");
-my \$repair = q{SELECT * FROM index_mover_call.move_indexes('public.h_index_n_idx', 'regress_slow', 'rebuild');};
+my $repair = q{SELECT * FROM index_mover_call.move_indexes('public.h_index_n_idx', 'regress_slow', 'rebuild');};
 is(sql("SELECT policy, regexp_replace(relation::text, 'temp_\\d+', 'temp_N'), moves, regexp_replace(reason, '^its rows end at \\S+(; but "
 	. ")?|[.] Under an exclusive lock.*', '', 'g') FROM tier_plan() WHERE policy <> 'a first' ORDER BY policy, relation::text"),
 	<<"ROWS" =~ s/\n\z//r, 'hindrances of every kind');

@@ -55,6 +55,7 @@ extern bool plan_has_moves(const List *items);
 /* For a plan in parts, of requests for one relation each */
 typedef struct PlanParts PlanParts;
 extern PlanParts *plan_parts_begin(void);
+extern PlanParts *plan_parts_alone(const PlanParts *parts);
 extern void plan_complete(PlanParts *parts, List *items, const PlanRequest *request);
 extern double plan_seconds(const List *items, const MoveSettings *settings);
 extern Oid	plan_tablespace(Name name, bool is_target);

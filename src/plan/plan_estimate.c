@@ -108,6 +108,16 @@ plan_parts_begin(void)
 	return parts;
 }
 
+/* Return the same with nothing used. */
+PlanParts *
+plan_parts_alone(const PlanParts *parts)
+{
+	PlanParts  *result = memcpy(palloc(sizeof(PlanParts)), parts, sizeof(PlanParts));
+
+	result->devices = NIL;
+	return result;
+}
+
 /* Return the seconds that a move of any size takes. */
 static double
 seconds_per_move(const Experience *e, double usual)

@@ -79,7 +79,7 @@ check_needs(const SpaceNeeds *needs, bool with_others)
 			 errmsg("not enough free space in %s", space_place(need)),
 			 errdetail("The move%s " INT64_FORMAT " bytes, " INT64_FORMAT
 					   " bytes are free, of which " INT64_FORMAT " must stay free.",
-					   with_others ? " and the rest of those that run now need" : " needs",
+					   with_others ? " and the others that run now still need" : " needs",
 					   need->needed, need->available, need->reserved),
 			 errhint("Free some space, or lower index_mover.min_free_space.")));
 }

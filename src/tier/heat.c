@@ -181,7 +181,10 @@ read_relations(HeatTable *table)
 
 	list_sort(tables, list_oid_cmp);
 	foreach_oid(relid, tables)
+	{
+		CHECK_FOR_INTERRUPTS();
 		relids = list_concat(lappend_oid(relids, relid), indexes_of_table(relid));
+	}
 	table->heats = palloc_extended(list_length(relids) * sizeof(Heat) + 1, MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	foreach_oid(relid, relids)
 	{

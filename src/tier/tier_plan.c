@@ -176,6 +176,17 @@ add_items(TierRow *row, List *items)
 	}
 }
 
+/* Take what hinders an item, if nothing hinders the row yet. */
+static void
+take_hindrance(TierRow *row)
+{
+	foreach_ptr(const MoveItem, item, row->items)
+	{
+		if (row->hindrance == NULL && item->status == STATUS_SKIPPED)
+			row->hindrance = clause_of(item->detail);
+	}
+}
+
 /*
  * Plan the move of the relation of a row, and set its items, and what hinders it.
  * Returns false if nothing is to be done, or it is gone.
@@ -220,7 +231,6 @@ examine(TierPlan *plan, TierRow *row)
 	bool		found = (row->is_index || policy->tables) && plan_row(plan, row);
 	const BusyTable *busy;
 	const LastMove *last;
-	const Place *place;
 	int64		mover;
 
 	if (policy->kind == POLICY_OLDER_THAN && policy->indexes)
@@ -251,7 +261,6 @@ examine(TierPlan *plan, TierRow *row)
 	mover = last == NULL ? 0 : row->is_index || policy->tables ? last->job : last->index_job;
 	busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
 	row->is_busy = busy != NULL;
-	place = places_find(plan->places, row->to);
 	if (busy != NULL && busy->job == 0)
 		row->hindrance = "another policy has its table first";
 	else if (busy != NULL)
@@ -261,10 +270,12 @@ examine(TierPlan *plan, TierRow *row)
 								  DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay))));
 	else if (policy->max_bytes_per_run > 0 && row->size > policy->max_bytes_per_run)
 		row->hindrance = "it is larger than max_bytes_per_run";
-	else if (place != NULL && place->is_there &&
-			 row->size > place->facts.free_bytes -
-			 settings_reserved(&plan->request.settings.min_free_space, place->facts.total_bytes))
-		row->hindrance = psprintf("tablespace \"%s\" has no space for it", NameStr(place->name));
+	else
+	{
+		/* without those before it in a run, which decide() counts */
+		plan_complete(plan_parts_alone(plan->parts), row->items, &plan->request);
+		take_hindrance(row);
+	}
 	return true;
 }
 
@@ -296,12 +307,9 @@ decide(TierPlan *plan)
 			row->hindrance = "a later run moves it: max_bytes_per_run";
 		else
 			plan_complete(plan->parts, row->items, &plan->request);
+		take_hindrance(row);
 		foreach_ptr(const MoveItem, item, row->items)
-		{
-			if (row->hindrance == NULL && item->status == STATUS_SKIPPED)
-				row->hindrance = clause_of(item->detail);
 			row->estimated += Max(item->estimated, 0);
-		}
 		if (row->hindrance == NULL)
 			so_far += row->size;
 		else
@@ -476,7 +484,7 @@ want_by_heat(TierPlan *plan)
 	if (from != NULL && to != NULL && place_difference(from, to, &basis) <= 0)
 		plan->rows = list_make1(policy_row(psprintf("reads in \"%s\" are not known to take longer than in \"%s\"%s",
 													NameStr(from->name), NameStr(to->name),
-													basis == PLACE_SAME_DEVICE ? ", on the same device" : "")));
+													basis == PLACE_SAME_DEVICE ? ", which is on the same device" : "")));
 
 	/*
 	 * One that cannot move takes no part, or, if it is there or a job may be
@@ -514,8 +522,9 @@ want_by_heat(TierPlan *plan)
 				plan->wanted = list_delete_ptr(plan->wanted, c->row);
 			else if (c->row->hindrance == NULL)
 				continue;
+			/* the ranking may yet choose a busy one */
 			if (c->is_resident || c->row->is_busy)
-				c->is_fixed = true;
+				c->is_fixed = c->is_resident || c->is_chosen;
 			else
 			{
 				c->value = 0;
