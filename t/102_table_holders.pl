@@ -115,7 +115,8 @@ if (part('late'))
 	usleep(300_000);
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
-	like($out, qr/^failed\|55P03\|could not get the exclusive lock on table "held" within .*: The lock was held by: process @{[$holder->pid]}/,
+	like($out,
+		qr/^failed\|55P03\|could not get the exclusive lock on table "held" within .*: The lock was held by: process @{[$holder->pid]}/,
 		'one that comes during the last attempt is named') or diag $err;
 	$holder->end;
 }

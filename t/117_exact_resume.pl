@@ -213,7 +213,8 @@ foreach my $point (grep { "points $_" =~ /$only/ } picked { /resume-record:2|cop
 # ---- a table that is as new as the last checkpoint ----------------------------------------------
 if ('new' =~ /$only/)
 {
-	sql('CHECKPOINT; CREATE TABLE fresh TABLESPACE regress_slow AS SELECT g, repeat(md5(g::text), 20) AS s FROM generate_series(1, 8000) g');
+	sql('CHECKPOINT');
+	sql('CREATE TABLE fresh TABLESPACE regress_slow AS SELECT g, repeat(md5(g::text), 20) AS s FROM generate_series(1, 8000) g');
 	my $move = "SELECT max(job) FROM move_table('fresh', 'regress_fast', wait => false)";
 	my $job = interrupt('kill', 'copy-end', move => $move);
 	my ($again) = resume($job) =~ /went on where .* of which (\d+ \w+) had to be copied again/;
