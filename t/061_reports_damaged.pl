@@ -235,7 +235,7 @@ write_file($_, substr($good{$_}, 0, $page_size)) foreach @cut;
 $node->start;
 foreach my $function (qw(index_bloat gin_pending_list))
 {
-	refused_ok($_, $function, 
+	refused_ok($_, $function,
 		qr/XX002: index "$_" contains corrupted page at block 0\nDETAIL:  The page cannot be read: invalid metapage\.\n/)
 		foreach $function eq 'index_bloat' ? @cut : 'd_gin';
 }
