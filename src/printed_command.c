@@ -62,6 +62,7 @@ static const struct
 	{"drop_index", "DROP INDEX CONCURRENTLY %s;"},
 	{"drop_slot", "SELECT pg_catalog.pg_drop_replication_slot(%L);"},
 	{"flush_pending", "SELECT pg_catalog.gin_clean_pending_list(%L);"},
+	{"reindex", "REINDEX (TABLESPACE %I) INDEX %s;"},
 	{"rollback_prepared", "ROLLBACK PREPARED %L;"},
 	{"terminate_backend", "SELECT pg_catalog.pg_terminate_backend(%d);"},
 	{"tablespace_costs", "ALTER TABLESPACE %I SET (random_page_cost = %s, effective_io_concurrency = %d);"},

@@ -374,6 +374,13 @@ SQL
 		answer => qr/child\|table\|moved\|/);
 	sql(q(UPDATE pg_index SET indisvalid = false WHERE indexrelid = '"odd_""i"'::regclass::oid));
 	run_printed('src/plan/plan_checks.c move_indexes', skipped("move_indexes('odd', 'regress_fast'", 'true'), answer => qr/\|moved\|/);
+	sql(<<'SQL');
+CREATE TABLE excl (r int4range, CONSTRAINT "excl_""r" EXCLUDE USING gist (r WITH OPERATOR(pg_catalog.&&)));
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = '"excl_""r"'::regclass::oid;
+SQL
+	run_printed('src/plan/plan_checks.c reindex', skipped("move_indexes('excl', 'regress_fast'", 'true'));
+	is(sql(q(SELECT i.indisvalid, t.spcname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_tablespace t
+		ON t.oid = c.reltablespace WHERE c.relname = 'excl_"r')), 't|regress_fast', "$db: one of an exclusion constraint is repaired");
 	run_printed('src/plan/plan_checks.c drop_index', skipped("move_indexes('odd', 'regress_fast'", 'true'));
 	is(sql(q(SELECT count(*) FROM pg_class WHERE relname = 'a; b_ccnew')), '0', "$db: the index is dropped");
 	sql(<<'SQL');

@@ -64,10 +64,10 @@ item_core_command(const MoveItem *item)
 
 /* Return whether the current user may use names in this schema, as REINDEX does. */
 static bool
-may_use_schema(Oid schema_oid)
+may_use_schema(Oid schema_oid, bool by_name)
 {
-	/* no user has, or needs, that right for pg_toast */
-	return IsToastNamespace(schema_oid) ||
+	/* users do not have that right for pg_toast, and only REINDEX needs it */
+	return (IsToastNamespace(schema_oid) && !by_name) ||
 		object_aclcheck(NamespaceRelationId, schema_oid, GetUserId(), ACL_USAGE) == ACLCHECK_OK;
 }
 
@@ -128,7 +128,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE, aclresult == ACLCHECK_NOT_OWNER ?
 						 "Must be owner of table \"%s\"." : "Permission denied for table \"%s\".",
 						 NameStr(facts->heap_name));
-	if (!may_use_schema(facts->schema_oid))
+	if (!may_use_schema(facts->schema_oid, item->heal))
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Permission denied for schema \"%s\".",
 						 NameStr(facts->schema_name));
@@ -169,6 +169,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 							 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s" :
 							 "The index is not valid; to repair and move it: %s",
 							 leftover_name ? command :
+							 rebuild_hindrance(facts) ? printed_command("reindex", to_name, name) :
 							 printed_command("move_indexes", name, to_name, "rebuild"));
 	}
 
@@ -253,7 +254,7 @@ plan_named_relation(const PlanRequest *request, RelationFacts *facts)
 				 errmsg("cannot move indexes of relation \"%s\"", name),
 				 errdetail_relkind_not_supported(facts->relkind)));
 
-	if (!may_use_schema(facts->schema_oid))
+	if (!may_use_schema(facts->schema_oid, false))
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA, NameStr(facts->schema_name));
 	aclresult = plan_aclcheck(facts->heap_oid, !tables);
 	if (aclresult != ACLCHECK_OK)
