@@ -23,6 +23,8 @@
 #include <limits.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "access/htup_details.h"
@@ -43,9 +45,6 @@
 #include "own_tables.h"
 #include "relation_facts.h"
 #include "test_points.h"
-
-#include <sys/sysmacros.h>
-#include <sys/vfs.h>
 
 /* linux/magic.h is not everywhere */
 #define TMPFS_TYPE	0x01021994

@@ -224,6 +224,13 @@ $node->stop;
 unlink $file or die $!;
 $node->start;
 isnt($node->psql('postgres', 'SELECT sum(length(long)) FROM (SELECT long || $$$$ AS long FROM t) t'), 0, 'long values cannot be read');
+# REINDEX looks it up by name, in a schema that users may not use
+value('CREATE ROLE regress_owner; ALTER TABLE t OWNER TO regress_owner; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO regress_owner');
+foreach my $dry_run ('true', 'false')
+{
+	is(value("SET ROLE regress_owner; SELECT name, status, sqlstate, detail FROM heal_tablespace('pg_default', dry_run => $dry_run)"),
+		"$toast|skipped|42501|Permission denied for schema \"pg_toast\".", "not by the table's owner, dry_run $dry_run");
+}
 is(value("SELECT name, kind, status FROM heal_tablespace('pg_default', 'fast')"), "$toast|toast index|moved", 'a TOAST index is rebuilt');
 is(value("SELECT reltablespace FROM pg_class WHERE oid = '$toast'::regclass"), '0', 'where it was');
 is(value('SELECT sum(length(long || $$$$)) FROM t'), '1500000', 'and they can');
