@@ -13,6 +13,8 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "funcapi.h"
@@ -20,7 +22,6 @@
 #include "libpq/pqmq.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
-#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -85,7 +86,7 @@ window_seconds(const RunExtra *extra)
 static void
 end_planning(void)
 {
-	die(SIGTERM);
+	kill(MyProcPid, SIGTERM);
 }
 
 /*
