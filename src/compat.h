@@ -151,6 +151,7 @@ extern void ReportWalSummaryError(void *callback_arg, char *fmt,...) pg_attribut
 #define table_maintain_aclcheck(relid, roleid) \
 	pg_class_aclcheck(relid, roleid, ACL_MAINTAIN)
 #else
+#define TransactionTimeout 0
 static inline void *
 GetNamedDSMSegment(const char *name, size_t size, void (*init) (IM_AREA_INIT_ARGS),
 				   bool *found, void *arg)

@@ -124,14 +124,8 @@ put_argument(PlanRequest *request, const char *name, Datum value)
 static bool
 may_be_null(const PlanRequest *request, const char *name)
 {
-	static const char *const names[] = {
-		"index_tablespace", "settings", "name_like", "name_not_like", "min_size", "max_size",
-	};
-
-	for (int i = 0; i < lengthof(names); i++)
-		if (strcmp(name, names[i]) == 0)
-			return true;
-	return request->heal && strcmp(name, "to_tablespace") == 0;
+	return strstr(" index_tablespace settings name_like name_not_like min_size max_size ", psprintf(" %s ", name)) != NULL ||
+		(request->heal && strcmp(name, "to_tablespace") == 0);
 }
 
 /*

@@ -17,7 +17,7 @@
 
 #include "commands/tablespace.h"
 #include "funcapi.h"
-#include "utils/guc.h"
+#include "storage/proc.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -74,29 +74,15 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 static void
 notice_long_wait(List *items, const MoveSettings *settings)
 {
-	/* by name, because one is new in 17 */
-	static const char *const names[] = {"statement_timeout", "transaction_timeout"};
 	double		estimate = plan_seconds(items, settings);
-	const char *first = NULL;
-	int			shortest = 0;
+	bool		of_transaction = TransactionTimeout > 0 && (StatementTimeout == 0 || TransactionTimeout < StatementTimeout);
+	int			timeout = of_transaction ? TransactionTimeout : StatementTimeout;
 
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		const char *value = GetConfigOption(names[i], true, false);
-		int			timeout;
-
-		if (value != NULL && parse_int(value, &timeout, GUC_UNIT_MS, NULL) &&
-			timeout > 0 && estimate * 1000 > timeout && (first == NULL || timeout < shortest))
-		{
-			first = names[i];
-			shortest = timeout;
-		}
-	}
 	/* one estimate in a call: a timeout is worse */
-	if (first != NULL)
+	if (timeout > 0 && estimate * 1000 > timeout)
 		ereport(NOTICE,
 				(errmsg("the move takes about %.0f seconds, but %s is %d ms",
-						ceil(estimate), first, shortest),
+						ceil(estimate), of_transaction ? "transaction_timeout" : "statement_timeout", timeout),
 				 errhint("The timeout cancels the move. Raise it, or use wait => false.")));
 	else if (estimate > LONG_WAIT_S)
 		ereport(NOTICE,

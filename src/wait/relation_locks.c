@@ -89,16 +89,22 @@ unlock_relation_for_session(Oid relid, LOCKMODE mode)
 }
 
 /*
- * Find the processes that wait for a lock that conflicts
- * with the mode "held".  Return their number, at most maxpids.  (Core's
- * LockHasWaitersRelation() must not be asked about a lock on the fast path.)
+ * Find the processes that wait for a lock on a relation, or for that of extension_hold()
+ * if relid is 0, that conflicts with the mode "held".  Return their number, at most
+ * maxpids.  (Core's LockHasWaitersRelation() must not be asked about a lock on the fast
+ * path.)
  */
-static int
-lock_waiters(const LOCKTAG *tag, LOCKMODE held, int *pids, int maxpids)
+int
+relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
 {
-	LWLock	   *partition = LockHashPartitionLock(LockTagHashCode(tag));
+	LOCKTAG		tag;
+	LWLock	   *partition;
 	int			count = 0;
 
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	if (!OidIsValid(relid))
+		extension_lock_tag(&tag);
+	partition = LockHashPartitionLock(LockTagHashCode(&tag));
 	/* if another partition's lock changes under us, its tag is read in vain */
 	LWLockAcquire(partition, LW_SHARED);
 	for (uint32 i = 0; i < ProcGlobal->allProcCount && count < maxpids; i++)
@@ -107,32 +113,12 @@ lock_waiters(const LOCKTAG *tag, LOCKMODE held, int *pids, int maxpids)
 		LOCK	   *lock = proc->waitLock;
 
 		if (lock != NULL && proc != MyProc && proc->pid != 0 &&
-			memcmp(&lock->tag, tag, sizeof(LOCKTAG)) == 0 &&
+			memcmp(&lock->tag, &tag, sizeof(LOCKTAG)) == 0 &&
 			DoLockModesConflict(proc->waitLockMode, held))
 			pids[count++] = proc->pid;
 	}
 	LWLockRelease(partition);
 	return count;
-}
-
-/* The same for a lock on a relation. */
-int
-relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	return lock_waiters(&tag, held, pids, maxpids);
-}
-
-/* The same for that of extension_hold(). */
-int
-extension_lock_waiters(int *pids, int maxpids)
-{
-	LOCKTAG		tag;
-
-	extension_lock_tag(&tag);
-	return lock_waiters(&tag, AccessShareLock, pids, maxpids);
 }
 
 /* Return, without queueing, the transactions that hold a conflicting lock, palloc'd. */

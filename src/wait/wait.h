@@ -20,7 +20,7 @@ extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
 								 int timeout_ms, instr_time *granted_at);
 extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
-extern int	extension_lock_waiters(int *pids, int maxpids);
+#define extension_lock_waiters(pids, maxpids) relation_lock_waiters(InvalidOid, AccessShareLock, pids, maxpids)
 extern bool relation_row_changer(Oid relid, VirtualTransactionId *vxid);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
