@@ -338,6 +338,7 @@ BEGIN ATOMIC
 					THEN n.nspname NOT IN ('pg_catalog', 'information_schema', 'index_mover') AND n.nspname !~ '^pg_toast'
 						 AND c.relpersistence <> 't'
 					ELSE ARRAY[c.oid, i.indrelid] && w.wanted END
+		 ORDER BY 4
 	)
 	SELECT CASE WHEN g.is_index THEN g.oid::regclass END, g.table_oid::regclass, g.amname, r.tablespace, r.size,
 		   CASE WHEN g.is_index THEN pg_stat_get_numscans(g.oid) END,

@@ -170,6 +170,13 @@ ALTER TABLE f CLUSTER ON f_c_clustered;
 CREATE INDEX p1_id ON p1 (id);
 SELECT r.index, substring(r.remark FROM 'duplicate of [^;]*') AS remark
   FROM unnest('{e,f,p1}'::regclass[]) t, index_report(t) r WHERE r.remark ~ 'duplicate' ORDER BY r.index::text;
+-- of a table with very many of them, in time
+CREATE TABLE many (i int);
+DO $$ BEGIN FOR n IN 1 .. 1100 LOOP EXECUTE format('CREATE INDEX many_%s ON many (i)', n); END LOOP; END $$;
+SET statement_timeout = '3s';
+SELECT count(*), count(*) FILTER (WHERE remark ~ 'duplicate of many_1\M') FROM index_report('many');
+RESET statement_timeout;
+DROP TABLE many;
 -- one index whose access method has lost its library, in a new session: the rest is reported
 CREATE FUNCTION lost_handler(internal) RETURNS index_am_handler LANGUAGE C AS 'bloom', 'blhandler';
 CREATE ACCESS METHOD regress_lost TYPE INDEX HANDLER lost_handler;

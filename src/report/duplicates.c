@@ -76,13 +76,15 @@ report_is_spare(Oid index_oid)
 		!worth.keep[KEEP_NEEDED] && !worth.keep[KEEP_CONSTRAINT];
 }
 
-/* Return whether a is to be kept rather than b. */
-static bool
-is_kept_before(const Worth *a, const Worth *b)
+/* What is to be kept comes first. */
+static int
+compare_worth(const ListCell *a, const ListCell *b)
 {
-	int			order = memcmp(a->keep, b->keep, sizeof(a->keep));
+	const Worth *x = lfirst(a);
+	const Worth *y = lfirst(b);
+	int			order = memcmp(y->keep, x->keep, sizeof(x->keep));
 
-	return order != 0 ? order > 0 : a->oid < b->oid;
+	return order != 0 ? order : x->oid < y->oid ? -1 : 1;
 }
 
 /* Return whether "a" enforces no less than "b". */
@@ -97,25 +99,38 @@ enforces_as_much(const Worth *a, const Worth *b)
 
 /*
  * Return the index that can stand in for this one, which then is the one to drop;
- * InvalidOid if there is none.
+ * InvalidOid if there is none.  *worths is first NIL, and then of the table asked for
+ * last, in the context: a table can have a thousand indexes, and all may be asked for.
  */
 Oid
-report_duplicate_of(Oid index_oid)
+report_duplicate_of(Oid index_oid, List **worths, MemoryContext context)
 {
 	Worth		mine;
-	Worth		best = {InvalidOid};
 
 	if (!get_worth(index_oid, &mine) || mine.keep[KEEP_NEEDED])
 		return InvalidOid;
-	foreach_oid(other_oid, indexes_of_table(mine.table_oid))
+	if (*worths == NIL || ((Worth *) linitial(*worths))->table_oid != mine.table_oid)
 	{
-		Worth		other;
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
 
-		if (other_oid != index_oid && index_same_definition(other_oid, index_oid, false) &&
-			get_worth(other_oid, &other) &&
-			is_kept_before(&other, &mine) && enforces_as_much(&other, &mine) &&
-			(!OidIsValid(best.oid) || is_kept_before(&other, &best)))
-			best = other;
+		list_free_deep(*worths);
+		*worths = NIL;
+		foreach_oid(oid, indexes_of_table(mine.table_oid))
+		{
+			Worth	   *worth = palloc(sizeof(Worth));
+
+			if (get_worth(oid, worth))
+				*worths = lappend(*worths, worth);
+		}
+		list_sort(*worths, compare_worth);
+		MemoryContextSwitchTo(oldcontext);
 	}
-	return best.oid;
+	foreach_ptr(const Worth, other, *worths)
+	{
+		if (other->oid == index_oid)
+			break;
+		if (enforces_as_much(other, &mine) && index_same_definition(other->oid, index_oid, false))
+			return other->oid;
+	}
+	return InvalidOid;
 }

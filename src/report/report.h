@@ -8,6 +8,7 @@
 #ifndef IM_REPORT_H
 #define IM_REPORT_H
 
+#include "nodes/pg_list.h"
 #include "storage/bufpage.h"
 
 extern bool page_is_of(Oid relam, const char *page);
@@ -15,6 +16,6 @@ extern BlockNumber page_root(Oid relam, Page page, BlockNumber *spare);
 extern bool bloat_estimate(Oid index_oid, double *ratio, bool *is_least);
 extern int64 report_pending_pages(Oid index_oid);
 extern bool report_is_spare(Oid index_oid);
-extern Oid	report_duplicate_of(Oid index_oid);
+extern Oid	report_duplicate_of(Oid index_oid, List **worths, MemoryContext context);
 
 #endif							/* IM_REPORT_H */

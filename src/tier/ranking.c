@@ -220,6 +220,7 @@ typedef struct Advice
 	Candidate  *candidates;
 	int			n;
 	int64		budget;
+	List	   *worths;			/* for report_duplicate_of() */
 } Advice;
 
 #define MOVE_GAIN(candidate) ((candidate)->is_resident ? 0 - (candidate)->value : (candidate)->value)
@@ -242,7 +243,7 @@ compare_gain(const void *a, const void *b)
 
 /* Return the reason of a row: why it leaves, its method, and warnings. */
 static char *
-reason_text(const Advice *advice, const Candidate *candidate, const char *name, int64 pending)
+reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 pending)
 {
 	static const char *const basis[] = {
 		[PLACE_SAME_DEVICE] = "both tablespaces are on the same device, where reads take as long",
@@ -252,7 +253,7 @@ reason_text(const Advice *advice, const Candidate *candidate, const char *name, 
 	};
 	const Heat *heat = candidate->heat;
 	bool		leaves = candidate->is_resident;
-	Oid			duplicate = report_duplicate_of(heat->facts.relid);
+	Oid			duplicate = report_duplicate_of(heat->facts.relid, &advice->worths, CurrentMemoryContext);
 	const char *lost_on_reboot;
 	StringInfoData buf;
 
@@ -284,7 +285,7 @@ reason_text(const Advice *advice, const Candidate *candidate, const char *name, 
 }
 
 static void
-put_advice(ReturnSetInfo *rsinfo, const Advice *advice, const Candidate *candidate, int rank)
+put_advice(ReturnSetInfo *rsinfo, Advice *advice, const Candidate *candidate, int rank)
 {
 	const Heat *heat = candidate->heat;
 	const RelationFacts *facts = &heat->facts;
