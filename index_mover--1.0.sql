@@ -183,7 +183,7 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 				ELSE l.status END AS status,
 		   l.size_before, l.size_after, l.started_at, l.finished_at, l.finished_at - l.started_at AS elapsed,
 		   l.lock_time, l.lock_attempts, l.blocks_copied, l.blocks_recopied, l.wal_bytes, l.sqlstate,
-		   nullif(concat(
+		   nullif(ltrim(concat(
 				CASE WHEN o.is_lost
 					 THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
 						  || index_mover.printed_command('resume_move', l.job::text)
@@ -194,7 +194,7 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 				   FROM index_mover.ledger k
 				  WHERE a.job IS NULL AND k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0 AND k.keep_until > now() AND EXISTS (SELECT FROM pg_class WHERE oid = k.relation)
 					AND k.system_identifier = (SELECT system_identifier::text FROM pg_control_system())
-				 HAVING count(*) > 0)), '') AS message,
+				 HAVING count(*) > 0))), '') AS message,
 		   pg_get_userbyid(j.role) AS role
 	  FROM index_mover.move_log l
 	  JOIN index_mover.job_log j ON j.job = l.job

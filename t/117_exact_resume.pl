@@ -165,9 +165,15 @@ foreach my $end (grep { "ends $_" =~ /$only/ } picked { /kill|cancel/ } 'ends', 
 	# recovery makes other command ids
 	sql('CHECKPOINT');
 	change();
-	my $job = interrupt($end, 'copy-half');
+	my $told;
+	my $job = interrupt($end, 'copy-half', meanwhile => sub {
+		$node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
+		$told = $standby->safe_psql('postgres',
+			"SELECT message FROM index_mover_history WHERE kind = 'table' AND status = 'running' AND message <> ''");
+	});
 	if ($end eq 'cancel')
 	{
+		like($told, qr/^Its copy goes on from \d+ kB of it, kept until /, 'a standby names it, without a blank before it');
 		like(sql("SELECT action FROM index_mover_cleanup(dry_run => true) WHERE kind = 'unfinished copy' AND action <> 'remove'"),
 			qr/^remove; otherwise kept until .*, for: SELECT index_mover_call\.resume_move\($job\)/, 'a cleanup would remove it');
 		like(sql("SELECT severity, detail, command FROM index_mover_check() WHERE kind = 'unfinished copy'"),

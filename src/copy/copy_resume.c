@@ -50,18 +50,21 @@ typedef struct SummarizedWal
 	TimeLineID	timeline;
 	XLogRecPtr	begin;
 	XLogRecPtr	end;
+	File		file;			/* an open summary; 0 = none */
 } SummarizedWal;
 
 /* Add to the list the blocks of the copied file that one summary names. */
 static void
-read_summary(CopyState *cs, WalSummaryFile *file)
+read_summary(SummarizedWal *wal, WalSummaryFile *file)
 {
+	CopyState  *cs = wal->cs;
 	WalSummaryIO io = {.file = OpenWalSummaryFile(file, false)};
 	BlockRefTableReader *reader;
 	RelFileLocator locator;
 	ForkNumber	fork;
 	BlockNumber limit;
 
+	wal->file = io.file;
 	reader = CreateBlockRefTableReader(ReadWalSummary, &io, FilePathName(io.file),
 									   ReportWalSummaryError, NULL);
 	while (BlockRefTableReaderNextRelation(reader, &locator, &fork, &limit))
@@ -84,6 +87,7 @@ read_summary(CopyState *cs, WalSummaryFile *file)
 	}
 	DestroyBlockRefTableReader(reader);
 	FileClose(io.file);
+	wal->file = 0;
 }
 
 /* The same of all of them; ERROR if they do not tell all. */
@@ -99,7 +103,7 @@ read_summaries(void *arg)
 		elog(ERROR, "there is no WAL summary from %X/%X on on timeline %u",
 			 LSN_FORMAT_ARGS(Max(missing, wal->begin)), wal->timeline);
 	foreach(lc, files)
-		read_summary(wal->cs, lfirst(lc));
+		read_summary(wal, lfirst(lc));
 }
 
 /*
@@ -170,6 +174,8 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 			wal.begin = entry->changes_from;
 		}
 		error = wal.begin < wal.end ? errors_catch(read_summaries, &wal) : NULL;
+		if (wal.file > 0)
+			FileClose(wal.file);
 		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(error);
 		if (error != NULL || first)

@@ -32,6 +32,7 @@
 #include "storage/fd.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -250,9 +251,12 @@ visit_databases(void)
 void
 index_mover_janitor_main(Datum arg)
 {
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "index_mover janitor", ALLOCSET_SMALL_SIZES);
+
 	worker_unblock_signals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
+	MemoryContextSwitchTo(context);
 	for (;;)
 	{
 		uint64		missing = missing_tablespaces();
@@ -260,8 +264,10 @@ index_mover_janitor_main(Datum arg)
 
 		visit_databases();
 		do
+		{
+			MemoryContextReset(context);
 			wait_a_while(missing != 0 ? RETRY_MS : AGAIN_MS);
-		while (missing_tablespaces() == missing &&
-			   !TimestampDifferenceExceeds(visited, GetCurrentTimestamp(), AGAIN_MS));
+		} while (missing_tablespaces() == missing &&
+				 !TimestampDifferenceExceeds(visited, GetCurrentTimestamp(), AGAIN_MS));
 	}
 }
