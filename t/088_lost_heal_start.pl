@@ -273,7 +273,29 @@ INSERT INTO owned SELECT generate_series(1, 100);
 ALTER TABLE owned OWNER TO regress_o;
 GRANT EXECUTE ON FUNCTION heal_tablespace TO regress_o;
 SQL
-restart_without();
+
+# the janitor looks again when a tablespace comes, while a job is at one of the lost indexes
+make_path("$dir/away");
+value("CREATE TABLESPACE away LOCATION '$dir/away'");
+value('CHECKPOINT');
+$node->stop;
+empty();
+rename "$dir/away", "$dir/gone" or die $!;
+$from = -s $node->logfile;
+$node->start;
+$node->wait_for_log(qr/WARNING: .*3 indexes in tablespace "fast" are lost/, $from);
+my $holder = $node->background_psql('postgres', on_error_stop => 0);
+$holder->query_safe('BEGIN; LOCK TABLE owned IN ROW EXCLUSIVE MODE');
+my $job = value("SET ROLE regress_o; SELECT max(job) FROM heal_tablespace('fast', wait => false)");
+$from = -s $node->logfile;
+rename "$dir/gone", "$dir/away" or die $!;
+$node->wait_for_log(qr/WARNING: .*index(?:es)? in tablespace "fast" (?:is|are) lost/, $from);
+like(slurp_file($node->logfile, $from), qr/2 indexes in tablespace "fast" are lost/, 'the warning leaves out what a job is healing');
+value("SELECT cancel_move($job)");
+wait_for_no_worker($node);
+$holder->query_safe('COMMIT');
+$holder->quit;
+value('DROP TABLESPACE away');
 is(value("SET ROLE regress_o; SELECT name, status, sqlstate FROM heal_tablespace('fast') ORDER BY name COLLATE \"C\""),
 	"owned_pkey|moved|\nt_pkey|skipped|42501\nt_v|skipped|42501", 'an owner heals its own');
 is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved moved', 'a superuser the rest');

@@ -147,11 +147,16 @@ look_at(void *arg)
 	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
 	.method = METHOD_REBUILD,.object = tablespace,.to_tablespace = tablespace};
 	List	   *lost = NIL;
+	HTAB	   *busy = job_busy_tables();
 
 	settings_capture_here(&request.settings);
 	foreach_ptr(MoveItem, item, plan_moves(&request))
-		if (item->status == STATUS_PLANNED)
-		lost = lappend(lost, item);
+	{
+		/* a job may be at it; a job of ours waits for that one's end */
+		if (item->status == STATUS_PLANNED &&
+			(heal_at_start || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL))
+			lost = lappend(lost, item);
+	}
 	if (lost == NIL)
 		mount_point_note(tablespace);
 	else if (heal_at_start)
