@@ -350,6 +350,10 @@ wait_for_no_worker($node);
 answers('lost twice');
 # what was rebuilt after the checkpoint is in the WAL as a whole, and so was not lost
 value("SELECT move_tablespace_indexes('fast', 'regress_slow')");
+# as after a cancel between the last rebuild and the defaults
+value('ALTER INDEX part_i SET TABLESPACE fast');
+is(value("SELECT name, kind, status FROM heal_tablespace('fast', 'regress_slow')"), 'part_i|default|moved',
+	'another call makes up for a default');
 is($node->psql('postgres', 'DROP TABLESPACE fast'), 0, 'the tablespace can be dropped');
 files_ok($node, 'in the end');
 leftovers_ok($node, 'in the end');

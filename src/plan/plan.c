@@ -408,19 +408,24 @@ plan_relation(Oid relid, const PlanRequest *request)
 	return entry;
 }
 
-/* Return whether a look at a file and its first page finds one lost. */
+/*
+ * Return whether a look at a file and its first page finds one lost, or none has a file:
+ * then an earlier job has healed all of them elsewhere.
+ */
 static bool
 any_is_lost(const List *relids)
 {
 	RelationFacts facts;
+	bool		has_file = false;
 
 	foreach_oid(relid, relids)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (relation_facts(relid, &facts) && lost_file(&facts, false) != NULL)
 			return true;
+		has_file |= RELKIND_HAS_STORAGE(get_rel_relkind(relid));
 	}
-	return false;
+	return !has_file;
 }
 
 /* Moves with a file come first, then the defaults, then the skipped rows. */
