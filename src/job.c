@@ -268,6 +268,7 @@ job_totals_add(JobTotals *totals, bool is_index, MoveStatus status, int64 size,
 	totals->has_tables |= !is_index;
 	totals->size += size;
 	totals->rehearsed += (status == STATUS_REHEARSED);
+	totals->skipped += (status == STATUS_SKIPPED);
 	if (status == STATUS_MOVED)
 	{
 		totals->moved++;

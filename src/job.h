@@ -132,6 +132,7 @@ typedef struct JobTotals
 	int			total;
 	int			moved;
 	int			rehearsed;
+	int			skipped;
 	bool		has_tables;		/* not only indexes */
 	int64		size;			/* bytes */
 	int64		size_moved;

@@ -515,5 +515,18 @@ beside_rebuild('the target of a rebuild is dropped', 'rebuild-begins', 'regress_
 is($node->safe_psql('postgres', "SELECT status FROM move_indexes('mine.m', 'regress_fast', method => 'rebuild')"),
 	'moved', 'the next rebuild works');
 
+# ---------------------------------------------------------------------------
+# Another command moves all that a job is to move
+# ---------------------------------------------------------------------------
+my $other = IndexMover::Session->new($node);
+$other->run('BEGIN; ALTER INDEX mine.same_name SET TABLESPACE regress_slow');
+my $late = start_call($node, 'late', "SELECT status, detail FROM move_indexes('mine.m', 'regress_slow', method => 'copy')");
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase ~ 'waiting'", '1', 'the move waits');
+$other->run('COMMIT');
+$other->end;
+my (undef, $skipped, $notices) = finish_call($late);
+is($skipped, qq(skipped|Already in tablespace "regress_slow".\n), 'it is where it was to go');
+like($notices, qr/NOTICE:  00000: job \d+: nothing was left to do$/m, 'and so says the last line');
+
 $node->stop;
 done_testing();

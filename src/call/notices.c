@@ -91,6 +91,9 @@ notices_end(const JobSummary *summary, double seconds)
 				(errmsg("job " INT64_FORMAT ": the move of %d of %d %s was rehearsed in %s, and nothing was moved",
 						summary->job, totals->rehearsed, totals->total,
 						relations_noun(totals), notices_duration(seconds))));
+	else if (totals->total > 0 && totals->skipped == totals->total)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT ": nothing was left to do", summary->job)));
 	else if (totals->total > 0)
 		ereport(NOTICE,
 				(errmsg(totals->in_place ? "job " INT64_FORMAT ": %d of %d %s rebuilt in %s, %s in %s%s" :
