@@ -138,6 +138,8 @@ relation_kind(char relkind, const char *schema_name)
 			return "temporary files";
 		case ITEM_COPY:
 			return "unfinished copy";
+		case ITEM_OLD_FILE:
+			return "old file";
 		case ITEM_SETTING:
 			return "setting";
 		default:

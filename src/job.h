@@ -406,6 +406,7 @@ extern MoveStatus status_of_name(const char *name);
 #define ITEM_CATALOGS	'C'
 #define ITEM_FILES		'F'
 #define ITEM_COPY		'K'
+#define ITEM_OLD_FILE	'O'
 #define ITEM_SETTING	'G'
 
 extern const char *relation_kind(char relkind, const char *schema_name);

@@ -181,6 +181,24 @@ SELECT string_agg(DISTINCT coalesce(t.spcname, 'default'), ' ')
  WHERE (r.relnamespace = 'index_mover'::regnamespace OR r.oid = 'tier_policy'::regclass) AND r.relkind = 'r'
 SQL
 $node->safe_psql('postgres', q{DROP TABLE accounts, parts, "we""ird" CASCADE});
+
+# ---- a file that a dead job has left --------------------------------------------------------
+my $left = "SELECT kind, status, sqlstate, detail FROM evacuate_tablespace('regress_fast', 'pg_default') WHERE name ~ '^pg_tblspc'";
+$node->safe_psql('postgres', 'CREATE TABLE dead (i int); INSERT INTO dead SELECT generate_series(1, 50000); CREATE INDEX ON dead (i)');
+$job = $node->safe_psql('postgres',
+	q(SELECT max(job) FROM move_indexes('dead', 'regress_fast', 'copy', wait => false, settings => '{"max_rate": "64kB"}')));
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE throttled_by = 'max_rate'", '1', 'a copy');
+kill 'KILL', worker_pid($node);
+poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'", '0', 'the end of recovery');
+foreach my $kind ('unfinished copy', 'old file')
+{
+	is($node->safe_psql('postgres', $left), "$kind|skipped|55006|Job $job has left it. To remove it: "
+		. 'SELECT * FROM index_mover_call.index_mover_cleanup();', "the row of an $kind");
+	$node->safe_psql('postgres', "UPDATE index_mover.ledger SET kind = 'o'");
+}
+$node->safe_psql('postgres', 'SELECT index_mover_cleanup()');
+is($node->safe_psql('postgres', $left), '', '... and it is gone');
+$node->safe_psql('postgres', 'DROP TABLE dead');
 $node->safe_psql('postgres', $_) foreach split /\n/, $node->safe_psql('postgres', <<'SQL');
 SELECT format('ALTER %s %s SET TABLESPACE regress_fast', CASE relkind WHEN 'r' THEN 'TABLE' ELSE 'INDEX' END, oid::regclass)
   FROM pg_class WHERE relkind IN ('r', 'i') AND (relnamespace = 'index_mover'::regnamespace OR relname ~ '^tier_policy')

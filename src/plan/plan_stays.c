@@ -318,10 +318,12 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 	/* a standby cannot lock a row of the ledger */
 	foreach_ptr(const Leftover, file, RecoveryInProgress() ? NIL : leftovers_list())
 	{
-		if (file->keep_until != 0 && file->tablespace == tablespace)
-			item_skip(add_row(&stays, ITEM_COPY, file->name), ERRCODE_OBJECT_IN_USE,
-					  "It is kept until %s, so that job " INT64_FORMAT " can go on. To remove it: %s",
-					  timestamptz_to_str(file->keep_until), file->job,
+		/* a move removes what is not kept */
+		if (file->tablespace == tablespace && !OidIsValid(file->index_oid) && file->size >= 0 &&
+			(file->keep_until != 0 || !plan_has_moves(entries)))
+			item_skip(add_row(&stays, *file->kind == 'o' ? ITEM_OLD_FILE : ITEM_COPY, file->name), ERRCODE_OBJECT_IN_USE,
+					  "Job " INT64_FORMAT " has left it%s. To remove it: %s", file->job, file->keep_until == 0 ? "" :
+					  psprintf(", and can go on from it until %s", timestamptz_to_str(file->keep_until)),
 					  printed_command("cleanup"));
 	}
 	add_catalog_settings(&stays, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig, role_setting);
