@@ -73,6 +73,9 @@ is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 
 is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', 'nobody')"), '42704: role "nobody" does not exist',
 	'nobody');
 is(error_of('alice', "UPDATE tier_policy SET owner = '$super'"), qq($may_not "$super"), 'by UPDATE');
+sql('CREATE ROLE bypasser LOGIN BYPASSRLS IN ROLE pg_write_all_data, pg_read_all_data');
+is(error_of('bypasser', "UPDATE tier_policy SET now_function = 'alice_now()'"), '42501: permission denied for tier policy "alice"',
+	'nor does one write what others run who bypasses row security');
 as('alice', 'UPDATE tier_policy SET owner_oid = 10');
 is(as('alice', 'SELECT owner, owner_oid::regrole FROM tier_policy'), 'alice|alice', 'its OID is what it is');
 is(error_of('alice', "INSERT INTO tier_policy (name, relation, to_tablespace, older_than) SELECT 'bob', 'alices', 'regress_slow', '1 "

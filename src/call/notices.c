@@ -31,6 +31,7 @@ char *
 notices_name(Oid relation, const char *schema, const char *name)
 {
 	Oid			namespace = get_namespace_oid(schema, true);
+	Oid			path[64];
 	Oid			named = OidIsValid(namespace) ? get_relname_relid(name, namespace) : InvalidOid;
 
 	if (schema[0] == '\0')
@@ -38,8 +39,13 @@ notices_name(Oid relation, const char *schema, const char *name)
 	if (OidIsValid(named))
 		relation = named;
 	if (get_rel_name(relation) == NULL)
-		return quote_qualified_identifier(list_member_oid(fetch_search_path(true), namespace) ?
-										  NULL : schema, name);
+	{
+		/* fetch_search_path() would create the temporary schema */
+		for (int i = Min(fetch_search_path_array(path, lengthof(path)), lengthof(path)) - 1; i >= 0; i--)
+			if (path[i] == namespace)
+				schema = NULL;
+		return quote_qualified_identifier(schema, name);
+	}
 	return DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(relation)));
 }
 

@@ -166,7 +166,12 @@ look_and_nap(JobWait *wait, int ms)
 	if (wait->settings->progress_interval > 0 &&
 		TimestampDifferenceExceeds(wait->last_notice, now, wait->settings->progress_interval))
 	{
+		MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index_mover notices", ALLOCSET_SMALL_SIZES);
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
+
 		progress_view_notices(wait->job);
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextDelete(context);
 		wait->last_notice = now;
 	}
 	/* a rebuild would wait for it */
@@ -293,12 +298,11 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 									settings, true, &segment);
 	/* alter_move() can change them */
 	wait.settings = &wait.shared->settings;
-	attach_queues(&wait, segment);
-
-	/* before the job can start */
-	snapshot_guard_begin();
 	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	{
+		attach_queues(&wait, segment);
+		/* before the job can start */
+		snapshot_guard_begin();
 		wait.worker = job_launch_worker(wait.shared->slot, job);
 		if (items != NIL && settings->progress_interval > 0)
 		{

@@ -324,6 +324,11 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
 		return PointerGetDatum(old);
 
+	/* row security asks this, too, but some roles bypass it */
+	if (update && (ISNULL(owner) || !has_privs_of_role(GetUserId(), get_role_oid(NameStr(*DatumGetName(VALUE(owner))), true))))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for tier policy \"%s\"", NameStr(*DatumGetName(VALUE(name))))));
 	if (update)
 		extension_deform(data->tg_newtuple, desc, Natts_policy, values, nulls);
 	new_owner = IS_SET(owner) || IS_SET(owner_oid);

@@ -367,8 +367,12 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("budget must not be negative")));
-	advice.places = places_read();	/* after it: the tablespace is there */
+	advice.places = places_read();
 	advice.target = places_find(advice.places, scope.to);
+	if (advice.target == NULL)	/* dropped meanwhile */
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("tablespace \"%s\" does not exist", NameStr(*PG_GETARG_NAME(0)))));
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture_here(&settings);
 	advice.candidates = candidates_collect(heat_read(), advice.places, &scope, &settings, &advice.n);
