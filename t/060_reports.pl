@@ -99,6 +99,12 @@ $node->append_conf('postgresql.conf', 'track_commit_timestamp = on');
 $node->stop('immediate');
 $node->start;
 is($node->safe_psql('postgres', "SELECT stats_since > '$before' FROM index_report('zoo_arr')"), 't', 'a crash begins the statistics again');
+sleep 2;    # a file's time may be in whole seconds
+my $copied = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
+$node->safe_psql('postgres', 'CREATE DATABASE of_template TEMPLATE postgres');
+is($node->safe_psql('of_template', "SELECT index_mover.stats_since() > timestamptz '$copied' - interval '1 s'"), 't',
+	'and so does a copy of the database');
+$node->safe_psql('postgres', 'DROP DATABASE of_template');
 $node->safe_psql('postgres', 'CREATE INDEX young ON zoo (grp, num)');
 my @real = map { $node->safe_psql('postgres', "SELECT pg_get_functiondef('index_mover.$_'::regproc)") } 'stats_since', 'relation_report';
 # the latter says that all files are 100 days old

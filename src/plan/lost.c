@@ -94,8 +94,8 @@ look_at_pages(void *arg)
 	BlockNumber spare = 0;
 	PGIOAlignedBlock copy;
 
-	/* a crash empties unlogged relations */
-	if (lost->all_pages && facts->persistence == RELPERSISTENCE_PERMANENT && nblocks < facts->pages)
+	/* a crash empties unlogged relations; tables: statistics can be of another server */
+	if (all_pages && facts->persistence == RELPERSISTENCE_PERMANENT && nblocks < facts->pages)
 		lost->problem = psprintf("its file has %u pages, and had %u", nblocks, facts->pages);
 	/* md.c ends at a short one; asked again, because the file may have grown */
 	for (BlockNumber segment = end + 1; segment <= Max(end, facts->pages / RELSEG_SIZE) + MOST_MISSING; segment++)

@@ -111,19 +111,20 @@ report_duplicate_of(Oid index_oid, List **worths, MemoryContext context)
 		return InvalidOid;
 	if (*worths == NIL || ((Worth *) linitial(*worths))->table_oid != mine.table_oid)
 	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(context);
-
 		list_free_deep(*worths);
 		*worths = NIL;
 		foreach_oid(oid, indexes_of_table(mine.table_oid))
 		{
-			Worth	   *worth = palloc(sizeof(Worth));
+			MemoryContext oldcontext;
+			Worth		worth;
 
-			if (get_worth(oid, worth))
-				*worths = lappend(*worths, worth);
+			if (!get_worth(oid, &worth))
+				continue;
+			oldcontext = MemoryContextSwitchTo(context);
+			*worths = lappend(*worths, memcpy(palloc(sizeof(Worth)), &worth, sizeof(Worth)));
+			MemoryContextSwitchTo(oldcontext);
 		}
 		list_sort(*worths, compare_worth);
-		MemoryContextSwitchTo(oldcontext);
 	}
 	foreach_ptr(const Worth, other, *worths)
 	{

@@ -119,7 +119,8 @@ read_samples(HeatTable *table)
 
 /*
  * Return from when on the cumulative statistics tell of this server: they were reset;
- * a crash has lost them, and has reset those of the background writer; or a promotion.
+ * a crash has lost them, and has reset those of the background writer; the database
+ * was made; or a promotion.
  */
 static TimestampTz
 stats_since(void)
@@ -133,6 +134,9 @@ stats_since(void)
 		return GetCurrentTimestamp() - IM_LIMIT("stats-age", 0) * USECS_PER_DAY;
 	if (database != NULL)
 		result = Max(result, database->stat_reset_timestamp);
+	/* core sets none for a copy of a template, of which the indexes have their age */
+	if (stat(psprintf("%s/PG_VERSION", DatabasePath), &st) == 0)
+		result = Max(result, time_t_to_timestamptz(st.st_mtime));
 	/* the history of its timeline is written by the promotion */
 	if (RecoveryInProgress())
 		return result;
