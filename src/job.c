@@ -338,12 +338,6 @@ lock_area(LWLockMode mode)
 	LWLockAcquire(&job_area()->lock, mode);
 }
 
-static void
-unlock_area(void)
-{
-	LWLockRelease(&area->lock);
-}
-
 /*
  * Map the segment of a job; NULL if it has just ended.  *mapped: it was mapped
  * before, because this transaction has queued the job, or this is its worker; the
@@ -412,7 +406,7 @@ free_lost(void)
 		if (area->jobs[i].state == JOB_STARTING &&
 			TimestampDifferenceExceeds(area->jobs[i].since, now, START_TIMEOUT_MS))
 			job_free_slot_locked(&area->jobs[i]);
-	unlock_area();
+	LWLockRelease(&area->lock);
 }
 
 static BusyTable *
@@ -578,7 +572,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 				.runners = 1,.since = GetCurrentTimestamp() - IM_LIMIT("long-ago", 0)
 		};
 	}
-	unlock_area();
+	LWLockRelease(&area->lock);
 	LWLockRelease(&area->submit_lock);
 
 	return slot != NULL ? NULL : why;
@@ -611,7 +605,7 @@ job_more_runners(int slot)
 		runners_left(mine->role, mine->superuser, &why) > 1;
 	if (result)
 		mine->runners++;
-	unlock_area();
+	LWLockRelease(&area->lock);
 	return result;
 }
 
@@ -627,7 +621,7 @@ job_lacks_runner(int slot)
 	lock_area(LW_EXCLUSIVE);
 	if ((mine = job_slot_locked(slot)) != NULL && --mine->runners <= 0)
 		job_free_slot_locked(mine);
-	unlock_area();
+	LWLockRelease(&area->lock);
 }
 
 /* Note that the postmaster is asked for the worker of a job that waited for COMMIT. */
@@ -643,7 +637,7 @@ job_set_starting(int slot)
 		/* the transaction that commits now may have been open for hours */
 		mine->since = GetCurrentTimestamp() - IM_LIMIT("long-ago", 0);
 	}
-	unlock_area();
+	LWLockRelease(&area->lock);
 }
 
 /* Copy a job's slot; false if it has ended. */
@@ -655,7 +649,7 @@ job_get_slot(int slot, JobSlot *copy)
 	lock_area(LW_SHARED);
 	if ((mine = job_slot_locked(slot)) != NULL)
 		*copy = *mine;
-	unlock_area();
+	LWLockRelease(&area->lock);
 	return mine != NULL;
 }
 
@@ -683,7 +677,7 @@ job_find(int64 job, JobSlot *copy)
 	slot = find_locked(job);
 	if (slot != NULL)
 		*copy = *slot;
-	unlock_area();
+	LWLockRelease(&area->lock);
 	return slot != NULL;
 }
 
@@ -712,7 +706,7 @@ job_read_slots(JobSlot *copies, Snapshot snapshot)
 				copies[n].bytes_done += area->runners[j].bytes_done;
 		n++;
 	}
-	unlock_area();
+	LWLockRelease(&area->lock);
 	return n;
 }
 
@@ -772,7 +766,7 @@ job_request(int64 job, JobRequest request)
 			slot->flags.swap_now = true;
 		slot->flags.pause = (request == REQUEST_PAUSE);
 	}
-	unlock_area();
+	LWLockRelease(&area->lock);
 	return found;
 }
 
@@ -786,6 +780,6 @@ job_read_runners(RunnerSlot *copies)
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use)
 			copies[n++] = area->runners[i];
-	unlock_area();
+	LWLockRelease(&area->lock);
 	return n;
 }

@@ -382,7 +382,6 @@ extern void progress_throttled(const char *why);	/* NULL: it goes on */
 extern void progress_blocks(int64 total, int64 done);
 extern void progress_copied(int64 bytes);
 extern void progress_eta(double seconds);	/* of the whole relation, from now */
-extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);
 
 extern const JobFlags *job_flags(void);

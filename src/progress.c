@@ -40,12 +40,6 @@ lock_slot(void)
 }
 
 static void
-unlock_slot(void)
-{
-	LWLockRelease(&job_area()->lock);
-}
-
-static void
 show_relation(const MoveItem *item)
 {
 	Assert(LWLockHeldByMe(&job_area()->lock));
@@ -66,7 +60,7 @@ progress_part(const MoveItem *item)
 	if (!lock_slot())
 		return;
 	show_relation(item);
-	unlock_slot();
+	LWLockRelease(&job_area()->lock);
 }
 
 void
@@ -74,22 +68,14 @@ progress_begin(const MoveItem *item)
 {
 	if (!lock_slot())
 		return;
+	memset(&mine->heap_oid, 0, sizeof(RunnerSlot) - offsetof(RunnerSlot, heap_oid));
 	show_relation(item);
 	mine->method = item->method;
-	mine->phase = PHASE_INITIALIZING;
-	idle_us = 0;
-	mine->throttled_by[0] = '\0';
-	mine->blocks_changed = 0;
-	mine->bytes_done = 0;
-	mine->bytes_per_second = 0;
-	mine->changed_per_second = -1;
+	mine->changed_per_second = mine->wal_lag = -1;
 	mine->eta = -1;
-	mine->lock_attempts = 0;
-	mine->wal_lag = -1;
-	mine->nblockers = 0;
 	mine->started_at = GetCurrentTimestamp();
-	mine->step_back_for = 0;
-	unlock_slot();
+	idle_us = 0;
+	LWLockRelease(&job_area()->lock);
 }
 
 /* End the relation, of which so many bytes are done: 0 if it has failed. */
@@ -106,7 +92,7 @@ progress_end(int64 bytes_done)
 	mine->heap_oid = InvalidOid;
 	mine->relid = InvalidOid;
 	mine->nblockers = 0;
-	unlock_slot();
+	LWLockRelease(&job_area()->lock);
 }
 
 /* Return whether another session ends this phase, or the clock. */
@@ -132,7 +118,7 @@ progress_phase(MovePhase phase)
 	phase_since = GetCurrentTimestamp();
 	mine->phase = phase;
 	mine->throttled_by[0] = '\0';
-	unlock_slot();
+	LWLockRelease(&job_area()->lock);
 	return before;
 }
 
@@ -160,7 +146,7 @@ progress_throttled(const char *why)
 		return;
 	(void) lock_slot();
 	strlcpy(mine->throttled_by, why ? why : "", sizeof(mine->throttled_by));
-	unlock_slot();
+	LWLockRelease(&job_area()->lock);
 }
 
 /* Set a number of the slot, by progress_set(). */
@@ -170,7 +156,7 @@ progress_set_number(Size offset, int64 value)
 	if (!lock_slot())
 		return;
 	*(int64 *) ((char *) mine + offset) = value;
-	unlock_slot();
+	LWLockRelease(&job_area()->lock);
 }
 
 void
@@ -195,14 +181,7 @@ progress_eta(double seconds)
 		return;
 	mine->eta = seconds;
 	mine->eta_at = GetCurrentTimestamp();
-	unlock_slot();
-}
-
-void
-progress_lock_attempt(void)
-{
-	if (mine != NULL)
-		progress_set(lock_attempts, mine->lock_attempts + 1);
+	LWLockRelease(&job_area()->lock);
 }
 
 void
@@ -222,5 +201,5 @@ progress_blockers(const int *pids, int npids)
 			mine->blocked_since = now;
 		mine->blocked_at = now;
 	}
-	unlock_slot();
+	LWLockRelease(&job_area()->lock);
 }

@@ -335,7 +335,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	snprintf(timeout, sizeof(timeout), "%dms", timeout_ms);
 	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	progress_lock_attempt();
+	progress_set(lock_attempts, cs->item->lock_attempts);
 
 	/* first the locks and pages for which we could wait under the lock */
 	if (!lock_catalogs(cs->ledger, timeout_ms) ||
