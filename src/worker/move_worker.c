@@ -506,6 +506,8 @@ begin_job(JobShared *shared)
 				 errmsg("could not note the mount points of the targets"),
 				 errdetail_internal("%s", error->message)));
 	lost_hide(shared);
+	/* each error that was caught has reset it */
+	runner_serve_cancel(false);
 	start_other_runners(shared);
 }
 
