@@ -560,8 +560,7 @@ AS 'MODULE_PATHNAME', 'index_mover_tier_policy_check' LANGUAGE C;
 CREATE TRIGGER tier_policy_check BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
 	FOR EACH ROW EXECUTE FUNCTION index_mover.tier_policy_check();
 CREATE TRIGGER tier_policy_truncate BEFORE TRUNCATE ON @extschema@.tier_policy EXECUTE FUNCTION index_mover.tier_policy_check();
-ALTER TABLE @extschema@.tier_policy ENABLE ALWAYS TRIGGER tier_policy_check, ENABLE ALWAYS TRIGGER tier_policy_truncate;
-ALTER TABLE @extschema@.tier_policy ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @extschema@.tier_policy ENABLE ALWAYS TRIGGER tier_policy_check, ENABLE ALWAYS TRIGGER tier_policy_truncate, ENABLE ROW LEVEL SECURITY;
 CREATE POLICY members ON @extschema@.tier_policy
 	USING (EXISTS (SELECT FROM pg_roles r WHERE r.rolname = owner AND pg_has_role(r.oid, 'USAGE')));
 
@@ -759,7 +758,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('ROUTINE', 'index_mover_blockers', 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do'),
 	('TABLE', 'tier_policy', 'where relations belong by age, because they are idle, by heat, or because a file system is full; run_tier_policies() moves them there'),
 	('COLUMN', 'tier_policy.name tier_policy_status.policy', 'name of the policy'),
-	('COLUMN', 'tier_policy.enabled', 'whether tier_plan(), run_tier_policies() and the scheduler look at it'),
+	('COLUMN', 'tier_policy.enabled tier_policy_status.enabled', 'whether tier_plan(), run_tier_policies() and the scheduler look at it'),
 	('COLUMN', 'tier_policy.relation', 'partitioned table whose partitions the policy is for, or (not older_than) one table; NULL: all'),
 	('COLUMN', 'tier_policy.schema', 'schema whose relations the policy is for; NULL: all'),
 	('COLUMN', 'tier_policy.from_tablespace', 'tablespace that relations leave, each part of a table by itself; NULL: any'),
@@ -779,17 +778,15 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy.window_start', 'time of day from which the scheduler may start a run'),
 	('COLUMN', 'tier_policy.window_end', 'time of day after which a scheduled run starts no further relation; if before window_start, of the next day'),
 	('COLUMN', 'tier_policy.settings', 'settings of the policy''s jobs'),
-	('COLUMN', 'tier_policy.owner', 'role that the policy is planned and carried out as; by default the current user'),
+	('COLUMN', 'tier_policy.owner tier_policy_status.owner', 'role that the policy is planned and carried out as; by default the current user'),
 	('COLUMN', 'tier_policy.owner_oid', 'OID of the owner, set by a trigger; NULL: the owner is to be set again'),
 	('VIEW', 'tier_policy_status', 'the last run of each tier policy, its result, and the next one'),
-	('COLUMN', 'tier_policy_status.owner', 'role that the policy is carried out as'),
 	('COLUMN', 'tier_policy_status.last_run', 'when the last run began; NULL: there was none'),
 	('COLUMN', 'tier_policy_status.job', 'job of the last run, or of its rest; NULL: nothing was to be moved, or the history has no such job'),
 	('COLUMN', 'tier_policy_status.result', 'failed, nothing to move, planning, or the status of the job; NULL: the history has no such job'),
 	('COLUMN', 'tier_policy_status.message', 'error of the last run itself; NULL: none'),
 	('COLUMN', 'tier_policy_status.next_run', 'earliest time of the next run by the scheduler; NULL: there is none'),
 	('COLUMN', 'tier_policy_status.scheduled', 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled'),
-	('COLUMN', 'tier_policy_status.enabled', 'whether the policy counts'),
 	('ROUTINE', 'index_mover_check', 'problems in this database: leftovers, lost files, failing and unscheduled policies, jobs that have waited longer than max_wait; no row: all is well'),
 	('VIEW', 'relation_heat', 'how much each table and index is read, by the samples of take_index_sample()'),
 	('COLUMN', 'relation_heat.relation relation_heat.kind', 'table or index'),

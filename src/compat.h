@@ -40,6 +40,7 @@
 #include "catalog/pg_tablespace.h"
 #include "storage/relfilenode.h"
 #include "utils/acl.h"
+#include "utils/guc_tables.h"
 #endif
 
 /*
@@ -256,6 +257,17 @@ typedef union PGIOAlignedBlock
 
 #define palloc_aligned(size, alignto, flags) \
 	((void *) TYPEALIGN(alignto, palloc((size) + (alignto))))
+
+/* of a setting that there is */
+static inline struct config_generic *
+find_option(const char *name, bool create_placeholders, bool skip_errors, int elevel)
+{
+	struct config_generic **option = get_guc_variables();
+
+	while (strcmp((*option)->name, name) != 0)
+		option++;
+	return *option;
+}
 
 /* only for the catalogs that this extension uses */
 static inline bool

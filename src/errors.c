@@ -75,28 +75,31 @@ errors_catch(void (*work) (void *arg), void *arg)
 }
 
 /*
- * The same in a transaction of its own, with a snapshot and its memory; of the error,
- * SQLSTATE, message, detail and hint outlive it.
+ * The same in a transaction of its own, with a snapshot and its memory; an error of its
+ * commit is returned, too.
  */
 ErrorData *
 errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
-	ErrorData  *error;
+	ErrorData  *volatile error = NULL;
 
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	error = errors_catch(work, arg);
-	MemoryContextSwitchTo(oldcontext);
-	if (error != NULL)
+	PG_TRY();
 	{
-		error = memcpy(palloc_object(ErrorData), error, sizeof(ErrorData));
-		error->message = pstrdup(error->message);
-		error->detail = error->detail ? pstrdup(error->detail) : NULL;
-		error->hint = error->hint ? pstrdup(error->hint) : NULL;
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		work(arg);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
 	}
-	PopActiveSnapshot();
-	CommitTransactionCommand();
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(oldcontext);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+	}
+	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);
 	return error;
 }

@@ -718,7 +718,13 @@ job_read_slots(JobSlot *copies, Snapshot snapshot)
 void
 job_alter_settings(JobShared *shared, Jsonb *json)
 {
-	settings_alter(&shared->settings, &job_area()->lock, json);
+	MoveSettings altered = shared->settings;
+
+	settings_alter(&altered, json);
+	/* other processes must not see half of it */
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
+	shared->settings = altered;
+	LWLockRelease(&job_area()->lock);
 	pg_atomic_fetch_add_u32(&shared->settings_version, 1);
 }
 

@@ -16,18 +16,25 @@
 
 #include <limits.h>
 
+#include "access/htup_details.h"
+#include "access/reloptions.h"
+#include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_db_role_setting.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
 #include "utils/builtins.h"
 #include "utils/guc_tables.h"
 #include "utils/json.h"
 #include "utils/numeric.h"
+#include "utils/rel.h"
 #include "utils/varlena.h"
 
 #include "errors.h"
 #include "printed_command.h"
+#include "relation_facts.h"
 #include "settings.h"
 
 static const struct config_enum_entry on_blocker_options[] = {
@@ -178,23 +185,27 @@ static const Setting settings[] = {
 				"A cleanup that is asked for removes it at once."),
 };
 
-/* Whether the access methods exist cannot be looked up here. */
-static bool
-check_copy_access_methods(char **newval, void **extra, GucSource source)
+/* The check hook of a list of names; whether there are such cannot be looked up here. */
+bool
+settings_check_list(char **newval, void **extra, GucSource source)
 {
 	List	   *names;
 
-	if (!SplitIdentifierString(pstrdup(*newval), ',', &names))
-	{
-		GUC_check_errdetail("List syntax is invalid.");
-		return false;
-	}
+	if (SplitIdentifierString(pstrdup(*newval), ',', &names))
+		return true;
+	GUC_check_errdetail("List syntax is invalid.");
+	return false;
+}
+
+static bool
+check_copy_access_methods(char **newval, void **extra, GucSource source)
+{
 	if (strlen(*newval) >= sizeof(((MoveSettings *) NULL)->copy_access_methods))
 	{
 		GUC_check_errdetail("The list is too long.");
 		return false;
 	}
-	return true;
+	return settings_check_list(newval, extra, source);
 }
 
 /* Parse one or two of a percentage and a size with its unit. */
@@ -320,33 +331,25 @@ settings_define(void)
 
 		switch (s->type)
 		{
+#define DEFINE(type, check, ...) \
+	DefineCustom##type##Variable(s->name, s->short_desc, s->long_desc, __VA_ARGS__, \
+								 s->context, s->flags, check, NULL, NULL)
 			case PGC_BOOL:
-				DefineCustomBoolVariable(s->name, s->short_desc, s->long_desc,
-										 place, s->boot != 0,
-										 s->context, s->flags, NULL, NULL, NULL);
+				DEFINE(Bool, NULL, place, s->boot != 0);
 				break;
 			case PGC_INT:
-				DefineCustomIntVariable(s->name, s->short_desc, s->long_desc,
-										place, (int) s->boot, (int) s->min, (int) s->max,
-										s->context, s->flags, NULL, NULL, NULL);
+				DEFINE(Int, NULL, place, (int) s->boot, (int) s->min, (int) s->max);
 				break;
 			case PGC_REAL:
-				DefineCustomRealVariable(s->name, s->short_desc, s->long_desc,
-										 place, s->boot, s->min, s->max,
-										 s->context, s->flags, NULL, NULL, NULL);
+				DEFINE(Real, NULL, place, s->boot, s->min, s->max);
 				break;
 			case PGC_ENUM:
-				DefineCustomEnumVariable(s->name, s->short_desc, s->long_desc,
-										 place, (int) s->boot, s->options,
-										 s->context, s->flags, NULL, NULL, NULL);
+				DEFINE(Enum, NULL, place, (int) s->boot, s->options);
 				break;
 			case PGC_STRING:
-				DefineCustomStringVariable(s->name, s->short_desc, s->long_desc,
-										   s->string, s->boot_string,
-										   s->context, s->flags,
-										   s->string == &copy_access_methods ? check_copy_access_methods :
-										   s->string == &min_free_space ? check_min_free_space : NULL,
-										   NULL, NULL);
+				DEFINE(String, s->string == &copy_access_methods ? check_copy_access_methods :
+					   s->string == &min_free_space ? check_min_free_space : NULL,
+					   s->string, s->boot_string);
 				break;
 		}
 	}
@@ -385,7 +388,8 @@ describe_settings(MoveSettings *result)
 	{
 		const Setting *s = &settings[i];
 
-		if (strcmp(GetConfigOption(s->name, false, false), default_text(s)) == 0)
+		if (strcmp(GetConfigOption(s->name, false, false), default_text(s)) == 0 ||
+			(s->string == &swap_after && result->swap_after == 0))
 			continue;
 		appendStringInfo(&buf, "%s\"%s\": ", buf.len > 1 ? ", " : "",
 						 s->name + strlen(PREFIX));
@@ -456,6 +460,13 @@ check_object(Jsonb *json)
 				 errhint("For example: %s", "{\"max_rate\": \"50MB\"}")));
 }
 
+/* Set a setting, also one of core's, for the GUC nest level; NULL resets it. */
+void
+settings_set_here(const char *name, const char *value, GucContext context, int elevel)
+{
+	(void) set_config_option(name, value, context, PGC_S_SESSION, GUC_ACTION_SAVE, true, elevel, false);
+}
+
 /* Set what a JSON object names for the GUC nest level, with the privileges of SET. */
 static void
 apply_json(Jsonb *json)
@@ -475,9 +486,8 @@ apply_json(Jsonb *json)
 		if (token == WJB_KEY)
 			setting = find_setting(pnstrdup(value.val.string.val, value.val.string.len));
 		else if (token == WJB_VALUE)
-			(void) set_config_option(setting->name, setting_text(setting, &value),
-									 superuser() ? PGC_SUSET : PGC_USERSET,
-									 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+			settings_set_here(setting->name, setting_text(setting, &value),
+							  superuser() ? PGC_SUSET : PGC_USERSET, ERROR);
 	}
 }
 
@@ -509,10 +519,11 @@ settings_check_alterable(int64 job, Jsonb *json)
 
 /*
  * Fill *result with the effective values of this backend, with a call's
- * "settings" argument, which may be NULL, applied like SET LOCAL.
+ * "settings" argument, which may be NULL, applied like SET LOCAL.  Unless it swaps
+ * something, a wrong index_mover.swap_after does not matter, nor a transaction.
  */
 void
-settings_capture(MoveSettings *result, Jsonb *json)
+settings_capture(MoveSettings *result, Jsonb *json, bool swaps)
 {
 	int			nestlevel = NewGUCNestLevel();
 
@@ -521,27 +532,13 @@ settings_capture(MoveSettings *result, Jsonb *json)
 	(void) parse_free_space(min_free_space, &result->min_free_space);
 	strlcpy(result->copy_access_methods, copy_access_methods,
 			sizeof(result->copy_access_methods));
-	/* a cleanup can be submitted outside of transactions */
-	result->swap_after = IsTransactionState() ? swap_moment() : 0;
+	result->swap_after = swaps ? swap_moment() : 0;
 	result->maintenance_work_mem = maintenance_work_mem;
 	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
 	if (IsTransactionState())
 		describe_settings(result);
 	else
 		strlcpy(result->not_default, "{}", sizeof(result->not_default));
-	AtEOXact_GUC(true, nestlevel);
-}
-
-/* The same for what swaps nothing: a wrong index_mover.swap_after does not matter. */
-void
-settings_capture_here(MoveSettings *result)
-{
-	int			nestlevel = NewGUCNestLevel();
-
-	if (IsTransactionState())
-		(void) set_config_option("index_mover.swap_after", "", PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
-	settings_capture(result, NULL);
 	AtEOXact_GUC(true, nestlevel);
 }
 
@@ -571,31 +568,89 @@ settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 			continue;
 		if (but_not != NULL && strcmp(name, but_not) == 0)
 			value = NULL;
-		(void) set_config_option(settings[i].name,
-								 value ? setting_text(&settings[i], value) : default_text(&settings[i]),
-								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+		settings_set_here(settings[i].name,
+						  value ? setting_text(&settings[i], value) : default_text(&settings[i]), PGC_SUSET, ERROR);
 	}
-	settings_capture(result, json);
+	settings_capture(result, json, true);
 	AtEOXact_GUC(true, nestlevel);
 }
 
-/*
- * Change settings of *result, and its description, as the JSON object says.  The
- * caller keeps others from doing so.  The change is made under the lock, because
- * other processes read the values and must not see half of one.  ERROR as SET:
- * 22023, 42501.
- */
+/* Change settings of *result, and its description, as the JSON object says.  ERROR as SET: 22023, 42501. */
 void
-settings_alter(MoveSettings *result, LWLock *lock, Jsonb *json)
+settings_alter(MoveSettings *result, Jsonb *json)
 {
 	MoveSettings altered;
 
 	settings_load(&altered, result->not_default, json, true, NULL);
-	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < lengthof(settings); i++)
 		if (settings_names(json, settings[i].name + strlen(PREFIX)))
 			memcpy((char *) result + settings[i].offset,
 				   (char *) &altered + settings[i].offset, settings[i].size);
 	strlcpy(result->not_default, altered.not_default, IM_SETTINGS_LEN);
-	LWLockRelease(lock);
+}
+
+/* Return the settings of a file of the server's configuration; the last of a name counts. */
+List *
+settings_in_file(const char *file)
+{
+	ConfigVariable *head = NULL;
+	ConfigVariable *tail = NULL;
+	List	   *result = NIL;
+
+	if (ParseConfigFile(file, false, NULL, 0, 0, DEBUG2, &head, &tail))
+		for (; head != NULL; head = head->next)
+			if (head->name != NULL && head->value != NULL)
+				result = lappend(result, makeDefElem(head->name, (Node *) makeString(head->value), -1));
+	return result;
+}
+
+/* Return the settings in a column of a catalog's row, as of ALTER ROLE .. SET. */
+List *
+settings_in_row(HeapTuple row, Oid catalog, AttrNumber column)
+{
+	Relation	rel = table_open(catalog, AccessShareLock);
+	bool		isnull;
+	Datum		settings = heap_getattr(row, column, RelationGetDescr(rel), &isnull);
+
+	table_close(rel, AccessShareLock);
+	return isnull ? NIL : untransformRelOptions(settings);
+}
+
+/* Set those of these settings that are index_mover's. */
+static void
+set_stored(List *stored)
+{
+	foreach_ptr(const DefElem, one, stored)
+	{
+		for (int i = 0; i < lengthof(settings); i++)
+			if (pg_strcasecmp(one->defname, settings[i].name) == 0 && one->arg != NULL)
+				settings_set_here(settings[i].name, strVal(one->arg), PGC_SUSET, DEBUG1);
+	}
+}
+
+/*
+ * Set all settings, for the GUC nest level, to those with which a new session of this
+ * role begins in this database, whatever the own session has.  As in core's
+ * process_settings(), privileges were checked when they were stored, and those
+ * that are wrong are ignored.
+ */
+void
+settings_begin_as(Oid role)
+{
+	/* later ones count */
+	const Oid	places[][2] = {{InvalidOid, InvalidOid}, {MyDatabaseId, InvalidOid}, {InvalidOid, role}, {MyDatabaseId, role}};
+
+	for (int i = 0; i < lengthof(settings); i++)
+		settings_set_here(settings[i].name, default_text(&settings[i]), PGC_SUSET, DEBUG1);
+	set_stored(settings_in_file(ConfigFileName));
+	set_stored(settings_in_file(PG_AUTOCONF_FILENAME));
+	/* the server's value, unless this session's role or client hides it */
+	for (int i = 0; i < lengthof(settings); i++)
+		if (find_option(settings[i].name, false, true, 0)->reset_source <= PGC_S_ARGV)
+			settings_set_here(settings[i].name, NULL, PGC_SUSET, DEBUG1);
+	for (int i = 0; i < lengthof(places); i++)
+		foreach_ptr(HeapTupleData, row, catalog_rows(DbRoleSettingRelationId, DbRoleSettingDatidRolidIndexId,
+													 Anum_pg_db_role_setting_setdatabase, places[i][0],
+													 Anum_pg_db_role_setting_setrole, places[i][1]))
+			set_stored(settings_in_row(row, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig));
 }

@@ -8,7 +8,8 @@
 #ifndef IM_SETTINGS_H
 #define IM_SETTINGS_H
 
-#include "storage/lwlock.h"
+#include "access/htup.h"
+#include "utils/guc.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
@@ -112,14 +113,18 @@ typedef struct MoveSettings
 	((settings)->on_blocker == ON_BLOCKER_CANCEL || \
 	 (settings)->on_blocker == ON_BLOCKER_TERMINATE)
 
+extern bool settings_check_list(char **newval, void **extra, GucSource source);
 extern void settings_define(void);
-extern void settings_capture(MoveSettings *result, Jsonb *json);
-extern void settings_capture_here(MoveSettings *result);
+extern void settings_set_here(const char *name, const char *value, GucContext context, int elevel);
+extern void settings_capture(MoveSettings *result, Jsonb *json, bool swaps);
 extern void settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 						  bool trusted, const char *but_not);
 extern int64 settings_reserved(const FreeSpaceRule *rule, int64 total);
 extern bool settings_names(Jsonb *json, const char *name);
 extern void settings_check_alterable(int64 job, Jsonb *json);
-extern void settings_alter(MoveSettings *result, LWLock *lock, Jsonb *json);
+extern void settings_alter(MoveSettings *result, Jsonb *json);
+extern List *settings_in_file(const char *file);
+extern List *settings_in_row(HeapTuple row, Oid catalog, AttrNumber column);
+extern void settings_begin_as(Oid role);
 
 #endif							/* IM_SETTINGS_H */

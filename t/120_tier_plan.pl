@@ -110,18 +110,23 @@ SELECT take_index_sample();
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay) VALUES ('plain', 'days', 'regress_fast', '1 year', '0');
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
 	('fails', 'numbers', 'regress_fast', '1 day', 'fails(interval)'),
+	('dots', 'days', 'regress_fast', '1 day', NULL), ('open', 'days', 'regress_fast', '1 day', NULL),
 	('many', 'days', 'regress_fast', '1 day', 'many()'),
 	('none', 'days', 'regress_fast', '1 day', 'no_such_function()'),
 	('sample', 'numbers', 'regress_fast', '1 day', 'take_index_sample(interval)'),
 	('writes', 'numbers', 'regress_fast', '1 day', 'writes(interval)');
+ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check;
+UPDATE tier_policy SET now_function = CASE name WHEN 'dots' THEN 'a.b.c.d.e()' ELSE 'foo(()' END WHERE name IN ('dots', 'open');
+ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check;
 SQL
 my $samples = sql('SELECT count(*) FROM index_mover.sample');
-my $shape = 'now_function must be a function() that returns a date or timestamp, or a function(interval) that returns an integer, and '
-	. 'never NULL';
+my $shape = 'it must be a function() that returns a date or timestamp, or a function(interval) that returns an integer, and never NULL';
 my %reasons = (
 	fails => 'now_function "public.fails(interval)" has failed: division by zero',
-	many => $shape,
-	none => 'function "no_such_function()" does not exist',
+	dots => 'now_function "a.b.c.d.e()" has failed: improper qualified name (too many dotted names): a.b.c.d.e',
+	many => qq(now_function "public.many()" has failed: $shape),
+	none => 'now_function "no_such_function()" has failed: function "no_such_function()" does not exist',
+	open => 'now_function "foo(()" has failed: improper type name',
 	sample => 'now_function "public.take_index_sample(interval)" has failed: cannot execute take_index_sample() in a read-only transaction',
 	writes => 'now_function "public.writes(interval)" has failed: cannot execute INSERT in a read-only transaction');
 is(sql('SELECT policy, relation, moves, reason FROM tier_plan() WHERE moves OR relation IS NULL ORDER BY policy'),
@@ -238,7 +243,7 @@ INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function
 		('c', 'twice', 'regress_slow', '2 years', NULL);
 SQL
 is(sql('SELECT policy, moves, reason FROM tier_plan() ORDER BY 1'), <<"ROWS" =~ s/\n\z//r, 'the others go on, and one of them has it');
-a|f|$shape
+a|f|now_function "public.no_time()" has failed: $shape
 b|t|its rows end at 2020-02-01
 c|f|its rows end at 2020-02-01; but another policy has its table first
 ROWS

@@ -285,7 +285,15 @@ CREATE FUNCTION stubborn() RETURNS date LANGUAGE plpgsql AS $$ BEGIN LOOP
 UPDATE tier_policy SET now_function = 'stubborn()' WHERE name = 'canceled';
 SQL
 like(($node->psql('postgres', "SET statement_timeout = '60s'; SELECT * FROM run_tier_policies('canceled')"))[2],
-	qr/WARNING:  policy "canceled" moves nothing: terminating background worker/, 'a function that cannot be canceled');
+	qr/WARNING:  policy "canceled" moves nothing: background worker of index_mover did not start or ended early/,
+	'a function that cannot be canceled');
+is(sql("SELECT result FROM tier_policy_status WHERE policy = 'canceled'"), 'planning', 'is terminated');
+sql("UPDATE index_mover.policy_run SET started_at = started_at - interval '10 min' WHERE policy = 'canceled'");
+is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'canceled'"),
+	'failed|its worker, or the server, has ended early', 'which is a failure');
+sql("UPDATE tier_policy SET now_function = NULL WHERE name = 'canceled'");
+like(sql("SELECT reason FROM tier_plan('canceled') LIMIT 1"), qr/has failed.*: its worker, or the server, has ended early$/,
+	'in the plan, too');
 sql("ALTER DATABASE postgres RESET index_mover.test_mutation; DELETE FROM tier_policy WHERE name = 'canceled'");
 
 # several sessions run the same policies: of each, one run at a time is recorded
@@ -522,6 +530,47 @@ sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES 
 is(sql("SELECT relation, moves FROM tier_plan('named')"), 'extension_parts_1|t', 'but for one that is named');
 sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; DELETE FROM tier_policy');
 sql('ALTER EXTENSION pgstattuple DROP TABLE kinds.extensions; ALTER EXTENSION pgstattuple DROP TABLE extension_parts');
+
+# ---- with the settings of the owner's sessions, whoever plans -------------------------------------------
+sql(<<"SQL");
+CREATE TABLE saved (d date) PARTITION BY RANGE (d);
+CREATE TABLE saved_1 PARTITION OF saved FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+INSERT INTO saved VALUES ('2020-01-10');
+ALTER TABLE saved OWNER TO alice; ALTER TABLE saved_1 OWNER TO alice;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, owner)
+  VALUES ('saved', 'saved', 'regress_slow', '1 year', '0', 'alice');
+ALTER DATABASE postgres SET index_mover.test_file_systems = 'regress_slow:1:10000000:100000000';
+ALTER DATABASE postgres RESET index_mover.min_free_space;
+ALTER ROLE "$super" SET index_mover.min_free_space = '1%';
+SQL
+my $saves = 'index_mover.min_free_space';
+# how much is to be free, by whom; 10% of it is
+foreach my $case (
+	[ "ALTER SYSTEM SET $saves = '20%'", 'the server, which the role of the caller hides', 0 ],
+	[ "ALTER DATABASE postgres SET $saves = '5%'", 'the database', 1 ],
+	[ "ALTER ROLE alice SET $saves = '30%'", 'the owner', 0 ],
+	[ "ALTER ROLE alice IN DATABASE postgres SET $saves = 0", 'the owner in this database', 1 ],
+	[ q(UPDATE tier_policy SET settings = '{"rebuild_threshold": 0.5}'), 'the same, with settings of the policy', 1 ])
+{
+	my ($change, $name, $moves) = @$case;
+	sql($change);
+	sql('SELECT pg_reload_conf()');
+	poll_until($node, "SELECT moves FROM tier_plan('saved')", $moves ? 't' : 'f', "whoever plans: $name");
+	my $set = $moves ? '99%' : '0';
+	is(sql("SET $saves = '$set'; SELECT moves, reason ~ 'no space' FROM tier_plan('saved'); SHOW $saves"),
+		($moves ? 't|f' : 'f|t') . "\n$set", "whatever is set in the session, which keeps it: $name");
+	is(sql("SELECT count(*) FROM run_tier_policies('saved', wait => true) WHERE status = 'moved'"), $moves, "as a run: $name");
+	sql('ALTER TABLE saved_1 SET TABLESPACE pg_default');
+}
+sql("ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check; UPDATE tier_policy SET settings = '{\"max_rate\": \"fast\"}'");
+is(sql("SET $saves = '7%'; SELECT reason FROM tier_plan('saved') ORDER BY 1 LIMIT 1; SHOW $saves"),
+	"invalid value for parameter \"index_mover.max_rate\": \"fast\"\n7%", 'nor does an error leave any behind');
+sql(<<"SQL");
+ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check; DELETE FROM tier_policy; DROP TABLE saved;
+ALTER ROLE alice RESET $saves; ALTER ROLE alice IN DATABASE postgres RESET $saves; ALTER ROLE "$super" RESET $saves;
+ALTER DATABASE postgres SET $saves = 0; ALTER DATABASE postgres RESET index_mover.test_file_systems;
+SQL
+sql($_) foreach "ALTER SYSTEM RESET $saves", 'SELECT pg_reload_conf()';
 
 # ---- a run that is refused as a whole says so -------------------------------------------------------
 sql(<<'SQL');

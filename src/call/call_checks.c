@@ -161,7 +161,7 @@ call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
 	}
 	call_check_moment(function, request->dry_run, request->waits);
 	request->waits &= !request->dry_run;
-	settings_capture(&request->settings, settings);
+	settings_capture(&request->settings, settings, true);
 	for (int i = 0; i < PG_NARGS(); i++)
 		if (!PG_ARGISNULL(i))
 			put_argument(request, names[i], PG_GETARG_DATUM(i));

@@ -171,7 +171,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 		PreventInTransactionBlock(true, "index_mover_cleanup()");
 
 	InitMaterializedSRF(fcinfo, 0);
-	settings_capture_here(&settings);
+	settings_capture(&settings, NULL, false);
 	before = leftovers_list();
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables(true) != NIL)

@@ -420,7 +420,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("this session has not submitted a job"),
 				 errhint("Give the number of the job; see %s.", printed_command("jobs"))));
-	settings_capture_here(&settings);
+	settings_capture(&settings, NULL, false);
 
 	/* commit also starts a job that this session has queued */
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)

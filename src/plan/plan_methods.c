@@ -212,7 +212,7 @@ index_mover_movable_methods(PG_FUNCTION_ARGS)
 	bool		copy;
 	bool		rebuild;
 
-	settings_capture_here(&settings);
+	settings_capture(&settings, NULL, false);
 	movable_methods(PG_GETARG_OID(0), settings.copy_access_methods, &copy, &rebuild);
 	if (copy)
 		names[n++] = CStringGetTextDatum("copy");

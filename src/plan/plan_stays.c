@@ -16,7 +16,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "catalog/catalog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
@@ -25,7 +24,6 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_shdepend.h"
 #include "catalog/pg_tablespace.h"
-#include "catalog/pg_type_d.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
 #include "common/file_utils.h"	/* PG_TEMP_FILES_DIR, from 16 on */
@@ -33,12 +31,9 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
-#include "utils/rel.h"
 #include "utils/varlena.h"
 
 #include "cleanup/cleanup.h"
@@ -207,27 +202,23 @@ add_setting(Stays *stays, const char *name, const char *value, const char *words
 								  psprintf("SET %s TO %s", name, rest.data) : psprintf("RESET %s", name)));
 }
 
-/* Add the settings of the server that a file of its configuration makes. */
+/* Add those of these settings whose value names the tablespace. */
 static void
-add_file_settings(Stays *stays, const char *file, const char *words, const char *of)
+add_settings(Stays *stays, List *settings, const char *words, const char *of)
 {
-	ConfigVariable *head = NULL;
-	ConfigVariable *tail = NULL;
-
-	if (!ParseConfigFile(file, false, NULL, 0, 0, DEBUG2, &head, &tail))
-		return;
 	for (int i = 0; i < lengthof(setting_names); i++)
 	{
 		const char *value = NULL;
 
 		/* the last one counts */
-		for (ConfigVariable *variable = head; variable != NULL; variable = variable->next)
-			if (variable->name != NULL && pg_strcasecmp(variable->name, setting_names[i]) == 0)
-				value = variable->value;
+		foreach_ptr(const DefElem, setting, settings)
+		{
+			if (pg_strcasecmp(setting->defname, setting_names[i]) == 0 && setting->arg != NULL)
+				value = strVal(setting->arg);
+		}
 		if (value != NULL)
 			add_setting(stays, setting_names[i], value, words, of);
 	}
-	FreeConfigVariables(head);
 }
 
 /* Return a role, a database or both as the object of an ALTER. */
@@ -255,30 +246,13 @@ function_setting(HeapTuple row)
 static void
 add_catalog_settings(Stays *stays, Oid catalog, AttrNumber column, char *(*object) (HeapTuple row))
 {
-	Relation	rel = table_open(catalog, AccessShareLock);
-
 	foreach_ptr(HeapTupleData, row, catalog_all(catalog))
 	{
-		bool		isnull;
-		Datum		settings = heap_getattr(row, column, RelationGetDescr(rel), &isnull);
-		Datum	   *assignments;
-		int			count = 0;
+		List	   *settings = settings_in_row(row, catalog, column);
 
-		if (!isnull)
-			deconstruct_array(DatumGetArrayTypeP(settings), TEXTOID, -1, false, TYPALIGN_INT,
-							  &assignments, NULL, &count);
-		for (int n = 0; n < count; n++)
-		{
-			char	   *name;
-			char	   *value;
-
-			ParseLongOption(TextDatumGetCString(assignments[n]), &name, &value);
-			for (int i = 0; i < lengthof(setting_names); i++)
-				if (strcmp(name, setting_names[i]) == 0)
-					add_setting(stays, setting_names[i], value, ": ", object(row));
-		}
+		if (settings != NIL)
+			add_settings(stays, settings, ": ", object(row));
 	}
-	table_close(rel, AccessShareLock);
 }
 
 /* Add another database that uses the tablespace. */
@@ -328,9 +302,9 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 	}
 	add_catalog_settings(&stays, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig, role_setting);
 	add_catalog_settings(&stays, ProcedureRelationId, Anum_pg_proc_proconfig, function_setting);
-	add_file_settings(&stays, PG_AUTOCONF_FILENAME,
-					  ", until the configuration is loaded again after: ", "SYSTEM");
-	add_file_settings(&stays, ConfigFileName, ", in postgresql.conf.", NULL);
+	add_settings(&stays, settings_in_file(PG_AUTOCONF_FILENAME),
+				 ", until the configuration is loaded again after: ", "SYSTEM");
+	add_settings(&stays, settings_in_file(ConfigFileName), ", in postgresql.conf.", NULL);
 	if (tablespace == MyDatabaseTableSpace)
 		add_catalogs(&stays);
 	return stays.entries;

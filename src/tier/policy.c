@@ -77,6 +77,7 @@ enum
 #define ISNULL(column)	(nulls[Anum_##column - 1])
 #define VALUE_OR(column, type, none)	(ISNULL(column) ? (none) : DatumGet##type(VALUE(column)))
 #define NAME(column)	(ISNULL(column) ? NULL : pstrdup(NameStr(*DatumGetName(VALUE(column)))))
+#define IS(column, word)	(strcmp(TextDatumGetCString(VALUE(column)), word) == 0)
 #define INTERVAL(column) \
 	(ISNULL(column) ? NULL : DatumGetIntervalP(datumCopy(VALUE(column), false, sizeof(Interval))))
 
@@ -87,8 +88,6 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	Datum		values[Natts_policy];
 	bool		nulls[Natts_policy];
 	Oid			owner;
-	char	   *parts;
-	char	   *idle_of;
 
 	extension_deform(tuple, desc, Natts_policy, values, nulls);
 	policy->name = *DatumGetName(VALUE(name));
@@ -103,13 +102,11 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->schema = NAME(schema);
 	policy->from_tablespace = NAME(from_tablespace);
 	policy->to_tablespace = DatumGetName(datumCopy(VALUE(to_tablespace), false, NAMEDATALEN));
-	parts = TextDatumGetCString(VALUE(parts));
-	policy->tables = strcmp(parts, "indexes") != 0;
-	policy->indexes = strcmp(parts, "table") != 0;
+	policy->tables = !IS(parts, "indexes");
+	policy->indexes = !IS(parts, "table");
 	policy->age = policy->kind == POLICY_OLDER_THAN ? INTERVAL(older_than) : INTERVAL(idle_for);
-	idle_of = TextDatumGetCString(VALUE(idle_of));
-	policy->idle_of = strcmp(idle_of, "change") == 0 ? IDLE_OF_CHANGE :
-		strcmp(idle_of, "index use") == 0 ? IDLE_OF_INDEX_USE : IDLE_OF_USE;
+	policy->idle_of = IS(idle_of, "change") ? IDLE_OF_CHANGE :
+		IS(idle_of, "index use") ? IDLE_OF_INDEX_USE : IDLE_OF_USE;
 	policy->now_function = ISNULL(now_function) ? NULL : TextDatumGetCString(VALUE(now_function));
 	policy->budget = VALUE_OR(budget, Int64, 0);
 	policy->start_at = VALUE_OR(start_at, Float8, 0);
@@ -175,12 +172,10 @@ List *
 policies_read(const char *name, bool all)
 {
 	Relation	rel = table_open(policy_lock_table(false), NoLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	List	   *result = NIL;
 	bool		found = false;
-	HeapTuple	tuple;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, tuple, catalog_all(RelationGetRelid(rel)))
 	{
 		Policy	   *policy = read_policy(tuple, RelationGetDescr(rel));
 
@@ -191,7 +186,6 @@ policies_read(const char *name, bool all)
 		if (policy->enabled)
 			result = lappend(result, policy);
 	}
-	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	if (name != NULL && !found && !all)
 		ereport(ERROR,
@@ -355,13 +349,13 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 
 		GetUserIdAndSecContext(&caller, &context);
 		SetUserIdAndSecContext(DatumGetObjectId(VALUE(owner_oid)), context | SECURITY_RESTRICTED_OPERATION);
-		settings_capture(&settings, DatumGetJsonbP(VALUE(settings)));
+		settings_capture(&settings, DatumGetJsonbP(VALUE(settings)), true);
 		SetUserIdAndSecContext(caller, context);
 	}
 	/* a restore must not fail: then the plan says so */
 	if (!is_restored && (IS_SET(to_tablespace) || IS_SET(from_tablespace) || IS_SET(parts)))
 	{
-		bool		tables = ISNULL(parts) || strcmp(TextDatumGetCString(VALUE(parts)), "indexes") != 0;
+		bool		tables = ISNULL(parts) || !IS(parts, "indexes");
 
 		policy_check_target(NAME(to_tablespace), tables);
 		if (!ISNULL(budget))
@@ -463,10 +457,9 @@ policy_failures(const PolicyRun *run, char **why)
 	*why = run->message != NULL ? run->message : "?";
 	if (run->started_at == 0 || policy_is_running(run))
 		return run->failures;
-	if (run->message != NULL)
-		return run->failures + 1;
-	*why = "its worker, or the server, has ended early";
-	if (run->job == RUN_BEGUN)
+	if (run->message == NULL)
+		*why = "its worker, or the server, has ended early";
+	if (run->message != NULL || run->job == RUN_BEGUN)
 		return run->failures + 1;
 	foreach_ptr(const HistoryEntry, entry, run->job != 0 ? history_read(run->job) : NIL)
 	{

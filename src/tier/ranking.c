@@ -374,7 +374,7 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("tablespace \"%s\" does not exist", NameStr(*PG_GETARG_NAME(0)))));
 	InitMaterializedSRF(fcinfo, 0);
-	settings_capture_here(&settings);
+	settings_capture(&settings, NULL, false);
 	advice.candidates = candidates_collect(heat_read(), advice.places, &scope, &settings, &advice.n);
 	advice.budget = !PG_ARGISNULL(1) ? PG_GETARG_INT64(1) : advice.target->facts.free_bytes -
 		settings_reserved(&settings.min_free_space, advice.target->facts.total_bytes);

@@ -26,7 +26,6 @@
 #include "funcapi.h"
 #include "storage/proc.h"
 #include "utils/float.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
@@ -68,6 +67,7 @@ typedef struct TierPlan
 	const Policy *policy;
 	PlanRequest request;		/* of one relation; has the job's settings */
 	List	   *planned;		/* MoveItems of that */
+	Bound		limit;			/* older_than: up to where a range must end */
 	TierScope	scope;
 	List	   *wanted;			/* of TierRow, with hindrances found so far */
 	List	   *rows;			/* the same, in the order of the moves */
@@ -332,41 +332,32 @@ decide(TierPlan *plan)
 
 /* older_than */
 
-/* In a subtransaction: it cannot write.  The result takes the place of the argument. */
-static void
-call_clock(void *arg)
-{
-	FunctionCallInfo call = arg;
-
-	XactReadOnly = true;
-	call->args[0].value = FunctionCallInvoke(call);
-}
-
 /*
- * Call a policy's now_function: a function() for the present, or a
- * function(interval) for the key of so long ago.  Return up to where a range must
- * end to be old.  ERROR if the function is none of these, or fails.
+ * In a subtransaction, in which it cannot write: call a policy's now_function, a
+ * function() for the present, or a function(interval) for the key of so long ago.  Set
+ * up to where a range must end to be old.  ERROR if the function is none of these, or fails.
  */
-static Bound
-read_clock(TierPlan *plan)
+static void
+read_clock(void *arg)
 {
+	TierPlan   *plan = arg;
 	const char *name = plan->policy->now_function;
 	Oid			function = DatumGetObjectId(DirectFunctionCall1(regprocedurein, CStringGetDatum(name)));
 	Interval	ahead = {.time = plan->now - GetCurrentTransactionStartTimestamp()};
 	int			nargs;
 	Oid		   *types;
 	Oid			type = getBaseType(get_func_signature(function, &types, &nargs));
-	Bound		result = {bound_kind(type)};
+	BoundKind	kind = bound_kind(type);
 	bool		usable = get_func_prokind(function) == PROKIND_FUNCTION && !get_func_retset(function) &&
-		(result.kind == BOUND_TIME ? nargs == 0 :
-		 result.kind == BOUND_NUMBER && nargs == 1 && types[0] == INTERVALOID);
+		(kind == BOUND_TIME ? nargs == 0 : kind == BOUND_NUMBER && nargs == 1 && types[0] == INTERVALOID);
 	FmgrInfo	flinfo;
-	ErrorData  *error = NULL;
+	Datum		result = (Datum) 0;
 
 	LOCAL_FCINFO(call, 1);
 
 	if (object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, name);
+	XactReadOnly = true;
 	if (usable)
 	{
 		fmgr_info(function, &flinfo);
@@ -374,22 +365,16 @@ read_clock(TierPlan *plan)
 		call->args[0].value = DirectFunctionCall2(interval_mi, IntervalPGetDatum(plan->policy->age),
 												  IntervalPGetDatum(&ahead));
 		call->args[0].isnull = false;
-		error = errors_catch(call_clock, call);
+		result = FunctionCallInvoke(call);
 	}
-	if (errors_was_canceled(error))
-		ReThrowError(error);
-	if (error != NULL)
-		ereport(ERROR,
-				(errcode(error->sqlerrcode),
-				 errmsg("now_function \"%s\" has failed: %s", name, error->message)));
 	if (!usable || call->isnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
-				 errmsg("now_function must be a function() that returns a date or timestamp, or a function(interval) that returns an integer, and never NULL")));
-	result.value = bound_value(type, call->args[0].value);
-	if (result.kind == BOUND_TIME)
-		result.value = moment_minus(moment_plus(result.value, &ahead), plan->policy->age);
-	return result;
+				 errmsg("it must be a function() that returns a date or timestamp, or a function(interval) that returns an integer, and never NULL")));
+	plan->limit.kind = kind;
+	plan->limit.value = bound_value(type, result);
+	if (kind == BOUND_TIME)
+		plan->limit.value = moment_minus(moment_plus(plan->limit.value, &ahead), plan->policy->age);
 }
 
 /* Other extensions' tables are left alone, unless they are named. */
@@ -405,12 +390,20 @@ static void
 want_by_age(TierPlan *plan)
 {
 	const Policy *policy = plan->policy;
-	Bound		limit = {BOUND_TIME};
+	const Bound *limit = &plan->limit;
+	ErrorData  *error = NULL;
 
+	plan->limit.kind = BOUND_TIME;
 	if (policy->now_function != NULL)
-		limit = read_clock(plan);
+		error = errors_catch(read_clock, plan);
 	else
-		limit.value = moment_minus(plan->now, policy->age);
+		plan->limit.value = moment_minus(plan->now, policy->age);
+	if (errors_was_canceled(error))
+		ReThrowError(error);
+	if (error != NULL)
+		ereport(ERROR,
+				(errcode(error->sqlerrcode),
+				 errmsg("now_function \"%s\" has failed: %s", policy->now_function, error->message)));
 
 	foreach_oid(root, OidIsValid(policy->relation) ? list_make1_oid(policy->relation) : relations_such(is_root))
 	{
@@ -420,7 +413,7 @@ want_by_age(TierPlan *plan)
 		{
 			TierRow    *row;
 
-			if (leaf->end.kind == limit.kind && leaf->end.value > limit.value)
+			if (leaf->end.kind == limit->kind && leaf->end.value > limit->value)
 				continue;
 			row = want(plan, leaf->relid, NULL);
 			row->hindrance = leaf->why_none;
@@ -430,7 +423,7 @@ want_by_age(TierPlan *plan)
 			{
 				row->why = psprintf("its rows end at %s", leaf->text);
 				row->order = leaf->end.value;
-				if (leaf->end.kind != limit.kind)
+				if (leaf->end.kind != limit->kind)
 					row->hindrance = leaf->end.kind == BOUND_NUMBER ?
 						"an integer key needs a now_function(interval) that returns an integer" :
 						"a date or timestamp key needs a now_function() that returns a date or timestamp";
@@ -679,14 +672,13 @@ plan_policy(void *arg)
 	plan->moved = NULL;
 	plan->pressure = NULL;
 	plan->excess = get_float8_infinity();
+	settings_begin_as(policy->owner);
 	/* before the search_path of the clock: it may name a schema of the role's */
-	settings_capture(&plan->request.settings, policy->settings);
+	settings_capture(&plan->request.settings, policy->settings, true);
 	plan->request.settings.terms.policy = policy->name;
 	plan->request.settings.terms.freeze_first = policy->freeze_first && policy->kind == POLICY_OLDER_THAN;
-	(void) set_config_option("search_path", WORKER_SEARCH_PATH, PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("DateStyle", "ISO, YMD", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
+	settings_set_here("search_path", WORKER_SEARCH_PATH, PGC_USERSET, ERROR);
+	settings_set_here("DateStyle", "ISO, YMD", PGC_USERSET, ERROR);
 	look_up_names(plan);
 	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
 		plan->heat = heat_read();
@@ -781,8 +773,7 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 	 * now_function reads
 	 */
 	if (LockTimeout == 0 || LockTimeout > 10000)
-		(void) set_config_option("lock_timeout", "10s", PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
+		settings_set_here("lock_timeout", "10s", PGC_USERSET, ERROR);
 	plan = begin_plan(at);
 	foreach_ptr(const Policy, policy, policies)
 	{

@@ -10,17 +10,12 @@
 #ifndef IM_TIER_PRIVATE_H
 #define IM_TIER_PRIVATE_H
 
-#include "datatype/timestamp.h"
-#include "fmgr.h"
 #include "nodes/pg_list.h"
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
 #include "utils/date.h"
 #include "utils/fmgrprotos.h"
-#include "utils/jsonb.h"
-#include "utils/timestamp.h"
 
-#include "compat.h"
 #include "file_system.h"
 #include "relation_facts.h"
 #include "settings.h"

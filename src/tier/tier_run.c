@@ -15,16 +15,13 @@
 
 #include <signal.h>
 
-#include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "funcapi.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/timeout.h"
 
 #include "call/call.h"
@@ -76,17 +73,39 @@ typedef struct TierRun
 	List	   *items;
 } TierRun;
 
-static int
-window_seconds(const RunExtra *extra)
-{
-	return (extra->window_end - GetCurrentTimestamp()) / USECS_PER_SEC;
-}
-
 /* What it runs can catch the error of a cancel, but not this. */
 static void
 end_planning(void)
 {
 	kill(MyProcPid, SIGTERM);
+}
+
+/* Record the run; its caller may have made the policy, and not committed. */
+static void
+record_run(void *arg)
+{
+	const TierRun *run = arg;
+
+	(void) policy_lock_table(true);
+	if (policies_read(NameStr(run->extra.policy), true) != NIL)
+		policy_run_write(NameStr(run->extra.policy), &run->record);
+	commit_locally();
+}
+
+/* Record that the run has begun, as the scheduler does before it starts the worker. */
+static void
+begin_run(void *arg)
+{
+	TierRun    *run = arg;
+	PolicyRun	before;
+	char	   *why;
+
+	(void) policy_lock_table(true);
+	policy_run_read(NameStr(run->extra.policy), &before);
+	run->record.started_at = GetCurrentTimestamp();
+	run->record.job = RUN_BEGUN;
+	run->record.failures = policy_failures(&before, &why);
+	record_run(run);
 }
 
 /*
@@ -100,52 +119,51 @@ carry_out(void *arg)
 {
 	TierRun    *run = arg;
 	const RunExtra *extra = &run->extra;
+	const char *name = NameStr(extra->policy);
 	MoveSettings *settings = &run->settings;
-	List	   *policies = policies_read(NameStr(extra->policy), false);
-	const Policy *policy = policies != NIL ? linitial(policies) : NULL;
+	List	   *policies;
+	const Policy *policy;
 	bool		scheduled = extra->job == 0;
 	List	   *items;
 
+	MemoryContextSwitchTo(TopMemoryContext);
+	(void) policy_lock_table(true);
+	if (scheduled)				/* else the caller has the lock */
+	{
+		(void) policy_lock(extra->owner, false);
+		policy_run_read(name, &run->record);
+		if (run->record.job != RUN_BEGUN)
+			proc_exit(0);		/* another came first, or that has failed */
+	}
+	policies = policies_read(name, false);
+	policy = policies != NIL ? linitial(policies) : NULL;
 	if (policy == NULL || policy->owner != GetUserId())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("tier policy \"%s\" has changed", NameStr(extra->policy))));
-	/* no further relation begins after the end of the window */
-	if (extra->window_end != 0)
-		SetConfigOption("index_mover.max_duration", psprintf("%d", Max(window_seconds(extra), 1)),
-						PGC_SUSET, PGC_S_SESSION);
+				 errmsg("tier policy \"%s\" has changed", name)));
 	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
 	enable_timeout_after(run->end_timeout, PLAN_END_MS);
 	items = tier_plan_items(policy, settings);
 
-	/* whatever the policy's settings say, and however long its function took */
+	/* no relation begins after it, however long this took */
 	if (extra->window_end != 0)
 	{
-		int			left = window_seconds(extra);
+		int			left = (extra->window_end - GetCurrentTimestamp()) / USECS_PER_SEC;
+		char	   *json = psprintf("{\"max_duration\": %d}", left);
 
 		if (left <= 0)
 			items = NIL;
 		else if (settings->max_duration == 0 || settings->max_duration > left)
-			settings->max_duration = left;
+			settings_alter(settings, DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(json))));
 	}
 	settings->terms.role = GetUserId();
 	settings->terms.job = extra->job;
 	run->record.job = items == NIL ? 0 : scheduled ? history_next_job() : extra->job;
-	policy_run_write(NameStr(extra->policy), &run->record);
+	policy_run_write(name, &run->record);
 	if (items != NIL && scheduled)
 		submit_at_commit(run->record.job, items, settings);
 	run->items = items;
-}
-
-/* Record that a run has failed; its caller may have made the policy, and not committed. */
-static void
-record_error(TierRun *run, const ErrorData *error)
-{
-	run->items = NIL;
-	run->record.job = 0;
-	run->record.message = error->message;
-	if (policies_read(NameStr(run->extra.policy), true) != NIL)
-		policy_run_write(NameStr(run->extra.policy), &run->record);
+	commit_locally();
 }
 
 void
@@ -153,12 +171,9 @@ index_mover_policy_main(Datum arg)
 {
 	TierRun		run = {0};
 	const RunExtra *extra = &run.extra;
-	PolicyRun  *record = &run.record;
-	const char *name = NameStr(extra->policy);
 	bool		has_caller;
-	ErrorData  *volatile error;
+	ErrorData  *error = NULL;
 	int			tries = 0;
-	char	   *why;
 
 	memcpy(&run.extra, MyBgworkerEntry->bgw_extra, sizeof(RunExtra));
 	has_caller = extra->job != 0;
@@ -179,52 +194,26 @@ index_mover_policy_main(Datum arg)
 	if (has_caller)
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	MemoryContextSwitchTo(TopMemoryContext);
-	(void) policy_lock_table(true);
-	if (!has_caller)			/* who has the lock */
-		(void) policy_lock(extra->owner, false);
-	policy_run_read(name, record);
-	if (has_caller)
-	{
-		record->failures = policy_failures(record, &why);
-		record->started_at = GetCurrentTimestamp();
-	}
-	else if (record->job != RUN_BEGUN)
-		proc_exit(0);			/* another came first, or that has failed */
-	record->message = NULL;
 	run.end_timeout = RegisterTimeout(USER_TIMEOUT, end_planning);
+
+	if (has_caller)
+		error = errors_catch_in_transaction(begin_run, &run);
 	/* a relation that another job has taken since is a hindrance in the next */
-	do
-		error = errors_catch(carry_out, &run);
-	while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
+	if (error == NULL)
+		do
+			error = errors_catch_in_transaction(carry_out, &run);
+		while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
 	disable_all_timeouts(false);
 	if (error != NULL)
-		record_error(&run, error);
-	PG_TRY();
 	{
-		commit_locally();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
+		run.items = NIL;
+		run.record.job = 0;
+		run.record.message = error->message;
+		if (run.record.started_at != 0)
+			(void) errors_catch_in_transaction(record_run, &run);
+		warn_of_error(NameStr(extra->policy), error);
 	}
-	PG_CATCH();
-	{
-		/* as if there is no free worker slot: see submit_at_commit() */
-		error = errors_take(TopMemoryContext);
-		StartTransactionCommand();
-		PushActiveSnapshot(GetTransactionSnapshot());
-		(void) policy_lock_table(true);
-		record_error(&run, error);
-		commit_locally();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
-	PG_END_TRY();
 	extension_release();
-	if (error != NULL)
-		warn_of_error(name, error);
 	if (has_caller)
 	{
 		StringInfoData message;
@@ -289,7 +278,9 @@ receive_plan(TierRun *run, shm_mq_handle *messages)
 		{
 			pq_parse_errornotice(&msg, &error);
 			error.elevel = Min(error.elevel, ERROR);
-			ThrowErrorData(&error);
+			/* or it ends early, which is on record */
+			if (error.sqlerrcode != ERRCODE_ADMIN_SHUTDOWN)
+				ThrowErrorData(&error);
 		}
 	}
 	if (!received)

@@ -28,9 +28,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/varlena.h"
 
@@ -69,19 +67,10 @@ typedef struct Watched
 typedef struct LookExtra
 {
 	Oid			database;
+	NameData	name;			/* of it */
 	bool		sample;
+	int64		next;			/* in ms; set by the look */
 } LookExtra;
-
-static bool
-check_scheduler_databases(char **newval, void **extra, GucSource source)
-{
-	List	   *names;
-
-	if (SplitIdentifierString(pstrdup(*newval), ',', &names))
-		return true;
-	GUC_check_errdetail("List syntax is invalid.");
-	return false;
-}
 
 /* Return the names of the databases, which the setting's check has accepted. */
 static List *
@@ -120,7 +109,7 @@ tier_scheduler_register(void)
 							   "Databases in which samples are taken, and tier policies carried out that are due.",
 							   "Of a preloaded library; if it is empty when the server starts, it needs a restart.",
 							   &scheduler_databases, "", PGC_SIGHUP, GUC_LIST_INPUT,
-							   check_scheduler_databases, NULL, NULL);
+							   settings_check_list, NULL, NULL);
 	DefineCustomIntVariable("index_mover.sample_interval",
 							"Time between two samples of the scheduler.",
 							"0 takes none.",
@@ -135,12 +124,6 @@ tier_scheduler_register(void)
 }
 
 /* A look into a database */
-
-static void
-lock_tables(void *arg)
-{
-	(void) policy_lock_table(true);
-}
 
 static void
 take_sample(void *arg)
@@ -213,15 +196,43 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	return (moment_plus(now, policy->every) - now) / 1000;
 }
 
+/* Take a sample, if it is due, and start the policies that are. */
+static void
+look(void *arg)
+{
+	LookExtra  *extra = arg;
+	ErrorData  *error;
+	TimestampTz now;
+	List	   *policies;
+
+	if (!extension_installed())
+		return;
+	(void) policy_lock_table(true);
+	error = extra->sample ? errors_catch(take_sample, NULL) : NULL;
+	if (error != NULL)
+		ereport(LOG,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not take a sample in database \"%s\": %s",
+						NameStr(extra->name), error->message)));
+	now = GetCurrentTimestamp();
+	policies = policies_read(NULL, true);
+	/* none of a role is always the first */
+	for (int64 i = now; i < now + list_length(policies); i++)
+	{
+		const Policy *policy = list_nth(policies, (uint64) i % list_length(policies));
+
+		if (policy->every != NULL)
+			extra->next = Min(extra->next, look_at_policy(policy, now));
+	}
+	commit_locally();
+}
+
 void
 index_mover_scheduler_look_main(Datum arg)
 {
 	LookExtra	extra;
 	dsm_segment *segment;
-	int64		next = LOOK_MS;
-	TimestampTz now;
 	ErrorData  *error;
-	List	   *policies;
 
 	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
 	worker_unblock_signals();
@@ -230,42 +241,13 @@ index_mover_scheduler_look_main(Datum arg)
 		proc_exit(0);			/* the scheduler has gone */
 	worker_connect_as(extra.database, BOOTSTRAP_SUPERUSERID);
 	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (extension_installed())
-	{
-		error = errors_catch(lock_tables, NULL);
-		if (error != NULL)
-		{
-			ereport(LOG,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not look into database \"%s\": %s",
-							get_database_name(MyDatabaseId), error->message)));
-			proc_exit(0);
-		}
-		error = extra.sample ? errors_catch(take_sample, NULL) : NULL;
-		if (error != NULL)
-			ereport(LOG,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not take a sample in database \"%s\": %s",
-							get_database_name(MyDatabaseId), error->message)));
-		now = GetCurrentTimestamp();
-		policies = policies_read(NULL, true);
-		/* none of a role is always the first */
-		for (int64 i = now; i < now + list_length(policies); i++)
-		{
-			const Policy *policy = list_nth(policies, (uint64) i % list_length(policies));
-
-			if (policy->every != NULL)
-				next = Min(next, look_at_policy(policy, now));
-		}
-	}
-	commit_locally();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
+	error = errors_catch_in_transaction(look, &extra);
+	if (error != NULL)
+		ereport(LOG,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not look into database \"%s\": %s", NameStr(extra.name), error->message)));
 	extension_release();
-	*(int *) dsm_segment_address(segment) = (int) Max(next, 1);
+	*(int *) dsm_segment_address(segment) = (int) Max(extra.next, 1);
 	proc_exit(0);
 }
 
@@ -311,12 +293,13 @@ static void
 start_look(Watched *watched, int64 now)
 {
 	BackgroundWorker worker = {0};
-	LookExtra	extra = {.database = find_database(watched)};
+	LookExtra	extra = {.database = find_database(watched),.next = LOOK_MS};
 
 	watched->next_look = now + LOOK_MS;
 	*(int *) dsm_segment_address(watched->answer) = LOOK_MS;	/* if it fails */
 	if (!OidIsValid(extra.database))
 		return;
+	namestrcpy(&extra.name, watched->name);
 	extra.sample = sample_interval > 0 && now >= watched->next_sample;
 	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", watched->name);
 	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_look_main");
@@ -324,12 +307,9 @@ start_look(Watched *watched, int64 now)
 	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = MyProcPid;
 	if (!RegisterDynamicBackgroundWorker(&worker, &watched->worker))
-	{
-		watched->worker = NULL;
 		ereport(LOG,
 				(errmsg("index_mover scheduler has to wait for a free background worker slot"),
 				 errhint("You may need to increase \"max_worker_processes\".")));
-	}
 	else if (extra.sample)
 		watched->next_sample = now + (int64) sample_interval * 60000;
 }

@@ -149,7 +149,7 @@ look_at(void *arg)
 	List	   *lost = NIL;
 	HTAB	   *busy = job_busy_tables();
 
-	settings_capture_here(&request.settings);
+	settings_capture(&request.settings, NULL, false);
 	foreach_ptr(MoveItem, item, plan_moves(&request))
 	{
 		/* a job may be at it; a job of ours waits for that one's end */

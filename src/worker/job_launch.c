@@ -127,7 +127,7 @@ job_launch_cleanup(int64 job, Oid database, Oid role, List *items, int notify_pi
 	BackgroundWorkerHandle *worker;
 	MoveSettings settings;
 
-	settings_capture_here(&settings);
+	settings_capture(&settings, NULL, false);
 	shared = job_launch_create(job, database, role, JOB_CLEANUP, JOB_STARTING, items,
 							   &settings, false, &segment);
 	if (shared == NULL)
