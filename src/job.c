@@ -332,12 +332,6 @@ job_area(void)
 	return area;
 }
 
-static void
-lock_area(LWLockMode mode)
-{
-	LWLockAcquire(&job_area()->lock, mode);
-}
-
 /*
  * Map the segment of a job; NULL if it has just ended.  *mapped: it was mapped
  * before, because this transaction has queued the job, or this is its worker; the
@@ -401,7 +395,7 @@ free_lost(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	lock_area(LW_EXCLUSIVE);
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < IM_MAX_JOBS; i++)
 		if (area->jobs[i].state == JOB_STARTING &&
 			TimestampDifferenceExceeds(area->jobs[i].since, now, START_TIMEOUT_MS))
@@ -436,10 +430,9 @@ job_busy_tables(void)
 	for (int i = 0; i < njobs; i++)
 	{
 		bool		mapped;
-		dsm_segment *segment;
+		dsm_segment *segment = job_map_segment(&jobs[i], &mapped);
 		const JobShared *job;
 
-		segment = job_map_segment(&jobs[i], &mapped);
 		if (segment == NULL)
 			continue;			/* it has just ended */
 		job = dsm_segment_address(segment);
@@ -551,7 +544,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	if (purpose == JOB_MOVE)
 		check_tables_are_free(shared);
 
-	lock_area(LW_EXCLUSIVE);
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	left = runners_left(called ? shared->role : InvalidOid, superuser, &why);
 	for (int n = 0; n < IM_MAX_JOBS && slot == NULL && left > 0; n++)
 	{
@@ -599,7 +592,7 @@ job_more_runners(int slot)
 	char	   *why;
 	bool		result;
 
-	lock_area(LW_EXCLUSIVE);
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	mine = job_slot_locked(slot);
 	result = mine != NULL &&
 		runners_left(mine->role, mine->superuser, &why) > 1;
@@ -618,7 +611,7 @@ job_lacks_runner(int slot)
 {
 	JobSlot    *mine;
 
-	lock_area(LW_EXCLUSIVE);
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	if ((mine = job_slot_locked(slot)) != NULL && --mine->runners <= 0)
 		job_free_slot_locked(mine);
 	LWLockRelease(&area->lock);
@@ -630,7 +623,7 @@ job_set_starting(int slot)
 {
 	JobSlot    *mine;
 
-	lock_area(LW_EXCLUSIVE);
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	if ((mine = job_slot_locked(slot)) != NULL)
 	{
 		mine->state = JOB_STARTING;
@@ -646,7 +639,7 @@ job_get_slot(int slot, JobSlot *copy)
 {
 	JobSlot    *mine;
 
-	lock_area(LW_SHARED);
+	LWLockAcquire(&job_area()->lock, LW_SHARED);
 	if ((mine = job_slot_locked(slot)) != NULL)
 		*copy = *mine;
 	LWLockRelease(&area->lock);
@@ -673,9 +666,8 @@ job_find(int64 job, JobSlot *copy)
 
 	/* a job reported as gone must not begin later */
 	free_lost();
-	lock_area(LW_SHARED);
-	slot = find_locked(job);
-	if (slot != NULL)
+	LWLockAcquire(&job_area()->lock, LW_SHARED);
+	if ((slot = find_locked(job)) != NULL)
 		*copy = *slot;
 	LWLockRelease(&area->lock);
 	return slot != NULL;
@@ -692,7 +684,7 @@ job_read_slots(JobSlot *copies, Snapshot snapshot)
 	int			n = 0;
 
 	free_lost();
-	lock_area(LW_SHARED);
+	LWLockAcquire(&job_area()->lock, LW_SHARED);
 	for (int i = 0; i < IM_MAX_JOBS; i++)
 	{
 		const JobSlot *slot = &area->jobs[i];
@@ -748,7 +740,7 @@ job_request(int64 job, JobRequest request)
 	JobSlot    *slot;
 	bool		found;
 
-	lock_area(LW_EXCLUSIVE);
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	slot = find_locked(job);
 	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
 	if (found && (request == REQUEST_CANCEL || request == REQUEST_CANCEL_AND_KEEP))
@@ -782,7 +774,7 @@ job_read_runners(RunnerSlot *copies)
 {
 	int			n = 0;
 
-	lock_area(LW_SHARED);
+	LWLockAcquire(&job_area()->lock, LW_SHARED);
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use)
 			copies[n++] = area->runners[i];

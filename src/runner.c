@@ -38,19 +38,9 @@ static JobSlot *my_job = NULL;
 /* Our copy of the job's settings, and its version; see runner_settings(). */
 static JobShared *my_shared = NULL;
 static MoveSettings my_settings;
-static uint32 my_version;
+static uint32 my_version = PG_UINT32_MAX;	/* none yet */
 
 static char my_name[2 * NAMEDATALEN + 40] = "cleanup";	/* for the server log */
-
-/* Copy the job's settings under the lock, so that no change is half seen. */
-static void
-read_settings(void)
-{
-	LWLockAcquire(&area->lock, LW_SHARED);
-	my_version = pg_atomic_read_u32(&my_shared->settings_version);
-	my_settings = my_shared->settings;
-	LWLockRelease(&area->lock);
-}
 
 /*
  * Return the settings of the job, always at the same address.  They change
@@ -59,9 +49,14 @@ read_settings(void)
 const MoveSettings *
 runner_settings(void)
 {
-	if (my_job != NULL &&
-		pg_atomic_read_u32(&my_shared->settings_version) != my_version)
-		read_settings();
+	if (my_job != NULL && pg_atomic_read_u32(&my_shared->settings_version) != my_version)
+	{
+		/* so that no change is half seen */
+		LWLockAcquire(&area->lock, LW_SHARED);
+		my_version = pg_atomic_read_u32(&my_shared->settings_version);
+		my_settings = my_shared->settings;
+		LWLockRelease(&area->lock);
+	}
 	return &my_settings;
 }
 
@@ -98,7 +93,7 @@ runner_attach(JobShared *shared, int number)
 		return false;
 	progress_attach(my_runner);
 	my_shared = shared;
-	read_settings();
+	(void) runner_settings();
 	return true;
 }
 

@@ -184,7 +184,7 @@ foreach my $end (grep { "ends $_" =~ /$only/ } picked { /kill|cancel/ } 'ends', 
 		like(sql("SELECT detail FROM evacuate_tablespace('regress_fast', 'regress_slow', dry_run => true) WHERE kind = 'unfinished copy'"
 				. " UNION ALL SELECT detail FROM evacuate_tablespace('regress_slow', 'regress_fast', dry_run => true)"
 				. " WHERE kind = 'unfinished copy'"),
-			qr/^Job $job has left it, and can go on from it until [^|]*\. To remove it: SELECT \* FROM index_mover_call\.index_mover_cleanup\(\);/,
+			qr/^Job $job has left it, and can go on from it until [^|]*\. To remove it: SELECT \* FROM index_mover_call\./,
 			'it stays in the tablespace');
 		$node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
 		is($standby->safe_psql('postgres', "SELECT count(*) > 0 FROM evacuate_tablespace('regress_fast', 'regress_slow', dry_run => true)"),

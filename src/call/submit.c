@@ -49,13 +49,6 @@ only_ours(void)
 		(!XLogRecPtrIsInvalid(only_ours_upto) && only_ours_upto == XactLastRecEnd);
 }
 
-/* Count as ours all WAL since only_ours() returned this. */
-static void
-count_as_ours(bool before)
-{
-	only_ours_upto = before ? XactLastRecEnd : InvalidXLogRecPtr;
-}
-
 /* Return the number of this session's last job that moves; 0 if none. */
 int64
 submit_last_job(void)
@@ -161,7 +154,7 @@ submit_at_commit(int64 job, List *items, const MoveSettings *settings)
 		}
 		dsm_detach(segment);
 	}
-	count_as_ours(ours);
+	only_ours_upto = ours ? XactLastRecEnd : InvalidXLogRecPtr;
 }
 
 /* Record altered settings of a job. */
@@ -171,7 +164,7 @@ submit_alter_job(int64 job, const char *settings)
 	bool		ours = only_ours();
 
 	history_alter_job(job, settings);
-	count_as_ours(ours);
+	only_ours_upto = ours ? XactLastRecEnd : InvalidXLogRecPtr;
 }
 
 static void

@@ -977,7 +977,7 @@ file_copy_record(FileCopy *copy, BlockNumber nblocks)
 	{
 		open_segment(copy, block, false);
 		if (FileSync(copy->file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
-			ereport(ERROR,	/* not PANIC: the last record still holds, and no one uses the file */
+			ereport(ERROR,		/* no PANIC: the last record holds */
 					(errcode_for_file_access(),
 					 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->file))));
 	}

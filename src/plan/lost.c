@@ -94,7 +94,10 @@ look_at_pages(void *arg)
 	BlockNumber spare = 0;
 	PGIOAlignedBlock copy;
 
-	/* a crash empties unlogged relations; tables: statistics can be of another server */
+	/*
+	 * a crash empties unlogged relations; tables can have statistics of
+	 * others
+	 */
 	if (all_pages && facts->persistence == RELPERSISTENCE_PERMANENT && nblocks < facts->pages)
 		lost->problem = psprintf("its file has %u pages, and had %u", nblocks, facts->pages);
 	/* md.c ends at a short one; asked again, because the file may have grown */

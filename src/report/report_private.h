@@ -74,6 +74,7 @@ extern bool report_run(Oid index_oid, bool quiet,
 					   void (*measure) (Relation index, void *result), void *result);
 extern void report_corrupted(Relation index, BlockNumber blkno, const char *problem);
 
+extern void report_pending(Oid index_oid, Row *row, int column);
 extern void bloat_report(Oid index_oid, Row *row, int column);
 extern void row_float8(Row *row, int column, double value);
 extern Datum row_result(FunctionCallInfo fcinfo, Row *row);

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * reports.c
- *	  The frame of the reports: open an index, measure it, survive damage; pending
- *	  lists; and the facts about one relation for index_report(), which is SQL.
+ *	  The frame of the reports: open an index, measure it, survive damage; and
+ *	  pending lists.
  *
  * Reports read pages of one index, so AccessShareLock on it until the end of the call is
  * enough, as for pgstattuple's functions: no function of the index is called and no row
@@ -28,12 +28,10 @@
 
 #include "errors.h"
 #include "file_system.h"
-#include "relation_facts.h"
 #include "report/report.h"
 #include "report/report_private.h"
 
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
-PG_FUNCTION_INFO_V1(index_mover_relation_report);
 
 /* The arguments of report_run() */
 typedef struct Report
@@ -186,7 +184,7 @@ report_pending_pages(Oid index_oid)
 }
 
 /* Set four columns: the first of gin_pending_list(), or none if it cannot be read. */
-static void
+void
 report_pending(Oid index_oid, Row *row, int column)
 {
 	Row			pending;
@@ -211,40 +209,5 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 
 	reject_null(fcinfo, 0, "index");
 	(void) report_run(PG_GETARG_OID(0), false, pending_measure, &row);
-	return row_result(fcinfo, &row);
-}
-
-/*
- * index_mover.relation_report(relation regclass, sample boolean) RETURNS record
- *
- * For index_report(), which must neither fail nor wait because of one relation:
- * NULL for what cannot be read or, of an index's pages, is locked exclusively.  The size
- * is that of its main fork, and of its TOAST table's; bloat with "sample" only.  Its file
- * was made at file_birth (NULL: the file system or the platform does not tell), by a move
- * or REINDEX, too, so an index is not younger.
- *
- * Locks: AccessShareLock on an index until the end.  EXECUTE: pg_monitor.
- */
-Datum
-index_mover_relation_report(PG_FUNCTION_ARGS)
-{
-	Oid			relid = PG_GETARG_OID(0);
-	Oid			duplicate = report_duplicate_of(relid, (List **) &fcinfo->flinfo->fn_extra, fcinfo->flinfo->fn_mcxt);
-	RelationFacts facts = {0};
-	Row			row;
-
-	row_clear(&row);
-	if (relation_facts(relid, &facts) && facts.persistence != RELPERSISTENCE_TEMP)
-	{
-		row_int64(&row, 1, relation_main_size(&facts));
-		row_time(&row, 12, file_birth(&facts));
-	}
-	if (OidIsValid(duplicate))
-		row_set(&row, 2, ObjectIdGetDatum(duplicate));
-	bloat_report(PG_GETARG_BOOL(1) && facts.relkind == RELKIND_INDEX ? relid : InvalidOid, &row, 3);
-	if (facts.relam == GIN_AM_OID)
-		report_pending(relid, &row, 6);
-	row_set(&row, 10, BoolGetDatum(report_is_spare(relid)));
-	row_tablespace(&row, 11, facts.tablespace);
 	return row_result(fcinfo, &row);
 }

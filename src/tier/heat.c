@@ -134,7 +134,7 @@ stats_since(void)
 		return GetCurrentTimestamp() - IM_LIMIT("stats-age", 0) * USECS_PER_DAY;
 	if (database != NULL)
 		result = Max(result, database->stat_reset_timestamp);
-	/* core sets none for a copy of a template, of which the indexes have their age */
+	/* core sets none for the copy of a template */
 	if (stat(psprintf("%s/PG_VERSION", DatabasePath), &st) == 0)
 		result = Max(result, time_t_to_timestamptz(st.st_mtime));
 	/* the history of its timeline is written by the promotion */
