@@ -64,6 +64,7 @@ OBJS = \
 	src/report/duplicates.o \
 	src/report/page_measure.o \
 	src/report/rebuilt_size.o \
+	src/report/relation_report.o \
 	src/report/reports.o \
 	src/report/tablespace_probe.o \
 	src/citus.o \
