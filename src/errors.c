@@ -74,10 +74,7 @@ errors_catch(void (*work) (void *arg), void *arg)
 	return error;
 }
 
-/*
- * The same in a transaction of its own, with a snapshot and its memory; an error of its
- * commit is returned, too.
- */
+/* The same in a transaction of its own, with a snapshot; also the error of its commit. */
 ErrorData *
 errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 {
@@ -94,10 +91,7 @@ errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(oldcontext);
-		error = CopyErrorData();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
+		error = errors_take(oldcontext);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);

@@ -270,6 +270,9 @@ typedef struct RunnerSlot
 	int64		job;
 	Oid			database;
 	Oid			role;
+	TimestampTz blocked_since;	/* gaps of less than IM_BLOCKED_GAP aside */
+	TimestampTz blocked_at;		/* when there were blockers last; 0 = never */
+	/* the rest is of its relation: progress_begin() clears it */
 	Oid			heap_oid;		/* 0 = between two relations */
 	Oid			relid;
 	NameData	relname;
@@ -292,8 +295,6 @@ typedef struct RunnerSlot
 	int64		wal_lag;
 	int			nblockers;
 	int			blockers[IM_MAX_BLOCKERS];
-	TimestampTz blocked_since;	/* gaps of less than IM_BLOCKED_GAP aside */
-	TimestampTz blocked_at;		/* when there were blockers last; 0 = never */
 	TimestampTz started_at;
 	int			step_back_for;	/* process that the item must not wait for; 0
 								 * = none.  Also written by the session that

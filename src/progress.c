@@ -3,8 +3,7 @@
  * progress.c
  *	  The progress of a runner, in its slot: index_mover_progress.
  *
- * In a process that is no runner all of these do nothing, so code that calls
- * them can run anywhere.
+ * In a process that is no runner all of these do nothing.
  *
  * Locks: the area's lock, for moments.
  *
@@ -39,10 +38,12 @@ lock_slot(void)
 	return true;
 }
 
-static void
-show_relation(const MoveItem *item)
+/* Show which part of a table is being copied. */
+void
+progress_part(const MoveItem *item)
 {
-	Assert(LWLockHeldByMe(&job_area()->lock));
+	if (!lock_slot())
+		return;
 	mine->heap_oid = item->heap_oid;
 	mine->relid = item->relid;
 	mine->relname = item->relname;
@@ -51,15 +52,6 @@ show_relation(const MoveItem *item)
 	mine->heap_name = item->heap_name;
 	mine->blocks_total = 0;
 	mine->blocks_done = 0;
-}
-
-/* Show which part of a table is being copied. */
-void
-progress_part(const MoveItem *item)
-{
-	if (!lock_slot())
-		return;
-	show_relation(item);
 	LWLockRelease(&job_area()->lock);
 }
 
@@ -69,13 +61,13 @@ progress_begin(const MoveItem *item)
 	if (!lock_slot())
 		return;
 	memset(&mine->heap_oid, 0, sizeof(RunnerSlot) - offsetof(RunnerSlot, heap_oid));
-	show_relation(item);
 	mine->method = item->method;
 	mine->changed_per_second = mine->wal_lag = -1;
 	mine->eta = -1;
 	mine->started_at = GetCurrentTimestamp();
 	idle_us = 0;
 	LWLockRelease(&job_area()->lock);
+	progress_part(item);
 }
 
 /* End the relation, of which so many bytes are done: 0 if it has failed. */

@@ -271,12 +271,15 @@ sql("UPDATE tier_policy SET now_function = 'sleeping()' WHERE name = 'canceled'"
 my $planning = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover policy' AND wait_event = 'PgSleep'";
 my $caller = IndexMover::Session->new($node);
 my $caller_pid = $caller->pid;
+my $last_run = "SELECT * FROM index_mover.policy_run WHERE policy = 'canceled'";
+my $run_before = sql($last_run);
 $caller->send("SELECT * FROM run_tier_policies('canceled')");
 poll_until($node, $planning, '1', 'a policy that is planned');
 my $ended = time;
 sql("SELECT pg_terminate_backend($caller_pid)");
 poll_until($node, $planning, '0', 'its caller is terminated');
 cmp_ok(time - $ended, '<', 20, 'and so is its worker');
+is(sql($last_run), $run_before, 'which is no failure of the policy');
 # nor does a function go on that catches the error of the cancel
 sql(<<'SQL');
 ALTER DATABASE postgres SET index_mover.test_mutation = 'plan-ms:2000';
@@ -287,13 +290,16 @@ SQL
 like(($node->psql('postgres', "SET statement_timeout = '60s'; SELECT * FROM run_tier_policies('canceled')"))[2],
 	qr/WARNING:  policy "canceled" moves nothing: background worker of index_mover did not start or ended early/,
 	'a function that cannot be canceled');
-is(sql("SELECT result FROM tier_policy_status WHERE policy = 'canceled'"), 'planning', 'is terminated');
-sql("UPDATE index_mover.policy_run SET started_at = started_at - interval '10 min' WHERE policy = 'canceled'");
-is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'canceled'"),
-	'failed|its worker, or the server, has ended early', 'which is a failure');
+my $too_long = 'it was planned for too long, and could not be canceled';
+is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'canceled'"), "failed|$too_long",
+	'is terminated, which is a failure');
 sql("UPDATE tier_policy SET now_function = NULL WHERE name = 'canceled'");
-like(sql("SELECT reason FROM tier_plan('canceled') LIMIT 1"), qr/has failed.*: its worker, or the server, has ended early$/,
-	'in the plan, too');
+like(sql("SELECT reason FROM tier_plan('canceled') LIMIT 1"), qr/has failed.*: $too_long$/, 'in the plan, too');
+sql(q(CREATE FUNCTION shut() RETURNS date LANGUAGE plpgsql AS $$ BEGIN RAISE 'of another server' USING ERRCODE = '57P01'; END $$;)
+	. " UPDATE tier_policy SET now_function = 'shut()' WHERE name = 'canceled'");
+like(($node->psql('postgres', "SELECT * FROM run_tier_policies('canceled')"))[2],
+	qr/WARNING:  policy "canceled" moves nothing: now_function "public.shut\(\)" has failed: of another server/,
+	'not of the worker itself');
 sql("ALTER DATABASE postgres RESET index_mover.test_mutation; DELETE FROM tier_policy WHERE name = 'canceled'");
 
 # several sessions run the same policies: of each, one run at a time is recorded

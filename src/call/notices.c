@@ -99,7 +99,7 @@ notices_end(const JobSummary *summary, double seconds)
 						relations_noun(totals), notices_duration(seconds))));
 	else if (totals->total > 0 && totals->skipped == totals->total)
 		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT ": nothing was left to do", summary->job)));
+				(errmsg("job " INT64_FORMAT ": everything was skipped", summary->job)));
 	else if (totals->total > 0)
 		ereport(NOTICE,
 				(errmsg(totals->in_place ? "job " INT64_FORMAT ": %d of %d %s rebuilt in %s, %s in %s%s" :

@@ -470,6 +470,7 @@ typedef struct Attempts
 	int64		most_us;		/* for the last blocks, in the next attempt */
 	int			queued;			/* attempts in the queue */
 	int			looks;			/* in vain, without queueing */
+	int			again;			/* looks in a row that found one again */
 } Attempts;
 
 /* Copy changed blocks, if it is time to, and return true; or only read the WAL. */
@@ -505,7 +506,8 @@ find_long_holders(CopyState *cs, Attempts *attempts)
 	wait->nvxids = virtual_transactions_common(wait->vxids, attempts->nholders, holders, nholders);
 	attempts->holders = holders;
 	attempts->nholders = nholders;
-	return wait->nvxids > 0;
+	attempts->again = wait->nvxids > 0 ? attempts->again + 1 : 0;
+	return attempts->again > 0;
 }
 
 /* Make an attempt, if there is a chance, and rest after it for others; true: all has moved. */
@@ -569,7 +571,8 @@ make_attempts(CopyState *cs)
 
 		if (find_long_holders(cs, &attempts))
 		{
-			attempts.looks = 0;
+			if (attempts.again > 1) /* not only for FIRST_LOOKS_MS */
+				attempts.looks = 0;
 			copy_is_not_outpaced(cs);
 			if (wait_look(wait))
 				copy_lock_wait_is_over(cs, wait->vxids, wait->nvxids);

@@ -977,7 +977,7 @@ file_copy_record(FileCopy *copy, BlockNumber nblocks)
 	{
 		open_segment(copy, block, false);
 		if (FileSync(copy->file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
-			ereport(ERROR,		/* no PANIC: the last record holds */
+			ereport(data_sync_elevel(ERROR),
 					(errcode_for_file_access(),
 					 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->file))));
 	}

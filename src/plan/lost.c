@@ -53,6 +53,7 @@
 #include "compat.h"
 #include "errors.h"
 #include "file_system.h"
+#include "own_tables.h"
 #include "plan/plan_private.h"
 #include "report/report.h"
 
@@ -263,7 +264,7 @@ lost_index_hide(void *arg)
 	HeapTuple	tuple;
 	Form_pg_index form;
 
-	if (!ConditionalLockRelationOid(item->heap_oid, AccessShareLock) ||
+	if (extension_hold() != EXTENSION_HELD || !ConditionalLockRelationOid(item->heap_oid, AccessShareLock) ||
 		!ConditionalLockRelationOid(item->relid, ShareUpdateExclusiveLock))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -300,6 +301,7 @@ lost_hide(JobShared *job)
 		if (!job->items[i].hide || job->items[i].status != STATUS_QUEUED)
 			continue;
 		error = errors_catch_in_transaction(lost_index_hide, &job->items[i]);
+		runner_serve_cancel(false);
 		if (error != NULL)
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),

@@ -413,7 +413,7 @@ plan_relation(Oid relid, const PlanRequest *request)
  * then an earlier job has healed all of them elsewhere.
  */
 static bool
-any_is_lost(const List *relids)
+may_heal(const List *relids)
 {
 	RelationFacts facts;
 	bool		has_file = false;
@@ -480,7 +480,7 @@ plan_moves(PlanRequest *request)
 	if (request->scope == SCOPE_TABLESPACE && !request->evacuate && !request->heal)
 		notice_other_databases(request->object);
 
-	request->all_pages = request->heal && any_is_lost(relids);
+	request->all_pages = request->heal && may_heal(relids);
 	foreach_oid(relid, relids)
 	{
 		PlanEntry  *entry;

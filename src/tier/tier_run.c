@@ -15,6 +15,7 @@
 
 #include <signal.h>
 
+#include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "funcapi.h"
 #include "libpq/pqformat.h"
@@ -73,10 +74,13 @@ typedef struct TierRun
 	List	   *items;
 } TierRun;
 
+static volatile sig_atomic_t planning_ended = false;
+
 /* What it runs can catch the error of a cancel, but not this. */
 static void
 end_planning(void)
 {
+	planning_ended = true;
 	kill(MyProcPid, SIGTERM);
 }
 
@@ -92,20 +96,19 @@ record_run(void *arg)
 	commit_locally();
 }
 
-/* Record that the run has begun, as the scheduler does before it starts the worker. */
+/* Exit callback: record the FATAL of end_planning(), which no PG_CATCH sees. */
 static void
-begin_run(void *arg)
+record_end(int code, Datum arg)
 {
-	TierRun    *run = arg;
-	PolicyRun	before;
-	char	   *why;
+	TierRun    *run = (TierRun *) DatumGetPointer(arg);
 
-	(void) policy_lock_table(true);
-	policy_run_read(NameStr(run->extra.policy), &before);
-	run->record.started_at = GetCurrentTimestamp();
-	run->record.job = RUN_BEGUN;
-	run->record.failures = policy_failures(&before, &why);
-	record_run(run);
+	if (!planning_ended)
+		return;
+	AbortOutOfAnyTransaction();
+	run->record.job = 0;
+	run->record.message = "it was planned for too long, and could not be canceled";
+	(void) errors_catch_in_transaction(record_run, run);
+	extension_release();
 }
 
 /*
@@ -125,16 +128,21 @@ carry_out(void *arg)
 	const Policy *policy;
 	bool		scheduled = extra->job == 0;
 	List	   *items;
+	char	   *why;
 
 	MemoryContextSwitchTo(TopMemoryContext);
 	(void) policy_lock_table(true);
 	if (scheduled)				/* else the caller has the lock */
-	{
 		(void) policy_lock(extra->owner, false);
-		policy_run_read(name, &run->record);
-		if (run->record.job != RUN_BEGUN)
-			proc_exit(0);		/* another came first, or that has failed */
+	policy_run_read(name, &run->record);
+	if (scheduled && run->record.job != RUN_BEGUN)
+		proc_exit(0);			/* another came first, or that has failed */
+	if (!scheduled)
+	{
+		run->record.failures = policy_failures(&run->record, &why);
+		run->record.started_at = GetCurrentTimestamp();
 	}
+	run->record.message = NULL;
 	policies = policies_read(name, false);
 	policy = policies != NIL ? linitial(policies) : NULL;
 	if (policy == NULL || policy->owner != GetUserId())
@@ -171,14 +179,12 @@ index_mover_policy_main(Datum arg)
 {
 	TierRun		run = {0};
 	const RunExtra *extra = &run.extra;
-	bool		has_caller;
-	ErrorData  *error = NULL;
+	ErrorData  *error;
 	int			tries = 0;
 
 	memcpy(&run.extra, MyBgworkerEntry->bgw_extra, sizeof(RunExtra));
-	has_caller = extra->job != 0;
 	worker_unblock_signals();
-	if (has_caller)
+	if (extra->job != 0)
 	{
 		dsm_segment *segment = dsm_attach(extra->queue);
 		shm_mq	   *queue;
@@ -191,19 +197,18 @@ index_mover_policy_main(Datum arg)
 	}
 	worker_connect_as(extra->database, extra->owner);
 	/* its messages go to the caller, who writes them to the log */
-	if (has_caller)
+	if (extra->job != 0)
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
 	run.end_timeout = RegisterTimeout(USER_TIMEOUT, end_planning);
+	before_shmem_exit(record_end, PointerGetDatum(&run));
 
-	if (has_caller)
-		error = errors_catch_in_transaction(begin_run, &run);
 	/* a relation that another job has taken since is a hindrance in the next */
-	if (error == NULL)
-		do
-			error = errors_catch_in_transaction(carry_out, &run);
-		while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
+	do
+		error = errors_catch_in_transaction(carry_out, &run);
+	while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
 	disable_all_timeouts(false);
+	planning_ended = false;
 	if (error != NULL)
 	{
 		run.items = NIL;
@@ -214,7 +219,7 @@ index_mover_policy_main(Datum arg)
 		warn_of_error(NameStr(extra->policy), error);
 	}
 	extension_release();
-	if (has_caller)
+	if (extra->job != 0)
 	{
 		StringInfoData message;
 
@@ -279,7 +284,7 @@ receive_plan(TierRun *run, shm_mq_handle *messages)
 			pq_parse_errornotice(&msg, &error);
 			error.elevel = Min(error.elevel, ERROR);
 			/* or it ends early, which is on record */
-			if (error.sqlerrcode != ERRCODE_ADMIN_SHUTDOWN)
+			if (type == 'N' || error.sqlerrcode != ERRCODE_ADMIN_SHUTDOWN)
 				ThrowErrorData(&error);
 		}
 	}

@@ -247,7 +247,7 @@ index_mover_scheduler_look_main(Datum arg)
 				(errcode(error->sqlerrcode),
 				 errmsg("could not look into database \"%s\": %s", NameStr(extra.name), error->message)));
 	extension_release();
-	*(int *) dsm_segment_address(segment) = (int) Max(extra.next, 1);
+	*(int *) dsm_segment_address(segment) = error != NULL ? LOOK_MS : (int) Max(extra.next, 1);
 	proc_exit(0);
 }
 

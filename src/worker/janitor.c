@@ -147,17 +147,20 @@ look_at(void *arg)
 	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
 	.method = METHOD_REBUILD,.object = tablespace,.to_tablespace = tablespace};
 	List	   *lost = NIL;
+	bool		in_order = true;
 	HTAB	   *busy = job_busy_tables();
 
 	settings_capture(&request.settings, NULL, false);
 	foreach_ptr(MoveItem, item, plan_moves(&request))
 	{
+		if (item->status != STATUS_PLANNED)
+			continue;
+		in_order = false;
 		/* a job may be at it; a job of ours waits for that one's end */
-		if (item->status == STATUS_PLANNED &&
-			(heal_at_start || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL))
+		if (heal_at_start || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL)
 			lost = lappend(lost, item);
 	}
-	if (lost == NIL)
+	if (in_order)
 		mount_point_note(tablespace);
 	else if (heal_at_start)
 	{
@@ -171,7 +174,7 @@ look_at(void *arg)
 		(void) job_launch_worker(shared->slot, shared->job);
 		dsm_detach(segment);
 	}
-	else
+	else if (lost != NIL)
 		ereport(WARNING,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
 				 errmsg_plural("%d index in tablespace \"%s\" is lost", "%d indexes in tablespace \"%s\" are lost",

@@ -505,9 +505,9 @@ begin_job(JobShared *shared)
 				(errcode(error->sqlerrcode),
 				 errmsg("could not note the mount points of the targets"),
 				 errdetail_internal("%s", error->message)));
-	lost_hide(shared);
 	/* each error that was caught has reset it */
 	runner_serve_cancel(false);
+	lost_hide(shared);
 	start_other_runners(shared);
 }
 
