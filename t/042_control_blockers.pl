@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IPC::Run ();
 use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
@@ -429,6 +430,19 @@ soon_ok(time - $start, 10, 'soon');
 sql("ALTER SYSTEM SET autovacuum = off");
 sql("SELECT pg_reload_conf()");
 verdict_ok($node, 'bl', 'at the end', max_keys => 200);
+
+# one transaction after the other, each of which two looks in a row can find
+my $script = PostgreSQL::Test::Utils::tempdir() . '/slow.sql';
+append_to_file($script, "BEGIN;\nUPDATE bl SET s = s WHERE i = 1;\nSELECT pg_sleep(0.08);\nCOMMIT;\n");
+my $said = '';
+my $slow = IPC::Run::start([ 'pgbench', '-n', '-c', '1', '-T', '600', '-f', $script, $node->connstr('postgres') ], '>&', \$said);
+poll_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(0.08)%'", 't', 'a slow client');
+foreach my $n (1 .. 2)
+{
+	($out, $err) = move('"on_blocker": "fail", "lock_wait": "20s"');
+	like($out, qr/^moved\|/, "slow transactions without a gap are not waited for in vain ($n)");
+}
+$slow->kill_kill(grace => 1);
 
 # who is in the way of removing what a move that was killed has left, before the
 # next one of that table
