@@ -578,9 +578,9 @@ make_attempts(CopyState *cs)
 				copy_lock_wait_is_over(cs, wait->vxids, wait->nvxids);
 			throttle_rest(LOOK_AGAIN_MS);
 		}
-		/* there are no long holders, so catch up first */
+		/* no long holders, so catch up first; the next look is to find others */
 		else if (!ready)
-			continue;
+			throttle_rest(LOOK_AGAIN_MS);
 		else if (try_if_free(cs, &attempts))
 			return;
 		/* attempts in vain with no long holders: there is much traffic */
