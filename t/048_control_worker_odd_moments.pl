@@ -86,6 +86,7 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexe
 all_right($node, 't', 'a worker that cannot connect', within => 5);
 
 # The same for a job that nobody waits for: it is on record since it was queued.
+my $log_at = -s $node->logfile;
 $node->psql('postgres', <<SQL, stdout => \$stdout, stderr => \$stderr);
 BEGIN;
 SELECT max(job) AS job FROM move_indexes('t', 'regress_fast', wait => false);
@@ -95,7 +96,8 @@ COMMIT;
 SQL
 like($stdout, qr/^(\d+)\nqueued,queued$/, 'a job is on record when it is queued');
 my ($lost) = $stdout =~ /^(\d+)/;
-$node->safe_psql('template1', 'SELECT 1');
+# until then it may not have come
+$node->wait_for_log(qr/FATAL: .*"postgres"/, $log_at);
 my $gone = sub { $node->safe_psql('template1', "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'index%'") eq 't' };
 sleep(0.1) until $gone->();
 $node->safe_psql('template1', "UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'postgres'");
