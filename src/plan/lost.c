@@ -96,8 +96,8 @@ look_at_pages(void *arg)
 	PGIOAlignedBlock copy;
 
 	/*
-	 * a crash empties unlogged relations; tables can have statistics of
-	 * others
+	 * a crash empties unlogged relations; statistics of tables can come from
+	 * a dump, or from before a failover
 	 */
 	if (all_pages && facts->persistence == RELPERSISTENCE_PERMANENT && nblocks < facts->pages)
 		lost->problem = psprintf("its file has %u pages, and had %u", nblocks, facts->pages);
