@@ -223,6 +223,10 @@ like(sql("SELECT relation, moves, reason FROM tier_plan('hot')"), qr/^heat.hot\|
 	'and no other takes its place in the next');
 sql('SELECT cancel_move()');
 wait_for_jobs($node);
+# nor the bytes of what no method can move
+sql("CREATE UNLOGGED TABLE heat.unlogged TABLESPACE regress_fast AS SELECT * FROM heat.warm");
+is(sql("SELECT count(*) FROM tier_plan('hot') WHERE moves"), 0, 'what cannot leave has its bytes of the budget');
+is(sql("DROP TABLE heat.unlogged; SELECT relation FROM tier_plan('hot') WHERE moves"), 'heat.hot', 'and nothing else is in the way');
 # nor does it go in before those that have left
 sql("UPDATE tier_policy SET settings = NULL, max_bytes_per_run = pg_table_size('heat.scanned') + 500000");
 sql("SELECT move_table('heat.$_', 'regress_fast')") foreach qw(warm scanned);

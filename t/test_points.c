@@ -426,7 +426,7 @@ index_mover_test_ranking(PG_FUNCTION_ARGS)
 		candidates[i].is_fixed = DatumGetBool(fixed[i]);
 		candidates[i].heat = &heats[i];
 	}
-	ranking_choose(candidates, n, PG_GETARG_INT64(4));
+	ranking_choose(candidates, n, PG_GETARG_INT64(4), NULL, NULL);
 	for (int i = 0; i < n; i++)
 		fates[candidates[i].heat - heats] =
 			Int32GetDatum(candidates[i].is_chosen ? 1 + candidates[i].is_resident : 3 * candidates[i].is_resident);

@@ -46,29 +46,34 @@ PG_FUNCTION_INFO_V1(index_mover_recommend_moves);
 #define BLOAT_MEASURED	50		/* so many of the most promising */
 #define PENDING_PAGES	16		/* from so many on to be flushed first */
 
+/* The greatest key first. */
 static int
-compare_density(const void *a, const void *b)
+compare_keys(const void *a, const void *b)
 {
 	const Candidate *x = a;
 	const Candidate *y = b;
-	double		x_dense = x->worth / Max(x->size, 1);
-	double		y_dense = y->worth / Max(y->size, 1);
 
-	if (x_dense != y_dense)
-		return x_dense > y_dense ? -1 : 1;
+	if (x->key != y->key)
+		return x->key > y->key ? -1 : 1;
 	return (x->heat > y->heat) - (x->heat < y->heat);
 }
 
-/* Fill the budget in this order.  Returns the worth of the chosen ones. */
+#define CAN_COME(candidate) ((candidate)->is_resident || can_move == NULL || can_move(candidate, arg))
+
+/* Fill the budget in this order, after one (or NULL).  Returns the worth of the chosen ones. */
 static double
-fill(Candidate *candidates, int n, int64 budget)
+fill(Candidate *candidates, int n, Candidate *first, int64 budget, CandidateCheck can_move, void *arg)
 {
 	double		result = 0;
 
-	for (Candidate *c = candidates; c < candidates + n; c++)
+	for (int i = first != NULL ? -1 : 0; i < n; i++)
 	{
+		Candidate  *c = i < 0 ? first : &candidates[i];
+
+		if (i >= 0 && c == first)
+			continue;
 		c->is_chosen = c->is_fixed;
-		if (c->worth <= 0 || c->size > budget)
+		if (c->worth <= 0 || c->size > budget || !CAN_COME(c))
 			continue;
 		c->is_chosen = true;
 		result += c->worth;
@@ -79,14 +84,14 @@ fill(Candidate *candidates, int n, int64 budget)
 
 /*
  * Choose which candidates are to be in the target, of which they may take up budget.
+ * Of those elsewhere only such as can move, which is asked if it matters (NULL: all).
  * Brings them into another order.
  */
 void
-ranking_choose(Candidate *candidates, int n, int64 budget)
+ranking_choose(Candidate *candidates, int n, int64 budget, CandidateCheck can_move, void *arg)
 {
-	int			best = -1;
+	Candidate  *best = NULL;
 	double		by_density;
-	Candidate	first;
 
 	for (Candidate *c = candidates; c < candidates + n; c++)
 	{
@@ -94,21 +99,15 @@ ranking_choose(Candidate *candidates, int n, int64 budget)
 			budget -= c->size;
 		c->worth = c->is_fixed || c->value < 0 ? 0 : !c->is_resident ? c->value :
 			c->value * RANKING_STAYS + LEAST_WORTH;
+		c->key = c->worth / Max(c->size, 1);
 	}
-	qsort(candidates, n, sizeof(Candidate), compare_density);
-	by_density = fill(candidates, n, budget);
-	for (int i = 0; i < n; i++)
-		if (candidates[i].size <= budget && (best < 0 || candidates[i].worth > candidates[best].worth))
-			best = i;
-	if (best <= 0)
-		return;
-	first = candidates[best];
-	memmove(candidates + 1, candidates, best * sizeof(Candidate));
-	candidates[0] = first;
-	if (fill(candidates, n, budget) > by_density)
-		return;
-	qsort(candidates, n, sizeof(Candidate), compare_density);
-	(void) fill(candidates, n, budget);
+	qsort(candidates, n, sizeof(Candidate), compare_keys);
+	by_density = fill(candidates, n, NULL, budget, can_move, arg);
+	for (Candidate *c = candidates; c < candidates + n; c++)
+		if (c->size <= budget && (best == NULL || c->worth > best->worth) && CAN_COME(c))
+			best = c;
+	if (best != NULL && fill(candidates, n, best, budget, can_move, arg) <= by_density)
+		(void) fill(candidates, n, NULL, budget, can_move, arg);
 }
 
 /* From heat and places to candidates for one target */
@@ -128,12 +127,8 @@ home_of(const RelationFacts *facts, Oid target)
 static void
 candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 {
-	int			measured = 0;
-
-	for (Candidate *c = candidates; c < candidates + n; c++)
-		c->worth = c->may_rebuild && !c->is_resident ? c->value : 0;
-	qsort(candidates, n, sizeof(Candidate), compare_density);
-	for (Candidate *c = candidates; c < candidates + n && c->worth > 0 && measured < BLOAT_MEASURED; c++, measured++)
+	qsort(candidates, n, sizeof(Candidate), compare_keys);
+	for (Candidate *c = candidates; c < candidates + Min(n, BLOAT_MEASURED) && c->key > 0; c++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!bloat_estimate(c->heat->facts.relid, &c->bloat, &c->bloat_is_least))
@@ -180,6 +175,7 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		Candidate	candidate = {.heat = heat,.to = scope->to,.bloat = get_float8_nan()};
 		const Place *elsewhere;
 		bool		may_copy;
+		bool		may_rebuild;
 
 		CHECK_FOR_INTERRUPTS();
 		if (!scope_includes(scope, heat))
@@ -187,7 +183,6 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		candidate.is_resident = facts->tablespace == scope->to;
 		if (candidate.is_resident)
 			candidate.to = OidIsValid(scope->from) ? scope->from : home_of(facts, scope->to);
-		candidate.is_fixed = !OidIsValid(candidate.to);
 		elsewhere = places_find(places, candidate.is_resident ? candidate.to : facts->tablespace);
 		if (there != NULL && elsewhere != NULL)
 		{
@@ -200,10 +195,13 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		}
 		if (!candidate.is_resident && candidate.value <= 0)
 			continue;
-		movable_methods(facts->relid, settings->copy_access_methods, &may_copy, &candidate.may_rebuild);
+		movable_methods(facts->relid, settings->copy_access_methods, &may_copy, &may_rebuild);
+		candidate.is_fixed = !OidIsValid(candidate.to) || !(may_copy || may_rebuild);
 		candidate.rebuilds = !may_copy;
 		candidate.size = heat_size(heat);
-		if (candidate.size > 0 && (may_copy || candidate.may_rebuild))
+		if (may_rebuild && !candidate.is_resident)
+			candidate.key = candidate.value / Max(candidate.size, 1);
+		if (candidate.size > 0 && (candidate.is_resident || !candidate.is_fixed))
 			candidates[(*n)++] = candidate;
 	}
 	candidates_measure_bloat(candidates, *n, settings->rebuild_threshold);
@@ -215,33 +213,14 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 /* A call of it */
 typedef struct Advice
 {
-	List	   *places;
+	ReturnSetInfo *rsinfo;
 	const Place *target;
-	Candidate  *candidates;
-	int			n;
 	int64		budget;
+	int			rank;			/* of the last row */
 	List	   *worths;			/* for report_duplicate_of() */
 } Advice;
 
-#define MOVE_GAIN(candidate) ((candidate)->is_resident ? 0 - (candidate)->value : (candidate)->value)
-
-/* First the relations that have to leave, then those that go there by gain, then the rest. */
-static int
-compare_gain(const void *a, const void *b)
-{
-	const Candidate *x = a;
-	const Candidate *y = b;
-
-	if (CANDIDATE_MOVES(x) != CANDIDATE_MOVES(y))
-		return CANDIDATE_MOVES(x) ? -1 : 1;
-	if (x->is_resident != y->is_resident)
-		return x->is_resident ? -1 : 1;
-	if (MOVE_GAIN(x) != MOVE_GAIN(y))
-		return MOVE_GAIN(x) > MOVE_GAIN(y) ? -1 : 1;
-	return (x->heat > y->heat) - (x->heat < y->heat);
-}
-
-/* Return the reason of a row: why it leaves, its method, and warnings. */
+/* Return the reason of a row: why it leaves, the evidence, and warnings. */
 static char *
 reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 pending)
 {
@@ -254,12 +233,12 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 	const Heat *heat = candidate->heat;
 	bool		leaves = candidate->is_resident;
 	Oid			duplicate = report_duplicate_of(heat->facts.relid, &advice->worths, CurrentMemoryContext);
-	const char *lost_on_reboot;
+	const char *lost_on_reboot = leaves ? NULL : tablespace_lost_on_reboot(candidate->to);
 	StringInfoData buf;
 
 	initStringInfo(&buf);
 	if (leaves && candidate->value < 0)
-		appendStringInfo(&buf, "reads are faster in %s; ", get_tablespace_name(candidate->to));
+		appendStringInfo(&buf, "reads are faster in %s; ", tablespace_name(candidate->to));
 	else if (leaves)
 		appendStringInfo(&buf, "does not fit into the budget of %lld bytes; ", (long long) advice->budget);
 	appendStringInfo(&buf, "%.3f block reads per second, %.3f of them for index scans and changes (",
@@ -276,7 +255,7 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 	if (OidIsValid(duplicate))
 		appendStringInfo(&buf, "; warning: duplicate of %s",
 						 DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(duplicate))));
-	if (!leaves && (lost_on_reboot = tablespace_lost_on_reboot(candidate->to)) != NULL)
+	if (lost_on_reboot != NULL)
 		appendStringInfo(&buf, "; warning: %s is on %s and does not survive a reboot",
 						 NameStr(advice->target->name), lost_on_reboot);
 	if (heat->seconds < SECS_PER_HOUR)
@@ -285,7 +264,7 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 }
 
 static void
-put_advice(ReturnSetInfo *rsinfo, Advice *advice, const Candidate *candidate, int rank)
+put_advice(Advice *advice, const Candidate *candidate)
 {
 	const Heat *heat = candidate->heat;
 	const RelationFacts *facts = &heat->facts;
@@ -297,7 +276,7 @@ put_advice(ReturnSetInfo *rsinfo, Advice *advice, const Candidate *candidate, in
 	Row			row;
 
 	row_clear(&row);
-	row_set(&row, 1, Int32GetDatum(rank));
+	row_set(&row, 1, Int32GetDatum(++advice->rank));
 	if (is_index)
 		row_set(&row, 2, ObjectIdGetDatum(facts->relid));
 	row_set(&row, 3, ObjectIdGetDatum(facts->heap_oid));
@@ -307,42 +286,38 @@ put_advice(ReturnSetInfo *rsinfo, Advice *advice, const Candidate *candidate, in
 	row_int64(&row, 7, heat_size(heat));
 	row_int64(&row, 8, candidate->size);
 	row_set(&row, 9, Float8GetDatum(heat->reads_per_second));
-	row_set(&row, 10, Float8GetDatum(MOVE_GAIN(candidate)));
+	row_set(&row, 10, Float8GetDatum(candidate->key));
 	if (!isnan(candidate->bloat) && !candidate->bloat_is_least)
 		row_set(&row, 11, Float8GetDatum(candidate->bloat));
 	row_int64(&row, 12, pending);
 	row_text(&row, 13, reason_text(advice, candidate, name, pending));
 	row_text(&row, 14, is_index ? printed_command("move_indexes", name, to, method) :
 			 printed_command("move_table", name, to));
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
+	tuplestore_putvalues(advice->rsinfo->setResult, advice->rsinfo->setDesc, row.values, row.nulls);
 }
 
 /* Say why there is no row. */
 static void
-say_nothing_gained(const Advice *advice)
+say_nothing_gained(const Advice *advice, const List *places)
 {
 	const char *target = NameStr(advice->target->name);
 	bool		any_slower = false;
 	bool		any_elsewhere = false;
 	PlaceBasis	basis;
-	char	   *why;
 
-	foreach_ptr(const Place, place, advice->places)
+	foreach_ptr(const Place, place, places)
 	{
 		any_slower |= place_difference(place, advice->target, &basis) > 0;
 		any_elsewhere |= basis != PLACE_SAME_DEVICE;
 	}
-	if (!advice->target->is_there)
-		why = psprintf("the directory of tablespace \"%s\" is missing", target);
-	else if (!any_elsewhere)
-		why = psprintf("all tablespaces are on the same device as \"%s\"", target);
-	else if (!any_slower)
-		why = psprintf("no tablespace on another device is known to be slower than \"%s\"; set its and the others' random_page_cost, or run for it and the others: %s",
-					   target, printed_command("probe", target));
-	else
-		why = psprintf("no relation in a slower tablespace than \"%s\" is wanted more than %g blocks a second by index scans and changes, fits into %lld bytes, and gains more than those there",
-					   target, RANKING_MIN_HEAT, (long long) advice->budget);
-	ereport(NOTICE, (errmsg("nothing to gain: %s", why)));
+	ereport(NOTICE,
+			(errmsg("nothing to gain: %s", !advice->target->is_there ?
+					psprintf("the directory of tablespace \"%s\" is missing", target) : !any_elsewhere ?
+					psprintf("all tablespaces are on the same device as \"%s\"", target) : !any_slower ?
+					psprintf("no tablespace on another device is known to be slower than \"%s\"; set its and the others' random_page_cost, or run for it and the others: %s",
+							 target, printed_command("probe", target)) :
+					psprintf("no relation in a slower tablespace than \"%s\" is wanted more than %g blocks a second by index scans and changes, fits into %lld bytes, and gains more than those there",
+							 target, RANKING_MIN_HEAT, (long long) advice->budget))));
 }
 
 /*
@@ -356,9 +331,11 @@ say_nothing_gained(const Advice *advice)
 Datum
 index_mover_recommend_moves(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Advice		advice = {0};
+	Advice		advice = {(ReturnSetInfo *) fcinfo->resultinfo};
 	TierScope	scope = {.tables = true,.indexes = true,.residents = true};
+	List	   *places;
+	Candidate  *candidates;
+	int			n;
 	MoveSettings settings;
 
 	reject_null(fcinfo, 0, "tablespace");
@@ -367,26 +344,32 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("budget must not be negative")));
-	advice.places = places_read();
-	advice.target = places_find(advice.places, scope.to);
+	places = places_read();
+	advice.target = places_find(places, scope.to);
 	if (advice.target == NULL)	/* dropped meanwhile */
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("tablespace \"%s\" does not exist", NameStr(*PG_GETARG_NAME(0)))));
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture(&settings, NULL, false);
-	advice.candidates = candidates_collect(heat_read(), advice.places, &scope, &settings, &advice.n);
+	candidates = candidates_collect(heat_read(), places, &scope, &settings, &n);
 	advice.budget = !PG_ARGISNULL(1) ? PG_GETARG_INT64(1) : advice.target->facts.free_bytes -
 		settings_reserved(&settings.min_free_space, advice.target->facts.total_bytes);
-	for (int i = 0; i < advice.n; i++)
-		if (PG_ARGISNULL(1) && advice.candidates[i].is_resident)
-			advice.budget += advice.candidates[i].size;
+	for (Candidate *c = candidates; c < candidates + n; c++)
+		if (PG_ARGISNULL(1) && c->is_resident)
+			advice.budget += c->size;
 	advice.budget = advice.target->is_there ? Max(advice.budget, 0) : 0;
-	ranking_choose(advice.candidates, advice.n, advice.budget);
-	qsort(advice.candidates, advice.n, sizeof(Candidate), compare_gain);
-	for (int i = 0; i < advice.n && CANDIDATE_MOVES(&advice.candidates[i]); i++)
-		put_advice(rsinfo, &advice, &advice.candidates[i], i + 1);
-	if (advice.n == 0 || !CANDIDATE_MOVES(&advice.candidates[0]))
-		say_nothing_gained(&advice);
+	ranking_choose(candidates, n, advice.budget, NULL, NULL);
+
+	/* the gains of the moves; first those that have to leave */
+	for (Candidate *c = candidates; c < candidates + n; c++)
+		c->key = c->is_resident ? 0 - c->value : c->value;
+	qsort(candidates, n, sizeof(Candidate), compare_keys);
+	for (int leaves = 1; leaves >= 0; leaves--)
+		for (const Candidate *c = candidates; c < candidates + n; c++)
+			if (CANDIDATE_MOVES(c) && c->is_resident == leaves)
+				put_advice(&advice, c);
+	if (advice.rank == 0)
+		say_nothing_gained(&advice, places);
 	return (Datum) 0;
 }

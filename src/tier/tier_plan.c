@@ -40,18 +40,16 @@ typedef struct TierRow
 {
 	Oid			relid;
 	Oid			table_oid;		/* of an index its table, else relid */
-	bool		is_index;
-	Oid			from;			/* tablespaces; 0 = unknown */
-	Oid			to;
-	int64		size;			/* -1 = unknown */
+	Oid			to;				/* tablespace */
+	int64		size;			/* of the items; -1 = unknown */
 	char	   *why;			/* it is wanted there; NULL = it is not */
 	const char *hindrance;		/* NULL = it moves */
 	bool		is_usual;		/* without a bound, as it is meant to be */
 	bool		is_busy;		/* a job, or another policy, has its table */
 	double		order;			/* smaller first */
 	double		heat;			/* -1 = does not matter */
-	double		estimated;		/* seconds */
-	List	   *items;			/* of MoveItem */
+	List	   *items;			/* of MoveItem; NIL = not planned, or nothing
+								 * to do */
 } TierRow;
 
 typedef struct TierPlan
@@ -97,7 +95,6 @@ new_row(Oid relid, Oid to, char *why, const char *hindrance)
 	TierRow    *row = palloc0_object(TierRow);
 
 	row->relid = row->table_oid = relid;
-	row->is_index = OidIsValid(relid) && relkind_is_index(get_rel_relkind(relid));
 	row->to = to;
 	row->why = why;
 	row->hindrance = hindrance;
@@ -110,10 +107,11 @@ new_row(Oid relid, Oid to, char *why, const char *hindrance)
 
 /* Add a relation to those that the policy wants in its target. */
 static TierRow *
-want(TierPlan *plan, Oid relid, char *why)
+want(TierPlan *plan, Oid relid, char *why, double order)
 {
 	TierRow    *row = new_row(relid, plan->scope.to, why, NULL);
 
+	row->order = order;
 	plan->wanted = lappend(plan->wanted, row);
 	return row;
 }
@@ -145,20 +143,28 @@ plan_one(void *arg)
 	TierPlan   *plan = arg;
 
 	plan->planned = plan_moves(&plan->request);
+	plan_skip_parts(plan->planned);
 }
 
-/* Make a clause of a planner's sentence. */
-static char *
-clause_of(const char *sentence)
+/* Take what hinders an item, as a clause, if nothing hinders the row yet. */
+static void
+take_hindrance(TierRow *row)
 {
-	char	   *result = pstrdup(sentence);
-	int			len = strlen(result);
+	foreach_ptr(const MoveItem, item, row->items)
+	{
+		char	   *clause;
+		int			len;
 
-	if (result[0] >= 'A' && result[0] <= 'Z' && !(result[1] >= 'A' && result[1] <= 'Z'))
-		result[0] = pg_tolower((unsigned char) result[0]);
-	if (len > 0 && result[len - 1] == '.')
-		result[len - 1] = '\0';
-	return result;
+		if (row->hindrance != NULL || item->status != STATUS_SKIPPED)
+			continue;
+		clause = pstrdup(item->detail);
+		len = strlen(clause);
+		if (clause[0] >= 'A' && clause[0] <= 'Z' && !(clause[1] >= 'A' && clause[1] <= 'Z'))
+			clause[0] = pg_tolower((unsigned char) clause[0]);
+		if (len > 0 && clause[len - 1] == '.')
+			clause[len - 1] = '\0';
+		row->hindrance = clause;
+	}
 }
 
 /* Add the items of a relation, or of an index that moves with it. */
@@ -166,99 +172,76 @@ static void
 add_items(TierRow *row, List *items)
 {
 	row->items = list_concat(row->items, items);
-	row->from = ((const MoveItem *) linitial(row->items))->from_tablespace;
-	row->size = 0;
-	foreach_ptr(const MoveItem, item, row->items)
+	foreach_ptr(const MoveItem, item, items)
 	{
 		/* the index of a TOAST table is not told of */
 		if (!OidIsValid(item->part_of) || !relkind_is_index(item->relkind))
-			row->size += Max(item->size_before, 0);
+			row->size = Max(row->size, 0) + Max(item->size_before, 0);
 	}
-}
-
-/* Take what hinders an item, if nothing hinders the row yet. */
-static void
-take_hindrance(TierRow *row)
-{
-	foreach_ptr(const MoveItem, item, row->items)
-	{
-		if (row->hindrance == NULL && item->status == STATUS_SKIPPED)
-			row->hindrance = clause_of(item->detail);
-	}
+	take_hindrance(row);
 }
 
 /*
- * Plan the move of the relation of a row, and set its items, and what hinders it.
- * Returns false if nothing is to be done, or it is gone.
+ * Plan the move of the relation of a row, and set its items, and what hinders it:
+ * neither if nothing is to be done, or it is gone.
  */
-static bool
+static void
 plan_row(TierPlan *plan, TierRow *row)
 {
 	RelationFacts facts;
 	ErrorData  *error;
-	const MoveItem *first;
 
 	/* whoever asks: a relation that need not move has no hindrance */
 	if (!relation_facts(row->relid, &facts) || (facts.tablespace == row->to && parts_are_in(&facts, row->to)) ||
 		(!plan->scope.residents && OidIsValid(plan->scope.from) && facts.tablespace != plan->scope.from))
-		return false;
+		return;
+	row->table_oid = facts.heap_oid;
 	plan->request.object = row->relid;
 	plan->request.to_tablespace = row->to;
 	error = errors_catch(plan_one, plan);
 	if (errors_was_canceled(error))
 		ReThrowError(error);
-	if (error != NULL)
+	if (error == NULL)
+		add_items(row, plan->planned);
+	else if (relation_facts(row->relid, &facts))
 		row->hindrance = error->message;
-	if (error != NULL || plan->planned == NIL)
-		return error != NULL;
-	plan_skip_parts(plan->planned);
-	first = linitial(plan->planned);
-	if (first->status == STATUS_SKIPPED)
-		row->hindrance = clause_of(first->detail);
-	row->table_oid = first->heap_oid;
-	add_items(row, plan->planned);
-	return true;
 }
 
 /*
  * plan_row() of a relation, by age also of its indexes; and the policy's own
  * hindrances.  An index that cannot move with its table has a row of its own.
  */
-static bool
+static void
 examine(TierPlan *plan, TierRow *row)
 {
 	const Policy *policy = plan->policy;
-	bool		found = (row->is_index || policy->tables) && plan_row(plan, row);
+	bool		by_age = policy->kind == POLICY_OLDER_THAN;
+	bool		itself = !by_age || policy->tables;
 	const BusyTable *busy;
 	const LastMove *last;
 	int64		mover;
 
-	if (policy->kind == POLICY_OLDER_THAN && policy->indexes)
+	if (itself)
+		plan_row(plan, row);
+	/* without their table, its indexes do not go */
+	foreach_oid(index, by_age && policy->indexes && row->hindrance == NULL ? indexes_of_table(row->relid) : NIL)
 	{
-		foreach_oid(index, indexes_of_table(row->relid))
-		{
-			TierRow    *part = new_row(index, row->to, row->why, NULL);
+		TierRow    *part = new_row(index, row->to, row->why, NULL);
 
-			/* without their table, its indexes do not go */
-			if (row->hindrance != NULL || !plan_row(plan, part))
-				continue;
-			if (part->hindrance != NULL)
-			{
-				plan->rows = lappend(plan->rows, part);
-				continue;
-			}
+		plan_row(plan, part);
+		if (part->hindrance != NULL)
+			plan->rows = lappend(plan->rows, part);
+		else
 			add_items(row, part->items);
-			found = true;
-		}
 	}
-	if (!found || row->hindrance != NULL)
-		return found;
+	if (row->items == NIL || row->hindrance != NULL)
+		return;
 
 	if (plan->moved == NULL)
 		plan->moved = history_last_moves(moment_minus(plan->now, policy->min_stay));
 	last = hash_search(plan->moved, &row->relid, HASH_FIND, NULL);
 	/* of a table of whose parts only the indexes move */
-	mover = last == NULL ? 0 : row->is_index || policy->tables ? last->job : last->index_job;
+	mover = last == NULL ? 0 : itself ? last->job : last->index_job;
 	busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
 	row->is_busy = busy != NULL;
 	if (busy != NULL && busy->job == 0)
@@ -276,7 +259,6 @@ examine(TierPlan *plan, TierRow *row)
 		plan_complete(plan_parts_alone(plan->parts), row->items, &plan->request);
 		take_hindrance(row);
 	}
-	return true;
 }
 
 /* Decide about the wanted relations one by one, and add the rows. */
@@ -295,7 +277,9 @@ decide(TierPlan *plan)
 		if (leaving > plan->excess)
 			break;
 		/* those of a budget were examined */
-		if (row->hindrance == NULL && row->items == NIL && !examine(plan, row))
+		if (row->hindrance == NULL && row->items == NIL)
+			examine(plan, row);
+		if (row->hindrance == NULL && row->items == NIL)
 			continue;
 		plan->rows = lappend(plan->rows, row);
 		if (row->hindrance != NULL)
@@ -308,21 +292,15 @@ decide(TierPlan *plan)
 		else
 			plan_complete(plan->parts, row->items, &plan->request);
 		take_hindrance(row);
-		foreach_ptr(const MoveItem, item, row->items)
-			row->estimated += Max(item->estimated, 0);
 		if (row->hindrance == NULL)
 			so_far += row->size;
 		else
 			stays |= row->order == -get_float8_infinity();
 	}
 	if (plan->pressure != NULL && leaving <= plan->excess)
-	{
-		TierRow    *row = policy_row(psprintf("%s; but only %s of %s may be moved", plan->pressure,
-											  size_text((int64) leaving), size_text((int64) ceil(plan->excess))));
-
-		row->from = plan->scope.from;
-		plan->rows = lcons(row, plan->rows);
-	}
+		plan->rows = lcons(policy_row(psprintf("%s; but only %s of %s may be moved", plan->pressure,
+											   size_text((int64) leaving), size_text((int64) ceil(plan->excess)))),
+						   plan->rows);
 	foreach_ptr(const TierRow, row, plan->rows)
 	{
 		if (row->hindrance == NULL)
@@ -415,14 +393,12 @@ want_by_age(TierPlan *plan)
 
 			if (leaf->end.kind == limit->kind && leaf->end.value > limit->value)
 				continue;
-			row = want(plan, leaf->relid, NULL);
+			row = want(plan, leaf->relid, NULL, leaf->why_none != NULL ? get_float8_infinity() : leaf->end.value);
 			row->hindrance = leaf->why_none;
 			row->is_usual = leaf->why_none != NULL && leaf->column != NULL;
-			row->order = get_float8_infinity();
 			if (leaf->why_none == NULL)
 			{
 				row->why = psprintf("its rows end at %s", leaf->text);
-				row->order = leaf->end.value;
 				if (leaf->end.kind != limit->kind)
 					row->hindrance = leaf->end.kind == BOUND_NUMBER ?
 						"an integer key needs a now_function(interval) that returns an integer" :
@@ -451,7 +427,7 @@ want_by_idleness(TierPlan *plan)
 		if (!scope_includes(&plan->scope, h) || (h->last_use[of] != 0 && h->last_use[of] > since))
 			continue;
 		if (h->known_since[of] <= since)
-			want(plan, h->facts.relid, why)->heat = h->wanted_per_second;
+			want(plan, h->facts.relid, why, 0)->heat = h->wanted_per_second;
 		else
 		{
 			known_since = Max(known_since, h->known_since[of]);
@@ -464,6 +440,29 @@ want_by_idleness(TierPlan *plan)
 												 not_known, timestamptz_to_str(known_since - known_since % USECS_PER_SEC))));
 }
 
+/* For the ranking: can a candidate move, or is a job maybe moving it in? */
+static bool
+can_move(Candidate *candidate, void *arg)
+{
+	TierPlan   *plan = arg;
+	const Heat *heat = candidate->heat;
+	bool		leaves = candidate->is_resident;
+	TierRow    *row = candidate->row;
+
+	if (row == NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		row = candidate->row = new_row(heat->facts.relid, candidate->to, leaves ?
+									   "not among the hottest that fit into the budget" :
+									   psprintf("%.1f blocks a second by index scans and changes", heat->wanted_per_second),
+									   NULL);
+		row->heat = heat->wanted_per_second;
+		row->order = leaves ? -get_float8_infinity() : -candidate->value / Max(candidate->size, BLCKSZ);
+		examine(plan, row);
+	}
+	return row->items != NIL && (row->hindrance == NULL || (row->is_busy && !leaves));
+}
+
 static void
 want_by_heat(TierPlan *plan)
 {
@@ -472,65 +471,19 @@ want_by_heat(TierPlan *plan)
 	const Place *from = places_find(plan->places, plan->scope.from);
 	const Place *to = places_find(plan->places, plan->scope.to);
 	PlaceBasis	basis;
-	bool		again;
 
 	if (from != NULL && to != NULL && place_difference(from, to, &basis) <= 0)
 		plan->rows = list_make1(policy_row(psprintf("reads in \"%s\" are not known to take longer than in \"%s\"%s",
 													NameStr(from->name), NameStr(to->name),
 													basis == PLACE_SAME_DEVICE ? ", which is on the same device" : "")));
-
-	/*
-	 * One that cannot move takes no part, or, if it is there or a job may be
-	 * moving it there, takes bytes of new ones only.
-	 */
-	ranking_choose(candidates, n, plan->policy->budget);
+	ranking_choose(candidates, n, plan->policy->budget, can_move, plan);
+	/* no new one makes a resident leave in place of one that cannot */
 	for (Candidate *c = candidates; c < candidates + n; c++)
-		c->stays = c->is_resident && c->is_chosen;
-	do
-	{
-		int64		freed = 0;	/* by those that cannot move in, for the next */
-
-		again = false;
-		ranking_choose(candidates, n, plan->policy->budget);
-		for (Candidate *c = candidates; c < candidates + n; c++)
-		{
-			bool		next = !c->is_resident && !c->is_chosen && c->worth > 0 && c->size <= freed;
-
-			CHECK_FOR_INTERRUPTS();
-			if (c->row != NULL || c->is_fixed || !(CANDIDATE_MOVES(c) || next))
-				continue;
-			if (next)
-				freed -= c->size;
-			if (c->stays)
-			{
-				c->is_fixed = again = true;
-				continue;
-			}
-			c->row = want(plan, c->heat->facts.relid, c->is_resident ? "not among the hottest that fit into the budget" :
-						  psprintf("%.1f blocks a second by index scans and changes", c->heat->wanted_per_second));
-			c->row->to = c->to;
-			c->row->heat = c->heat->wanted_per_second;
-			c->row->order = c->is_resident ? -get_float8_infinity() : -c->value / Max(c->size, BLCKSZ);
-			if (!examine(plan, c->row))
-				plan->wanted = list_delete_ptr(plan->wanted, c->row);
-			else if (c->row->hindrance == NULL)
-				continue;
-			/* the ranking may yet choose a busy one */
-			if (c->is_resident || c->row->is_busy)
-				c->is_fixed = c->is_resident || c->is_chosen;
-			else
-			{
-				c->value = 0;
-				freed += c->size;
-			}
-			again = true;
-		}
-	} while (again);
+		c->is_fixed |= c->is_resident && (c->is_chosen || !can_move(c, plan));
+	ranking_choose(candidates, n, plan->policy->budget, can_move, plan);
 	for (const Candidate *c = candidates; c < candidates + n; c++)
-	{
-		if (c->row != NULL && c->row->hindrance == NULL && !CANDIDATE_MOVES(c))
-			plan->wanted = list_delete_ptr(plan->wanted, c->row);
-	}
+		if (c->row != NULL && (c->row->hindrance != NULL || CANDIDATE_MOVES(c)))
+			plan->wanted = lappend(plan->wanted, c->row);
 }
 
 /* Return the bytes that jobs still have to move out of a tablespace, or to remove. */
@@ -555,21 +508,20 @@ static void
 want_by_pressure(TierPlan *plan)
 {
 	const Policy *policy = plan->policy;
-	const Place *from = places_find(plan->places, plan->scope.from);
-	const Place *to = places_find(plan->places, plan->scope.to);
-	FileSystemFacts facts;
 	const HeatTable *heat = plan->heat;
+	FileSystemFacts facts;
+	FileSystemFacts target;
 	double		total;
 	double		used;
-	int64		leaving;
 
 	/* before how full it is: a move that ends now counts twice, not never */
-	leaving = bytes_leaving(plan->scope.from);
-	if (from == NULL || !file_system_facts(from->oid, &facts) || facts.total_bytes == 0)
+	int64		leaving = bytes_leaving(plan->scope.from);
+
+	if (!file_system_facts(plan->scope.from, &facts) || facts.total_bytes == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the file system of \"%s\" does not say how full it is", policy->from_tablespace)));
-	if (to != NULL && to->is_there && to->facts.device == facts.device)
+	if (file_system_facts(plan->scope.to, &target) && target.device == facts.device)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tablespaces \"%s\" and \"%s\" are on the same file system",
@@ -583,15 +535,13 @@ want_by_pressure(TierPlan *plan)
 							  rint(used * 1000 / total) / 10, rint(policy->stop_at * 1000) / 10);
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
-		int64		size;
-		TierRow    *row;
+		double		heat_now = h->wanted_per_second;
+		int64		size = scope_includes(&plan->scope, h) ? heat_size(h) : 0;
 
-		if (!scope_includes(&plan->scope, h) || (size = heat_size(h)) <= 0)
-			continue;
-		row = want(plan, h->facts.relid, plan->pressure);
-		row->heat = h->wanted_per_second;
 		/* without any heat, in the order of size: all below 0 */
-		row->order = row->heat > 0 ? row->heat / Max(size, BLCKSZ) : -size;
+		if (size > 0)
+			want(plan, h->facts.relid, plan->pressure,
+				 heat_now > 0 ? heat_now / Max(size, BLCKSZ) : -size)->heat = heat_now;
 	}
 }
 
@@ -724,23 +674,28 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 {
 	Row			result;
 
+	double		estimated = 0;	/* seconds */
+
 	row_clear(&result);
 	row_set(&result, 1, NameGetDatum(&policy->name));
 	if (OidIsValid(row->relid))
 	{
 		row_set(&result, 2, ObjectIdGetDatum(row->relid));
-		row_text(&result, 3, row->is_index ? "index" : "table");
+		row_text(&result, 3, relkind_is_index(get_rel_relkind(row->relid)) ? "index" : "table");
 	}
 	row_int64(&result, 4, row->size);
-	row_tablespace(&result, 5, row->from);
+	if (row->items != NIL)
+		row_tablespace(&result, 5, ((const MoveItem *) linitial(row->items))->from_tablespace);
 	row_set(&result, 6, NameGetDatum(policy->to_tablespace));
 	row_tablespace(&result, 6, row->to);
 	row_set(&result, 7, BoolGetDatum(row->hindrance == NULL));
 	row_text(&result, 8, reason_of(row));
 	if (row->heat >= 0)
 		row_set(&result, 9, Float8GetDatum(row->heat));
+	foreach_ptr(const MoveItem, item, row->items)
+		estimated += Max(item->estimated, 0);
 	if (row->hindrance == NULL)
-		row_interval(&result, 10, (int64) ceil(row->estimated * 10) * (USECS_PER_SEC / 10));
+		row_interval(&result, 10, (int64) ceil(estimated * 10) * (USECS_PER_SEC / 10));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, result.values, result.nulls);
 }
 

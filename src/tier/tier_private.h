@@ -135,25 +135,25 @@ typedef struct Candidate
 	int64		size;			/* bytes in the target, now or then */
 	double		value;			/* ms a second that it gains there, or loses */
 	bool		is_resident;	/* it is in the target */
-	bool		is_fixed;		/* a resident that has no other place */
-	double		worth;			/* for ranking.c: value, as it counts */
+	bool		is_fixed;		/* a resident that cannot leave */
 	bool		is_chosen;		/* it is to be there: ranking_choose() */
-	bool		stays;			/* a resident that was chosen at first */
+	double		worth;			/* for ranking.c: value, as it counts */
+	double		key;			/* to sort by */
 
 	/* for the caller */
 	const Heat *heat;
 	Oid			to;				/* where it moves, if it does; 0 = nowhere */
 	PlaceBasis	basis;			/* of the value */
-	bool		may_rebuild;
 	bool		rebuilds;		/* it moves by a rebuild, which leaves "size" */
 	double		bloat;			/* share that this frees; NaN = not measured */
 	bool		bloat_is_least; /* it frees this at least */
-	struct TierRow *row;		/* NULL = not examined by tier_plan.c */
+	struct TierRow *row;		/* NULL = tier_plan.c has not planned it */
 } Candidate;
 
 #define CANDIDATE_MOVES(candidate) ((candidate)->is_chosen != (candidate)->is_resident)
 
-extern void ranking_choose(Candidate *candidates, int n, int64 budget);
+typedef bool (*CandidateCheck) (Candidate *candidate, void *arg);
+extern void ranking_choose(Candidate *candidates, int n, int64 budget, CandidateCheck can_move, void *arg);
 extern bool scope_includes(const TierScope *scope, const Heat *heat);
 extern Candidate *candidates_collect(const HeatTable *heats, const List *places,
 									 const TierScope *scope, const MoveSettings *settings, int *n);
