@@ -60,7 +60,8 @@ SQL
 my ($builder, $reader, $holder, $dropper) = map { IndexMover::Session->new($node) } 1 .. 4;
 $builder->run('SELECT pg_advisory_lock(42)');
 $call = start_call($node, 'rebuilder',
-	"SELECT name, status, sqlstate, detail FROM move_indexes('g', 'regress_fast', 'rebuild', settings => '{\"order\": \"name\"}')");
+	"SELECT name, status, sqlstate, detail FROM move_indexes('g', 'regress_fast', 'rebuild', settings => "
+		. "'{\"order\": \"name\", \"max_workers\": 1}')");
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', 'a rebuild is running');
 $reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM other');
 $builder->run('SELECT pg_advisory_unlock(42)');
@@ -92,8 +93,8 @@ metadata_ok($node, 'g', 'rebuild, extension dropped');
 verdict_ok($node, 'g', 'rebuild, extension dropped');
 
 # ---- a job that is paused, or waits for the time of its swap --------------------
-# in the middle of a copy, and between two: the log says why DROP EXTENSION waits
-foreach my $where ('in mid-copy', 'between two rebuilds', 'before its swap')
+# in the middle of a copy, between two, and before the first: the log says why DROP EXTENSION waits
+foreach my $where ('in mid-copy', 'between two rebuilds', 'before its swap', 'before its first copy')
 {
 	my ($table, $method) = $where eq 'between two rebuilds' ? ('g', 'rebuild') : ('t', 'copy');
 	my $paused = $where ne 'before its swap';
@@ -102,11 +103,18 @@ foreach my $where ('in mid-copy', 'between two rebuilds', 'before its swap')
 		. "FROM pg_class WHERE relname = '${table}_1'");
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
-	my $job = begin_job($node, $table, $to, method => $method, max_workers => 1, pacing => 'off', order => 'name',
+	my $early = $where eq 'before its first copy';
+	# a session that pauses at once is nearly always there before the worker
+	my $session = IndexMover::Session->new($node);
+	my $job = $early ? $session->run("SELECT min(job) FROM move_indexes('t', '$to', 'copy', wait => false, settings => "
+			. q['{"max_workers": 1, "max_rate": "100kB"}')])
+	  : begin_job($node, $table, $to, method => $method, max_workers => 1, pacing => 'off', order => 'name',
 		$paused ? (max_rate => '100kB') : (swap_after => 'infinity'));
+	$session->run('SELECT pause_move()') if $early;
+	$session->end;
 	poll_until($node, q{SELECT count(*) > 0 FROM index_mover_progress WHERE phase IN ('copying blocks', 'building index',
-		'waiting for time to swap')}, 't', "$where: it runs");
-	$node->safe_psql('postgres', "SELECT pause_move($job)") if $paused;
+		'waiting for time to swap')}, 't', "$where: it runs") if !$early;
+	$node->safe_psql('postgres', "SELECT pause_move($job)") if $paused && !$early;
 	$gate->end;
 	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'pause_move()', "$where: paused") if $paused;
 	my $log = -s $node->logfile;

@@ -76,13 +76,10 @@ static int
 control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
 {
 	JobSlot		slots[IM_MAX_JOBS];
-	int			nslots;
+	int			nslots = PG_ARGISNULL(0) ? job_read_slots(slots, NULL) :
+		find_job(PG_GETARG_INT64(0), slots, NULL);
 	int			done = 0;
 
-	if (PG_ARGISNULL(0))
-		nslots = job_read_slots(slots, NULL);
-	else
-		nslots = find_job(PG_GETARG_INT64(0), &slots[0], NULL) ? 1 : 0;
 	for (int i = 0; i < nslots; i++)
 	{
 		if (!has_privs_of_role(GetUserId(), slots[i].role) || !job_request(slots[i].job, request))
@@ -326,15 +323,13 @@ Datum
 index_mover_alter_move(PG_FUNCTION_ARGS)
 {
 	JobSlot		slot;
-	Datum		pair[2];
+	Datum		pair[2] = {PG_GETARG_DATUM(1), PG_GETARG_DATUM(2)};
 	Jsonb	   *json;
 
 	PreventCommandDuringRecovery("alter_move()");
 	reject_null(fcinfo, 0, "job");
 	reject_null(fcinfo, 1, "setting");
 	reject_null(fcinfo, 2, "value");
-	pair[0] = PG_GETARG_DATUM(1);
-	pair[1] = PG_GETARG_DATUM(2);
 	json = DatumGetJsonbP(DirectFunctionCall1(jsonb_object,
 											  PointerGetDatum(construct_array(pair, 2, TEXTOID, -1, false, TYPALIGN_INT))));
 

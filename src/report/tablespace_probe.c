@@ -290,7 +290,6 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	char	   *name;
 	Interval   *duration;
 	double		seconds;
-	AclResult	aclresult;
 	FileSystemFacts facts;
 	ArrayBuildState *others = initArrayResult(NAMEOID, CurrentMemoryContext, false);
 	const char *lost_on_reboot;
@@ -320,9 +319,8 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("only shared relations can be placed in pg_global tablespace")));
-	aclresult = object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE);
-	if (aclresult != ACLCHECK_OK)
-		aclcheck_error(aclresult, OBJECT_TABLESPACE, name);
+	if (object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLESPACE, name);
 	if (!file_system_facts(tablespace, &facts))
 		ereport(ERROR,
 				(errcode_for_file_access(),

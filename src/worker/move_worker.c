@@ -399,7 +399,9 @@ wait_while_paused(JobShared *shared)
 {
 	const MoveItem *next = first_queued(shared);
 
-	if (next == NULL || !job_pause_requested() || job_cancel_requested())
+	/* without the extension, no session could end the pause */
+	if (next == NULL || !job_pause_requested() || job_cancel_requested() ||
+		!outcome_hold_extension(shared))
 		return;
 	progress_begin(next);
 	progress_throttled("pause_move()");
@@ -518,7 +520,7 @@ run_moves(JobShared *shared, bool first)
 													   ALLOCSET_DEFAULT_SIZES);
 	bool		recorded = !first || shared->recorded || outcome_record_all(shared);
 
-	if (first && recorded)
+	if (first && recorded && outcome_hold_extension(shared))
 		begin_job(shared);
 	while (recorded)
 	{

@@ -91,12 +91,11 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 }
 
 /*
- * Start a transaction with the extension held, after waiting for a session that is
- * dropping it.  Returns false, with no transaction open, if it was dropped, or a
- * session that waits for us is about to drop it.
+ * Hold the extension, after waiting for a session that is dropping it.  Returns false
+ * if it was dropped, or a session that waits for us is about to drop it.
  */
-static bool
-begin_to_record(JobShared *shared)
+bool
+outcome_hold_extension(JobShared *shared)
 {
 	for (;;)
 	{
@@ -104,9 +103,9 @@ begin_to_record(JobShared *shared)
 
 		StartTransactionCommand();
 		hold = extension_hold();
+		CommitTransactionCommand();
 		if (hold == EXTENSION_HELD)
 			return true;
-		CommitTransactionCommand();
 		if (hold == EXTENSION_GONE || extension_lockers_wait_for_us(shared->caller_pid))
 		{
 			pg_atomic_write_u32(&shared->extension_gone, 1);
@@ -129,9 +128,11 @@ try_to_record(JobShared *shared, bool insert, int first, int last)
 	Assert(!IsTransactionState());
 	PG_TRY();
 	{
-		held = begin_to_record(shared);
+		held = outcome_hold_extension(shared);
 		if (insert && !held)
 			extension_missing();
+		if (held)
+			StartTransactionCommand();
 		if (insert)
 			history_insert_job(shared->job, &job);
 		for (int i = first; held && i <= last; i++)
@@ -183,8 +184,7 @@ outcome_record(JobShared *shared, int first, int last)
 						relation_noun(item->relkind), NameStr(item->schema_name), NameStr(item->relname)),
 				 errdetail_internal("%s", again->message)));
 		/* the next item needs the extension held */
-		if (begin_to_record(shared))
-			CommitTransactionCommand();
+		(void) outcome_hold_extension(shared);
 		MemoryContextSwitchTo(oldcontext);
 	}
 }

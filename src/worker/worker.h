@@ -37,6 +37,7 @@ extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
 extern bool outcome_record_all(JobShared *shared);
 extern void outcome_record(JobShared *shared, int first, int last);
 extern bool outcome_extension_is_gone(JobShared *shared);
+extern bool outcome_hold_extension(JobShared *shared);
 
 extern void janitor_register(void);
 extern void janitor_look(void);
