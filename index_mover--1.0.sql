@@ -325,6 +325,7 @@ CREATE FUNCTION @extschema@.index_report(
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 1000
 BEGIN ATOMIC
+	SELECT index_mover.check_relation($1);
 	WITH relations AS (
 		SELECT c.oid, am.amname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid,
 			   i.indisvalid, i.indisunique, i.indexprs IS NOT NULL AS has_expressions, i.xmin AS made_by

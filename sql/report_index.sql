@@ -195,6 +195,12 @@ DROP ACCESS METHOD regress_lost CASCADE;
 DROP TABLE lost;
 DROP FUNCTION lost_handler;
 
+-- what has no index and no rows
+CREATE VIEW v AS SELECT 1;
+\set SHOW_CONTEXT never
+SELECT count(*) FROM index_report('v');
+\set SHOW_CONTEXT errors
+
 -- for pg_monitor
 CREATE ROLE regress_report_monitor IN ROLE pg_monitor;
 GRANT USAGE ON SCHEMA ri TO regress_report_monitor;

@@ -281,8 +281,8 @@ index_mover_is_ours(PG_FUNCTION_ARGS)
 /*
  * index_mover.check_relation(relation regclass) RETURNS void
  *
- * For index_mover_blockers(): ERROR 42P01 if there is no such relation, 42809 if a
- * move can have nothing to do with it.
+ * For index_mover_blockers() and index_report(): ERROR 42P01 if there is no such
+ * relation, 42809 if a move can have nothing to do with it.
  */
 Datum
 index_mover_check_relation(PG_FUNCTION_ARGS)
