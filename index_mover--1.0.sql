@@ -13,6 +13,7 @@ SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 -- a ledger row names files of one cluster, and a restored job must not start anything.
 
 CREATE SCHEMA index_mover;
+COMMENT ON SCHEMA index_mover IS 'tables of the extension index_mover, and objects that no user calls';
 
 -- For loops in this script, which drops it again: PL/pgSQL need not be there.
 CREATE FUNCTION index_mover.execute(command text) RETURNS void
@@ -779,7 +780,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy.window_start', 'time of day from which the scheduler may start a run'),
 	('COLUMN', 'tier_policy.window_end', 'time of day after which a scheduled run starts no further relation; if before window_start, of the next day'),
 	('COLUMN', 'tier_policy.settings', 'settings of the policy''s jobs'),
-	('COLUMN', 'tier_policy.owner tier_policy_status.owner', 'role that the policy is planned and carried out as; by default the current user'),
+	('COLUMN', 'tier_policy.owner tier_policy_status.owner', 'role that the policy is planned and carried out as'),
 	('COLUMN', 'tier_policy.owner_oid', 'OID of the owner, set by a trigger; NULL: the owner is to be set again'),
 	('VIEW', 'tier_policy_status', 'the last run of each tier policy, its result, and the next one'),
 	('COLUMN', 'tier_policy_status.last_run', 'when the last run began; NULL: there was none'),
@@ -813,6 +814,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 -- cancel_move(NULL) is for all jobs.
 
 CREATE SCHEMA index_mover_call;
+COMMENT ON SCHEMA index_mover_call IS 'functions and views of the extension index_mover, for the commands that it prints';
 
 CREATE FUNCTION index_mover_call.move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto') RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
 RETURN @extschema@.move_indexes($1, $2, $3, false, false, true, NULL::jsonb);

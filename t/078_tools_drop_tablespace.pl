@@ -145,6 +145,6 @@ $node->safe_psql('home', "CREATE TABLE in_$_ (i int) TABLESPACE $_; INSERT INTO 
 	'regress_fast';
 like($node->safe_psql('home',
 	"SELECT detail FROM evacuate_tablespace('pg_default', 'regress_fast', dry_run => true) WHERE kind = 'system catalogs'"),
-	qr/ Core can move them only to a tablespace without files of this database, and there is none\.$/, 'or nowhere');
+	qr/ PostgreSQL can move them only to a tablespace without files of this database, and there is none\.$/, 'or nowhere');
 $node->stop;
 done_testing();

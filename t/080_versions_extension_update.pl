@@ -125,12 +125,12 @@ $node->safe_psql('postgres', 'CREATE DATABASE fresh');
 $node->safe_psql('fresh', 'CREATE EXTENSION index_mover CASCADE');
 my $fresh = objects('fresh');
 cmp_ok(scalar(() = $fresh =~ /^function /mg), '>', 10, 'the comparison sees the functions');
-# What a user calls or reads has a comment, and so do its columns; the rest, which
-# is in two schemas of its own, has none.
+# What a user calls or reads has a comment, and so do its columns, and the two schemas
+# of the rest, which has none.
 my $comments = <<'SQL';
 WITH members AS (
-	SELECT d.classid, d.objid, coalesce(p.pronamespace, c.relnamespace, t.typnamespace) IN
-		('index_mover'::regnamespace, 'index_mover_call'::regnamespace) AS ours,
+	SELECT d.classid, d.objid, coalesce(coalesce(p.pronamespace, c.relnamespace, t.typnamespace) IN
+		('index_mover'::regnamespace, 'index_mover_call'::regnamespace), false) AS ours,
 	       coalesce(tc.oid, c.oid) AS relation
 	  FROM pg_depend d
 	  JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'index_mover'

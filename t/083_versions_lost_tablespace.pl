@@ -78,18 +78,18 @@ leftovers_ok($node, 'at the end');
 my $plan = sub { $node->psql('postgres', "SELECT detail FROM move_indexes('t_v', 'fast_storage', dry_run => true)") };
 chmod 0500, "$location/$version_directory";
 my ($rc, $out, $err) = $plan->();
-like($err, qr/WARNING:  no room for 1 of 1 .*\nDETAIL:  The directory of .* cannot be written to: Permission denied\./,
+like($err, qr/WARNING:  1 of 1 planned moves would fail\nDETAIL:  The directory of .* cannot be written to: Permission denied\./,
 	'a directory that cannot be written to');
 unlike($out, qr/enough free space/, 'it does not fit');
 chmod 0700, "$location/$version_directory";
 rename "$location/$version_directory", "$location.away";
 ($rc, $out, $err) = $plan->();
-like($err, qr/WARNING:  no room for 1 of 1 .*\nDETAIL:  The directory of tablespace "fast_storage" is missing\./, 'no directory');
+like($err, qr/WARNING:  1 of 1 planned moves would fail\nDETAIL:  The directory of tablespace "fast_storage" is missing\./, 'no directory');
 like($out, qr/The directory of tablespace "fast_storage" is missing\. Writes [^.]*\.$/, 'the row says so');
 ($rc, $out, $err) = $node->psql('postgres',
 	"SELECT status, sqlstate FROM move_indexes('t_v', 'fast_storage', settings => '{\"on_failure\": \"row\"}')");
 is($out, 'failed|58P01', 'the move fails');
-like($err, qr/WARNING:  no room for .*WARNING:  index "t_v" was not moved/s,
+like($err, qr/WARNING:  1 of 1 planned moves .*WARNING:  index "t_v" was not moved/s,
 	'and is told so before');
 rename "$location.away", "$location/$version_directory";
 ($rc, $out, $err) = $plan->();

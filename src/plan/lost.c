@@ -196,7 +196,7 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 			 enforces ? "From the start of the job until it is rebuilt, queries do without it, pg_dump leaves it out, and these fail: inserts, updates that are not HOT, ON CONFLICT on it (42P10), VACUUM of the table." :
 			 "From the start of the job until it is rebuilt, queries and writes do without it, and pg_dump leaves it out.");
 	if (item->plain)
-		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, its table is not written, and queries of it wait.");
+		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, no session can write to its table, and queries of it wait.");
 	foreach_oid(foreign_key, get_index_ref_constraints(item->relid))
 	{
 		ObjectAddress address = {ConstraintRelationId, foreign_key, 0};

@@ -295,7 +295,7 @@ estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bo
 	if (in_vain > 0 && !skip)
 		ereport(WARNING,
 				(errcode(first_code),
-				 errmsg("no room for %d of %d planned moves", in_vain, planned),
+				 errmsg("%d of %d planned moves would fail", in_vain, planned),
 				 errdetail_internal("%s", first_reason)));
 }
 

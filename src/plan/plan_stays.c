@@ -165,7 +165,7 @@ add_catalogs(Stays *stays)
 	item_skip(add_row(stays, ITEM_CATALOGS, "pg_catalog"), ERRCODE_FEATURE_NOT_SUPPORTED,
 			  "This is the default tablespace of the database: its system catalogs, large objects and sequences stay. %s%s",
 			  command != NULL ? "From another database, with no session connected to this one: " :
-			  "Core can move them only to a tablespace without files of this database, and there is none.",
+			  "PostgreSQL can move them only to a tablespace without files of this database, and there is none.",
 			  command != NULL ? command : "");
 }
 
