@@ -929,19 +929,31 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 }
 
 /*
- * Make the directory entries of the new file durable.  Core replays the creation of
- * a file; but here a checkpoint may have come since.
+ * Make the blocks from "first" to the one before nblocks durable, and the directory
+ * entries: core replays the creation of a file; but here a checkpoint may have come
+ * since.  A failure is an ERROR, no PANIC as elsewhere: no session uses this file yet,
+ * and it is removed.
  */
 static void
-sync_directories(FileCopy *copy)
+sync_blocks(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 {
 	char	   *directory = relation_fork_path(copy->to, MAIN_FORKNUM);
 
+	finish_write(copy);
+	for (BlockNumber block = first; block < nblocks; block += RELSEG_SIZE - block % RELSEG_SIZE)
+	{
+		open_segment(copy, block, false);
+		if (FileSync(copy->file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
+			ereport(ERROR,
+					(errcode_for_file_write(),
+					 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->file))));
+	}
+	finish_segment(copy, ERROR);
 	/* twice: the directory may be as new as the file */
 	for (int i = 0; i < 2; i++)
 	{
 		get_parent_directory(directory);
-		fsync_fname(directory, true);
+		(void) fsync_fname_ext(directory, true, false, ERROR);
 	}
 	pfree(directory);
 }
@@ -952,14 +964,9 @@ file_copy_sync(FileCopy *copy)
 {
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 
-	finish_write(copy);
-	finish_segment(copy, ERROR);
+	sync_blocks(copy, 0, IM_MUTATION("sync") ? 0 : Max(smgrnblocks(smgr, MAIN_FORKNUM), 1));
 	copy->synced = true;
-	if (IM_MUTATION("sync"))
-		return;
-	smgrimmedsync(smgr, MAIN_FORKNUM);
 	read_back(copy, smgr);
-	sync_directories(copy);
 }
 
 /*
@@ -971,18 +978,7 @@ file_copy_sync(FileCopy *copy)
 void
 file_copy_record(FileCopy *copy, BlockNumber nblocks)
 {
-	finish_write(copy);
-	for (BlockNumber block = copy->durable; block < nblocks;
-		 block += RELSEG_SIZE - block % RELSEG_SIZE)
-	{
-		open_segment(copy, block, false);
-		if (FileSync(copy->file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
-			ereport(data_sync_elevel(ERROR),
-					(errcode_for_file_access(),
-					 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->file))));
-	}
-	finish_segment(copy, ERROR);
-	sync_directories(copy);
+	sync_blocks(copy, copy->durable, nblocks);
 	copy->recorded = copy->durable = nblocks;
 }
 
