@@ -671,20 +671,22 @@ if (part('toast back'))
 	make_wide() unless $toast && places_of_table($node, 'wide') ne '';
 	watch_queue(1);
 	foreach my $case ([ 'the TOAST table is held', qr/another transaction is in the way/, {} ],
-		[ 'too much left', qr/too much left to do/, { max_lock_time => '1ms' } ])
+		[ 'too much left', qr/too much left to do/, { max_lock_time => '1ms' } ],
+		[ 'its map takes long', qr/too much left to do/, { max_lock_time => '50ms' } ])
 	{
 		my ($name, $why, $settings) = @$case;
 		my ($from) = split / /, places_of_table($node, 'wide');
 		my $to = other_place($from);
 		my $log = -s $node->logfile;
-		my $call = held_at($node, 'swap-asking', move_wide($to, %$settings), then => 'swap-given-back:wait2');
+		my $points = 'swap-given-back:wait2' . ($name =~ /map/ && ',swap-map:sleep');
+		my $call = held_at($node, 'swap-asking', move_wide($to, %$settings), then => $points);
 		my ($rc, $job, $err) = finish_call($call);
-		set_tests($node, test_point => 'swap-given-back:wait2', test_mutation => 'slow-blocks');
+		set_tests($node, test_point => $points, test_mutation => $name =~ /map/ ? '' : 'slow-blocks');
 		my $back = IndexMover::Session->new($node);
 		$back->run('SELECT pg_advisory_lock(0, 5960)');
 		my $holder = IndexMover::Session->new($node);
 		if ($name =~ /held/) { $holder->run("BEGIN; SELECT count(*) FROM $toast"); }
-		else { $s->run('UPDATE wide SET v = v + 1, big = repeat(md5(id::text), 100)'); }
+		elsif ($name =~ /left/) { $s->run('UPDATE wide SET v = v + 1, big = repeat(md5(id::text), 100)'); }
 		let_go($call);
 		$node->wait_for_log(qr/test point "swap-given-back": waiting/, $log);
 		is($exclusive->(), '0', "$name: no exclusive lock is left");
@@ -693,6 +695,7 @@ if (part('toast back'))
 		$back->end;
 		$node->wait_for_log(qr/given the exclusive lock on relation \d+ back after \d+ us: $why/, $log);
 		set_tests($node);
+		$s->run("SELECT alter_move($job, 'max_lock_time', '10s')") if $name =~ /map/;
 		wide_ok($job, $name, 'moved', $to);
 		cmp_ok($s->run("SELECT min(lock_attempts) FROM index_mover_history WHERE job = $job"), '>=', 2, "$name: there was another attempt");
 		unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");

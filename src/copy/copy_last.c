@@ -176,7 +176,7 @@ catch_up(CopyState *cs)
 		copy_verify_rest(cs, Min(cs->copied, file_blocks(&cs->to, MAIN_FORKNUM)));
 	StartTransactionCommand();
 	if (cs->is_table)
-		copy_visibility_map(cs);
+		(void) copy_visibility_map(cs, NULL);
 	if (block_set_count(cs->todo) <= COPY_FAR_TOO_MANY)
 		file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
@@ -247,8 +247,8 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	IM_FILL_TAIL(&cs->to, nblocks);
 	if (IM_MUTATION("verify-all"))
 		cs->verified = 0;
-	if (cs->is_table)
-		copy_visibility_map(cs);
+	if (cs->is_table && !copy_visibility_map(cs, most_us))
+		return TOO_MUCH_LEFT;
 
 	/* both lengths from the files: no Assert, since a tail may be lost */
 	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);

@@ -23,6 +23,9 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 
+/* The few pages of most maps may take this long, whatever is left */
+#define LEAST_MAP_US	1000
+
 /* Create the maps of the new file, if it has none yet, before its directory is made durable. */
 void
 copy_create_maps(CopyState *cs)
@@ -52,18 +55,21 @@ read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
 /*
  * Make pages of a new map equal to the old ones, where they are: under the exclusive
  * lock, the buffers are those of the call before.  A share lock does not wait for a
- * checkpointer that writes one.
+ * checkpointer that writes one.  Return false after *most_us, unless that is NULL.
  */
-static void
-copy_pages(CopyState *cs, ForkNumber fork, BlockNumber first, BlockNumber end,
-		   Buffer *buffers)
+static bool
+copy_pages(CopyState *cs, ForkNumber fork, BlockNumber block, BlockNumber end,
+		   Buffer *buffers, int64 *most_us)
 {
 	Size		compared_from = offsetof(PageHeaderData, pd_flags); /* behind LSN and
 																	 * checksum */
+	instr_time	start;
 
 	Assert(IsTransactionState());
+	INSTR_TIME_SET_CURRENT(start);
 	file_copy_extend(cs->copy, fork, end);
-	for (BlockNumber block = first; block < end; block++)
+	IM_POINT("swap-map");
+	for (; block < end && (most_us == NULL || elapsed_us(start) <= Max(*most_us, LEAST_MAP_US)); block++)
 	{
 		/* as core reads it: a damaged page of a map is an empty one */
 		Buffer		old = read_recent(&cs->from, fork, block, RBM_ZERO_ON_ERROR, buffers++);
@@ -81,23 +87,26 @@ copy_pages(CopyState *cs, ForkNumber fork, BlockNumber first, BlockNumber end,
 		UnlockReleaseBuffer(new);
 		UnlockReleaseBuffer(old);
 	}
+	if (most_us != NULL)
+		*most_us -= elapsed_us(start);
+	return block == end;
 }
 
-/* Make the visibility map of a table equal to the old one. */
-void
-copy_visibility_map(CopyState *cs)
+/* Make the visibility map of a table equal to the old one; as copy_pages(). */
+bool
+copy_visibility_map(CopyState *cs, int64 *most_us)
 {
 	BlockNumber nblocks = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM);
 
 	Assert(file_blocks(&cs->to, VISIBILITYMAP_FORKNUM) <= nblocks);
 	if (IM_MUTATION("map-once") && cs->map_blocks > 0)
-		return;
+		return true;
 	if (cs->map_blocks < nblocks)
 	{
 		cs->map_buffers = MemoryContextAllocZero(cs->cxt, nblocks * 2 * sizeof(Buffer));
 		cs->map_blocks = nblocks;
 	}
-	copy_pages(cs, VISIBILITYMAP_FORKNUM, 0, nblocks, cs->map_buffers);
+	return copy_pages(cs, VISIBILITYMAP_FORKNUM, 0, nblocks, cs->map_buffers, most_us);
 }
 
 /* Copy the free space map, if there was one when the maps were created. */
@@ -114,7 +123,7 @@ copy_free_space_map(CopyState *cs)
 		end = Min(block + FILE_COPY_CHUNK, nblocks);
 		copy_between_chunks(cs);
 		StartTransactionCommand();
-		copy_pages(cs, FSM_FORKNUM, block, end, buffers);
+		(void) copy_pages(cs, FSM_FORKNUM, block, end, buffers, NULL);
 		CommitTransactionCommand();
 		throttle_written(&cs->throttle, (int64) (end - block) * BLCKSZ);
 		copy_keep_up(cs);

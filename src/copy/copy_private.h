@@ -160,7 +160,7 @@ extern void copy_prewarm(CopyState *cs);
 extern int64 copy_count_cached(CopyState *cs);
 extern void copy_create_maps(CopyState *cs);
 extern void copy_free_space_map(CopyState *cs);
-extern void copy_visibility_map(CopyState *cs);
+extern bool copy_visibility_map(CopyState *cs, int64 *most_us);
 #ifdef IM_HAS_WAL_SUMMARIES
 extern void copy_resume(CopyState *cs);
 extern void copy_resume_begin(CopyState *cs);
