@@ -407,6 +407,16 @@ if ('failures' =~ /$only/)
 	change();
 	goes_on_ok($job, 'after a failed record, by the one before');
 
+	# a session that has locked the ledger: the copy does not wait for it
+	my $locker = IndexMover::Session->new($node);
+	$log = -s $node->logfile;
+	$job = interrupt('cancel', 'resume-recording:3', then => 'resume-recorded:5:kill',
+		meanwhile => sub { $locker->run('BEGIN; LOCK TABLE index_mover.ledger IN SHARE MODE') });
+	ok($node->log_contains(qr/WARNING:  55P03: ${warning}canceling statement due to lock timeout/, $log), 'a locked ledger');
+	$locker->end;
+	change();
+	goes_on_ok($job, 'after a locked ledger');
+
 	my $to = other_place((split / /, places_of_table($node, 'big'))[0]);
 	interrupt('kill', 'copy-end',
 		move => "SET index_mover.resumable_size = -1; SELECT max(job) FROM move_table('big', '$to', wait => false)");

@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "postmaster/bgwriter.h"
 #include "storage/fd.h"
+#include "storage/proc.h"
 #include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
@@ -97,13 +98,12 @@ read_summaries(void *arg)
 	SummarizedWal *wal = arg;
 	List	   *files = GetWalSummaries(wal->timeline, wal->begin, wal->end);
 	XLogRecPtr	missing;
-	ListCell   *lc;
 
 	if (!WalSummariesAreComplete(files, wal->begin, wal->end, &missing))
 		elog(ERROR, "there is no WAL summary from %X/%X on on timeline %u",
 			 LSN_FORMAT_ARGS(Max(missing, wal->begin)), wal->timeline);
-	foreach(lc, files)
-		read_summary(wal, lfirst(lc));
+	foreach_ptr(WalSummaryFile, file, files)
+		read_summary(wal, file);
 }
 
 /*
@@ -147,7 +147,6 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 	TimeLineID	timeline = GetWALInsertionTimeLine();
 	const char *why = wait_for_summaries(cs, timeline, upto);
 	MemoryContext oldcontext = CurrentMemoryContext;
-	ListCell   *lc;
 
 	if (why != NULL)
 		return why;
@@ -160,9 +159,8 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 
 	why = "what was copied is not in the history of this server";
 	StartTransactionCommand();
-	foreach(lc, readTimeLineHistory(timeline))
+	foreach_ptr(const TimeLineHistoryEntry, tle, readTimeLineHistory(timeline))
 	{
-		const TimeLineHistoryEntry *tle = lfirst(lc);
 		bool		first = tle->tli == entry->timeline;
 		SummarizedWal wal = {cs, tle->tli, tle->begin, tle->tli == timeline ? *upto : tle->end};
 		ErrorData  *error;
@@ -420,7 +418,10 @@ copy_resume_record(CopyState *cs, bool synced)
 	StartTransactionCommand();
 	commit_locally();
 	file_copy_record(cs->copy, cs->copied);
+	/* a session may have locked the ledger */
+	LockTimeout = cs->settings->lock_timeout;
 	error = errors_catch(update_row, &entry);
+	LockTimeout = 0;
 	if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);
 	if (error != NULL && !cs->first->so_far->told_of_record)

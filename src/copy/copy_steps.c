@@ -108,12 +108,9 @@ remove_what_is_left(CopyState *cs, bool keep)
 static void
 forget_state(void)
 {
-	CopyState  *cs = current;
-
-	if (cs == NULL)
-		return;
+	if (current != NULL)
+		MemoryContextDelete(current->cxt);
 	current = NULL;
-	MemoryContextDelete(cs->cxt);
 }
 
 /* Exit callback: clean up after a FATAL error, which no PG_CATCH sees. */
@@ -278,16 +275,15 @@ find_parts(CopyState *cs)
 	JobShared  *job = cs->mc->job;
 	int			n = cs->item - job->items;
 	int			last = job_last_part(job, n);
-	ListCell   *lc;
 
 	StartTransactionCommand();
 	if (cs->is_table && relation_facts(cs->relid, &facts))
 		parts = parts_of_table(&facts);
-	foreach(lc, parts)
+	foreach_oid(part, parts)
 	{
 		MoveItem   *item;
 
-		if (!relation_facts(lfirst_oid(lc), &facts))
+		if (!relation_facts(part, &facts))
 			continue;
 		item = n < last ? &job->items[++n] : MemoryContextAllocZero(cs->cxt, sizeof(MoveItem));
 		item_fill(item, &facts);

@@ -415,15 +415,14 @@ reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int co
 	VirtualTransactionId *users = NULL;
 	int			nusers = 0;
 	List	   *indexes;
-	ListCell   *lc;
 	int			n;
 
 	if (!cs->is_table)
 		return false;
 	StartTransactionCommand();
 	indexes = indexes_of_table(cs->table);
-	foreach(lc, indexes)
-		users = add_holders(users, &nusers, lfirst_oid(lc));
+	foreach_oid(index, indexes)
+		users = add_holders(users, &nusers, index);
 	n = nusers;
 	if (indexes != NIL)
 		(void) virtual_transactions_add(users, &n, vxids, count);

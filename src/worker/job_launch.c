@@ -173,10 +173,8 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 
 	Assert(runner >= 0 && runner < IM_MAX_RUNNERS);
 
-	if (job == CLEANUP_JOB)
-		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
-	else
-		snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover job " INT64_FORMAT, job);
+	strlcpy(worker.bgw_name, job == CLEANUP_JOB ? "index_mover cleanup" :
+			psprintf("index_mover job " INT64_FORMAT, job), BGW_MAXLEN);
 	/* a failed job is not retried without the user's knowledge */
 	worker_describe(&worker, "index_mover", "index_mover_worker_main");
 	worker.bgw_main_arg = Int32GetDatum(slot);
