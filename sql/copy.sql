@@ -148,7 +148,7 @@ CREATE TABLE big (i int) WITH (autovacuum_enabled = false);
 INSERT INTO big SELECT generate_series(1, 200000);
 CREATE INDEX big_i ON big (i);
 SELECT status FROM move_indexes('big_i', 'regress_fast', method => 'copy');
-SELECT size_before > 4000000 AS big, wal_bytes >= 0.88 * size_before AS at_least, wal_bytes <= 0.94 * size_before AS at_most,
+SELECT size_before > 4000000 AS big, wal_bytes >= 0.88 * size_before OR current_setting('wal_level') = 'minimal' AS at_least, wal_bytes <= 0.94 * size_before AS at_most,
        blocks_copied * current_setting('block_size')::int = size_before AS each_block_once, blocks_recopied
   FROM index_mover_history ORDER BY job DESC LIMIT 1;
 SELECT status FROM move_indexes('big_i', 'pg_default', method => 'copy',

@@ -82,7 +82,7 @@ SELECT * FROM unlike;
 
 -- a plan writes and needs space for what is not in place alone
 CALL mix('t', 'fast slow slow');
-SELECT kind, status, size > 0 AS has_size, detail ~ 'Writes 0 bytes of WAL' AS writes_nothing FROM move_table('t', 'regress_fast', dry_run => true) ORDER BY kind;
+SELECT kind, status, size > 0 AS has_size, detail ~ 'Writes 0 bytes of WAL' AND (size = 0 OR current_setting('wal_level') <> 'minimal') AS writes_nothing FROM move_table('t', 'regress_fast', dry_run => true) ORDER BY kind;
 SELECT kind, status, size > 0 AS has_size FROM move_table('t', 'regress_fast') ORDER BY kind;
 SELECT kind, blocks_copied > 0 AS copied, wal_bytes > 0 AS wal, from_tablespace, to_tablespace
   FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_jobs) ORDER BY kind;

@@ -406,7 +406,6 @@ describe_settings(MoveSettings *result)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("the settings of the job are too long")));
 	strlcpy(result->not_default, buf.data, IM_SETTINGS_LEN);
-	pfree(buf.data);
 }
 
 /* Find a setting by its name without prefix; ERROR 22023 if there is none. */

@@ -440,6 +440,10 @@ foreach my $case (
 	is($node->safe_psql('postgres', "SET index_mover.test_block_devices = '$devices'; SELECT coalesce(lost_on_reboot, '')
 	FROM tablespace_probe('regress_slow', '50 ms')"),
 		$expected, "the model of a disk, $place: $model");
+	# the data directory is on it, too
+	(undef, undef, my $told) = $node->psql('postgres',
+		"SET index_mover.test_block_devices = '$devices'; SELECT count(*) FROM move_table('zoo', 'regress_fast', dry_run => true)");
+	unlike($told, qr/reboot/, "the model of a disk, $place: $model: no warning where a reboot loses the whole server");
 	rmtree([ $disk, "$devices/device" ]);
 }
 

@@ -21,6 +21,7 @@
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_tablespace_d.h"
 #include "commands/extension.h"
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
@@ -221,7 +222,8 @@ policy_check_target(const char *tablespace, bool tables)
 	Oid			oid = tablespace != NULL ? get_tablespace_oid(tablespace, true) : InvalidOid;
 	const char *medium = tables && OidIsValid(oid) ? tablespace_lost_on_reboot(oid) : NULL;
 
-	if (medium != NULL)
+	/* unless it loses the whole server */
+	if (medium != NULL && tablespace_lost_on_reboot(DEFAULTTABLESPACE_OID) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a reboot loses tables in tablespace \"%s\", which is on %s", tablespace, medium),
