@@ -119,7 +119,7 @@ my $again = 'its owner is to be set again';
 is(sql("SELECT policy, moves, reason FROM tier_plan('bob')"), "bob|f|$again", 'a role of the same name is another one');
 my ($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
 is("$rc $out", "0 alices_1|moved\nalices_1_n_idx|moved", 'others run');
-like($err, qr/WARNING:  policy "bob" moves nothing: $again/, 'and it is a WARNING');
+like($err, qr/WARNING:  policy "bob" moves nothing: $again\nHINT:  Update the column "owner" of its row/, 'and it is a WARNING');
 sql("UPDATE tier_policy SET max_bytes_per_run = 1 WHERE name = 'bob'");
 is(sql("SELECT policy, moves, reason FROM tier_plan('bob')"), "bob|f|$again", 'writing it makes no superuser its owner');
 is(error_of('alice', "UPDATE tier_policy SET owner = 'alice' WHERE name = 'bob'"), 'none', 'nor anybody who does not see it');
@@ -625,6 +625,13 @@ like(my $command = sql($failing), qr/resume_move\(\d+\);$/, 'the check has the c
 like(sql("SELECT reason FROM tier_plan('error') LIMIT 1"), qr/^its last run has failed: could not lock relation/, 'the plan why');
 sql('UPDATE tier_policy SET enabled = false');
 is(sql($failing), '', 'unless it is disabled');
+my $disabled = sql('SELECT min(name) FROM tier_policy');
+foreach my $call ('tier_plan', 'run_tier_policies')
+{
+	($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM $call('$disabled')");
+	is("$rc $out", '0 ', "$call() of a disabled policy: no rows");
+	like($err, qr/NOTICE:  tier policy "$disabled" is disabled/, 'a NOTICE says so');
+}
 sql('UPDATE tier_policy SET enabled = true');
 my $rest = sql($command);
 wait_for_jobs($node);

@@ -155,14 +155,13 @@ Datum
 index_mover_cleanup(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	bool		dry_run;
+	bool		dry_run = PG_GETARG_BOOL(0);
 	List	   *before;
 	List	   *after = NIL;
 	int			expired = 0;
 	MoveSettings settings;
 
 	reject_null(fcinfo, 0, "dry_run");
-	dry_run = PG_GETARG_BOOL(0);
 	/* an index expression may call this in a worker that removes leftovers */
 	call_check_moment("index_mover_cleanup()", dry_run, false);
 	/* a standby does not know which jobs are still running on the primary */

@@ -257,7 +257,7 @@ Datum
 index_mover_resume_move(PG_FUNCTION_ARGS)
 {
 	Jsonb	   *json = call_settings_argument(fcinfo, 1);
-	int64		job;
+	int64		job = PG_GETARG_INT64(0);
 	JobSlot		slot;
 	HistoryJob	entry;
 	PlanRequest request = {0};
@@ -268,7 +268,6 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 
 	PreventCommandDuringRecovery("resume_move()");
 	reject_null(fcinfo, 0, "job");
-	job = PG_GETARG_INT64(0);
 	if (find_job(job, &slot, &entry))
 	{
 		/* first, because of their errors */
@@ -354,13 +353,12 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 Datum
 index_mover_undo_move(PG_FUNCTION_ARGS)
 {
-	int64		job;
+	int64		job = PG_GETARG_INT64(0);
 	PlanRequest request = {0};
 	JobSlot		slot;
 	HistoryJob	entry;
 
 	call_arguments(fcinfo, &request);
-	job = PG_GETARG_INT64(0);
 	if (find_job(job, &slot, &entry))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),

@@ -395,7 +395,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 {
 	CallContext *context = (CallContext *) fcinfo->context;
 	int64		job = PG_ARGISNULL(0) ? submit_last_job() : PG_GETARG_INT64(0);
-	bool		raise;
+	bool		raise = PG_GETARG_BOOL(1);
 	MoveSettings settings;
 	JobWait		wait = {.job = job,.settings = &settings,.behind_citus = citus_caller_pid()};
 	JobSummary	summary;
@@ -409,7 +409,6 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	/* the history does not say whether the primary's job runs */
 	PreventCommandDuringRecovery("wait_for_move()");
 	reject_null(fcinfo, 1, "raise");
-	raise = PG_GETARG_BOOL(1);
 
 	if (context == NULL || !IsA(context, CallContext) || context->atomic)
 		ereport(ERROR,

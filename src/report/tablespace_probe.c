@@ -288,7 +288,7 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	Probe	   *probe = palloc0(sizeof(Probe));
 	Oid			tablespace;
 	char	   *name;
-	Interval   *duration;
+	Interval   *duration = PG_GETARG_INTERVAL_P(1);
 	double		seconds;
 	FileSystemFacts facts;
 	ArrayBuildState *others = initArrayResult(NAMEOID, CurrentMemoryContext, false);
@@ -303,7 +303,6 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	reject_null(fcinfo, 2, "queue_depth");
 	name = NameStr(*PG_GETARG_NAME(0));
 	tablespace = get_tablespace_oid(name, false);
-	duration = PG_GETARG_INTERVAL_P(1);
 	seconds = duration->time / (double) USECS_PER_SEC +
 		(duration->day + duration->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY;
 	if (!(seconds >= 0.01 && seconds <= PROBE_MAX_SECONDS))

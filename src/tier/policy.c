@@ -186,6 +186,9 @@ policies_read(const char *name, bool all)
 		found = true;
 		if (policy->enabled)
 			result = lappend(result, policy);
+		else if (name != NULL && !all)
+			ereport(NOTICE,
+					(errmsg("tier policy \"%s\" is disabled", name)));
 	}
 	table_close(rel, AccessShareLock);
 	if (name != NULL && !found && !all)

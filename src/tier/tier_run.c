@@ -312,7 +312,8 @@ plan_in_worker(void *arg)
 	if (!OidIsValid(run->policy->owner))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("its owner is to be set again")));
+				 errmsg("its owner is to be set again"),
+				 errhint("Update the column \"owner\" of its row in tier_policy.")));
 	shm_mq_set_receiver(queue, MyProc);
 	(void) policy_lock(run->policy->owner, false);
 	worker = tier_run_start(run->policy, history_next_job(), dsm_segment_handle(segment), 0);
