@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -166,6 +167,12 @@ ROWS
 is(sql("SELECT string_agg(concat_ws(' ', index, size_after < size, round(reads_per_second), bloat_ratio > 0.5, pending_pages > 16), ', ' "
 	. "ORDER BY rank) FROM recommend_moves('regress_fast', 1000000000)"),
 	'hot_bloated t 40 t, hot_c f 30 t, hot_b f 20 f, hot_a f 12 f', 'a bloated one shrinks, and one has a pending list');
+# nor does it wait for an index that is locked
+my $session = IndexMover::Session->new($node);
+$session->run('BEGIN; REINDEX INDEX hot_a');
+is(sql("SELECT string_agg(index || ' ' || (bloat_ratio IS NULL), ', ' ORDER BY rank) FROM recommend_moves('regress_fast', 1000000000)"),
+	'hot_bloated false, hot_c true, hot_b false, hot_a true', 'what cannot be measured has no bloat_ratio');
+$session->end;
 my $reasons = sql(q(SELECT reason FROM recommend_moves('regress_fast', 1000000000) WHERE index::text IN ('hot_bloated', 'hot_c')));
 is($reasons =~ s/[\d.]+ block reads per second, [\d.]+ of them/N block reads per second, N of them/gr =~ s/over [\d.]+ \w+/over T/gr
 	  =~ s/the \d+ pages/the N pages/r,

@@ -130,12 +130,17 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 	qsort(candidates, n, sizeof(Candidate), compare_keys);
 	for (Candidate *c = candidates; c < candidates + Min(n, BLOAT_MEASURED) && c->key > 0; c++)
 	{
+		double		bloat;
+		bool		is_least;
+
 		CHECK_FOR_INTERRUPTS();
-		if (!bloat_estimate(c->heat->facts.relid, &c->bloat, &c->bloat_is_least))
+		if (!bloat_estimate(c->heat->facts.relid, &bloat, &is_least))
 			continue;
-		c->rebuilds |= c->bloat > threshold;
+		if (!is_least)
+			c->bloat = bloat;
+		c->rebuilds |= bloat > threshold;
 		if (c->rebuilds)
-			c->size = ceil(c->size * (1 - c->bloat));
+			c->size = ceil(c->size * (1 - bloat));
 	}
 }
 
@@ -287,7 +292,7 @@ put_advice(Advice *advice, const Candidate *candidate)
 	row_int64(&row, 8, candidate->size);
 	row_set(&row, 9, Float8GetDatum(heat->reads_per_second));
 	row_set(&row, 10, Float8GetDatum(candidate->key));
-	if (!isnan(candidate->bloat) && !candidate->bloat_is_least)
+	if (!isnan(candidate->bloat))
 		row_set(&row, 11, Float8GetDatum(candidate->bloat));
 	row_int64(&row, 12, pending);
 	row_text(&row, 13, reason_text(advice, candidate, name, pending));

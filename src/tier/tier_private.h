@@ -145,8 +145,7 @@ typedef struct Candidate
 	Oid			to;				/* where it moves, if it does; 0 = nowhere */
 	PlaceBasis	basis;			/* of the value */
 	bool		rebuilds;		/* it moves by a rebuild, which leaves "size" */
-	double		bloat;			/* share that this frees; NaN = not measured */
-	bool		bloat_is_least; /* it frees this at least */
+	double		bloat;			/* share that this frees; NaN = not known */
 	struct TierRow *row;		/* NULL = tier_plan.c has not planned it */
 } Candidate;
 
