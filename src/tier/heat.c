@@ -55,14 +55,8 @@ struct HeatSample
 	Heat	   *heat;			/* whose counters of now; NULL = a row */
 };
 
-/* Compare the relations that two samples are of. */
-static int
-compare_sampled(const HeatSample *a, const HeatSample *b)
-{
-	if (a->table_oid != b->table_oid)
-		return a->table_oid > b->table_oid ? 1 : -1;
-	return strcmp(NameStr(a->index_name), NameStr(b->index_name));
-}
+#define SAME_RELATION(a, b) \
+	((a)->table_oid == (b)->table_oid && strcmp(NameStr((a)->index_name), NameStr((b)->index_name)) == 0)
 
 /* First the moments, then the samples of each relation, and its counters of now. */
 static int
@@ -70,11 +64,12 @@ compare_samples(const void *x, const void *y)
 {
 	const HeatSample *a = x;
 	const HeatSample *b = y;
-	int			result = compare_sampled(a, b);
 
-	if (result == 0)
-		result = (a->heat != NULL) - (b->heat != NULL);
-	return result != 0 ? result : (a->taken_at > b->taken_at) - (a->taken_at < b->taken_at);
+	if (!SAME_RELATION(a, b))
+		return a->table_oid != b->table_oid ? (a->table_oid > b->table_oid ? 1 : -1) :
+			strcmp(NameStr(a->index_name), NameStr(b->index_name));
+	return a->heat != b->heat ? (a->heat != NULL ? 1 : -1) :
+		(a->taken_at > b->taken_at) - (a->taken_at < b->taken_at);
 }
 
 /* Read the samples, and add the counters of now. */
@@ -159,13 +154,6 @@ stats_of(Oid relid)
 	const PgStat_StatTabEntry *stats = pgstat_fetch_stat_tabentry(relid);
 
 	return stats != NULL ? stats : &none;
-}
-
-/* Return the bytes of the main fork, of a table with TOAST; 0 if unreadable. */
-int64
-heat_size(const Heat *heat)
-{
-	return Max(relation_main_size(&heat->facts), 0);
 }
 
 static bool
@@ -282,8 +270,6 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 		/* it alone goes back when an index is dropped */
 		wanted += Max(Min(blocks, now[HEAT_WANTED] - (reset ? 0 : before[HEAT_WANTED])), 0);
 	}
-	heat->is_sampled = n > 1 &&
-		memcmp(samples[n - 2].counters, heat->counters, sizeof(heat->counters)) == 0;
 
 	for (int i = table->nmoments; n > 1 && i > 0 && table->samples[i - 1].taken_at >= start; i--)
 		heat->samples++;
@@ -318,7 +304,7 @@ heat_read(void)
 		HeatSample *sample = &table->samples[i];
 
 		CHECK_FOR_INTERRUPTS();
-		if (first == NULL || compare_sampled(first, sample) != 0)
+		if (first == NULL || !SAME_RELATION(first, sample))
 			first = sample;
 		if (sample->heat != NULL)
 			judge(sample->heat, first, sample - first + 1, table);
@@ -350,7 +336,7 @@ index_mover_relation_heat(PG_FUNCTION_ARGS)
 		row_set(&row, 1, ObjectIdGetDatum(heat->facts.relid));
 		row_text(&row, 2, heat->facts.relkind == RELKIND_INDEX ? "index" : "table");
 		row_tablespace(&row, 3, heat->facts.tablespace);
-		row_int64(&row, 4, heat_size(heat));
+		row_int64(&row, 4, relation_main_size(&heat->facts));
 		row_set(&row, 5, Float8GetDatum(heat->reads_per_second));
 		row_set(&row, 6, Float8GetDatum(heat->wanted_per_second));
 		row_interval(&row, 7, (int64) rint(heat->seconds) * USECS_PER_SEC);
@@ -391,7 +377,7 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 		bool		went_back = goes_back;
 		int64		interval = sample->taken_at > table->now - USECS_PER_DAY ? 1 :
 			sample->taken_at > table->now - 7 * USECS_PER_DAY ? USECS_PER_HOUR : USECS_PER_DAY;
-		bool		is_last = i + 1 == table->nsamples || compare_sampled(sample, sample + 1) != 0;
+		bool		is_last = i + 1 == table->nsamples || !SAME_RELATION(sample, sample + 1);
 		bool		go;
 
 		CHECK_FOR_INTERRUPTS();
@@ -441,7 +427,9 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 		HeatSample *sample = &table->samples[i];
 
 		CHECK_FOR_INTERRUPTS();
-		if (sample->heat == NULL || sample->heat->is_sampled || sample->heat->of_extension)
+		if (sample->heat == NULL || sample->heat->of_extension ||
+			(i > 0 && SAME_RELATION(sample, sample - 1) &&
+			 memcmp(sample->counters, sample[-1].counters, sizeof(sample->counters)) == 0))
 			continue;
 		sample->taken_at = moment.taken_at;
 		insert_sample(sample);

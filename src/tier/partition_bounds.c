@@ -83,11 +83,11 @@ range_column(Oid relid, Oid *type)
 }
 
 /*
- * Set where the range of a partition ends; its table's key is of this type.  keep:
+ * Set where the range of a partition ends, of a key of this column and type.  keep:
  * unless it has no bound.
  */
 static void
-read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
+read_bound(Oid relid, const char *column, Oid type, bool keep, PartitionLeaf *leaf)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	Datum		stored;
@@ -104,28 +104,23 @@ read_bound(Oid relid, Oid type, bool keep, PartitionLeaf *leaf)
 	if (spec == NULL || spec->strategy != PARTITION_STRATEGY_RANGE)
 		return;					/* detached just now, and perhaps attached
 								 * elsewhere */
+	leaf->column = column;
+	leaf->end.kind = bound_kind(type);
 	upper = spec->is_default ? NULL : linitial_node(PartitionRangeDatum, spec->upperdatums);
 	if (upper != NULL && upper->kind == PARTITION_RANGE_DATUM_VALUE)
 	{
 		Datum		value = castNode(Const, upper->value)->constvalue;
 
-		leaf->end = (Bound)
-		{
-			bound_kind(type), bound_value(type, value)
-		};
+		leaf->end.value = bound_value(type, value);
 		/* the caller has set DateStyle */
-		leaf->text = bound_kind(type) == BOUND_NUMBER ? psprintf(INT64_FORMAT, leaf->end.value) :
+		leaf->text = leaf->end.kind == BOUND_NUMBER ? psprintf(INT64_FORMAT, leaf->end.value) :
 			DatumGetCString(type == DATEOID ? DirectFunctionCall1(date_out, value) :
 							type == TIMESTAMPOID ? DirectFunctionCall1(timestamp_out, value) :
 							DirectFunctionCall1(timestamptz_out, value));
 		leaf->why_none = NULL;
 	}
-	else if (!keep)
-	{
-		/* MINVALUE ends nothing that could have rows */
-		leaf->end.kind = BOUND_NONE;
+	else if (!keep)				/* MINVALUE ends nothing that could have rows */
 		leaf->why_none = upper == NULL ? "the default partition has no bound" : "the partition has no upper bound";
-	}
 }
 
 /*
@@ -159,12 +154,8 @@ add_leaves(List *leaves, Oid relid, const PartitionLeaf *above)
 		*leaf = *above;
 		if (column != NULL &&
 			(above->column == NULL || again ||
-			 (above->key_kind == BOUND_NUMBER && bound_kind(type) == BOUND_TIME)))
-		{
-			leaf->column = column;
-			leaf->key_kind = bound_kind(type);
-			read_bound(child, type, again, leaf);
-		}
+			 (above->end.kind == BOUND_NUMBER && bound_kind(type) == BOUND_TIME)))
+			read_bound(child, column, type, again, leaf);
 		leaves = add_leaves(leaves, child, leaf);
 	}
 	return leaves;

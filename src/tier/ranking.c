@@ -203,7 +203,7 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		movable_methods(facts->relid, settings->copy_access_methods, &may_copy, &may_rebuild);
 		candidate.is_fixed = !OidIsValid(candidate.to) || !(may_copy || may_rebuild);
 		candidate.rebuilds = !may_copy;
-		candidate.size = heat_size(heat);
+		candidate.size = relation_main_size(facts);
 		if (may_rebuild && !candidate.is_resident)
 			candidate.key = candidate.value / Max(candidate.size, 1);
 		if (candidate.size > 0 && (candidate.is_resident || !candidate.is_fixed))
@@ -288,7 +288,7 @@ put_advice(Advice *advice, const Candidate *candidate)
 	row_text(&row, 4, method);
 	row_tablespace(&row, 5, facts->tablespace);
 	row_tablespace(&row, 6, candidate->to);
-	row_int64(&row, 7, heat_size(heat));
+	row_int64(&row, 7, relation_main_size(facts));
 	row_int64(&row, 8, candidate->size);
 	row_set(&row, 9, Float8GetDatum(heat->reads_per_second));
 	row_set(&row, 10, Float8GetDatum(candidate->key));

@@ -43,7 +43,7 @@ typedef struct TierRow
 	Oid			to;				/* tablespace */
 	int64		size;			/* of the items; -1 = unknown */
 	char	   *why;			/* it is wanted there; NULL = it is not */
-	const char *hindrance;		/* NULL = it moves */
+	const char *hindrance;		/* NULL = none */
 	bool		is_usual;		/* without a bound, as it is meant to be */
 	bool		is_busy;		/* a job, or another policy, has its table */
 	double		order;			/* smaller first */
@@ -64,11 +64,10 @@ typedef struct TierPlan
 	/* for the one that is planned */
 	const Policy *policy;
 	PlanRequest request;		/* of one relation; has the job's settings */
-	List	   *planned;		/* MoveItems of that */
+	TierRow    *row;			/* of that */
 	Bound		limit;			/* older_than: up to where a range must end */
 	TierScope	scope;
-	List	   *wanted;			/* of TierRow, with hindrances found so far */
-	List	   *rows;			/* the same, in the order of the moves */
+	List	   *rows;			/* of TierRow: what the policy wants */
 	HTAB	   *moved;			/* within min_stay */
 	char	   *pressure;		/* why relations have to leave; NULL = they do
 								 * not have to */
@@ -88,32 +87,38 @@ begin_plan(TimestampTz at)
 	return plan;
 }
 
+/* else it has a hindrance, or there is nothing to be done */
+#define MOVES(row)	((row)->hindrance == NULL && (row)->items != NIL)
+
 /* Make the row of a relation, or, with relid 0, about the policy itself. */
 static TierRow *
-new_row(Oid relid, Oid to, char *why, const char *hindrance)
+new_row(Oid relid, Oid to, char *why, double order, double heat)
 {
 	TierRow    *row = palloc0_object(TierRow);
 
 	row->relid = row->table_oid = relid;
 	row->to = to;
 	row->why = why;
-	row->hindrance = hindrance;
+	row->order = order;
+	row->heat = heat;
 	row->size = -1;
-	row->heat = -1;
 	return row;
 }
 
-#define policy_row(reason)	new_row(InvalidOid, InvalidOid, NULL, reason)
+/* Add a row about the policy itself, before the others. */
+static void
+say(TierPlan *plan, const char *hindrance)
+{
+	plan->rows = lcons(new_row(InvalidOid, InvalidOid, NULL, -get_float8_infinity(), -1), plan->rows);
+	((TierRow *) linitial(plan->rows))->hindrance = hindrance;
+}
 
 /* Add a relation to those that the policy wants in its target. */
 static TierRow *
-want(TierPlan *plan, Oid relid, char *why, double order)
+want(TierPlan *plan, Oid relid, char *why, double order, double heat)
 {
-	TierRow    *row = new_row(relid, plan->scope.to, why, NULL);
-
-	row->order = order;
-	plan->wanted = lappend(plan->wanted, row);
-	return row;
+	plan->rows = lappend(plan->rows, new_row(relid, plan->scope.to, why, order, heat));
+	return llast(plan->rows);
 }
 
 static int
@@ -136,15 +141,6 @@ reason_of(const TierRow *row)
 }
 
 /* Hindrances of a move */
-
-static void
-plan_one(void *arg)
-{
-	TierPlan   *plan = arg;
-
-	plan->planned = plan_moves(&plan->request);
-	plan_skip_parts(plan->planned);
-}
 
 /* Take what hinders an item, as a clause, if nothing hinders the row yet. */
 static void
@@ -181,6 +177,16 @@ add_items(TierRow *row, List *items)
 	take_hindrance(row);
 }
 
+static void
+plan_one(void *arg)
+{
+	TierPlan   *plan = arg;
+	List	   *items = plan_moves(&plan->request);
+
+	plan_skip_parts(items);
+	add_items(plan->row, items);
+}
+
 /*
  * Plan the move of the relation of a row, and set its items, and what hinders it:
  * neither if nothing is to be done, or it is gone.
@@ -196,14 +202,13 @@ plan_row(TierPlan *plan, TierRow *row)
 		(!plan->scope.residents && OidIsValid(plan->scope.from) && facts.tablespace != plan->scope.from))
 		return;
 	row->table_oid = facts.heap_oid;
+	plan->row = row;
 	plan->request.object = row->relid;
 	plan->request.to_tablespace = row->to;
 	error = errors_catch(plan_one, plan);
 	if (errors_was_canceled(error))
 		ReThrowError(error);
-	if (error == NULL)
-		add_items(row, plan->planned);
-	else if (relation_facts(row->relid, &facts))
+	if (error != NULL && relation_facts(row->relid, &facts))
 		row->hindrance = error->message;
 }
 
@@ -226,7 +231,7 @@ examine(TierPlan *plan, TierRow *row)
 	/* without their table, its indexes do not go */
 	foreach_oid(index, by_age && policy->indexes && row->hindrance == NULL ? indexes_of_table(row->relid) : NIL)
 	{
-		TierRow    *part = new_row(index, row->to, row->why, NULL);
+		TierRow    *part = new_row(index, row->to, row->why, row->order, -1);
 
 		plan_row(plan, part);
 		if (part->hindrance != NULL)
@@ -261,7 +266,7 @@ examine(TierPlan *plan, TierRow *row)
 	}
 }
 
-/* Decide about the wanted relations one by one, and add the rows. */
+/* Decide about the wanted relations one by one. */
 static void
 decide(TierPlan *plan)
 {
@@ -270,19 +275,15 @@ decide(TierPlan *plan)
 	double		leaving = 0;
 	bool		stays = false;	/* one that has to leave the budget */
 
-	list_sort(plan->wanted, compare_rows);
-	foreach_ptr(TierRow, row, plan->wanted)
+	list_sort(plan->rows, compare_rows);
+	/* examine() may add rows */
+	foreach_ptr(TierRow, row, plan->rows)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (leaving > plan->excess)
-			break;
 		/* those of a budget were examined */
-		if (row->hindrance == NULL && row->items == NIL)
+		if (row->hindrance == NULL && row->items == NIL && leaving <= plan->excess)
 			examine(plan, row);
-		if (row->hindrance == NULL && row->items == NIL)
-			continue;
-		plan->rows = lappend(plan->rows, row);
-		if (row->hindrance != NULL)
+		if (!MOVES(row))
 			continue;
 		leaving += row->size;
 		if (stays && row->order > -get_float8_infinity())
@@ -298,12 +299,11 @@ decide(TierPlan *plan)
 			stays |= row->order == -get_float8_infinity();
 	}
 	if (plan->pressure != NULL && leaving <= plan->excess)
-		plan->rows = lcons(policy_row(psprintf("%s; but only %s of %s may be moved", plan->pressure,
-											   size_text((int64) leaving), size_text((int64) ceil(plan->excess)))),
-						   plan->rows);
+		say(plan, psprintf("%s; but only %s of %s may be moved", plan->pressure,
+						   size_text((int64) leaving), size_text((int64) ceil(plan->excess))));
 	foreach_ptr(const TierRow, row, plan->rows)
 	{
-		if (row->hindrance == NULL)
+		if (MOVES(row))
 			((BusyTable *) hash_search(plan->busy, &row->table_oid, HASH_ENTER, NULL))->job = 0;
 	}
 }
@@ -389,21 +389,18 @@ want_by_age(TierPlan *plan)
 			continue;
 		foreach_ptr(const PartitionLeaf, leaf, partition_leaves(root))
 		{
+			bool		has_end = leaf->why_none == NULL;
 			TierRow    *row;
 
-			if (leaf->end.kind == limit->kind && leaf->end.value > limit->value)
+			if (has_end && leaf->end.kind == limit->kind && leaf->end.value > limit->value)
 				continue;
-			row = want(plan, leaf->relid, NULL, leaf->why_none != NULL ? get_float8_infinity() : leaf->end.value);
-			row->hindrance = leaf->why_none;
-			row->is_usual = leaf->why_none != NULL && leaf->column != NULL;
-			if (leaf->why_none == NULL)
-			{
-				row->why = psprintf("its rows end at %s", leaf->text);
-				if (leaf->end.kind != limit->kind)
-					row->hindrance = leaf->end.kind == BOUND_NUMBER ?
-						"an integer key needs a now_function(interval) that returns an integer" :
-						"a date or timestamp key needs a now_function() that returns a date or timestamp";
-			}
+			row = want(plan, leaf->relid, has_end ? psprintf("its rows end at %s", leaf->text) : NULL,
+					   has_end ? leaf->end.value : get_float8_infinity(), -1);
+			row->hindrance = !has_end ? leaf->why_none : leaf->end.kind == limit->kind ? NULL :
+				leaf->end.kind == BOUND_NUMBER ?
+				"an integer key needs a now_function(interval) that returns an integer" :
+				"a date or timestamp key needs a now_function() that returns a date or timestamp";
+			row->is_usual = !has_end && leaf->column != NULL;
 		}
 	}
 }
@@ -427,7 +424,7 @@ want_by_idleness(TierPlan *plan)
 		if (!scope_includes(&plan->scope, h) || (h->last_use[of] != 0 && h->last_use[of] > since))
 			continue;
 		if (h->known_since[of] <= since)
-			want(plan, h->facts.relid, why, 0)->heat = h->wanted_per_second;
+			want(plan, h->facts.relid, why, 0, h->wanted_per_second);
 		else
 		{
 			known_since = Max(known_since, h->known_since[of]);
@@ -435,9 +432,8 @@ want_by_idleness(TierPlan *plan)
 		}
 	}
 	if (not_known > 0)
-		plan->rows = lappend(plan->rows,
-							 policy_row(psprintf("of %d relations nothing is known on this server before %s",
-												 not_known, timestamptz_to_str(known_since - known_since % USECS_PER_SEC))));
+		say(plan, psprintf("of %d relations nothing is known on this server before %s",
+						   not_known, timestamptz_to_str(known_since - known_since % USECS_PER_SEC)));
 }
 
 /* For the ranking: can a candidate move, or is a job maybe moving it in? */
@@ -455,9 +451,8 @@ can_move(Candidate *candidate, void *arg)
 		row = candidate->row = new_row(heat->facts.relid, candidate->to, leaves ?
 									   "not among the hottest that fit into the budget" :
 									   psprintf("%.1f blocks a second by index scans and changes", heat->wanted_per_second),
-									   NULL);
-		row->heat = heat->wanted_per_second;
-		row->order = leaves ? -get_float8_infinity() : -candidate->value / Max(candidate->size, BLCKSZ);
+									   leaves ? -get_float8_infinity() : -candidate->value / Max(candidate->size, BLCKSZ),
+									   heat->wanted_per_second);
 		examine(plan, row);
 	}
 	return row->items != NIL && (row->hindrance == NULL || (row->is_busy && !leaves));
@@ -473,9 +468,9 @@ want_by_heat(TierPlan *plan)
 	PlaceBasis	basis;
 
 	if (from != NULL && to != NULL && place_difference(from, to, &basis) <= 0)
-		plan->rows = list_make1(policy_row(psprintf("reads in \"%s\" are not known to take longer than in \"%s\"%s",
-													NameStr(from->name), NameStr(to->name),
-													basis == PLACE_SAME_DEVICE ? ", which is on the same device" : "")));
+		say(plan, psprintf("reads in \"%s\" are not known to take longer than in \"%s\"%s",
+						   NameStr(from->name), NameStr(to->name),
+						   basis == PLACE_SAME_DEVICE ? ", which is on the same device" : ""));
 	ranking_choose(candidates, n, plan->policy->budget, can_move, plan);
 	/* no new one makes a resident leave in place of one that cannot */
 	for (Candidate *c = candidates; c < candidates + n; c++)
@@ -483,7 +478,7 @@ want_by_heat(TierPlan *plan)
 	ranking_choose(candidates, n, plan->policy->budget, can_move, plan);
 	for (const Candidate *c = candidates; c < candidates + n; c++)
 		if (c->row != NULL && (c->row->hindrance != NULL || CANDIDATE_MOVES(c)))
-			plan->wanted = lappend(plan->wanted, c->row);
+			plan->rows = lappend(plan->rows, c->row);
 }
 
 /* Return the bytes that jobs still have to move out of a tablespace, or to remove. */
@@ -535,13 +530,12 @@ want_by_pressure(TierPlan *plan)
 							  rint(used * 1000 / total) / 10, rint(policy->stop_at * 1000) / 10);
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
-		double		heat_now = h->wanted_per_second;
-		int64		size = scope_includes(&plan->scope, h) ? heat_size(h) : 0;
+		double		wanted = h->wanted_per_second;
+		int64		size = scope_includes(&plan->scope, h) ? relation_main_size(&h->facts) : 0;
 
 		/* without any heat, in the order of size: all below 0 */
 		if (size > 0)
-			want(plan, h->facts.relid, plan->pressure,
-				 heat_now > 0 ? heat_now / Max(size, BLCKSZ) : -size)->heat = heat_now;
+			want(plan, h->facts.relid, plan->pressure, wanted > 0 ? wanted / Max(size, BLCKSZ) : -size, wanted);
 	}
 }
 
@@ -618,7 +612,6 @@ plan_policy(void *arg)
 	{
 		.scope = SCOPE_ONE,.method = METHOD_AUTO
 	};
-	plan->wanted = plan->rows = NIL;
 	plan->moved = NULL;
 	plan->pressure = NULL;
 	plan->excess = get_float8_infinity();
@@ -738,23 +731,29 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 		int			failures;
 
 		CHECK_FOR_INTERRUPTS();
-		policy_run_read(NameStr(policy->name), &run);
-		failures = policy_failures(&run, &why);
-		if (failures > 0)
-			put_tier_row(rsinfo, policy,
-						 policy_row(failures == 1 ? psprintf("its last run has failed: %s", why) :
-									psprintf("it has failed %d times in a row: %s", failures, why)));
 		plan->policy = policy;
-		if (!OidIsValid(policy->owner))
-			plan->rows = list_make1(policy_row("its owner is to be set again"));
-		else
+		plan->rows = NIL;
+		if (OidIsValid(policy->owner))
 			error = errors_catch(plan_policy, plan);
+		else
+			say(plan, "its owner is to be set again");
 		if (errors_was_canceled(error))
 			ReThrowError(error);
 		if (error != NULL)
-			plan->rows = list_make1(policy_row(error->message));
+		{
+			plan->rows = NIL;
+			say(plan, error->message);
+		}
+		policy_run_read(NameStr(policy->name), &run);
+		failures = policy_failures(&run, &why);
+		if (failures > 0)
+			say(plan, failures == 1 ? psprintf("its last run has failed: %s", why) :
+				psprintf("it has failed %d times in a row: %s", failures, why));
 		foreach_ptr(const TierRow, row, plan->rows)
-			put_tier_row(rsinfo, policy, row);
+		{
+			if (MOVES(row) || row->hindrance != NULL)
+				put_tier_row(rsinfo, policy, row);
+		}
 	}
 	AtEOXact_GUC(false, nestlevel);
 	return (Datum) 0;

@@ -66,9 +66,7 @@ typedef struct Heat
 	TimestampTz last_use[IDLE_KINDS];
 	TimestampTz known_since[IDLE_KINDS];
 
-	/* for heat.c */
 	int64		counters[HEAT_COUNTERS];	/* of now */
-	bool		is_sampled;		/* the last sample has the same */
 } Heat;
 
 typedef struct HeatSample HeatSample;
@@ -88,7 +86,6 @@ typedef struct HeatTable
 } HeatTable;
 
 extern HeatTable *heat_read(void);
-extern int64 heat_size(const Heat *heat);
 extern PGDLLEXPORT Datum index_mover_take_index_sample(PG_FUNCTION_ARGS);
 
 /* places.c: tablespaces */
@@ -178,10 +175,7 @@ typedef struct PartitionLeaf
 	Bound		end;
 	char	   *text;			/* the same as its type prints it */
 	const char *why_none;		/* it has none; else NULL */
-
-	/* for partition_bounds.c: the key that counts */
-	const char *column;			/* NULL = none yet */
-	BoundKind	key_kind;
+	const char *column;			/* of the key that counts; NULL = none does */
 } PartitionLeaf;
 
 extern List *partition_leaves(Oid relid);
