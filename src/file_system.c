@@ -72,16 +72,18 @@ file_blocks(const RelFileLocator *locator, ForkNumber fork)
 	return smgrnblocks(smgr, fork);
 }
 
-/* Return the directory of a tablespace, relative to the data directory. */
+/* Return the directory of a tablespace, relative to the data directory, until the next call. */
 static const char *
-tablespace_directory(Oid tablespace, char *buffer, Size size)
+tablespace_directory(Oid tablespace)
 {
+	static char buffer[64];
+
 	if (tablespace == DEFAULTTABLESPACE_OID)
 		return "base";
 	if (tablespace == GLOBALTABLESPACE_OID)
 		return "global";
 	/* an empty mount point in place of the tablespace is none */
-	snprintf(buffer, size, "pg_tblspc/%u/%s", tablespace, TABLESPACE_VERSION_DIRECTORY);
+	snprintf(buffer, sizeof(buffer), "pg_tblspc/%u/%s", tablespace, TABLESPACE_VERSION_DIRECTORY);
 	return buffer;
 }
 
@@ -89,9 +91,7 @@ tablespace_directory(Oid tablespace, char *buffer, Size size)
 const char *
 tablespace_hindrance(Oid tablespace)
 {
-	char		buffer[64];
-
-	if (access(tablespace_directory(tablespace, buffer, sizeof(buffer)), W_OK | X_OK) == 0)
+	if (access(tablespace_directory(tablespace), W_OK | X_OK) == 0)
 		return NULL;
 	return errno == ENOENT || errno == ENOTDIR ? "is missing" :
 		psprintf("cannot be written to: %m");
@@ -110,8 +110,7 @@ tablespace_name(Oid tablespace)
 void
 tablespace_make_directory(Oid tablespace)
 {
-	char		buffer[64];
-	const char *directory = tablespace_directory(tablespace, buffer, sizeof(buffer));
+	const char *directory = tablespace_directory(tablespace);
 
 	if (MakePGDirectory(directory) < 0 && errno != EEXIST)
 		ereport(ERROR,
@@ -208,9 +207,8 @@ tablespace_lost_on_reboot(Oid tablespace)
 
 	/* of a disk, and of a partition */
 	static const char *const places[] = {"device/model", "../device/model"};
-	char		buffer[64];
 	char		path[MAXPGPATH];
-	const char *directory = tablespace_directory(tablespace, buffer, sizeof(buffer));
+	const char *directory = tablespace_directory(tablespace);
 	struct statfs fs;
 	struct stat st;
 
@@ -255,11 +253,9 @@ directory_facts(const char *directory, FileSystemFacts *facts)
 bool
 file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
-	char		buffer[64];
-
 	if (IM_FILE_SYSTEM(tablespace, &facts->device, &facts->free_bytes, &facts->total_bytes))
 		return facts->device != 0;
-	return directory_facts(tablespace_directory(tablespace, buffer, sizeof(buffer)), facts);
+	return directory_facts(tablespace_directory(tablespace), facts);
 }
 
 /* Return the names (char *) of the other tablespaces on the device. */

@@ -134,15 +134,12 @@ static void
 log_start(const JobShared *shared)
 {
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
-	const char *noun = relations_noun(&totals);
 
 	ereport(LOG,
 			(errhidecontext(true),
-			 shared->settings.terms.rehearse ?
-			 errmsg("%s: begins to rehearse the move of %d %s, %s", runner_name(),
-					totals.total, noun, size_text(totals.size)) :
-			 errmsg("%s: begins to move %d %s, %s", runner_name(),
-					totals.total, noun, size_text(totals.size))));
+			 errmsg(shared->settings.terms.rehearse ? "%s: begins to rehearse the move of %d %s, %s" :
+					"%s: begins to move %d %s, %s",
+					runner_name(), totals.total, relations_noun(&totals), size_text(totals.size))));
 }
 
 /* Write the end of the job to the server log; for its last runner. */
@@ -150,16 +147,14 @@ static void
 log_end(const JobShared *shared)
 {
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
-	const char *noun = relations_noun(&totals);
-	double		seconds = (GetCurrentTimestamp() - shared->submitted_at) / 1e6;
+	bool		rehearsed = shared->settings.terms.rehearse;
 
 	ereport(LOG,
 			(errhidecontext(true),
-			 shared->settings.terms.rehearse ?
-			 errmsg("%s: has ended, %d of %d %s rehearsed in %.1f s", runner_name(),
-					totals.rehearsed, totals.total, noun, seconds) :
-			 errmsg("%s: has ended, %d of %d %s moved in %.1f s%s", runner_name(),
-					totals.moved, totals.total, noun, seconds,
+			 errmsg(rehearsed ? "%s: has ended, %d of %d %s rehearsed in %.1f s%s" :
+					"%s: has ended, %d of %d %s moved in %.1f s%s",
+					runner_name(), rehearsed ? totals.rehearsed : totals.moved, totals.total,
+					relations_noun(&totals), (GetCurrentTimestamp() - shared->submitted_at) / 1e6,
 					totals.longest_lock == 0 ? "" :
 					psprintf(", longest lock %.1f ms", totals.longest_lock / 1000.0))));
 }
