@@ -193,10 +193,14 @@ Datum
 index_mover_heal_tablespace(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.indexes = true,.heal = true,.method = METHOD_REBUILD};
+	List	   *plan;
 
 	call_arguments(fcinfo, &request);
 	mount_point_check(request.object, request.dry_run || request.settings.heal_unmounted);
-	if (!request.dry_run && request.object == request.to_tablespace)
+	plan = plan_moves(&request);
+	/* for those who may heal something */
+	if (!request.dry_run && request.object == request.to_tablespace && plan_has_moves(plan))
 		tablespace_make_directory(request.object);
-	return move(fcinfo, &request);
+	result_rows_of_plan(fcinfo, plan, &request.settings, request.dry_run, request.waits);
+	return (Datum) 0;
 }

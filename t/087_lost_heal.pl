@@ -247,6 +247,28 @@ answers('one file');
 
 value('DROP TABLE grown');
 
+# an index in the making, which has a file, is not lost; nor is a directory made for those who may heal nothing
+$holder = $node->background_psql('postgres', on_error_stop => 0);
+$holder->query_safe('BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE');
+my $builder = $node->background_psql('postgres', on_error_stop => 0);
+$builder->query_until(qr/begins/, "\\echo begins\nCREATE INDEX CONCURRENTLY t_new ON t (u, v) TABLESPACE fast;\n");
+$node->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_index WHERE indexrelid = to_regclass('t_new')") or die 'no index';
+is(value("SELECT name, status, sqlstate, left(detail, 17) FROM heal_tablespace('fast')"), 't_new|skipped|55006|It is not valid: ',
+	'CREATE INDEX CONCURRENTLY is at work');
+$holder->query_safe('COMMIT');
+$builder->query_safe('SELECT 1');
+$_->quit foreach $holder, $builder;
+answers('in the making', 't');
+value('DROP INDEX t_new; CHECKPOINT; CREATE ROLE regress_other; GRANT EXECUTE ON FUNCTION heal_tablespace TO regress_other');
+$node->stop;
+$empty{emptied}->();
+$node->start;
+is(value("SET ROLE regress_other; SELECT DISTINCT status, sqlstate FROM heal_tablespace('fast')"), 'skipped|42501', "others' indexes");
+is(join(' ', glob "$location/*"), '', 'no directory is made for that');
+is(value("SELECT DISTINCT status FROM heal_tablespace('fast')"), 'moved', 'a superuser heals');
+value('REVOKE ALL ON FUNCTION heal_tablespace FROM regress_other; DROP ROLE regress_other');
+answers('for others');
+
 # the first page of an access method that we do not know
 value('CREATE EXTENSION bloom; CREATE INDEX t_bloom ON t USING bloom (id, v) TABLESPACE fast; CHECKPOINT');
 $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_bloom')");

@@ -46,6 +46,7 @@
 #include "catalog/pg_index.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -170,7 +171,7 @@ lost_file(const RelationFacts *facts, bool all_pages)
 	return error->message;
 }
 
-/* Decide how a lost index is rebuilt, and say it. */
+/* Decide whether and how a lost index is rebuilt, and say it. */
 static void
 lost_index_decide(PlanEntry *entry, const char *lost)
 {
@@ -184,7 +185,17 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 	bool		is_decoded = XLogLogicalInfoActive() && facts->persistence == RELPERSISTENCE_PERMANENT &&
 		(facts->identity == REPLICA_IDENTITY_DEFAULT ? facts->primary :
 		 facts->identity == REPLICA_IDENTITY_INDEX && facts->replident);
+	LOCKTAG		table;
+	int			nholders;
 
+	SET_LOCKTAG_RELATION(table, MyDatabaseId, facts->heap_oid);
+	(void) GetLockConflicts(&table, ShareUpdateExclusiveLock, &nholders);
+	/* CREATE INDEX CONCURRENTLY makes the file first */
+	if (!facts->valid && nholders > 0 && relation_main_size(facts) >= 0)
+	{
+		item_skip(item, ERRCODE_OBJECT_IN_USE, "It is not valid: another session that holds a lock on its table may be building it.");
+		return;
+	}
 	item->hide = !is_toast && !is_decoded;
 	item->plain = !is_toast && rebuild_hindrance(facts) != NULL;
 	entry->rank = (item->hide ? enforces ? 1 : 2 : 0) * RANK_OF_CLASS -
