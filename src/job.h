@@ -228,6 +228,14 @@ typedef struct JobFlags
 	bool		swap_now;		/* do not wait for swap_after any more */
 } JobFlags;
 
+/* A look of the janitor's worker for lost indexes: from this tablespace on, until before that one */
+typedef struct Look
+{
+	Oid			database;
+	Oid			from;
+	Oid			stopped;		/* InvalidOid = at the end */
+} Look;
+
 /*
  * A job in the main shared memory.  All fields are protected by the area's
  * lock.  The submitter fills them, the job's runners change state and
@@ -322,6 +330,7 @@ typedef enum JobRequest
 } JobRequest;
 
 extern void job_request_shmem(void);
+extern Look *job_look(void);
 extern HTAB *job_busy_tables(void);
 pg_noreturn extern void job_is_busy(const MoveItem *item, const BusyTable *table);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,

@@ -144,10 +144,30 @@ $node->poll_query_until('other', "SELECT count(*) = 1 FROM index_mover_history W
 wait_for_no_worker($node);
 well('two devices, two databases');
 is($node->safe_psql('other', 'SET enable_seqscan = off; SELECT count(*) FROM o WHERE i = 7'), '1', 'the other database');
+
+# a job that waits for long, or is paused, does not keep the janitor in its database
+$node->append_conf('postgresql.conf', "max_worker_processes = 12\n");
+$node->restart;
+wait_for_no_worker($node);
+value("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'");
+$node->stop;
+empty();
+rmtree("$dir/more");
+make_path("$dir/more");
+$from = -s $node->logfile;
+$node->start;
+$node->poll_query_until('other', "SELECT count(*) = 1 FROM index_mover_history WHERE status = 'moved' AND
+	started_at > pg_postmaster_start_time()") or die 'not healed';
+like(slurp_file($node->logfile, $from), qr/could not look for lost indexes: relation "t" is already being moved/,
+	'another database is healed while a job of the first one waits');
+value("COMMIT PREPARED 'p'");
+$node->poll_query_until('postgres', "SELECT count(*) = 3 FROM index_mover_history WHERE status = 'moved' AND
+	started_at > pg_postmaster_start_time()") or die 'not healed';
+wait_for_no_worker($node);
+well('after the job that waited');
 value('DROP DATABASE other');
 value('DROP INDEX t_more');
 value('DROP TABLESPACE more');
-$node->append_conf('postgresql.conf', "max_worker_processes = 8\n");
 
 value("UPDATE index_mover.mount_point SET mount_point = '/mnt/nvme' WHERE tablespace = (SELECT oid FROM pg_tablespace
 	WHERE spcname = 'fast')");

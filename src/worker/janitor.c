@@ -50,8 +50,6 @@
 #define RETRY_MS	5000
 /* a look may read all pages of relations that are not lost */
 #define LOOK_AGAIN_MS	IM_LIMIT("look-again", 20000)
-/* looks in vain, while no job of ours has the workers that are missing */
-#define MOST_LOOKS		15
 /* for files that were kept until then */
 #define AGAIN_MS	(24 * 60 * 60 * 1000)
 
@@ -76,9 +74,9 @@ janitor_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* List the databases that accept connections. */
+/* Return a list of looks, one for each database that accepts connections. */
 static List *
-list_databases(void)
+first_looks(void)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *result = NIL;
@@ -88,10 +86,12 @@ list_databases(void)
 	foreach_ptr(HeapTupleData, row, catalog_all(DatabaseRelationId))
 	{
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(row);
+		Look	   *look = MemoryContextAllocZero(context, sizeof(Look));
 
 		MemoryContextSwitchTo(context);
+		look->database = database->oid;
 		if (database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB)
-			result = lappend_oid(result, database->oid);
+			result = lappend(result, look);
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
@@ -185,8 +185,9 @@ look_at(void *arg)
 
 /*
  * Look for lost indexes in this database, in the tablespaces in which there is
- * nothing else.  Called with no transaction open.  Waits until a job can start: other
- * jobs may have all workers, or its tables, if several databases or devices are lost.
+ * nothing else.  Called with no transaction open.  Stops where a job cannot start yet:
+ * other jobs may have all workers, or its tables, if several databases or devices are
+ * lost.  The janitor goes on from there, and meanwhile the session is not in the way.
  */
 void
 janitor_look(void)
@@ -194,6 +195,7 @@ janitor_look(void)
 	MemoryContext context = CurrentMemoryContext;
 	List	   *tablespaces = NIL;
 	List	   *others = list_make1_oid(InvalidOid);	/* the default */
+	Look	   *look = job_look();
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
@@ -208,43 +210,42 @@ janitor_look(void)
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
-	foreach_oid(tablespace, list_difference_oid(tablespaces, others))
+	tablespaces = list_difference_oid(tablespaces, others);
+	list_sort(tablespaces, list_oid_cmp);
+	foreach_oid(tablespace, tablespaces)
 	{
-		int			told = 0;
-		int			looks = 0;
+		ErrorData  *error = tablespace < look->from ? NULL : errors_catch_in_transaction(look_at, &tablespace);
+		bool		later = error != NULL && (error->sqlerrcode == ERRCODE_OBJECT_IN_USE ||
+											  error->sqlerrcode == ERRCODE_INSUFFICIENT_RESOURCES);
 
-		do
+		if (error != NULL && (!later || tablespace != look->from))
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not look for lost indexes: %s", error->message),
+					 error->detail ? errdetail_internal("%s", error->detail) : 0,
+					 error->hint ? errhint("%s", error->hint) : 0));
+		if (later)
 		{
-			RunnerSlot	runners[IM_MAX_RUNNERS];
-			ErrorData  *error;
-
-			if (told != 0)
-				wait_a_while(LOOK_AGAIN_MS);
-			error = errors_catch_in_transaction(look_at, &tablespace);
-			if (error != NULL && error->sqlerrcode != told)
-				ereport(WARNING,
-						(errcode(error->sqlerrcode),
-						 errmsg("could not look for lost indexes: %s", error->message),
-						 error->detail ? errdetail_internal("%s", error->detail) : 0,
-						 error->hint ? errhint("%s", error->hint) : 0));
-			told = error != NULL ? error->sqlerrcode : 0;
-			looks = told == ERRCODE_INSUFFICIENT_RESOURCES && job_read_runners(runners) <= 1 ? looks + 1 : 0;
-		} while (told == ERRCODE_OBJECT_IN_USE || (told == ERRCODE_INSUFFICIENT_RESOURCES && looks < MOST_LOOKS));
+			look->stopped = tablespace;
+			break;
+		}
 	}
 }
 
-/* Run a cleanup worker in each database. */
-static void
-visit_databases(void)
+/* Run a cleanup worker for each of these looks, and return those that are to go on. */
+static List *
+visit_databases(const List *looks)
 {
+	List	   *put_off = NIL;
 	bool		told = false;
 
-	foreach_oid(database, list_databases())
+	foreach_ptr(Look, look, looks)
 	{
 		BackgroundWorkerHandle *worker;
 		pid_t		pid;
 
-		while ((worker = job_launch_cleanup(CLEANUP_JOB, database, BOOTSTRAP_SUPERUSERID, NIL, MyProcPid)) == NULL)
+		*job_look() = *look;
+		while ((worker = job_launch_cleanup(CLEANUP_JOB, look->database, BOOTSTRAP_SUPERUSERID, NIL, MyProcPid)) == NULL)
 		{
 			if (!told)
 				job_launch_warn();
@@ -253,7 +254,11 @@ visit_databases(void)
 		}
 		while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 			wait_a_while(POLL_MS);
+		look->from = job_look()->stopped;
+		if (OidIsValid(look->from))
+			put_off = lappend(put_off, look);
 	}
+	return put_off;
 }
 
 void
@@ -269,13 +274,14 @@ index_mover_janitor_main(Datum arg)
 	{
 		uint64		missing = missing_tablespaces();
 		TimestampTz visited = GetCurrentTimestamp();
+		List	   *put_off = visit_databases(first_looks());
 
-		visit_databases();
 		do
 		{
-			MemoryContextReset(context);
-			wait_a_while(missing != 0 ? RETRY_MS : AGAIN_MS);
+			wait_a_while(put_off != NIL ? LOOK_AGAIN_MS : missing != 0 ? RETRY_MS : AGAIN_MS);
+			put_off = visit_databases(put_off);
 		} while (missing_tablespaces() == missing &&
 				 !TimestampDifferenceExceeds(visited, GetCurrentTimestamp(), AGAIN_MS));
+		MemoryContextReset(context);
 	}
 }
