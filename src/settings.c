@@ -181,8 +181,8 @@ static const Setting settings[] = {
 				"Size above which a copy records how far it is, so that it can go on after its end.",
 				"Needs summarize_wal, and so PostgreSQL 17. -1 is never."),
 	INT_SETTING(resumable_for, 3 * 24 * 60, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MIN,
-				"Time for which the file of such a copy is kept after the last record.",
-				"A cleanup that is asked for removes it at once."),
+				"Time for which the file of a copy that can go on is kept after its last record.",
+				"index_mover_cleanup() removes it at once."),
 };
 
 /* The check hook of a list of names; whether there are such cannot be looked up here. */

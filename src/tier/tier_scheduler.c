@@ -107,7 +107,7 @@ tier_scheduler_register(void)
 
 	DefineCustomStringVariable("index_mover.scheduler_databases",
 							   "Databases in which samples are taken, and tier policies carried out that are due.",
-							   "Of a preloaded library; if it is empty when the server starts, it needs a restart.",
+							   "The library must be preloaded. If the list is empty when the server starts, a change needs a restart.",
 							   &scheduler_databases, "", PGC_SIGHUP, GUC_LIST_INPUT,
 							   settings_check_list, NULL, NULL);
 	DefineCustomIntVariable("index_mover.sample_interval",
