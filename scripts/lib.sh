@@ -13,6 +13,10 @@ for name in "${!PG@}"; do
   case "$name" in PG_CONFIG|PG_CONFIG_[0-9]*|PG_MAJOR|PG_TEST_*) ;; *) unset "$name" ;; esac
 done
 unset name INITDB_TEMPLATE
+# the server's user reads what we write
+umask 022
+# ssh may bring a locale that is not here, with which initdb fails
+[ -z "$(locale 2>&1 > /dev/null)" ] || export LC_ALL=C.UTF-8
 
 # The version to work with, unless the environment says: the oldest that is here
 # with its headers, else the one that this release of Debian has.
@@ -112,12 +116,17 @@ as_server() {
   fi
 }
 
-# Make WORK, a directory that the server's user owns; its name is short, because
-# the path of a Unix socket may have no more than 107 bytes.
+# Make WORK, a directory that the server's user owns.  Make takes a space for an end,
+# and the path of a Unix socket may have no more than 107 bytes.
 make_work_directory() {
-  WORK=$(mktemp -d "${TMPDIR:-/tmp}/index_mover.XXXXXX")
+  local tmp
+  tmp=$(CDPATH='' cd -- "${TMPDIR:-/tmp}" && pwd) && WORK=$(mktemp -d "$tmp/index_mover.XXXXXX") || exit 2
   chmod 755 "$WORK"
   [ "$(id -u)" != 0 ] || chown postgres: "$WORK"
+  if [[ "$WORK" =~ [^[:alnum:]/._+-] ]] || [ ${#WORK} -gt 60 ] || ! as_server test -w "$WORK"; then
+    rmdir "$WORK"
+    die "cannot use $tmp: set TMPDIR to a short path without spaces, of a directory that user $(server_user) can enter"
+  fi
 }
 
 # Copy the source tree to the directory $1, without what a build in it has left:

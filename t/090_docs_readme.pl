@@ -20,7 +20,7 @@
 # `code`, with ... for what is filled in.  Links lead to what is there.
 #
 # scripts/smoke, and with it what all scripts take from scripts/lib.sh, works whatever
-# the PG* variables of the environment say.
+# the PG* variables of the environment and its locale say.
 use strict;
 use warnings;
 
@@ -387,7 +387,7 @@ foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
 	local %ENV = (%ENV, map { $_ => 'nonsense' }
 		  qw(PGHOST PGHOSTADDR PGPORT PGDATABASE PGUSER PGPASSWORD PGPASSFILE PGSERVICE PGSERVICEFILE PGSYSCONFDIR PGOPTIONS
 		  PGAPPNAME PGSSLMODE PGREQUIREPEER PGCONNECT_TIMEOUT PGTARGETSESSIONATTRS PGCLIENTENCODING PGDATESTYLE PGTZ PGGEQO
-		  PGDATA PGCTLTIMEOUT));
+		  PGDATA PGCTLTIMEOUT LC_ALL));
 	my $out = '';
 	my $ended = eval {
 		IPC::Run::run([ "$top/scripts/smoke", "$bin/pg_config", PostgreSQL::Test::Utils::tempdir_short() ],
