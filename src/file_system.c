@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * file_system.c
- *	  Facts of the operating system about a tablespace's directory.
+ *	  Facts of the operating system about the directories of tablespaces, and their files.
  *
  * Nothing is cached here: file systems are mounted and grown under a running
  * server.

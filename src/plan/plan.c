@@ -191,7 +191,7 @@ check_schema(Oid schema)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move system relations"),
-				 errdetail("Schema \"%s\" is the system's.", name)));
+				 errdetail("Schema \"%s\" is a system schema.", name)));
 	plan_refuse_temporary(schema);
 }
 
