@@ -575,21 +575,16 @@ CREATE TABLE index_mover.policy_run (
 	message text					-- error of the run itself, as apart from its moves
 );
 
--- NULL: it does not look into this database
-CREATE FUNCTION index_mover.scheduler_time_zone() RETURNS text
-AS 'MODULE_PATHNAME', 'index_mover_scheduler_time_zone' LANGUAGE C STABLE PARALLEL RESTRICTED;
+-- NULL: the scheduler does not look into this database
+CREATE FUNCTION index_mover.next_run(started_at timestamptz, every interval, window_start time, window_end time) RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'index_mover_next_run' LANGUAGE C STABLE PARALLEL RESTRICTED;
 
 -- of the policies that row security shows, and for monitors of all
 CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 	SELECT p.name AS policy, p.owner, r.started_at AS last_run, j.job,
 		   CASE WHEN m.message IS NOT NULL THEN 'failed'
 				WHEN r.job = 0 THEN 'nothing to move' WHEN r.job = -1 THEN 'planning' ELSE j.status END AS result, m.message,
-		   -- outside of its window when that begins again; of the difference of two times a time is what is left after days
-		   CASE WHEN s.is_due
-				THEN CASE WHEN time '0:00' + (l.due::time - p.window_start) >= coalesce(nullif(time '0:00' + (p.window_end - p.window_start), '0:00'), '24:00')
-						  THEN (l.due + (time '0:00' + (p.window_start - l.due::time))::interval) AT TIME ZONE z.name
-						  ELSE d.due END END AS next_run,
-		   s.is_due AS scheduled, p.enabled
+		   n.next_run, CASE WHEN p.enabled AND p.every IS NOT NULL THEN n.next_run IS NOT NULL END AS scheduled, p.enabled
 	  FROM @extschema@.tier_policy p
 	  LEFT JOIN pg_roles o ON o.rolname = p.owner
 	  LEFT JOIN index_mover.policy_run r ON r.policy = p.name
@@ -597,17 +592,10 @@ CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 	  LEFT JOIN @extschema@.index_mover_jobs j
 		ON j.job = (SELECT max(k.job) FROM index_mover.job_log k WHERE r.job > 0 AND k.job >= r.job AND k.policy = p.name)
 	 CROSS JOIN LATERAL (SELECT CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again'
-									 WHEN r.job = -1 AND r.started_at < now() - interval '6 min' THEN 'its worker, or the server, has ended early'
+									 WHEN r.job = -1 AND clock_timestamp() NOT BETWEEN r.started_at AND r.started_at + interval '6 min' THEN 'its worker, or the server, has ended early'
 									 ELSE r.message END AS message) m
-	 -- windows do not count in the time zone of who looks
-	 CROSS JOIN (SELECT coalesce((SELECT split_part(c, '=', 2)
-									FROM pg_db_role_setting s LEFT JOIN pg_database b ON b.oid = s.setdatabase, unnest(s.setconfig) c
-								   WHERE s.setrole = 0 AND (s.setdatabase = 0 OR b.datname = current_database()) AND c ILIKE 'TimeZone=%'
-								   ORDER BY s.setdatabase DESC LIMIT 1),
-								 index_mover.scheduler_time_zone()) AS name) z
-	 CROSS JOIN LATERAL (SELECT greatest(r.started_at + p.every, now()) AS due) d
-	 CROSS JOIN LATERAL (SELECT d.due AT TIME ZONE z.name AS due) l
-	 CROSS JOIN LATERAL (SELECT CASE WHEN p.enabled AND p.every IS NOT NULL THEN (o.oid = p.owner_oid) IS TRUE AND index_mover.scheduler_time_zone() IS NOT NULL END AS is_due) s
+	 CROSS JOIN LATERAL (SELECT CASE WHEN p.enabled AND p.every IS NOT NULL AND o.oid = p.owner_oid
+									 THEN index_mover.next_run(r.started_at, p.every, p.window_start, p.window_end) END AS next_run) n
 	 WHERE pg_has_role('pg_monitor', 'USAGE') OR pg_has_role(o.oid, 'USAGE');
 
 -- The own tables are about this cluster only, and in a publication FOR ALL TABLES (src/own_tables.c).
@@ -656,7 +644,7 @@ BEGIN ATOMIC
 	UNION ALL
 	SELECT 'warning', 'unscheduled policy', t.policy,
 		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL
-	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND index_mover.scheduler_time_zone() IS NULL AND NOT pg_is_in_recovery();
+	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND index_mover.next_run(NULL, '1 s', NULL, NULL) IS NULL AND NOT pg_is_in_recovery();
 END;
 
 CREATE FUNCTION index_mover.relation_heat(
@@ -880,7 +868,7 @@ DROP FUNCTION index_mover.execute(text);
 GRANT USAGE ON TYPE @extschema@.move_result TO PUBLIC;
 
 GRANT SELECT ON @extschema@.index_mover_progress, @extschema@.index_mover_history, @extschema@.index_mover_jobs TO PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.scheduler_time_zone TO PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.next_run TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;

@@ -615,21 +615,27 @@ settings_in_row(HeapTuple row, Oid catalog, AttrNumber column)
 	return isnull ? NIL : untransformRelOptions(settings);
 }
 
-/* Set those of these settings that are index_mover's. */
+/* Of core's settings those that a plan obeys, and their defaults */
+static const char *const of_core[][2] = {{"TimeZone", "GMT"}, {"IntervalStyle", "postgres"}};
+
+#define NSETTINGS		((int) (lengthof(settings) + lengthof(of_core)))
+#define NAME(n)			((n) < lengthof(settings) ? settings[n].name : of_core[(n) - lengthof(settings)][0])
+
+/* Set those of these settings that are index_mover's, or of core's. */
 static void
 set_stored(List *stored)
 {
 	foreach_ptr(const DefElem, one, stored)
 	{
-		for (int i = 0; i < lengthof(settings); i++)
-			if (pg_strcasecmp(one->defname, settings[i].name) == 0 && one->arg != NULL)
-				settings_set_here(settings[i].name, strVal(one->arg), PGC_SUSET, DEBUG1);
+		for (int i = 0; i < NSETTINGS; i++)
+			if (pg_strcasecmp(one->defname, NAME(i)) == 0 && one->arg != NULL)
+				settings_set_here(NAME(i), strVal(one->arg), PGC_SUSET, DEBUG1);
 	}
 }
 
 /*
  * Set all settings, for the GUC nest level, to those with which a new session of this
- * role begins in this database, whatever the own session has.  As in core's
+ * role, 0 = of any, begins in this database, whatever the own session has.  As in core's
  * process_settings(), privileges were checked when they were stored, and those
  * that are wrong are ignored.
  */
@@ -639,14 +645,15 @@ settings_begin_as(Oid role)
 	/* later ones count */
 	const Oid	places[][2] = {{InvalidOid, InvalidOid}, {MyDatabaseId, InvalidOid}, {InvalidOid, role}, {MyDatabaseId, role}};
 
-	for (int i = 0; i < lengthof(settings); i++)
-		settings_set_here(settings[i].name, default_text(&settings[i]), PGC_SUSET, DEBUG1);
+	for (int i = 0; i < NSETTINGS; i++)
+		settings_set_here(NAME(i), i < lengthof(settings) ? default_text(&settings[i]) :
+						  of_core[i - lengthof(settings)][1], PGC_SUSET, DEBUG1);
 	set_stored(settings_in_file(ConfigFileName));
 	set_stored(settings_in_file(PG_AUTOCONF_FILENAME));
 	/* the server's value, unless this session's role or client hides it */
-	for (int i = 0; i < lengthof(settings); i++)
-		if (find_option(settings[i].name, false, true, 0)->reset_source <= PGC_S_ARGV)
-			settings_set_here(settings[i].name, NULL, PGC_SUSET, DEBUG1);
+	for (int i = 0; i < NSETTINGS; i++)
+		if (find_option(NAME(i), false, true, 0)->reset_source <= PGC_S_ARGV)
+			settings_set_here(NAME(i), NULL, PGC_SUSET, DEBUG1);
 	for (int i = 0; i < lengthof(places); i++)
 		foreach_ptr(HeapTupleData, row, catalog_rows(DbRoleSettingRelationId, DbRoleSettingDatidRolidIndexId,
 													 Anum_pg_db_role_setting_setdatabase, places[i][0],

@@ -403,7 +403,7 @@ SELECT concat_ws(' ', coalesce(r.rolname, 'PUBLIC'), g.privilege_type || CASE WH
  GROUP BY 1
 SQL
 my %expected = (
-	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive printed_command running scheduler_time_zone)),
+	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive next_run printed_command running)),
 		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace heal_tablespace
 			  index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table
 			  resume_move tablespace_probe)),

@@ -307,6 +307,27 @@ sql("UPDATE tier_policy SET to_tablespace = 'regress_slow'");
 $node->pgbench('-n -c 4 -t 10', 0, [qr{processed: 40/40}], [qr/^(?!.*duplicate key)/s], 'four sessions run them',
 	{ '122_run' => 'SELECT count(*) FROM run_tier_policies()' });
 wait_for_jobs($node);
+# also if the policy gets another owner meanwhile: the runs of different roles do not wait for each other
+$deleter = IndexMover::Session->new($node);
+$deleter->run('SELECT pg_advisory_lock(0, 5959)');
+sql("ALTER DATABASE postgres SET index_mover.test_point = 'policy-run:wait'; "
+	. "$insert, owner) VALUES ('given', 'alices', 'regress_slow', '1 day', 'alice')");
+my @callers = map { IndexMover::Session->new($node) } 1 .. 2;
+foreach my $n (0, 1)
+{
+	$callers[$n]->send("SELECT count(*) FROM run_tier_policies('given')");
+	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover policy' AND "
+		. "wait_event_type IN ('Extension', 'Lock')", $n + 1, 'a run that is recorded');
+	sql("ALTER DATABASE postgres RESET index_mover.test_point; UPDATE tier_policy SET owner = '$super' WHERE name = 'given'");
+}
+$deleter->end;
+foreach my $run (@callers)
+{
+	$run->answer;
+	is($run->errors, '', 'a run while the owner of the policy changes');
+	$run->end;
+}
+sql("DELETE FROM tier_policy WHERE name = 'given'");
 
 # ---- at another time --------------------------------------------------------------------------
 cmp_ok(sql('SELECT count(*) FROM index_mover.policy_run'), '>', 0, 'there were runs');
@@ -568,6 +589,14 @@ foreach my $case (
 	is(sql("SELECT count(*) FROM run_tier_policies('saved', wait => true) WHERE status = 'moved'"), $moves, "as a run: $name");
 	sql('ALTER TABLE saved_1 SET TABLESPACE pg_default');
 }
+# by the clock of the owner, where a range that ends in three hours has ended
+sql("CREATE TABLE hours (t timestamp) PARTITION BY RANGE (t); ALTER TABLE hours OWNER TO alice; SET TimeZone = 'UTC'; "
+	. "DO \$\$ BEGIN EXECUTE format('CREATE TABLE hours_1 PARTITION OF hours FOR VALUES FROM (''2020-01-01'') TO (%L)', "
+	. "localtimestamp + interval '3 h'); END \$\$; ALTER TABLE hours_1 OWNER TO alice; "
+	. "$insert, owner) VALUES ('hours', 'hours', 'regress_fast', '1 h', 'alice'); ALTER ROLE alice SET TimeZone = 'Etc/GMT-12'");
+is(sql("SET TimeZone = 'UTC'; SELECT moves FROM tier_plan('hours'); SHOW TimeZone"), "t\nUTC", 'by the time zone of the owner');
+is(sql("SET TimeZone = 'UTC'; SELECT count(*) FROM run_tier_policies('hours', wait => true) WHERE status = 'moved'"), 1, 'as a run');
+sql("ALTER ROLE alice RESET TimeZone; DELETE FROM tier_policy WHERE name = 'hours'; DROP TABLE hours");
 sql("ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check; UPDATE tier_policy SET settings = '{\"max_rate\": \"fast\"}'");
 is(sql("SET $saves = '7%'; SELECT reason FROM tier_plan('saved') ORDER BY 1 LIMIT 1; SHOW $saves"),
 	"invalid value for parameter \"index_mover.max_rate\": \"fast\"\n7%", 'nor does an error leave any behind');

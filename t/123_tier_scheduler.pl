@@ -8,6 +8,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
 use IndexMover::Test;
 use IndexMover::Tiers;
 use PostgreSQL::Test::Cluster;
@@ -85,9 +86,19 @@ foreach my $databases ('missing, Missing, postgres, POSTGRES', 'missing', 'postg
 # (a worker that has just begun to look is connected to no database yet)
 ok($node->poll_query_until('postgres', $scheduler, $scheduler_pid), 'the scheduler bears other names');
 
+# policies that are being planned may still become jobs
+my $settle = sub {
+	$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity
+	WHERE datid IS NOT NULL AND backend_type IN ('index_mover scheduler', 'index_mover policy')")
+	  or die 'policies go on';
+	wait_for_jobs($node);
+};
+
 # looks that overtake the run: it is due once
-sql("UPDATE tier_policy SET every = '100 years'; UPDATE index_mover.policy_run SET started_at = now() - interval '200 years'");
+sql("UPDATE tier_policy SET every = '100 years'");
+$settle->();
 $before = -s $node->logfile;
+sql("UPDATE index_mover.policy_run SET started_at = now() - interval '200 years'");
 look() foreach 1 .. 20;
 sleep 3;
 is(scalar(() = PostgreSQL::Test::Utils::slurp_file($node->logfile, $before) =~ /WARNING:  \w+: policy "fails" moves nothing/g), 1,
@@ -107,13 +118,6 @@ foreach (1 .. 10)
 }
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/WARNING:.*is already being moved/, 'rivals do not fail');
 sql("DELETE FROM tier_policy WHERE name ~ 'rival'");
-# policies that are being planned may still become jobs
-my $settle = sub {
-	$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity
-	WHERE datid IS NOT NULL AND backend_type IN ('index_mover scheduler', 'index_mover policy')")
-	  or die 'policies go on';
-	wait_for_jobs($node);
-};
 $settle->();
 
 # ---- when it is not due ------------------------------------------------------------------------
@@ -135,7 +139,41 @@ sql("ALTER DATABASE postgres SET TimeZone = 'Asia/Kolkata'");
 is(sql("SET TimeZone = 'UTC'; SELECT next_run AT TIME ZONE 'Asia/Kolkata' - (SELECT window_start FROM tier_policy WHERE name = 'old') = "
 	. "date_trunc('day', next_run AT TIME ZONE 'Asia/Kolkata') FROM tier_policy_status WHERE policy = 'old'"), 't',
 	'but the database may have one');
-sql('ALTER DATABASE postgres RESET TimeZone');
+# as core takes it: hours, an interval, and a zone whose clock goes forward in half an hour
+foreach my $case ([ '= 5', '5 hours' ], [ q(ZONE INTERVAL '-08:30' HOUR TO MINUTE), '-8 hours -30 min' ])
+{
+	my ($zone, $ahead) = @$case;
+	sql("ALTER DATABASE postgres SET " . ($zone =~ /ZONE/ ? "TIME $zone" : "TimeZone $zone"));
+	is(sql("SET TimeZone = 'UTC'; SELECT (next_run + interval '$ahead')::time = window_start FROM tier_policy_status, tier_policy "
+		. "WHERE policy = 'old' AND name = 'old'"), 't', "as a number, or an interval: $zone");
+}
+my $forward = sql("SET TimeZone = 'UTC'; SELECT extract(doy FROM m) - 1 || to_char(m, '/HH24:MI') "
+	. "FROM (SELECT now() + interval '30 min') t(m)");
+my $back = (sql('SELECT extract(doy FROM now())::int') + 100) % 365;
+sql("ALTER DATABASE postgres SET TimeZone = '<AAA>0<BBB>-1,$forward,$back'");
+my $summer = '';
+foreach my $window ([ 'closed', '4 h', '6 h' ], [ 'open', '-1 min', '4 h' ])
+{
+	my ($name, $start, $end) = @$window;
+	sql("SET TimeZone = 'UTC'; UPDATE tier_policy SET window_start = (now() + interval '$start')::time, window_end = "
+		. "(now() + interval '$end')::time WHERE name = 'old'");
+	$summer = sql("SELECT next_run - now() BETWEEN '2 h 55 min' AND '3 h 5 min' FROM tier_policy_status WHERE policy = 'old'")
+	  if $name eq 'closed';
+}
+is($summer, 't', 'a window that begins after the clock has gone forward');
+moves_ok('and one that ends after');
+is(sql("SELECT (settings->>'max_duration')::interval < '3 h 5 min' FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"),
+	't', 'no relation begins in the hour after its end');
+$settle->();
+# whatever zone the role of its workers has: a window that is open by that only
+my $superuser = sql('SELECT current_user');
+sql("ALTER DATABASE postgres RESET TimeZone; ALTER ROLE \"$superuser\" SET TimeZone = 'Asia/Kolkata'");
+sql("UPDATE tier_policy SET window_start = (now() - interval '1 h')::time, window_end = (now() + interval '1 h')::time WHERE name = 'old'");
+sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
+look();
+sleep 3;
+is(sql($place), 'default', 'not by the time zone of a role');
+sql("ALTER ROLE \"$superuser\" RESET TimeZone");
 # the day's midnight is always between these two
 sql("UPDATE tier_policy SET window_start = (now() - interval '1 min')::time, window_end = (now() - interval '1 h')::time WHERE name = "
 	. "'old'");
@@ -209,14 +247,53 @@ ok($node->poll_query_until('postgres', $sleeps, 1), 'a policy is planned');
 my $result = "SELECT result, message FROM tier_policy_status WHERE policy = 'killed'";
 is(sql($result), 'planning|', 'the status says so');
 sql("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE backend_type = 'index_mover policy' AND wait_event = 'PgSleep'");
+is(sql($result), 'failed|its worker, or the server, has ended early', 'its worker was killed: a failure');
 look();
 sleep 3;
-is(sql($sleeps), 0, 'its worker was killed, and is not started again at once');
+is(sql($sleeps), 0, 'which is not started again at once');
+# one that could not say so, for which some minutes have to pass
+sql("UPDATE index_mover.policy_run SET job = -1, message = NULL WHERE policy = 'killed'");
+is(sql($result), 'planning|', 'as if it had been killed with SIGKILL');
+sql("UPDATE index_mover.policy_run SET started_at = now() + interval '1 h' WHERE policy = 'killed'");
+is(sql($result), 'failed|its worker, or the server, has ended early', 'before the clock was set back');
 sql("UPDATE tier_policy SET now_function = NULL WHERE name = 'killed'; "
-	. "UPDATE index_mover.policy_run SET started_at = started_at - interval '10 min' WHERE policy = 'killed'");
+	. "UPDATE index_mover.policy_run SET started_at = now() - interval '10 min' WHERE policy = 'killed'");
 is(sql($result), 'failed|its worker, or the server, has ended early', 'some minutes later that is a failure');
 is(sql("SELECT reason FROM tier_plan('killed') LIMIT 1"), 'its last run has failed: its worker, or the server, has ended early',
 	'in the plan, too');
+# a run that meets a table that is locked, in the moment before its worker comes: that has failed, too
+{
+	my $postmaster = (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
+	my $session = IndexMover::Session->new($node);
+	my $looks = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'postgres' AND backend_type = 'index_mover scheduler'";
+	sql("UPDATE tier_policy SET every = NULL WHERE name <> 'killed'");
+	$settle->();
+	$session->run('BEGIN; LOCK TABLE index_mover.policy_run');
+	sql("UPDATE tier_policy SET every = '2 years' WHERE name = 'killed'");
+	look();
+	ok($node->poll_query_until('postgres', "$looks AND wait_event_type = 'Lock'", 1), 'a look that waits');
+	kill STOP => $postmaster;
+	$session->run("UPDATE index_mover.policy_run SET started_at = now() - interval '3 years' WHERE policy = 'killed'; COMMIT");
+	sleep 0.1 while $session->run($looks) > 0;
+	$session->run('BEGIN; LOCK TABLE tier_policy');
+	kill CONT => $postmaster;
+	my $answer = '';
+	foreach (1 .. 300)
+	{
+		last if ($answer = $session->run($result)) =~ /failed/;
+		sleep 0.1;
+	}
+	is($answer, 'failed|could not obtain lock on the tables of extension "index_mover"', 'its run says so at once');
+	$session->end;
+	sql("UPDATE tier_policy SET every = '1 s' WHERE name <> 'killed'");
+}
+# one that is disabled meanwhile has ended as well
+sql(q{CREATE FUNCTION fails_later() RETURNS date LANGUAGE sql AS 'SELECT (1 / (count(*) - 1))::text::date FROM pg_catalog.pg_sleep(3)'; }
+	. q{UPDATE tier_policy SET now_function = 'fails_later()', every = '1 s' WHERE name = 'killed'});
+ok($node->poll_query_until('postgres', $sleeps, 1), 'a policy that is planned');
+sql("UPDATE tier_policy SET enabled = false WHERE name = 'killed'");
+ok($node->poll_query_until('postgres', $result, 'failed|now_function "public.fails_later()" has failed: division by zero'),
+	'and disabled, and then fails');
 sql("DELETE FROM tier_policy WHERE name = 'killed'");
 
 # the clock set back: as if the last run were tomorrow

@@ -60,6 +60,8 @@ extern void submit_skip_busy(List *plan);
 extern void submit_at_commit(int64 job, List *items, const MoveSettings *settings);
 extern void wait_for_rows(int64 job, JobSummary *summary, List *items,
 						  const MoveSettings *settings);
+extern void relay_messages(shm_mq_handle *queue, bool nowait, ErrorData *error, StringInfo data);
+pg_noreturn extern void worker_ended_early(const ErrorData *error);
 extern void cleanup_call_init(void);
 extern void cleanup_call(const List *plan, Oid role);
 

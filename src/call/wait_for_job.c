@@ -61,32 +61,51 @@ typedef struct JobWait
 
 PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
 
-static void
-relay_messages(JobWait *wait)
+/*
+ * Take the messages of a worker that are there or, unless nowait, until it ends: raise
+ * its notices, and keep its last error, and what else it has sent (data).
+ */
+void
+relay_messages(shm_mq_handle *queue, bool nowait, ErrorData *error, StringInfo data)
 {
 	Size		nbytes;
-	void	   *data;
+	void	   *message;
 
-	for (int i = 0; i < wait->shared->max_runners; i++)
-		while (shm_mq_receive(wait->messages[i], &nbytes, &data, true) == SHM_MQ_SUCCESS)
+	while (shm_mq_receive(queue, &nbytes, &message, nowait) == SHM_MQ_SUCCESS)
+	{
+		StringInfoData msg = {.data = message,.len = nbytes};
+		char		msgtype = pq_getmsgbyte(&msg);
+		ErrorData	notice;
+
+		/* errors of moves are in the rows; other errors end the worker */
+		if (msgtype == 'E')
+			pq_parse_errornotice(&msg, error);
+		else if (msgtype == 'N')
 		{
-			StringInfoData msg;
-			char		msgtype;
-			ErrorData	notice;
-
-			initStringInfo(&msg);
-			appendBinaryStringInfo(&msg, data, nbytes);
-			msgtype = pq_getmsgbyte(&msg);
-			/* errors of moves are in the rows; other errors end the worker */
-			if (msgtype == 'E')
-				pq_parse_errornotice(&msg, &wait->worker_error);
-			else if (msgtype == 'N')
-			{
-				pq_parse_errornotice(&msg, &notice);
-				ThrowErrorData(&notice);
-			}
-			pfree(msg.data);
+			pq_parse_errornotice(&msg, &notice);
+			ThrowErrorData(&notice);
 		}
+		else if (msgtype == 'D')
+			appendBinaryStringInfo(data, msg.data + msg.cursor, msg.len - msg.cursor);
+	}
+}
+
+/* Raise ERROR 55000 for a worker without a result; error: its last one, elevel 0 = none. */
+void
+worker_ended_early(const ErrorData *error)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("background worker of index_mover did not start or ended early"),
+			 error->elevel != 0 ? errdetail_internal("%s", error->message) : 0,
+			 errhint("See the server log for the reason.")));
+}
+
+static void
+relay_all(JobWait *wait)
+{
+	for (int i = 0; i < wait->shared->max_runners; i++)
+		relay_messages(wait->messages[i], true, &wait->worker_error, NULL);
 }
 
 /* Become the receiver of the messages of all runners. */
@@ -255,22 +274,17 @@ collect_rows(JobWait *wait)
 		 */
 		bool		stopped = worker_has_stopped(wait) && !shared->begun;
 
-		relay_messages(wait);
+		relay_all(wait);
 		if (pg_atomic_read_u32(&shared->rows_final) != 0)
 		{
 			pg_read_barrier();
-			relay_messages(wait);
+			relay_all(wait);
 			return;
 		}
 		if (stopped)
 		{
 			job_lacks_runner(shared->slot);
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("background worker of index_mover did not start or ended early"),
-					 wait->worker_error.elevel != 0 ?
-					 errdetail_internal("%s", wait->worker_error.message) : 0,
-					 errhint("See the server log for the reason.")));
+			worker_ended_early(&wait->worker_error);
 		}
 		look_and_nap(wait, LOOK_INTERVAL_MS);
 	}

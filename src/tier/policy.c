@@ -25,6 +25,7 @@
 #include "commands/extension.h"
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
@@ -37,6 +38,7 @@
 
 #include "history.h"
 #include "own_tables.h"
+#include "test_points.h"
 #include "tier/tier.h"
 #include "tier/tier_private.h"
 
@@ -45,80 +47,74 @@ PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 #define RUN_TABLE	"policy_run"
 
 /* Columns of tier_policy; the script makes them so. */
-enum
-{
-	Anum_name = 1,
-	Anum_enabled,
-	Anum_relation,
-	Anum_schema,
-	Anum_from_tablespace,
-	Anum_to_tablespace,
-	Anum_parts,
-	Anum_older_than,
-	Anum_now_function,
-	Anum_budget,
-	Anum_start_at,
-	Anum_stop_at,
-	Anum_freeze_first,
-	Anum_min_stay,
-	Anum_max_bytes_per_run,
-	Anum_settings,
-	Anum_idle_for,
-	Anum_idle_of,
-	Anum_every,
-	Anum_window_start,
-	Anum_window_end,
-	Anum_owner,
-	Anum_owner_oid,
-	Natts_policy = Anum_owner_oid
-};
+#define COLUMNS \
+	name, enabled, relation, schema, from_tablespace, to_tablespace, parts, older_than, now_function, \
+	budget, start_at, stop_at, freeze_first, min_stay, max_bytes_per_run, settings, idle_for, idle_of, \
+	every, window_start, window_end, owner, owner_oid
 
-/* A column of the row that was taken apart into values and nulls */
-#define VALUE(column)	(values[Anum_##column - 1])
-#define ISNULL(column)	(nulls[Anum_##column - 1])
-#define VALUE_OR(column, type, none)	(ISNULL(column) ? (none) : DatumGet##type(VALUE(column)))
-#define NAME(column)	(ISNULL(column) ? NULL : pstrdup(NameStr(*DatumGetName(VALUE(column)))))
-#define IS(column, word)	(strcmp(TextDatumGetCString(VALUE(column)), word) == 0)
+/* A row that was taken apart */
+typedef struct PolicyRow
+{
+	struct
+	{
+		Datum		COLUMNS;
+	}			value;
+	struct
+	{
+		bool		COLUMNS;
+	}			null;
+} PolicyRow;
+
+#define ANUM(column)	((int) (offsetof(PolicyRow, null.column) - offsetof(PolicyRow, null)) + 1)
+#define VALUE_OR(column, type, none)	(row.null.column ? (none) : DatumGet##type(row.value.column))
+#define NAME(column)	(row.null.column ? NULL : pstrdup(NameStr(*DatumGetName(row.value.column))))
+#define IS(column, word)	(strcmp(TextDatumGetCString(row.value.column), word) == 0)
 #define INTERVAL(column) \
-	(ISNULL(column) ? NULL : DatumGetIntervalP(datumCopy(VALUE(column), false, sizeof(Interval))))
+	(row.null.column ? NULL : DatumGetIntervalP(datumCopy(row.value.column, false, sizeof(Interval))))
+
+static PolicyRow
+deform(HeapTuple tuple, TupleDesc desc)
+{
+	PolicyRow	row;
+
+	extension_deform(tuple, desc, sizeof(row.null), (Datum *) &row.value, (bool *) &row.null);
+	return row;
+}
 
 static Policy *
 read_policy(HeapTuple tuple, TupleDesc desc)
 {
 	Policy	   *policy = palloc0(sizeof(Policy));
-	Datum		values[Natts_policy];
-	bool		nulls[Natts_policy];
-	Oid			owner;
+	PolicyRow	row = deform(tuple, desc);
+	Oid			owner = row.null.owner ? InvalidOid : get_role_oid(NAME(owner), true);
 
-	extension_deform(tuple, desc, Natts_policy, values, nulls);
-	policy->name = *DatumGetName(VALUE(name));
-	owner = ISNULL(owner) ? InvalidOid : get_role_oid(NAME(owner), true);
+	policy->name = *DatumGetName(row.value.name);
 	if (OidIsValid(owner) && owner == VALUE_OR(owner_oid, ObjectId, InvalidOid))
 		policy->owner = owner;
 	policy->is_visible = superuser() || (OidIsValid(owner) && has_privs_of_role(GetUserId(), owner));
-	policy->enabled = DatumGetBool(VALUE(enabled));
-	policy->kind = !ISNULL(older_than) ? POLICY_OLDER_THAN : !ISNULL(idle_for) ? POLICY_IDLE_FOR :
-		!ISNULL(budget) ? POLICY_BUDGET : POLICY_START_AT;
+	policy->enabled = DatumGetBool(row.value.enabled);
+	policy->kind = !row.null.older_than ? POLICY_OLDER_THAN : !row.null.idle_for ? POLICY_IDLE_FOR :
+		!row.null.budget ? POLICY_BUDGET : POLICY_START_AT;
 	policy->relation = VALUE_OR(relation, ObjectId, InvalidOid);
 	policy->schema = NAME(schema);
 	policy->from_tablespace = NAME(from_tablespace);
-	policy->to_tablespace = DatumGetName(datumCopy(VALUE(to_tablespace), false, NAMEDATALEN));
+	policy->to_tablespace = DatumGetName(datumCopy(row.value.to_tablespace, false, NAMEDATALEN));
 	policy->tables = !IS(parts, "indexes");
 	policy->indexes = !IS(parts, "table");
 	policy->age = policy->kind == POLICY_OLDER_THAN ? INTERVAL(older_than) : INTERVAL(idle_for);
 	policy->idle_of = IS(idle_of, "change") ? IDLE_OF_CHANGE :
 		IS(idle_of, "index use") ? IDLE_OF_INDEX_USE : IDLE_OF_USE;
-	policy->now_function = ISNULL(now_function) ? NULL : TextDatumGetCString(VALUE(now_function));
+	policy->now_function = row.null.now_function ? NULL : TextDatumGetCString(row.value.now_function);
 	policy->budget = VALUE_OR(budget, Int64, 0);
 	policy->start_at = VALUE_OR(start_at, Float8, 0);
 	policy->stop_at = VALUE_OR(stop_at, Float8, 0);
-	policy->freeze_first = DatumGetBool(VALUE(freeze_first));
+	policy->freeze_first = DatumGetBool(row.value.freeze_first);
 	policy->min_stay = INTERVAL(min_stay);
 	policy->max_bytes_per_run = VALUE_OR(max_bytes_per_run, Int64, 0);
 	policy->every = INTERVAL(every);
 	policy->window_start = VALUE_OR(window_start, TimeADT, -1);
 	policy->window_end = VALUE_OR(window_end, TimeADT, -1);
-	policy->settings = ISNULL(settings) ? NULL : DatumGetJsonbPCopy(VALUE(settings));
+	policy->settings = row.null.settings ? NULL : DatumGetJsonbPCopy(row.value.settings);
 	return policy;
 }
 
@@ -166,8 +162,9 @@ policy_lock_table(bool hold)
 
 /*
  * Return the policies that are enabled, in the order of their names, or the one of
- * this name: of the roles whose privileges the current user has, or all.  ERROR 42704
- * unless all if there is none of this name, enabled or not.
+ * this name: of the roles whose privileges the current user has.  ERROR 42704 if there
+ * is none of this name, enabled or not.  all: of all roles, and the disabled ones, without
+ * this error.
  */
 List *
 policies_read(const char *name, bool all)
@@ -184,9 +181,9 @@ policies_read(const char *name, bool all)
 			(!all && !policy->is_visible))
 			continue;
 		found = true;
-		if (policy->enabled)
+		if (all || policy->enabled)
 			result = lappend(result, policy);
-		else if (name != NULL && !all)
+		else if (name != NULL)
 			ereport(NOTICE,
 					(errmsg("tier policy \"%s\" is disabled", name)));
 	}
@@ -297,10 +294,8 @@ Datum
 index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
-	HeapTuple	old;
 	TupleDesc	desc;
-	Datum		values[Natts_policy];
-	bool		nulls[Natts_policy];
+	PolicyRow	row;
 	bool		update;
 	bool		new_owner;
 	bool		is_restored;
@@ -312,67 +307,65 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 		forget_runs(NULL);
 		return PointerGetDatum(NULL);
 	}
-	old = data->tg_trigtuple;
 	desc = RelationGetDescr(data->tg_relation);
 	update = TRIGGER_FIRED_BY_UPDATE(data->tg_event);
 #define IS_SET(column) \
-	(!update || bms_is_member(Anum_##column - FirstLowInvalidHeapAttributeNumber, data->tg_updatedcols))
-	extension_deform(old, desc, Natts_policy, values, nulls);
+	(!update || bms_is_member(ANUM(column) - FirstLowInvalidHeapAttributeNumber, data->tg_updatedcols))
+	row = deform(data->tg_trigtuple, desc);
 	if (TRIGGER_FIRED_BY_DELETE(data->tg_event) || (update && IS_SET(name)))
-		forget_runs(NameStr(*DatumGetName(VALUE(name))));
+		forget_runs(NAME(name));
 	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
-		return PointerGetDatum(old);
+		return PointerGetDatum(data->tg_trigtuple);
 
 	/* row security asks this, too, but some roles bypass it */
-	if (update && (ISNULL(owner) || !has_privs_of_role(GetUserId(), get_role_oid(NameStr(*DatumGetName(VALUE(owner))), true))))
+	if (update && (row.null.owner || !has_privs_of_role(GetUserId(), get_role_oid(NAME(owner), true))))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for tier policy \"%s\"", NameStr(*DatumGetName(VALUE(name))))));
+				 errmsg("permission denied for tier policy \"%s\"", NAME(name))));
 	if (update)
-		extension_deform(data->tg_newtuple, desc, Natts_policy, values, nulls);
+		row = deform(data->tg_newtuple, desc);
 	new_owner = IS_SET(owner) || IS_SET(owner_oid);
-	is_restored = !update && !ISNULL(owner_oid);
+	is_restored = !update && !row.null.owner_oid;
 	if (new_owner)
 	{
-		Oid			role = ISNULL(owner) ? GetUserId() :
-			check_owner(NameStr(*DatumGetName(VALUE(owner))),
-						is_restored ? DatumGetObjectId(VALUE(owner_oid)) : InvalidOid, update);
+		Oid			role = row.null.owner ? GetUserId() :
+			check_owner(NAME(owner), is_restored ? DatumGetObjectId(row.value.owner_oid) : InvalidOid, update);
 
-		if (ISNULL(owner))
-			VALUE(owner) = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
-		VALUE(owner_oid) = ObjectIdGetDatum(role);
-		ISNULL(owner) = false;
-		ISNULL(owner_oid) = !OidIsValid(role);
+		if (row.null.owner)
+			row.value.owner = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
+		row.value.owner_oid = ObjectIdGetDatum(role);
+		row.null.owner = false;
+		row.null.owner_oid = !OidIsValid(role);
 	}
-	if (IS_SET(now_function) && !ISNULL(now_function))
-		VALUE(now_function) = full_name(VALUE(now_function));
-	if ((IS_SET(settings) || new_owner) && !ISNULL(settings) && !ISNULL(owner_oid))
+	if (IS_SET(now_function) && !row.null.now_function)
+		row.value.now_function = full_name(row.value.now_function);
+	if ((IS_SET(settings) || new_owner) && !row.null.settings && !row.null.owner_oid)
 	{
 		MoveSettings settings;
 		Oid			caller;
 		int			context;
 
 		GetUserIdAndSecContext(&caller, &context);
-		SetUserIdAndSecContext(DatumGetObjectId(VALUE(owner_oid)), context | SECURITY_RESTRICTED_OPERATION);
-		settings_capture(&settings, DatumGetJsonbP(VALUE(settings)), true);
+		SetUserIdAndSecContext(DatumGetObjectId(row.value.owner_oid), context | SECURITY_RESTRICTED_OPERATION);
+		settings_capture(&settings, DatumGetJsonbP(row.value.settings), true);
 		SetUserIdAndSecContext(caller, context);
 	}
 	/* a restore must not fail: then the plan says so */
 	if (!is_restored && (IS_SET(to_tablespace) || IS_SET(from_tablespace) || IS_SET(parts)))
 	{
-		bool		tables = ISNULL(parts) || !IS(parts, "indexes");
+		bool		tables = row.null.parts || !IS(parts, "indexes");
 
 		policy_check_target(NAME(to_tablespace), tables);
-		if (!ISNULL(budget))
+		if (!row.null.budget)
 			policy_check_target(NAME(from_tablespace), tables);
 	}
 	{
-		int			columns[] = {Anum_now_function, Anum_owner, Anum_owner_oid};
-		Datum		new_values[] = {VALUE(now_function), VALUE(owner), VALUE(owner_oid)};
-		bool		new_nulls[] = {ISNULL(now_function), ISNULL(owner), ISNULL(owner_oid)};
+		int			columns[] = {ANUM(now_function), ANUM(owner), ANUM(owner_oid)};
+		Datum		values[] = {row.value.now_function, row.value.owner, row.value.owner_oid};
+		bool		nulls[] = {row.null.now_function, row.null.owner, row.null.owner_oid};
 
-		return PointerGetDatum(heap_modify_tuple_by_cols(update ? data->tg_newtuple : old, desc,
-														 lengthof(columns), columns, new_values, new_nulls));
+		return PointerGetDatum(heap_modify_tuple_by_cols(update ? data->tg_newtuple : data->tg_trigtuple, desc,
+														 lengthof(columns), columns, values, nulls));
 	}
 }
 
@@ -404,6 +397,7 @@ policy_run_read(const char *policy, PolicyRun *run)
 	extension_scan_begin(&scan, RUN_TABLE, 1, &key);
 	while (extension_scan_next(&scan))
 	{
+		run->is_being_deleted = TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(scan.tuple->t_data));
 		run->started_at = DatumGetTimestampTz(values[1]);
 		run->job = DatumGetInt64(values[2]);
 		if (run->job > 0)
@@ -414,29 +408,43 @@ policy_run_read(const char *policy, PolicyRun *run)
 	}
 }
 
-/* Record a run in place of the one before; the caller has locked the policy. */
+/* Return whether a run is planned at this moment, as far as its record says. */
+static bool
+is_planned(const PolicyRun *run, TimestampTz at)
+{
+	return run->job == RUN_BEGUN && at >= run->started_at && at - run->started_at < PLAN_END_MS * INT64CONST(1000);
+}
+
+/*
+ * Record that a run begins (RUN_BEGUN), or has ended: its job, 0 = none, and why it has
+ * failed.  Not of a policy that is not there: the caller has not committed it, or
+ * another session deletes it, which is not waited for.
+ */
 void
-policy_run_write(const char *policy, const PolicyRun *run)
+policy_run_record(const char *policy, int64 job, const char *message)
 {
 	Row			row;
-	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
-	ExtensionScan scan;
-	bool		is_being_deleted = false;
+	PolicyRun	before;
+	bool		has_begun;
+	char	   *why;
 
-	/* do not wait for a session that deletes the policy, and its record */
-	extension_scan_begin(&scan, RUN_TABLE, 1, &key);
-	while (extension_scan_next(&scan))
-		is_being_deleted |= TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(scan.tuple->t_data));
-	if (is_being_deleted)
+	/* a run as the owner before may end at this moment */
+	LockDatabaseObject(extension_relation(RUN_TABLE),
+					   hash_any((const unsigned char *) policy, strlen(policy)), 0, ExclusiveLock);
+	policy_run_read(policy, &before);
+	if (before.is_being_deleted || (OidIsValid(try_lock_table()) && policies_read(policy, true) == NIL))
 		return;
+	/* this process may be the worker of a run that has begun */
+	has_begun = is_planned(&before, MyStartTimestamp);
 	forget_runs(policy);
 	row_clear(&row);
 	row_set(&row, 1, DirectFunctionCall1(namein, CStringGetDatum(policy)));
-	row_set(&row, 2, TimestampTzGetDatum(run->started_at));
-	row_set(&row, 3, Int64GetDatum(run->job));
-	row_set(&row, 4, Int32GetDatum(run->failures));
-	row_text(&row, 5, run->message);
+	row_set(&row, 2, TimestampTzGetDatum(has_begun ? before.started_at : MyStartTimestamp));
+	row_set(&row, 3, Int64GetDatum(job));
+	row_set(&row, 4, Int32GetDatum(has_begun ? before.failures : policy_failures(&before, &why)));
+	row_text(&row, 5, message);
 	extension_insert(RUN_TABLE, &row);
+	IM_POINT("policy-run");
 	CommandCounterIncrement();
 }
 
@@ -445,10 +453,8 @@ bool
 policy_is_running(const PolicyRun *run)
 {
 	JobSlot		slot;
-	int64		age = GetCurrentTimestamp() - run->started_at;
 
-	return run->job == RUN_BEGUN ? age >= 0 && age < PLAN_END_MS * INT64CONST(1000) :
-		run->job != 0 && job_find(run->job, &slot);
+	return is_planned(run, GetCurrentTimestamp()) || (run->job > 0 && job_find(run->job, &slot));
 }
 
 /*
@@ -463,7 +469,7 @@ policy_failures(const PolicyRun *run, char **why)
 	if (run->started_at == 0 || policy_is_running(run))
 		return run->failures;
 	if (run->message == NULL)
-		*why = "its worker, or the server, has ended early";
+		*why = RUN_DIED;
 	if (run->message != NULL || run->job == RUN_BEGUN)
 		return run->failures + 1;
 	foreach_ptr(const HistoryEntry, entry, run->job != 0 ? history_read(run->job) : NIL)

@@ -225,6 +225,7 @@ extern List *policies_read(const char *name, bool all);
 extern void policy_check_target(const char *tablespace, bool tables);
 
 #define RUN_BEGUN	INT64CONST(-1)	/* it is planned, or its worker has died */
+#define RUN_DIED	"its worker, or the server, has ended early"
 #define PLAN_TIMEOUT_MS	((int) IM_LIMIT("plan-ms", 5 * 60 * 1000))	/* a now_function can
 																	 * sleep */
 #define PLAN_END_MS		(PLAN_TIMEOUT_MS / 5 * 6)	/* or not let itself be
@@ -237,17 +238,36 @@ typedef struct PolicyRun
 	int64		job;			/* 0 = nothing to move; or RUN_BEGUN */
 	int			failures;		/* runs before it that failed in a row */
 	char	   *message;		/* error of the run itself; NULL = none */
+	bool		is_being_deleted;	/* by a transaction that has not ended */
 } PolicyRun;
 
 extern bool policy_lock(Oid owner, bool nowait);
 extern void policy_run_read(const char *policy, PolicyRun *run);
-extern void policy_run_write(const char *policy, const PolicyRun *run);
+extern void policy_run_record(const char *policy, int64 job, const char *message);
 extern bool policy_is_running(const PolicyRun *run);
 extern int	policy_failures(const PolicyRun *run, char **why);
 
-/* tier_plan.c, tier_run.c */
+/* tier_plan.c, tier_run.c, tier_scheduler.c */
+
+/* The arguments of a worker: it runs a policy, or looks into a database */
+typedef struct TierWorker
+{
+	Oid			database;
+	Oid			role;			/* owner of the policy */
+	NameData	name;			/* of the policy, or of the database */
+	bool		looks;
+	dsm_handle	segment;		/* for a caller's queue, or a look's answer */
+
+	/* of a run of the scheduler: after which no relation begins; 0 = none */
+	TimestampTz window_end;
+
+	/* of a look */
+	bool		sample;			/* is due */
+	int			next;			/* in ms; set by the look */
+} TierWorker;
+
 extern List *tier_plan_items(const Policy *policy, MoveSettings *settings);
-extern BackgroundWorkerHandle *tier_run_start(const Policy *policy, int64 job, dsm_handle queue,
-											  TimestampTz window_end);
+extern BackgroundWorkerHandle *tier_worker_start(const TierWorker *args, int elevel);
+extern void tier_look(TierWorker *args);
 
 #endif							/* IM_TIER_PRIVATE_H */

@@ -22,6 +22,7 @@
 #include "libpq/pqmq.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
+#include "storage/pmsignal.h"
 #include "utils/memutils.h"
 #include "utils/timeout.h"
 
@@ -31,24 +32,26 @@
 #include "worker/worker.h"
 
 PG_FUNCTION_INFO_V1(index_mover_run_tier_policies);
-PGDLLEXPORT void index_mover_policy_main(Datum arg);
+PGDLLEXPORT void index_mover_tier_main(Datum arg);
 
 #define QUEUE_SIZE		65536
 
-/* The arguments of the worker of a policy */
-typedef struct RunExtra
-{
-	Oid			database;
-	Oid			owner;
-	NameData	policy;
-	int64		job;			/* number for the caller's job; 0 = the
-								 * scheduler has begun the run, and the worker
-								 * submits it */
-	dsm_handle	queue;			/* to the caller */
-	TimestampTz window_end;		/* after which no relation begins; 0 = none */
-} RunExtra;
+StaticAssertDecl(sizeof(TierWorker) <= BGW_EXTRALEN, "TierWorker is too large");
 
-StaticAssertDecl(sizeof(RunExtra) <= BGW_EXTRALEN, "RunExtra is too large");
+/* The job that a policy is planned to be */
+typedef struct PlannedJob
+{
+	MoveSettings settings;
+	List	   *items;			/* NIL = nothing is to be moved */
+} PlannedJob;
+
+/* A policy in a call of run_tier_policies() */
+typedef struct PolicyCall
+{
+	FunctionCallInfo fcinfo;
+	const Policy *policy;
+	List	   *claimed;		/* tables of the policies before */
+} PolicyCall;
 
 static void
 warn_of_error(const char *policy, const ErrorData *error)
@@ -62,52 +65,34 @@ warn_of_error(const char *policy, const ErrorData *error)
 
 /* In the worker */
 
-/* A run of a policy */
-typedef struct TierRun
-{
-	RunExtra	extra;			/* in the worker */
-	PolicyRun	record;
-	TimeoutId	end_timeout;
-	FunctionCallInfo fcinfo;	/* in the caller */
-	const Policy *policy;
-	MoveSettings settings;		/* of the job, and its items */
-	List	   *items;
-} TierRun;
-
-static volatile sig_atomic_t planning_ended = false;
+static TierWorker my_args;
+static const char *volatile failure = NULL; /* of the run, if it ends now */
+static TimeoutId end_timeout;
 
 /* What it runs can catch the error of a cancel, but not this. */
 static void
 end_planning(void)
 {
-	planning_ended = true;
+	failure = "it was planned for too long, and could not be canceled";
 	kill(MyProcPid, SIGTERM);
 }
 
-/* Record the run; its caller may have made the policy, and not committed. */
+/* An exit cannot be interrupted, so it does not wait for who has locked the table. */
 static void
-record_run(void *arg)
+record_failure(void *arg)
 {
-	const TierRun *run = arg;
-
-	(void) policy_lock_table(true);
-	if (policies_read(NameStr(run->extra.policy), true) != NIL)
-		policy_run_write(NameStr(run->extra.policy), &run->record);
-	commit_locally();
+	if (!proc_exit_inprogress ||
+		ConditionalLockRelationOid(extension_relation("policy_run"), RowExclusiveLock))
+		policy_run_record(NameStr(my_args.name), 0, failure);
 }
 
-/* Exit callback: record the FATAL of end_planning(), which no PG_CATCH sees. */
+/* Exit callback: no PG_CATCH sees a FATAL.  Without a postmaster, exit at once. */
 static void
-record_end(int code, Datum arg)
+end_at_exit(int code, Datum arg)
 {
-	TierRun    *run = (TierRun *) DatumGetPointer(arg);
-
-	if (!planning_ended)
-		return;
 	AbortOutOfAnyTransaction();
-	run->record.job = 0;
-	run->record.message = "it was planned for too long, and could not be canceled";
-	(void) errors_catch_in_transaction(record_run, run);
+	if (failure != NULL && PostmasterIsAlive())
+		(void) errors_catch_in_transaction(record_failure, NULL);
 	extension_release();
 }
 
@@ -120,29 +105,27 @@ record_end(int code, Datum arg)
 static void
 carry_out(void *arg)
 {
-	TierRun    *run = arg;
-	const RunExtra *extra = &run->extra;
-	const char *name = NameStr(extra->policy);
-	MoveSettings *settings = &run->settings;
+	PlannedJob *job = arg;
+	const char *name = NameStr(my_args.name);
+	MoveSettings *settings = &job->settings;
 	List	   *policies;
 	const Policy *policy;
-	bool		scheduled = extra->job == 0;
-	List	   *items;
-	char	   *why;
+	bool		scheduled = my_args.segment == DSM_HANDLE_INVALID;
 
 	MemoryContextSwitchTo(TopMemoryContext);
 	(void) policy_lock_table(true);
 	if (scheduled)				/* else the caller has the lock */
-		(void) policy_lock(extra->owner, false);
-	policy_run_read(name, &run->record);
-	if (scheduled && run->record.job != RUN_BEGUN)
-		proc_exit(0);			/* another came first, or that has failed */
-	if (!scheduled)
 	{
-		run->record.failures = policy_failures(&run->record, &why);
-		run->record.started_at = GetCurrentTimestamp();
+		PolicyRun	record;
+
+		(void) policy_lock(my_args.role, false);
+		policy_run_read(name, &record);
+		if (record.job != RUN_BEGUN)
+		{
+			failure = NULL;
+			proc_exit(0);		/* another came first, or that has failed */
+		}
 	}
-	run->record.message = NULL;
 	policies = policies_read(name, false);
 	policy = policies != NIL ? linitial(policies) : NULL;
 	if (policy == NULL || policy->owner != GetUserId())
@@ -150,150 +133,121 @@ carry_out(void *arg)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tier policy \"%s\" has changed", name)));
 	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
-	enable_timeout_after(run->end_timeout, PLAN_END_MS);
-	items = tier_plan_items(policy, settings);
+	enable_timeout_after(end_timeout, PLAN_END_MS);
+	job->items = tier_plan_items(policy, settings);
 
 	/* no relation begins after it, however long this took */
-	if (extra->window_end != 0)
+	if (my_args.window_end != 0)
 	{
-		int			left = (extra->window_end - GetCurrentTimestamp()) / USECS_PER_SEC;
+		int			left = (my_args.window_end - GetCurrentTimestamp()) / USECS_PER_SEC;
 		char	   *json = psprintf("{\"max_duration\": %d}", left);
 
 		if (left <= 0)
-			items = NIL;
+			job->items = NIL;
 		else if (settings->max_duration == 0 || settings->max_duration > left)
 			settings_alter(settings, DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(json))));
 	}
 	settings->terms.role = GetUserId();
-	settings->terms.job = extra->job;
-	run->record.job = items == NIL ? 0 : scheduled ? history_next_job() : extra->job;
-	policy_run_write(name, &run->record);
-	if (items != NIL && scheduled)
-		submit_at_commit(run->record.job, items, settings);
-	run->items = items;
-	commit_locally();
+	settings->terms.job = job->items != NIL ? history_next_job() : 0;
+	policy_run_record(name, settings->terms.job, NULL);
+	if (job->items != NIL && scheduled)
+		submit_at_commit(settings->terms.job, job->items, settings);
 }
 
-void
-index_mover_policy_main(Datum arg)
+/* Run a policy, and hand the plan to the caller, if there is one. */
+static void
+run_policy(bool called)
 {
-	TierRun		run = {0};
-	const RunExtra *extra = &run.extra;
+	PlannedJob	job = {0};
 	ErrorData  *error;
 	int			tries = 0;
 
-	memcpy(&run.extra, MyBgworkerEntry->bgw_extra, sizeof(RunExtra));
-	worker_unblock_signals();
-	if (extra->job != 0)
-	{
-		dsm_segment *segment = dsm_attach(extra->queue);
-		shm_mq	   *queue;
-
-		if (segment == NULL)
-			proc_exit(0);		/* the caller has given up */
-		queue = dsm_segment_address(segment);
-		shm_mq_set_sender(queue, MyProc);
-		pq_redirect_to_shm_mq(segment, shm_mq_attach(queue, segment, NULL));
-	}
-	worker_connect_as(extra->database, extra->owner);
+	failure = called ? NULL : RUN_DIED;
 	/* its messages go to the caller, who writes them to the log */
-	if (extra->job != 0)
+	if (called)
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-	run.end_timeout = RegisterTimeout(USER_TIMEOUT, end_planning);
-	before_shmem_exit(record_end, PointerGetDatum(&run));
+	end_timeout = RegisterTimeout(USER_TIMEOUT, end_planning);
 
 	/* a relation that another job has taken since is a hindrance in the next */
 	do
-		error = errors_catch_in_transaction(carry_out, &run);
+		error = errors_catch_in_transaction(carry_out, &job);
 	while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
 	disable_all_timeouts(false);
-	planning_ended = false;
 	if (error != NULL)
 	{
-		run.items = NIL;
-		run.record.job = 0;
-		run.record.message = error->message;
-		if (run.record.started_at != 0)
-			(void) errors_catch_in_transaction(record_run, &run);
-		warn_of_error(NameStr(extra->policy), error);
+		failure = error->message;
+		job.items = NIL;
+		(void) errors_catch_in_transaction(record_failure, NULL);
+		warn_of_error(NameStr(my_args.name), error);
 	}
-	extension_release();
-	if (extra->job != 0)
+	failure = NULL;
+	if (called)
 	{
 		StringInfoData message;
 
 		pq_beginmessage(&message, 'D');
-		pq_sendbytes(&message, (char *) &run.settings, sizeof(MoveSettings));
-		foreach_ptr(const char, item, run.items)
+		pq_sendbytes(&message, (char *) &job.settings, sizeof(MoveSettings));
+		foreach_ptr(const char, item, job.items)
 			pq_sendbytes(&message, item, sizeof(MoveItem));
 		pq_endmessage(&message);
 	}
+}
+
+void
+index_mover_tier_main(Datum arg)
+{
+	dsm_segment *segment = NULL;
+
+	memcpy(&my_args, MyBgworkerEntry->bgw_extra, sizeof(my_args));
+	worker_unblock_signals();
+	if (my_args.segment != DSM_HANDLE_INVALID && (segment = dsm_attach(my_args.segment)) == NULL)
+		proc_exit(0);			/* who has asked for it has given up */
+	if (segment != NULL && !my_args.looks)
+	{
+		shm_mq	   *queue = dsm_segment_address(segment);
+
+		shm_mq_set_sender(queue, MyProc);
+		pq_redirect_to_shm_mq(segment, shm_mq_attach(queue, segment, NULL));
+	}
+	worker_connect_as(my_args.database, my_args.role);
+	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
+	before_shmem_exit(end_at_exit, (Datum) 0);
+	if (my_args.looks)
+	{
+		tier_look(&my_args);
+		*(int *) dsm_segment_address(segment) = my_args.next;
+	}
+	else
+		run_policy(segment != NULL);
 	proc_exit(0);
 }
 
-/* In the caller, and in the scheduler */
-
 /*
- * Ask for the worker of a policy; NULL if there is no free worker slot.  Without a job
- * and a queue it has to be committed that the run has begun.
+ * Ask for a worker.  If there is no free worker slot, ERROR or, with a lower elevel, NULL.
+ * For a run of the scheduler it has to be committed that it has begun.
  */
 BackgroundWorkerHandle *
-tier_run_start(const Policy *policy, int64 job, dsm_handle queue, TimestampTz window_end)
+tier_worker_start(const TierWorker *args, int elevel)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
-	RunExtra	extra = {.database = MyDatabaseId,.owner = policy->owner,.policy = policy->name,
-	.job = job,.queue = queue,.window_end = window_end};
 
-	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover policy %s", NameStr(policy->name));
-	worker_describe(&worker, "index_mover policy", "index_mover_policy_main");
-	memcpy(worker.bgw_extra, &extra, sizeof(extra));
+	snprintf(worker.bgw_name, BGW_MAXLEN, args->looks ? "index_mover scheduler in %s" : "index_mover policy %s",
+			 NameStr(args->name));
+	worker_describe(&worker, args->looks ? "index_mover scheduler" : "index_mover policy", "index_mover_tier_main");
+	memcpy(worker.bgw_extra, args, sizeof(TierWorker));
 	worker.bgw_notify_pid = MyProcPid;
-	return RegisterDynamicBackgroundWorker(&worker, &handle) ? handle : NULL;
+	if (RegisterDynamicBackgroundWorker(&worker, &handle))
+		return handle;
+	ereport(elevel,
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 elevel >= ERROR ? errmsg("could not register background process") :
+			 errmsg("%s has to wait for a free background worker slot", worker.bgw_name),
+			 errhint("You may need to increase \"max_worker_processes\".")));
+	return NULL;
 }
 
-/* Take the messages of the worker until it ends.  ERROR if it does so without a plan. */
-static void
-receive_plan(TierRun *run, shm_mq_handle *messages)
-{
-	Size		nbytes;
-	void	   *data;
-	bool		received = false;
-
-	while (shm_mq_receive(messages, &nbytes, &data, false) == SHM_MQ_SUCCESS)
-	{
-		StringInfoData msg = {.data = data,.len = nbytes};
-		ErrorData	error;
-		char		type = pq_getmsgbyte(&msg);
-
-		if (type == 'D')
-		{
-			received = true;
-			pq_copymsgbytes(&msg, (char *) &run->settings, sizeof(MoveSettings));
-			while (msg.cursor < msg.len)
-			{
-				MoveItem   *item = palloc_object(MoveItem);
-
-				pq_copymsgbytes(&msg, (char *) item, sizeof(MoveItem));
-				run->items = lappend(run->items, item);
-			}
-		}
-		else if (type == 'N' || type == 'E')
-		{
-			pq_parse_errornotice(&msg, &error);
-			error.elevel = Min(error.elevel, ERROR);
-			/* or it ends early, which is on record */
-			if (type == 'N' || error.sqlerrcode != ERRCODE_ADMIN_SHUTDOWN)
-				ThrowErrorData(&error);
-		}
-	}
-	if (!received)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("background worker of index_mover did not start or ended early"),
-				 errhint("See the server log for the reason.")));
-}
+/* In the caller */
 
 static void
 terminate_worker(int code, Datum worker)
@@ -301,57 +255,71 @@ terminate_worker(int code, Datum worker)
 	TerminateBackgroundWorker((BackgroundWorkerHandle *) DatumGetPointer(worker));
 }
 
-static void
-plan_in_worker(void *arg)
+/* Have a policy planned; ERROR if its worker ends without a plan. */
+static PlannedJob *
+plan_in_worker(const Policy *policy)
 {
-	TierRun    *run = arg;
 	dsm_segment *segment = dsm_create(QUEUE_SIZE, 0);
 	shm_mq	   *queue = shm_mq_create(dsm_segment_address(segment), QUEUE_SIZE);
+	TierWorker	worker_args = {.database = MyDatabaseId,.role = policy->owner,.name = policy->name,
+	.segment = dsm_segment_handle(segment)};
 	BackgroundWorkerHandle *worker;
+	ErrorData	error = {0};
+	StringInfoData plan;
+	PlannedJob *result = palloc_object(PlannedJob);
 
-	if (!OidIsValid(run->policy->owner))
+	if (!OidIsValid(policy->owner))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("its owner is to be set again"),
 				 errhint("Update the column \"owner\" of its row in tier_policy.")));
+	initStringInfo(&plan);
 	shm_mq_set_receiver(queue, MyProc);
-	(void) policy_lock(run->policy->owner, false);
-	worker = tier_run_start(run->policy, history_next_job(), dsm_segment_handle(segment), 0);
-	if (worker == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not register background process"),
-				 errhint("You may need to increase \"max_worker_processes\".")));
+	(void) policy_lock(policy->owner, false);
+	worker = tier_worker_start(&worker_args, ERROR);
 	/* also if this session is terminated: its worker may sleep */
 	PG_ENSURE_ERROR_CLEANUP(terminate_worker, PointerGetDatum(worker));
 	{
-		receive_plan(run, shm_mq_attach(queue, segment, worker));
+		relay_messages(shm_mq_attach(queue, segment, worker), false, &error, &plan);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(terminate_worker, PointerGetDatum(worker));
-	UnlockDatabaseObject(AuthIdRelationId, run->policy->owner, 0, ExclusiveLock);
+	UnlockDatabaseObject(AuthIdRelationId, policy->owner, 0, ExclusiveLock);
 	dsm_detach(segment);
+	if (plan.len == 0)
+		worker_ended_early(&error);
+	memcpy(&result->settings, plan.data, sizeof(MoveSettings));
+	result->items = NIL;
+	for (int at = sizeof(MoveSettings); at < plan.len; at += sizeof(MoveItem))
+		result->items = lappend(result->items, memcpy(palloc_object(MoveItem), plan.data + at, sizeof(MoveItem)));
+	return result;
 }
 
+/* In a subtransaction: plan a policy, and submit its job. */
 static void
-submit(void *arg)
+call_policy(void *arg)
 {
-	TierRun    *run = arg;
+	PolicyCall *call = arg;
+	const PlannedJob *job = plan_in_worker(call->policy);
+	List	   *items = NIL;
+	List	   *tables = NIL;
 
-	result_rows_of_plan(run->fcinfo, run->items, &run->settings, false,
-						DatumGetBool(run->fcinfo->args[1].value));
-}
+	foreach_ptr(MoveItem, item, job->items)
+	{
+		/* a TOAST table goes with its table */
+		Oid			table = OidIsValid(item->part_of) ? item->part_of : item->heap_oid;
 
-/* Run a step in a subtransaction; if it fails, WARN of its error, and return false. */
-static bool
-try_to(void (*step) (void *arg), TierRun *run)
-{
-	ErrorData  *error = errors_catch(step, run);
-
-	if (errors_was_canceled(error))
-		ReThrowError(error);
-	if (error != NULL)
-		warn_of_error(NameStr(run->policy->name), error);
-	return error == NULL;
+		if (list_member_oid(call->claimed, table))
+			continue;
+		items = lappend(items, item);
+		tables = lappend_oid(tables, table);
+	}
+	call->claimed = list_concat(call->claimed, tables);
+	if (items != NIL)
+		result_rows_of_plan(call->fcinfo, items, &job->settings, false, DatumGetBool(call->fcinfo->args[1].value));
+	else if (job->items != NIL)
+		ereport(NOTICE,
+				(errmsg("policy \"%s\" moves nothing: %s", NameStr(call->policy->name),
+						"other policies have its tables first")));
 }
 
 /*
@@ -365,7 +333,7 @@ try_to(void (*step) (void *arg), TierRun *run)
 Datum
 index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 {
-	List	   *claimed = NIL;	/* tables of the policies before */
+	PolicyCall	call = {.fcinfo = fcinfo};
 
 	reject_null(fcinfo, 1, "wait");
 	call_check_moment("run_tier_policies()", false, PG_GETARG_BOOL(1));
@@ -373,26 +341,14 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	foreach_ptr(const Policy, policy, policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false))
 	{
-		TierRun		run = {.fcinfo = fcinfo,.policy = policy};
-		List	   *items = NIL;
+		ErrorData  *error;
 
-		if (!try_to(plan_in_worker, &run) || run.items == NIL)
-			continue;
-		foreach_ptr(MoveItem, item, run.items)
-		{
-			/* a TOAST table goes with its table */
-			if (!list_member_oid(claimed, OidIsValid(item->part_of) ? item->part_of : item->heap_oid))
-				items = lappend(items, item);
-		}
-		foreach_ptr(const MoveItem, item, items)
-			claimed = lappend_oid(claimed, item->heap_oid);
-		run.items = items;
-		if (items != NIL)
-			(void) try_to(submit, &run);
-		else
-			ereport(NOTICE,
-					(errmsg("policy \"%s\" moves nothing: %s", NameStr(policy->name),
-							"other policies have its tables first")));
+		call.policy = policy;
+		error = errors_catch(call_policy, &call);
+		if (errors_was_canceled(error))
+			ReThrowError(error);
+		if (error != NULL)
+			warn_of_error(NameStr(policy->name), error);
 	}
 	return (Datum) 0;
 }

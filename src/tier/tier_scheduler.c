@@ -19,14 +19,11 @@
 
 #include <limits.h>
 
-#include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
-#include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
 #include "postmaster/interrupt.h"
-#include "storage/ipc.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
@@ -38,9 +35,8 @@
 #include "tier/tier_private.h"
 #include "worker/worker.h"
 
-PG_FUNCTION_INFO_V1(index_mover_scheduler_time_zone);
+PG_FUNCTION_INFO_V1(index_mover_next_run);
 PGDLLEXPORT void index_mover_scheduler_main(Datum arg);
-PGDLLEXPORT void index_mover_scheduler_look_main(Datum arg);
 
 #define LOOK_MS			60000	/* longest time between two looks */
 #define NEXT_MS			1000	/* until the next policy of a role */
@@ -49,28 +45,18 @@ PGDLLEXPORT void index_mover_scheduler_look_main(Datum arg);
 static char *scheduler_databases = NULL;
 static int	sample_interval = 10;
 
-/* of the postmaster; "" = it has not registered the scheduler when it started */
-static char server_time_zone[TZ_STRLEN_MAX + 1];
+static bool is_registered = false;	/* by the postmaster, when it started */
 
 /* A database that is looked after; only the scheduler has it */
 typedef struct Watched
 {
-	char	   *name;
-	dsm_segment *answer;		/* of its workers: an int, ms to the next look */
+	TierWorker	args;			/* of its workers; name: its own */
+	int		   *answer;			/* of the last one, in ms: args.next */
 	int64		next_look;		/* in ms of the scheduler's clock */
 	int64		next_sample;
 	BackgroundWorkerHandle *worker; /* NULL = none looks now */
 	bool		missing;		/* it was said that there is no such database */
 } Watched;
-
-/* The arguments of a look */
-typedef struct LookExtra
-{
-	Oid			database;
-	NameData	name;			/* of it */
-	bool		sample;
-	int64		next;			/* in ms; set by the look */
-} LookExtra;
 
 /* Return the names of the databases, which the setting's check has accepted. */
 static List *
@@ -80,23 +66,6 @@ database_names(void)
 
 	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &result);
 	return result;
-}
-
-/*
- * index_mover.scheduler_time_zone() RETURNS text: the TimeZone that the server started
- * with, which windows count in, unless the database has another; NULL: the scheduler of
- * this server does not look into this database
- */
-Datum
-index_mover_scheduler_time_zone(PG_FUNCTION_ARGS)
-{
-	bool		looks = false;
-
-	foreach_ptr(const char, name, database_names())
-		looks |= strcmp(name, get_database_name(MyDatabaseId)) == 0;
-	if (!looks || server_time_zone[0] == '\0' || RecoveryInProgress())
-		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(cstring_to_text(server_time_zone));
 }
 
 /* Define the settings, and have the scheduler started; to be called in _PG_init(). */
@@ -120,7 +89,68 @@ tier_scheduler_register(void)
 	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_main");
 	worker.bgw_restart_time = RESTART_S;
 	RegisterBackgroundWorker(&worker);
-	strlcpy(server_time_zone, pg_get_timezone_name(session_timezone), sizeof(server_time_zone));
+	is_registered = true;
+}
+
+/* When a policy is due */
+
+/* Return the first moment after this one at which it is a time of day. */
+static TimestampTz
+next_time(TimestampTz after, TimeADT time)
+{
+	Datum		now = DirectFunctionCall1(timestamptz_timestamp, TimestampTzGetDatum(after));
+	TimeADT		time_now = DatumGetTimeADT(DirectFunctionCall1(timestamp_time, now));
+	Timestamp	result = DatumGetTimestamp(now) - time_now + time + (time > time_now ? 0 : USECS_PER_DAY);
+
+	return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz, TimestampGetDatum(result)));
+}
+
+/*
+ * Return when a policy is to run, not before now: its last run began at that moment, 0 =
+ * never, and it has a window unless start is -1.  *end: when this closes then; 0 = never.
+ * All that by the session's time zone, which is to be the database's, whoever asks.
+ */
+static TimestampTz
+next_run(TimestampTz last, const Interval *every, TimeADT window_start, TimeADT window_end,
+		 TimestampTz now, TimestampTz *end)
+{
+	TimestampTz result = now;
+
+	if (last != 0 && last <= now)
+		result = Max(now, moment_plus(last, every));
+	*end = window_start < 0 ? 0 : next_time(result, window_end);
+	if (window_start >= 0 && *end > next_time(result, window_start))
+	{
+		result = next_time(result, window_start);
+		*end = next_time(result, window_end);
+	}
+	return result;
+}
+
+/*
+ * index_mover.next_run(started_at timestamptz, every interval, window_start time,
+ * window_end time) RETURNS timestamptz: when the next run of such a policy begins at the
+ * earliest; NULL: the scheduler of this server does not look into this database
+ */
+Datum
+index_mover_next_run(PG_FUNCTION_ARGS)
+{
+	bool		looks = false;
+	TimestampTz result;
+	TimestampTz end;
+	int			nestlevel;
+
+	foreach_ptr(const char, name, database_names())
+		looks |= strcmp(name, get_database_name(MyDatabaseId)) == 0;
+	if (!looks || !is_registered || RecoveryInProgress() || PG_ARGISNULL(1))
+		PG_RETURN_NULL();
+	nestlevel = NewGUCNestLevel();
+	settings_begin_as(InvalidOid);
+	result = next_run(PG_ARGISNULL(0) ? 0 : PG_GETARG_TIMESTAMPTZ(0), PG_GETARG_INTERVAL_P(1),
+					  PG_ARGISNULL(2) ? -1 : PG_GETARG_TIMEADT(2), PG_ARGISNULL(3) ? -1 : PG_GETARG_TIMEADT(3),
+					  GetCurrentTransactionStartTimestamp(), &end);
+	AtEOXact_GUC(false, nestlevel);
+	PG_RETURN_TIMESTAMPTZ(result);
 }
 
 /* A look into a database */
@@ -133,44 +163,22 @@ take_sample(void *arg)
 	(void) DirectFunctionCall1(index_mover_take_index_sample, IntervalPGetDatum(&retention));
 }
 
-/*
- * Return for how many s the window of a policy is open still or, below 0, closed;
- * INT_MAX if it has none.  The time zone is the database's.
- */
-static int
-window_left(const Policy *policy, TimestampTz now)
-{
-	TimeADT		start = policy->window_start;
-	TimeADT		end = policy->window_end;
-	TimeADT		time = DatumGetTimeADT(DirectFunctionCall1(timestamptz_time, TimestampTzGetDatum(now)));
-	bool		open = start < end ? time >= start && time < end : time >= start || time < end;
-	TimeADT		change = open ? end : start;
-	int			left = (change - time + (time < change ? 0 : USECS_PER_DAY)) / USECS_PER_SEC;
-
-	return start < 0 ? INT_MAX : open ? left : -left - 1;
-}
-
 /* Start a policy if it is due, and return in how many ms to look at it again. */
 static int64
 look_at_policy(const Policy *policy, TimestampTz now)
 {
 	const char *name = NameStr(policy->name);
+	TierWorker	args = {.database = MyDatabaseId,.role = policy->owner,.name = policy->name};
 	PolicyRun	run;
 	PolicyRun	before;
-	TimestampTz due = now;
-	char	   *why;
-	int			left = window_left(policy, now);
+	TimestampTz next;
 
 	policy_run_read(name, &before);
-	run = before;
-	if (run.started_at != 0 && run.started_at <= now)
-		due = moment_plus(run.started_at, policy->every);
-	if (due > now)
-		return (due - now) / 1000 + 1;
-	if (left < 0)
-		return -left * INT64CONST(1000);
+	next = next_run(before.started_at, policy->every, policy->window_start, policy->window_end, now, &args.window_end);
+	if (next > now)
+		return (next - now) / 1000 + 1;
 	/* one at a time */
-	if (!OidIsValid(policy->owner) || policy_is_running(&run))
+	if (!OidIsValid(policy->owner) || before.is_being_deleted || policy_is_running(&before))
 		return LOOK_MS;
 	/* of a role, too; this look keeps the lock, and its worker waits for that */
 	if (!policy_lock(policy->owner, true))
@@ -179,20 +187,10 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	policy_run_read(name, &run);
 	if (run.started_at != before.started_at)
 		return NEXT_MS;
-	if (tier_run_start(policy, 0, DSM_HANDLE_INVALID, left < INT_MAX ? now + left * USECS_PER_SEC : 0) == NULL)
-	{
-		ereport(LOG,
-				(errmsg("index_mover policy \"%s\" of database \"%s\" has to wait for a free background worker slot",
-						name, get_database_name(MyDatabaseId)),
-				 errhint("You may need to increase \"max_worker_processes\".")));
+	if (tier_worker_start(&args, LOG) == NULL)
 		return LOOK_MS / 4;
-	}
 	/* first, so that a worker that dies is not started again at once */
-	run.failures = policy_failures(&run, &why);
-	run.started_at = now;
-	run.job = RUN_BEGUN;
-	run.message = NULL;
-	policy_run_write(name, &run);
+	policy_run_record(name, RUN_BEGUN, NULL);
 	return (moment_plus(now, policy->every) - now) / 1000;
 }
 
@@ -200,7 +198,7 @@ look_at_policy(const Policy *policy, TimestampTz now)
 static void
 look(void *arg)
 {
-	LookExtra  *extra = arg;
+	TierWorker *args = arg;
 	ErrorData  *error;
 	TimestampTz now;
 	List	   *policies;
@@ -208,12 +206,14 @@ look(void *arg)
 	if (!extension_installed())
 		return;
 	(void) policy_lock_table(true);
-	error = extra->sample ? errors_catch(take_sample, NULL) : NULL;
+	error = args->sample ? errors_catch(take_sample, NULL) : NULL;
 	if (error != NULL)
 		ereport(LOG,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not take a sample in database \"%s\": %s",
-						NameStr(extra->name), error->message)));
+						NameStr(args->name), error->message)));
+	(void) NewGUCNestLevel();	/* up to the end of the transaction */
+	settings_begin_as(InvalidOid);
 	now = GetCurrentTimestamp();
 	policies = policies_read(NULL, true);
 	/* none of a role is always the first */
@@ -221,34 +221,25 @@ look(void *arg)
 	{
 		const Policy *policy = list_nth(policies, (uint64) i % list_length(policies));
 
-		if (policy->every != NULL)
-			extra->next = Min(extra->next, look_at_policy(policy, now));
+		if (policy->enabled && policy->every != NULL)
+			args->next = Min(args->next, look_at_policy(policy, now));
 	}
-	commit_locally();
 }
 
+/* In a worker: look into its database, and set args->next. */
 void
-index_mover_scheduler_look_main(Datum arg)
+tier_look(TierWorker *args)
 {
-	LookExtra	extra;
-	dsm_segment *segment;
 	ErrorData  *error;
 
-	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
-	worker_unblock_signals();
-	segment = dsm_attach(DatumGetUInt32(arg));
-	if (segment == NULL)
-		proc_exit(0);			/* the scheduler has gone */
-	worker_connect_as(extra.database, BOOTSTRAP_SUPERUSERID);
-	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-	error = errors_catch_in_transaction(look, &extra);
-	if (error != NULL)
-		ereport(LOG,
-				(errcode(error->sqlerrcode),
-				 errmsg("could not look into database \"%s\": %s", NameStr(extra.name), error->message)));
-	extension_release();
-	*(int *) dsm_segment_address(segment) = error != NULL ? LOOK_MS : (int) Max(extra.next, 1);
-	proc_exit(0);
+	args->next = LOOK_MS;
+	error = errors_catch_in_transaction(look, args);
+	if (error == NULL)
+		return;
+	args->next = LOOK_MS;
+	ereport(LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("could not look into database \"%s\": %s", NameStr(args->name), error->message)));
 }
 
 /* The scheduler */
@@ -263,116 +254,88 @@ clock_ms(void)
 	return (int64) INSTR_TIME_GET_MILLISEC(now);
 }
 
-/* Return the database, if it can be connected to; else say so once. */
-static Oid
-find_database(Watched *watched)
-{
-	Oid			result = InvalidOid;
-
-	/* in no database there is neither a system cache nor an index */
-	StartTransactionCommand();
-	foreach_ptr(HeapTupleData, row, catalog_all(DatabaseRelationId))
-	{
-		Form_pg_database form = (Form_pg_database) GETSTRUCT(row);
-
-		if (strcmp(NameStr(form->datname), watched->name) == 0 &&
-			form->datallowconn && form->datconnlimit != DATCONNLIMIT_INVALID_DB)
-			result = form->oid;
-	}
-	CommitTransactionCommand();
-	if (!OidIsValid(result) && !watched->missing)
-		ereport(LOG,
-				(errmsg("database \"%s\" does not exist, or does not accept connections", watched->name),
-				 errdetail("It is named in index_mover.scheduler_databases.")));
-	watched->missing = !OidIsValid(result);
-	return result;
-}
-
-/* Have a worker look into a database. */
+/* Have a worker look into a database; if it cannot be connected to, say so once. */
 static void
 start_look(Watched *watched, int64 now)
 {
-	BackgroundWorker worker = {0};
-	LookExtra	extra = {.database = find_database(watched),.next = LOOK_MS};
+	TierWorker *args = &watched->args;
+	List	   *found = worker_databases(NameStr(args->name));
 
 	watched->next_look = now + LOOK_MS;
-	*(int *) dsm_segment_address(watched->answer) = LOOK_MS;	/* if it fails */
-	if (!OidIsValid(extra.database))
-		return;
-	namestrcpy(&extra.name, watched->name);
-	extra.sample = sample_interval > 0 && now >= watched->next_sample;
-	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", watched->name);
-	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_look_main");
-	worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(watched->answer));
-	memcpy(worker.bgw_extra, &extra, sizeof(extra));
-	worker.bgw_notify_pid = MyProcPid;
-	if (!RegisterDynamicBackgroundWorker(&worker, &watched->worker))
+	*watched->answer = LOOK_MS; /* if it fails */
+	if (found == NIL && !watched->missing)
 		ereport(LOG,
-				(errmsg("index_mover scheduler has to wait for a free background worker slot"),
-				 errhint("You may need to increase \"max_worker_processes\".")));
-	else if (extra.sample)
+				(errmsg("database \"%s\" does not exist, or does not accept connections", NameStr(args->name)),
+				 errdetail("It is named in index_mover.scheduler_databases.")));
+	watched->missing = found == NIL;
+	if (found == NIL)
+		return;
+	args->database = linitial_oid(found);
+	list_free(found);
+	args->sample = sample_interval > 0 && now >= watched->next_sample;
+	watched->worker = tier_worker_start(args, LOG);
+	if (watched->worker != NULL && args->sample)
 		watched->next_sample = now + (int64) sample_interval * 60000;
 }
 
-/* Return the databases that the setting names now, a List of Watched; each is due at once. */
-static List *
-read_databases(void)
+/* Return what is known of a database that is to be looked after. */
+static Watched *
+find_watched(const char *name)
 {
 	static List *all = NIL;		/* that were ever named */
-	List	   *result = NIL;
+	Watched    *result;
+	dsm_segment *segment;
 
-	foreach_ptr(char, name, database_names())
+	foreach_ptr(Watched, watched, all)
 	{
-		Watched    *watched = NULL;
-
-		foreach_ptr(Watched, known, all)
-		{
-			if (strcmp(known->name, name) == 0)
-				watched = known;
-		}
-		if (watched == NULL)
-		{
-			watched = palloc0_object(Watched);
-			watched->name = name;
-			/* no resource owner: it lasts as long as the process */
-			watched->answer = dsm_create(sizeof(int), 0);
-			all = lappend(all, watched);
-		}
-		watched->next_look = 0;
-		result = list_append_unique_ptr(result, watched);
+		if (strcmp(NameStr(watched->args.name), name) == 0)
+			return watched;
 	}
+	result = palloc0_object(Watched);
+	/* no resource owner: it lasts as long as the process */
+	segment = dsm_create(sizeof(int), 0);
+	result->answer = dsm_segment_address(segment);
+	result->args = (TierWorker)
+	{
+		.role = BOOTSTRAP_SUPERUSERID,.looks = true,.segment = dsm_segment_handle(segment)
+	};
+	namestrcpy(&result->args.name, name);
+	all = lappend(all, result);
 	return result;
 }
 
 void
 index_mover_scheduler_main(Datum arg)
 {
-	List	   *databases;
+	List	   *names = database_names();
 
 	worker_unblock_signals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
-	databases = read_databases();
 
 	for (;;)
 	{
 		int64		now = clock_ms();
 		int64		next = now + LOOK_MS;
+		bool		reloaded = ConfigReloadPending;
 
-		if (ConfigReloadPending)
+		ConfigReloadPending = false;
+		if (reloaded)
 		{
-			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			databases = read_databases();
+			names = database_names();
 		}
-		foreach_ptr(Watched, watched, databases)
+		foreach_ptr(const char, name, names)
 		{
+			Watched    *watched = find_watched(name);
 			pid_t		pid;
 
+			if (reloaded)
+				watched->next_look = 0;
 			if (watched->worker != NULL && GetBackgroundWorkerPid(watched->worker, &pid) == BGWH_STOPPED)
 			{
 				pfree(watched->worker);
 				watched->worker = NULL;
-				watched->next_look = Min(watched->next_look, now + *(int *) dsm_segment_address(watched->answer));
+				watched->next_look = Min(watched->next_look, now + *watched->answer);
 			}
 			else if (watched->worker == NULL && now >= watched->next_look)
 				start_look(watched, now);

@@ -74,9 +74,9 @@ janitor_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Return a list of looks, one for each database that accepts connections. */
-static List *
-first_looks(void)
+/* List the databases that accept connections, or the one of this name. */
+List *
+worker_databases(const char *name)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *result = NIL;
@@ -86,12 +86,11 @@ first_looks(void)
 	foreach_ptr(HeapTupleData, row, catalog_all(DatabaseRelationId))
 	{
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(row);
-		Look	   *look = MemoryContextAllocZero(context, sizeof(Look));
 
 		MemoryContextSwitchTo(context);
-		look->database = database->oid;
-		if (database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB)
-			result = lappend(result, look);
+		if (database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB &&
+			(name == NULL || strcmp(NameStr(database->datname), name) == 0))
+			result = lappend_oid(result, database->oid);
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
@@ -230,6 +229,22 @@ janitor_look(void)
 			break;
 		}
 	}
+}
+
+/* Return a list of looks, one for each database. */
+static List *
+first_looks(void)
+{
+	List	   *result = NIL;
+
+	foreach_oid(database, worker_databases(NULL))
+	{
+		Look	   *look = palloc0_object(Look);
+
+		look->database = database;
+		result = lappend(result, look);
+	}
+	return result;
 }
 
 /* Run a cleanup worker for each of these looks, and return those that are to go on. */

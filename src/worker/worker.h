@@ -26,6 +26,7 @@ extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runn
 
 extern void worker_describe(BackgroundWorker *worker, const char *type, const char *function);
 extern void worker_unblock_signals(void);
+extern List *worker_databases(const char *name);
 extern void worker_connect_as(Oid database, Oid role);
 extern void move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
