@@ -72,6 +72,7 @@ SQL
 my $also = 'This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move '
 	. 'the others, in that database, with the extension created in it: '
   . q{SELECT * FROM index_mover_call.evacuate_tablespace('Old "disk"', 'regress_fast');};
+my $closed = 'This database has files in the tablespace, too, and accepts no connections, in which they could be moved.';
 
 sub rows
 {
@@ -84,7 +85,7 @@ SQL
 
 is(join("\n", sort map { join '|', @$_ } grep { $_->[0] =~ /setting|catalog|database/ } rows('plain', ', dry_run => true')),
 	<<"ROWS" =~ s/\n\z//r, 'what stays of the cluster');
-database|closed|$also Or, with no session connected to it: ALTER DATABASE closed SET TABLESPACE regress_fast;
+database|closed|$closed Or, with no session connected to it: ALTER DATABASE closed SET TABLESPACE regress_fast;
 database|defaults|$also
 database|home|$also Or, with no session connected to it: ALTER DATABASE home SET TABLESPACE regress_fast;
 database|other "db"|$also Or, with no session connected to it: ALTER DATABASE "other ""db""" SET TABLESPACE regress_fast;

@@ -260,10 +260,12 @@ static void
 add_database(Stays *stays, Form_pg_database form)
 {
 	MoveItem   *item = add_row(stays, ITEM_DATABASE, NameStr(form->datname));
+	bool		is_open = form->datallowconn && form->datconnlimit != DATCONNLIMIT_INVALID_DB;
 	char	   *command;
 
-	item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-			  "This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move the others, in that database, with the extension created in it: %s",
+	item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, is_open ?
+			  "This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move the others, in that database, with the extension created in it: %s" :
+			  "This database has files in the tablespace, too, and accepts no connections, in which they could be moved.",
 			  printed_command("evacuate", get_tablespace_name(stays->tablespace),
 							  get_tablespace_name(stays->to)));
 	if (form->dattablespace == stays->tablespace &&
