@@ -118,8 +118,10 @@ endif
 endif
 include $(PGXS)
 
-# Each copy is compared with the original, and the disk may be nearly full.
-installcheck: export PGOPTIONS += -c index_mover.verify=on -c index_mover.min_free_space=0
+# Each copy is compared with the original, the disk may be nearly full, and a query that
+# moves also reads the history.
+installcheck: export PGOPTIONS += -c index_mover.verify=on -c index_mover.min_free_space=0 \
+	-c default_transaction_isolation=read\ committed
 
 # PGXS tracks no header dependencies, and a VPATH build has no src/ directory yet.
 override CPPFLAGS := -I$(if $(VPATH),$(VPATH),.)/src $(CPPFLAGS)
