@@ -353,6 +353,9 @@ is(sql(q{SELECT count(*) FROM pg_database WHERE datname = 'Other'}), 0, 'DROP DA
 
 # ---- failover --------------------------------------------------------------------------------------
 sql('CREATE UNLOGGED TABLE unlogged (n int PRIMARY KEY)');
+sql("SELECT take_index_sample(); UPDATE index_mover.sample SET taken_at = taken_at - interval '1000 s', blks_read = blks_read - 1e12");
+my $heat = 'SELECT count(*) FROM relation_heat WHERE reads_per_second > 1e6';
+cmp_ok(sql($heat), '>', 0, 'the samples of a busy server');
 $node->backup('before');
 my $standby = PostgreSQL::Test::Cluster->new('scheduler_standby');
 $standby->init_from_backup($node, 'before', has_streaming => 1);
@@ -364,10 +367,14 @@ like($standby->safe_psql('postgres', 'SELECT policy FROM tier_plan() LIMIT 1'), 
 is($standby->safe_psql('postgres', 'SELECT DISTINCT scheduled, next_run FROM tier_policy_status'), 'f|', 'and the status says so');
 is($standby->safe_psql('postgres', "SELECT kind, object FROM index_mover_check() WHERE kind <> 'failing policy'"), '',
 	'the check asks for no scheduler, nor for the files of unlogged tables');
+is($standby->safe_psql('postgres', "$heat OR samples > 0"), 0, 'the samples of the primary tell nothing of it');
 $node->stop;
 $standby->promote;
 ok($standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()'), 'a failover');
 moves_ok('the new primary goes on', $standby);
+is($standby->safe_psql('postgres', $heat), 0, 'nor do they of the new primary');
+is($standby->safe_psql('postgres', "SELECT take_index_sample() IS NOT NULL; SELECT pg_sleep(1.1); SELECT count(*) FROM relation_heat "
+	. "WHERE known_since > now() - interval '1 s'"), "t\n\n0", 'which takes its own of all relations');
 
 # ---- what it costs -----------------------------------------------------------------------------------
 SKIP:

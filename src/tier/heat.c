@@ -16,7 +16,8 @@
  * counter went back.  One that was reset and has passed its old value before the next
  * row that is kept was used in between.  All were reset at stats_since(), the last
  * moment at which one can have come back to the same value.  From 16 on the statistics
- * have the time of the last scan, too.
+ * have the time of the last scan, too.  Samples that another server has taken, before
+ * a failover, do not count: its counters are not those of this one.
  *
  *-------------------------------------------------------------------------
  */
@@ -113,6 +114,22 @@ read_samples(HeatTable *table)
 }
 
 /*
+ * Return from when on the samples are of this server, not of the primary before it: a
+ * promotion writes the history of its timeline.  On a standby none is.
+ */
+static TimestampTz
+samples_since(void)
+{
+	char		history[MAXPGPATH];
+	struct stat st;
+
+	if (RecoveryInProgress())
+		return DT_NOEND;
+	TLHistoryFilePath(history, GetWALInsertionTimeLine());
+	return stat(history, &st) == 0 ? time_t_to_timestamptz(st.st_mtime) : DT_NOBEGIN;
+}
+
+/*
  * Return from when on the cumulative statistics tell of this server: they were reset;
  * a crash has lost them, and has reset those of the background writer; the database
  * was made; or a promotion.
@@ -122,7 +139,6 @@ stats_since(void)
 {
 	PgStat_StatDBEntry *database = pgstat_fetch_stat_dbentry(MyDatabaseId);
 	TimestampTz result = pgstat_fetch_stat_bgwriter()->stat_reset_timestamp;
-	char		history[MAXPGPATH];
 	struct stat st;
 
 	if (IM_LIMIT("stats-age", 0) > 0)
@@ -132,11 +148,7 @@ stats_since(void)
 	/* core sets none for the copy of a template */
 	if (stat(psprintf("%s/PG_VERSION", DatabasePath), &st) == 0)
 		result = Max(result, time_t_to_timestamptz(st.st_mtime));
-	/* the history of its timeline is written by the promotion */
-	if (RecoveryInProgress())
-		return result;
-	TLHistoryFilePath(history, GetWALInsertionTimeLine());
-	return stat(history, &st) != 0 ? result : Max(result, time_t_to_timestamptz(st.st_mtime));
+	return RecoveryInProgress() ? result : Max(result, samples_since());
 }
 
 /* index_mover.stats_since() RETURNS timestamptz */
@@ -297,6 +309,7 @@ heat_read(void)
 
 	table->now = table->window = GetCurrentTimestamp();
 	table->stats_since = stats_since();
+	table->samples_since = samples_since();
 	read_relations(table);
 	read_samples(table);
 	for (int i = 0; i < table->nsamples; i++)
@@ -304,7 +317,7 @@ heat_read(void)
 		HeatSample *sample = &table->samples[i];
 
 		CHECK_FOR_INTERRUPTS();
-		if (first == NULL || !SAME_RELATION(first, sample))
+		if (first == NULL || !SAME_RELATION(first, sample) || first->taken_at < table->samples_since)
 			first = sample;
 		if (sample->heat != NULL)
 			judge(sample->heat, first, sample - first + 1, table);
@@ -428,7 +441,7 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		if (sample->heat == NULL || sample->heat->of_extension ||
-			(i > 0 && SAME_RELATION(sample, sample - 1) &&
+			(i > 0 && SAME_RELATION(sample, sample - 1) && sample[-1].taken_at >= table->samples_since &&
 			 memcmp(sample->counters, sample[-1].counters, sizeof(sample->counters)) == 0))
 			continue;
 		sample->taken_at = moment.taken_at;

@@ -79,6 +79,7 @@ typedef struct HeatTable
 	/* for heat.c */
 	TimestampTz now;
 	TimestampTz stats_since;
+	TimestampTz samples_since;	/* those before are of another server */
 	TimestampTz window;			/* the first moment of the last week */
 	HeatSample *samples;		/* and the counters of now, in order */
 	int			nsamples;
