@@ -472,9 +472,18 @@ want_by_heat(TierPlan *plan)
 						   NameStr(from->name), NameStr(to->name),
 						   basis == PLACE_SAME_DEVICE ? ", which is on the same device" : ""));
 	ranking_choose(candidates, n, plan->policy->budget, can_move, plan);
-	/* no new one makes a resident leave in place of one that cannot */
+
+	/*
+	 * One that cannot leave, or that a job moves in, takes bytes of other new
+	 * ones, and makes no resident leave.
+	 */
 	for (Candidate *c = candidates; c < candidates + n; c++)
-		c->is_fixed |= c->is_resident && (c->is_chosen || !can_move(c, plan));
+	{
+		const BusyTable *busy = hash_search(plan->busy, &c->heat->facts.relid, HASH_FIND, NULL);
+
+		c->is_fixed |= c->is_resident ? c->is_chosen || !can_move(c, plan) :
+			busy != NULL && busy->job != 0 && busy->to_tablespace == plan->scope.to;
+	}
 	ranking_choose(candidates, n, plan->policy->budget, can_move, plan);
 	for (const Candidate *c = candidates; c < candidates + n; c++)
 		if (c->row != NULL && (c->row->hindrance != NULL || CANDIDATE_MOVES(c)))
