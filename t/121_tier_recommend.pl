@@ -404,6 +404,11 @@ sql('DELETE FROM index_mover.sample WHERE changes = 995');
 sql("SET enable_seqscan = off; SELECT v FROM idle WHERE id = 5; SELECT pg_stat_force_next_flush()");
 is(sql("$idle 'idle'::regclass"), 'idle|0|0||150', 'an index scan');
 before_16_ok(sql("$idle 'idle_pkey'::regclass"), 'idle_pkey||||0', 'of its index, without samples, nothing is known before');
+my $other = "INSERT INTO index_mover.sample VALUES (now() - interval '150 days 1 hour', 'idle'::regclass, 'idle_pkey', %d, 0, 1, 0, 1000)";
+sql(sprintf($other, 0));
+like(sql("$idle 'idle_pkey'::regclass"), qr/\|150$/, 'with one, it is');
+sql(sprintf("DELETE FROM index_mover.sample WHERE index_name IS NOT NULL; $other", 1e9));
+like(sql("$idle 'idle_pkey'::regclass"), qr/\|0$/, 'unless that was of another index of its name, which had read more');
 # a reset, and a crash: the counters are as small as those of a table that nobody uses
 sql("SELECT pg_stat_reset_single_table_counters('idle'::regclass)");
 like(sql("$idle 'idle'::regclass"), qr/^idle\|\d*\|\d*\|\d*\|0$/, 'after a reset nothing is known');

@@ -13,11 +13,12 @@
  * relation that there is: it may have been idle ever since.
  *
  * Nothing is known of the use before the first sample of a relation, nor before a
- * counter went back.  One that was reset and has passed its old value before the next
- * row that is kept was used in between.  All were reset at stats_since(), the last
- * moment at which one can have come back to the same value.  From 16 on the statistics
- * have the time of the last scan, too.  Samples that another server has taken, before
- * a failover, do not count: its counters are not those of this one.
+ * counter went back: it was reset, or it is another index of the same name.  A counter
+ * that was reset and has passed its old value before the next row that is kept was
+ * used in between.  All were reset at stats_since(), the last moment at which one can
+ * have come back to the same value.  From 16 on the statistics have the time of the
+ * last scan, too.  Samples that another server has taken, before a failover, do not
+ * count: its counters are not those of this one.
  *
  *-------------------------------------------------------------------------
  */
@@ -258,6 +259,7 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 		const int64 *now = samples[i].counters;
 		const int64 *before = samples[i - 1].counters;
 		bool		reset = now[HEAT_READ] < before[HEAT_READ];
+		bool		all_reset = samples[i - 1].taken_at < since && at >= since;
 		int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
 
 		/*
@@ -266,11 +268,12 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 		 */
 		for (int c = HEAT_INDEX_SCANS; c <= HEAT_CHANGES; c++)
 		{
-			int64		step = now[c] - (samples[i - 1].taken_at < since && at >= since ? 0 : before[c]);
+			int64		step = now[c] - (all_reset ? 0 : before[c]);
 
 			for (IdleOf of = 0; of <= narrowest[c]; of++)
 			{
-				if (step < 0)
+				/* or maybe it is another index of its name */
+				if (step < 0 || (reset && !all_reset))
 					heat->known_since[of] = Max(heat->known_since[of], at);
 				if (step > 0 || (step < 0 && now[c] > 0))
 					heat->last_use[of] = Max(heat->last_use[of], at);
@@ -394,7 +397,8 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 		bool		go;
 
 		CHECK_FOR_INTERRUPTS();
-		goes_back = !is_last && sample[1].counters[HEAT_INDEX_SCANS] < sample->counters[HEAT_INDEX_SCANS];
+		goes_back = !is_last && (sample[1].counters[HEAT_INDEX_SCANS] < sample->counters[HEAT_INDEX_SCANS] ||
+								 sample[1].counters[HEAT_READ] < sample->counters[HEAT_READ]);
 		if (is_last)			/* of a moment, or a relation that has gone */
 			go = sample->heat == NULL && sample->taken_at < oldest;
 		else if (sample[1].heat != NULL || goes_back || went_back)
