@@ -437,6 +437,7 @@ foreach my $case (
 	my ($model, $place, $expected) = @$case;
 	make_path($disk, "$disk/$place");
 	append_to_file("$disk/$place/model", "$model\n");
+	$expected = 'tmpfs' if `stat -f -c %T ${\$node->data_dir}` eq "tmpfs\n";
 	is($node->safe_psql('postgres', "SET index_mover.test_block_devices = '$devices'; SELECT coalesce(lost_on_reboot, '')
 	FROM tablespace_probe('regress_slow', '50 ms')"),
 		$expected, "the model of a disk, $place: $model");
