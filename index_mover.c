@@ -67,12 +67,22 @@ _PG_init(void)
 	}
 }
 
-/* Plan the moves of a request, carry them out, and return their rows. */
+/* Add the arguments to a request, plan its moves, carry them out, and return their rows. */
 static Datum
 move(FunctionCallInfo fcinfo, PlanRequest *request)
 {
-	result_rows_of_plan(fcinfo, plan_moves(request), &request->settings,
-						request->dry_run, request->waits);
+	List	   *plan;
+
+	call_arguments(fcinfo, request);
+	if (request->evacuate)
+		policies_notice_target(request->object);
+	if (request->heal)
+		mount_point_check(request->object, request->dry_run || request->settings.heal_unmounted);
+	plan = plan_moves(request);
+	/* for those who may heal something */
+	if (request->heal && !request->dry_run && request->object == request->to_tablespace && plan_has_moves(plan))
+		tablespace_make_directory(request->object);
+	result_rows_of_plan(fcinfo, plan, &request->settings, request->dry_run, request->waits);
 	return (Datum) 0;
 }
 
@@ -115,7 +125,6 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.indexes = true};
 
-	call_arguments(fcinfo, &request);
 	return move(fcinfo, &request);
 }
 
@@ -149,7 +158,6 @@ index_mover_move_tables(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.tables = true};
 
-	call_arguments(fcinfo, &request);
 	return move(fcinfo, &request);
 }
 
@@ -170,8 +178,6 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.tables = true,.indexes = true,.evacuate = true};
 
-	call_arguments(fcinfo, &request);
-	policies_notice_target(request.object);
 	return move(fcinfo, &request);
 }
 
@@ -193,14 +199,6 @@ Datum
 index_mover_heal_tablespace(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.indexes = true,.heal = true,.method = METHOD_REBUILD};
-	List	   *plan;
 
-	call_arguments(fcinfo, &request);
-	mount_point_check(request.object, request.dry_run || request.settings.heal_unmounted);
-	plan = plan_moves(&request);
-	/* for those who may heal something */
-	if (!request.dry_run && request.object == request.to_tablespace && plan_has_moves(plan))
-		tablespace_make_directory(request.object);
-	result_rows_of_plan(fcinfo, plan, &request.settings, request.dry_run, request.waits);
-	return (Datum) 0;
+	return move(fcinfo, &request);
 }

@@ -146,20 +146,19 @@ look_at(void *arg)
 	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
 	.method = METHOD_REBUILD,.object = tablespace,.to_tablespace = tablespace};
 	List	   *lost = NIL;
-	bool		in_order = true;
+	List	   *plan;
 	HTAB	   *busy = job_busy_tables();
 
 	settings_capture(&request.settings, NULL, false);
-	foreach_ptr(MoveItem, item, plan_moves(&request))
+	plan = plan_moves(&request);
+	foreach_ptr(MoveItem, item, plan)
 	{
-		if (item->status != STATUS_PLANNED)
-			continue;
-		in_order = false;
 		/* a job may be at it; a job of ours waits for that one's end */
-		if (heal_at_start || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL)
+		if (item->status == STATUS_PLANNED &&
+			(heal_at_start || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL))
 			lost = lappend(lost, item);
 	}
-	if (in_order)
+	if (!plan_has_moves(plan))
 		mount_point_note(tablespace);
 	else if (heal_at_start)
 	{
