@@ -179,21 +179,27 @@ blockers_tell(MoveItem *item)
 		item_say(item, "%s", told);
 }
 
-/* Cancel these processes if they are autovacuums, except against wraparound. */
+/*
+ * Cancel these processes if all are autovacuums, except against wraparound.  Not as long
+ * as another one stays, maybe for hours: then no autovacuum of the table would end.
+ */
 void
 blockers_cancel_autovacuum(const int *pids, int npids)
 {
+	bool		all = true;
+
 	for (int i = 0; i < npids; i++)
 	{
 		PGPROC	   *proc = BackendPidGetProc(pids[i]);	/* NULL for 0 */
 		uint8		flags = proc == NULL ? 0 : proc->statusFlags;
 
-		if ((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND))
-		{
-			ereport(DEBUG1,
-					(errmsg_internal("sending cancel to blocking autovacuum PID %d", pids[i])));
-			(void) kill(pids[i], SIGINT);
-		}
+		all &= (flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND);
+	}
+	for (int i = 0; i < npids && all; i++)
+	{
+		ereport(DEBUG1,
+				(errmsg_internal("sending cancel to blocking autovacuum PID %d", pids[i])));
+		(void) kill(pids[i], SIGINT);
 	}
 }
 
