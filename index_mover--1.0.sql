@@ -447,6 +447,7 @@ BEGIN ATOMIC
 				   CASE WHEN a.backend_xid IS NOT NULL THEN 'its transaction: vacuum of what it changed' END) AS holds_back,
 			   CASE WHEN a.state LIKE 'idle in transaction%'
 					THEN 'end its transaction in the client, or ' || index_mover.printed_command('terminate_backend', a.pid::text)
+					WHEN a.backend_type = 'autovacuum worker' THEN 'wait for its end'
 					ELSE 'wait for its end, or ' || index_mover.printed_command('cancel_backend', a.pid::text) END AS action
 		  FROM pg_stat_activity a
 		  LEFT JOIN locks l ON l.pid = a.pid

@@ -242,6 +242,8 @@ poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHE
 	"the end of lock_wait: $_") foreach qw(lp_prepared lp_vacuum);
 is(sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $vacuum AND query LIKE '%to prevent wraparound%'"), '1',
 	'an autovacuum against wraparound is never signalled');
+is(sql("SELECT (SELECT message ~ 'process $vacuum \\(wait for its end\\)' FROM index_mover_history WHERE job = $job{lp_vacuum}), action "
+	. "FROM index_mover_blockers('lp_vacuum_s') WHERE pid = $vacuum"), 't|wait for its end', 'nor is anybody told to cancel it');
 is(sql('SELECT count(*) FROM pg_prepared_xacts'), '1', 'nor a prepared transaction');
 is(sql("SELECT phase FROM index_mover_progress WHERE job = $job{lp_idle}"), 'waiting for lock to swap', 'the third one goes on waiting');
 $idle->run('COMMIT');
