@@ -223,7 +223,7 @@ typedef RelFileNode RelFileLocator;
 #define GetNewRelFileNumber(t, c, p) GetNewRelFileNode(t, c, p)
 #define RelationMapFilenumberToOid(n, s) RelationMapFilenodeToOid(n, s)
 #define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)
-#define DropRelationsAllBuffers(r, n) DropRelFileNodesAllBuffers(r, n)
+#define DropRelationBuffers(r, f, n, b) DropRelFileNodeBuffers(r, f, n, b)
 #define InitBufferTag(tag, locator, fork, block) INIT_BUFFERTAG(*(tag), *(locator), fork, block)
 #define BufTagMatchesRelFileLocator(tag, locator) \
 	RelFileNodeEquals((tag)->rnode, *(locator))

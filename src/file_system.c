@@ -61,6 +61,22 @@ buffer_copy_page(Buffer buffer, char *page)
 	UnlockReleaseBuffer(buffer);
 }
 
+/*
+ * Drop the buffers of a file, after writing them if so asked.  Also if it is missing:
+ * core's DropRelationsAllBuffers() leaves those, and no checkpoint can write them.
+ */
+void
+file_drop_buffers(const RelFileLocator *locator, bool write)
+{
+	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
+	ForkNumber	forks[] = {MAIN_FORKNUM, FSM_FORKNUM, VISIBILITYMAP_FORKNUM, INIT_FORKNUM};
+	BlockNumber first[lengthof(forks)] = {0};
+
+	if (write)
+		FlushRelationsAllBuffers(&smgr, 1);
+	DropRelationBuffers(smgr, forks, lengthof(forks), first);
+}
+
 /* Return the number of blocks of a fork, 0 if it does not exist. */
 BlockNumber
 file_blocks(const RelFileLocator *locator, ForkNumber fork)

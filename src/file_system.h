@@ -32,6 +32,7 @@ extern const char *tablespace_lost_on_reboot(Oid tablespace);
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 
 extern void buffer_copy_page(Buffer buffer, char *page);
+extern void file_drop_buffers(const RelFileLocator *locator, bool write);
 extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
 extern char *relation_segment_path(const RelFileLocator *locator, ForkNumber fork,
 								   BlockNumber block);

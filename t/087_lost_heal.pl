@@ -2,8 +2,8 @@
 # call brings them back: reads at once, then all of them, in place or elsewhere.
 #
 # Fault (storage): the device of the indexes comes back empty, after a clean shutdown, a
-#   crash, a crash in mid-write; one file is gone, or comes back; a crash, a second loss, or
-#   DROP EXTENSION while they are healed
+#   crash, a crash in mid-write, or while it is in use; one file is gone, or comes back; a crash,
+#   a second loss, or DROP EXTENSION while they are healed
 use strict;
 use warnings;
 
@@ -376,6 +376,16 @@ value("SELECT move_tablespace_indexes('fast', 'regress_slow')");
 value('ALTER INDEX part_i SET TABLESPACE fast');
 is(value("SELECT name, kind, status FROM heal_tablespace('fast', 'regress_slow')"), 'part_i|default|moved',
 	'another call makes up for a default');
+# ---- lost while the server runs: memory has pages that no checkpoint can write -------------------
+mkdir "$location/" . version_directory(), 0700;
+to_fast('t_v', 't_words');
+write_some();
+rmtree(glob("$location/PG_*/*"));
+cmp_ok($node->psql('postgres', 'CHECKPOINT'), '!=', 0, 'lost in use: a checkpoint fails');
+is(value("SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM heal_tablespace('fast', 'regress_slow')"),
+	't_v moved, t_words moved', 'lost in use: healed');
+is($node->psql('postgres', 'CHECKPOINT'), 0, 'lost in use: then none does');
+answers('lost in use');
 is($node->psql('postgres', 'DROP TABLESPACE fast'), 0, 'the tablespace can be dropped');
 files_ok($node, 'in the end');
 leftovers_ok($node, 'in the end');

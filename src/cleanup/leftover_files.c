@@ -307,14 +307,11 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 void
 leftover_file_drop_buffers(const RelFileLocator *locator)
 {
-	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
 	XLogRecPtr	redo;
 	bool		images;
 
 	GetFullPageWriteInfo(&redo, &images);
-	if (!images || !fullPageWrites)
-		FlushRelationsAllBuffers(&smgr, 1);
-	DropRelationsAllBuffers(&smgr, 1);
+	file_drop_buffers(locator, !images || !fullPageWrites);
 }
 
 /*

@@ -986,10 +986,7 @@ file_copy_record(FileCopy *copy, BlockNumber nblocks)
 void
 file_copy_unsync(FileCopy *copy)
 {
-	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-
-	FlushRelationsAllBuffers(&smgr, 1);
-	DropRelationsAllBuffers(&smgr, 1);
+	file_drop_buffers(&copy->to, true);
 	copy->synced = false;
 }
 

@@ -285,6 +285,8 @@ run_reindex(MoveContext *mc)
 	Portal		portal;
 	QueryCompletion completion;
 	RelationFacts old;
+	RelFileLocator old_file;
+	bool		is_lost;
 
 	Assert(!IsTransactionState());
 	Assert(CheckRelationOidLockedByMe(rebuild.entry.heap_oid, ShareUpdateExclusiveLock, false));
@@ -309,6 +311,8 @@ run_reindex(MoveContext *mc)
 						mc->item->to_tablespace)));
 
 	(void) relation_facts(rebuild.entry.relid, &old);
+	old_file = make_locator(old.tablespace, MyDatabaseId, old.relfilenumber);
+	is_lost = relation_file_size(&old_file) < 0;
 
 	/* it outlives core's own commits, after which core still reads it */
 	MemoryContextSwitchTo(rebuild_context);
@@ -342,6 +346,9 @@ run_reindex(MoveContext *mc)
 
 	check_result(mc->item, old.relfilenumber);
 	CommitTransactionCommand();
+	/* there are some if it was lost while the server ran */
+	if (is_lost)
+		file_drop_buffers(&old_file, false);
 
 	MemoryContextSwitchTo(caller_context);
 	MemoryContextReset(rebuild_context);
