@@ -407,13 +407,3 @@ errcode_for_file_write(void)
 	errhint("Check free disk space and quotas.");
 	return errcode(ERRCODE_DISK_FULL);
 }
-
-/*
- * Give up a part of a file in the page cache, from "offset" to the end if the
- * size is 0, as far as it is on disk.
- */
-void
-drop_from_page_cache(int fd, off_t offset, off_t size)
-{
-	(void) posix_fadvise(fd, offset, size, POSIX_FADV_DONTNEED);
-}

@@ -41,7 +41,6 @@ extern void mount_point_note(Oid tablespace);
 extern void mount_point_check(Oid tablespace, bool force);
 
 extern int	errcode_for_file_write(void);
-extern void drop_from_page_cache(int fd, off_t offset, off_t size);
 extern char *size_text(int64 bytes);
 extern TimestampTz file_birth(const RelationFacts *facts);
 extern int64 relation_file_size(const RelFileLocator *locator);

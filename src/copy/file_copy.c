@@ -378,7 +378,7 @@ read_past_buffers(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 			(void) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
 		nread = pg_pread(fd, copy->chunk, size, offset);
 		if (cached == 0)
-			drop_from_page_cache(fd, offset, size);
+			(void) posix_fadvise(fd, offset, size, POSIX_FADV_DONTNEED);
 	}
 	pgstat_report_wait_end();
 	if (fd >= 0)
@@ -445,7 +445,7 @@ file_copy_read_done(const FileCopy *copy, int drop, BlockNumber first, BlockNumb
 
 		if (fd < 0)
 			continue;
-		drop_from_page_cache(fd, segment_offset(first), (off_t) nblocks * BLCKSZ);
+		(void) posix_fadvise(fd, segment_offset(first), (off_t) nblocks * BLCKSZ, POSIX_FADV_DONTNEED);
 		CloseTransientFile(fd);
 	}
 }
@@ -646,7 +646,7 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 					(errcode_for_file_access(),
 					 errmsg("could not flush file \"%s\": %m", FilePathName(copy->file))));
 		if (copy->direct && copy->refused && (flags & SYNC_FILE_RANGE_WAIT_AFTER))
-			drop_from_page_cache(FileGetRawDesc(copy->file), offset, size);
+			(void) posix_fadvise(FileGetRawDesc(copy->file), offset, size, POSIX_FADV_DONTNEED);
 	}
 }
 

@@ -180,10 +180,10 @@ close_wal_file(const ChangedBlocks *changes, int fd, XLogSegNo segno)
 	{
 		for (off_t offset = 0; offset < wal_segment_size; offset += GIVE_UP_BYTES)
 		{
-			drop_from_page_cache(fd, offset, GIVE_UP_BYTES);
+			(void) posix_fadvise(fd, offset, GIVE_UP_BYTES, POSIX_FADV_DONTNEED);
 			(void) sched_yield();
 		}
-		drop_from_page_cache(fd, 0, 0);
+		(void) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	}
 	(void) close(fd);
 }
