@@ -125,39 +125,28 @@ compare_policies(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Lock tier_policy, which is in the extension's schema, without waiting: who may only
- * delete its own policies can lock it for long.  Returns the table, or 0.
- */
-static Oid
-try_lock_table(void)
-{
-	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId, Anum_pg_extension_oid,
-												 get_extension_oid("index_mover", true), 0, InvalidOid))
-	{
-		Oid			table = get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
-
-		if (OidIsValid(table) && ConditionalLockRelationOid(table, AccessShareLock))
-			return table;
-	}
-	return InvalidOid;
-}
-
-/*
  * Lock tier_policy and, with hold, the extension, so that DROP EXTENSION waits.
- * Returns the table.  ERROR 55P03.
+ * Returns the table.  Does not wait: who may only delete its own policies can lock it
+ * for long.  Then ERROR 55P03 or, with noerror, 0.
  */
 Oid
-policy_lock_table(bool hold)
+policy_lock_table(bool hold, bool noerror)
 {
 	bool		held = !hold || extension_hold() == EXTENSION_HELD;
-	Oid			table = try_lock_table();
+	Oid			table = InvalidOid;
 
-	if (!held || !OidIsValid(table))
+	/* it is in the extension's schema */
+	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId, Anum_pg_extension_oid,
+												 get_extension_oid("index_mover", true), 0, InvalidOid))
+		table = get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
+	if (held && OidIsValid(table) && ConditionalLockRelationOid(table, AccessShareLock))
+		return table;
+	if (!noerror)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
 				 errdetail("Another session has locked the extension, or table \"%s\".", "tier_policy")));
-	return table;
+	return InvalidOid;
 }
 
 /*
@@ -169,7 +158,7 @@ policy_lock_table(bool hold)
 List *
 policies_read(const char *name, bool all)
 {
-	Relation	rel = table_open(policy_lock_table(false), NoLock);
+	Relation	rel = table_open(policy_lock_table(false, false), NoLock);
 	List	   *result = NIL;
 	bool		found = false;
 
@@ -203,7 +192,7 @@ policies_notice_target(Oid tablespace)
 	const char *target = tablespace_name(tablespace);
 
 	/* this tells of a policy, and needs none */
-	if (!OidIsValid(try_lock_table()))
+	if (!OidIsValid(policy_lock_table(false, true)))
 		return;
 	foreach_ptr(const Policy, policy, policies_read(NULL, false))
 	{
@@ -432,7 +421,7 @@ policy_run_record(const char *policy, int64 job, const char *message)
 	LockDatabaseObject(extension_relation(RUN_TABLE),
 					   hash_any((const unsigned char *) policy, strlen(policy)), 0, ExclusiveLock);
 	policy_run_read(policy, &before);
-	if (before.is_being_deleted || (OidIsValid(try_lock_table()) && policies_read(policy, true) == NIL))
+	if (before.is_being_deleted || (OidIsValid(policy_lock_table(false, true)) && policies_read(policy, true) == NIL))
 		return;
 	/* this process may be the worker of a run that has begun */
 	has_begun = is_planned(&before, MyStartTimestamp);

@@ -221,7 +221,7 @@ typedef struct Policy
 	Jsonb	   *settings;		/* NULL = none */
 } Policy;
 
-extern Oid	policy_lock_table(bool hold);
+extern Oid	policy_lock_table(bool hold, bool noerror);
 extern List *policies_read(const char *name, bool all);
 extern void policy_check_target(const char *tablespace, bool tables);
 

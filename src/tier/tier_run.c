@@ -113,7 +113,7 @@ carry_out(void *arg)
 	bool		scheduled = my_args.segment == DSM_HANDLE_INVALID;
 
 	MemoryContextSwitchTo(TopMemoryContext);
-	(void) policy_lock_table(true);
+	(void) policy_lock_table(true, false);
 	if (scheduled)				/* else the caller has the lock */
 	{
 		PolicyRun	record;

@@ -205,7 +205,7 @@ look(void *arg)
 
 	if (!extension_installed())
 		return;
-	(void) policy_lock_table(true);
+	(void) policy_lock_table(true, false);
 	error = args->sample ? errors_catch(take_sample, NULL) : NULL;
 	if (error != NULL)
 		ereport(LOG,
