@@ -571,7 +571,7 @@ CREATE POLICY members ON @extschema@.tier_policy
 CREATE TABLE index_mover.policy_run (
 	policy name PRIMARY KEY,
 	started_at timestamptz NOT NULL,
-	job bigint NOT NULL,			-- 0: nothing was to be moved; -1: it is planned, for 6 minutes at most
+	job bigint NOT NULL,			-- 0: nothing was to be moved; -1: it is planned, for 7 minutes at most
 	failures int NOT NULL,			-- before it, in a row
 	message text					-- error of the run itself, as apart from its moves
 );
@@ -593,7 +593,7 @@ CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 	  LEFT JOIN @extschema@.index_mover_jobs j
 		ON j.job = (SELECT max(k.job) FROM index_mover.job_log k WHERE r.job > 0 AND k.job >= r.job AND k.policy = p.name)
 	 CROSS JOIN LATERAL (SELECT CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again'
-									 WHEN r.job = -1 AND clock_timestamp() NOT BETWEEN r.started_at AND r.started_at + interval '6 min' THEN 'its worker, or the server, has ended early'
+									 WHEN r.job = -1 AND clock_timestamp() NOT BETWEEN r.started_at AND r.started_at + interval '7 min' THEN 'its worker, or the server, has ended early'
 									 ELSE r.message END AS message) m
 	 CROSS JOIN LATERAL (SELECT CASE WHEN p.enabled AND p.every IS NOT NULL AND o.oid = p.owner_oid
 									 THEN index_mover.next_run(r.started_at, p.every, p.window_start, p.window_end) END AS next_run) n

@@ -397,13 +397,6 @@ policy_run_read(const char *policy, PolicyRun *run)
 	}
 }
 
-/* Return whether a run is planned at this moment, as far as its record says. */
-static bool
-is_planned(const PolicyRun *run, TimestampTz at)
-{
-	return run->job == RUN_BEGUN && at >= run->started_at && at - run->started_at < PLAN_END_MS * INT64CONST(1000);
-}
-
 /*
  * Record that a run begins (RUN_BEGUN), or has ended: its job, 0 = none, and why it has
  * failed.  Not of a policy that is not there: the caller has not committed it, or
@@ -414,7 +407,6 @@ policy_run_record(const char *policy, int64 job, const char *message)
 {
 	Row			row;
 	PolicyRun	before;
-	bool		has_begun;
 	char	   *why;
 
 	/* a run as the owner before may end at this moment */
@@ -423,14 +415,12 @@ policy_run_record(const char *policy, int64 job, const char *message)
 	policy_run_read(policy, &before);
 	if (before.is_being_deleted || (OidIsValid(policy_lock_table(false, true)) && policies_read(policy, true) == NIL))
 		return;
-	/* this process may be the worker of a run that has begun */
-	has_begun = is_planned(&before, MyStartTimestamp);
 	forget_runs(policy);
 	row_clear(&row);
 	row_set(&row, 1, DirectFunctionCall1(namein, CStringGetDatum(policy)));
-	row_set(&row, 2, TimestampTzGetDatum(has_begun ? before.started_at : MyStartTimestamp));
+	row_set(&row, 2, TimestampTzGetDatum(MyStartTimestamp));
 	row_set(&row, 3, Int64GetDatum(job));
-	row_set(&row, 4, Int32GetDatum(has_begun ? before.failures : policy_failures(&before, &why)));
+	row_set(&row, 4, Int32GetDatum(policy_failures(&before, &why)));
 	row_text(&row, 5, message);
 	extension_insert(RUN_TABLE, &row);
 	IM_POINT("policy-run");
@@ -442,8 +432,10 @@ bool
 policy_is_running(const PolicyRun *run)
 {
 	JobSlot		slot;
+	int64		age = GetCurrentTimestamp() - run->started_at;
 
-	return is_planned(run, GetCurrentTimestamp()) || (run->job > 0 && job_find(run->job, &slot));
+	return run->job == RUN_BEGUN ? age >= 0 && age < PLAN_GONE_MS * INT64CONST(1000) :
+		run->job != 0 && job_find(run->job, &slot);
 }
 
 /*

@@ -231,6 +231,7 @@ extern void policy_check_target(const char *tablespace, bool tables);
 																	 * sleep */
 #define PLAN_END_MS		(PLAN_TIMEOUT_MS / 5 * 6)	/* or not let itself be
 													 * canceled */
+#define PLAN_GONE_MS	(PLAN_TIMEOUT_MS / 5 * 7)	/* its worker has died */
 
 /* The last run of a policy: a row of index_mover.policy_run, in the order of its columns */
 typedef struct PolicyRun
