@@ -39,24 +39,15 @@ bound_value(Oid type, Datum value)
 {
 	Timestamp	local;
 
-	switch (type)
-	{
-		case DATEOID:
-		case TIMESTAMPOID:
-			local = type == TIMESTAMPOID ? DatumGetTimestamp(value) :
-				DatumGetDateADT(value) >= TIMESTAMP_END_JULIAN - POSTGRES_EPOCH_JDATE ? DT_NOEND :
-				DatumGetTimestamp(DirectFunctionCall1(date_timestamp, value));
-			/* no time zone is a day off */
-			return local < MIN_TIMESTAMP + USECS_PER_DAY ? DT_NOBEGIN :
-				local >= END_TIMESTAMP - USECS_PER_DAY ? DT_NOEND :
-				DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz, TimestampGetDatum(local)));
-		case INT2OID:
-			return DatumGetInt16(value);
-		case INT4OID:
-			return DatumGetInt32(value);
-		default:
-			return DatumGetInt64(value);
-	}
+	if (type != DATEOID && type != TIMESTAMPOID)
+		return type == INT2OID ? DatumGetInt16(value) : type == INT4OID ? DatumGetInt32(value) : DatumGetInt64(value);
+	local = type == TIMESTAMPOID ? DatumGetTimestamp(value) :
+		DatumGetDateADT(value) >= TIMESTAMP_END_JULIAN - POSTGRES_EPOCH_JDATE ? DT_NOEND :
+		DatumGetTimestamp(DirectFunctionCall1(date_timestamp, value));
+	/* no time zone is a day off */
+	return local < MIN_TIMESTAMP + USECS_PER_DAY ? DT_NOBEGIN :
+		local >= END_TIMESTAMP - USECS_PER_DAY ? DT_NOEND :
+		DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz, TimestampGetDatum(local)));
 }
 
 /*
