@@ -13,6 +13,8 @@
 #include "access/htup_details.h"
 #include "catalog/dependency.h"
 #include "catalog/pg_index.h"
+#include "nodes/nodes.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
@@ -38,6 +40,7 @@ typedef struct Worth
 	Oid			table_oid;
 	Oid			constraint;
 	bool		keep[KEEP_REASONS];
+	List	   *nodes;			/* expressions and predicate, or NULL */
 } Worth;
 
 /* Get why an index is to be kept; false if there is no valid one. */
@@ -47,9 +50,17 @@ get_worth(Oid index_oid, Worth *worth)
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
 	Form_pg_index form;
 	bool		valid;
+	bool		isnull;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
+	worth->nodes = NIL;
+	for (AttrNumber column = Anum_pg_index_indexprs; column <= Anum_pg_index_indpred; column++)
+	{
+		Datum		value = SysCacheGetAttr(INDEXRELID, tuple, column, &isnull);
+
+		worth->nodes = lappend(worth->nodes, isnull ? NULL : stringToNode(TextDatumGetCString(value)));
+	}
 	form = (Form_pg_index) GETSTRUCT(tuple);
 	worth->oid = index_oid;
 	worth->table_oid = form->indrelid;
@@ -115,13 +126,11 @@ report_duplicate_of(Oid index_oid, List **worths, MemoryContext context)
 		*worths = NIL;
 		foreach_oid(oid, indexes_of_table(mine.table_oid))
 		{
-			MemoryContext oldcontext;
-			Worth		worth;
+			MemoryContext oldcontext = MemoryContextSwitchTo(context);
+			Worth	   *worth = palloc_object(Worth);
 
-			if (!get_worth(oid, &worth))
-				continue;
-			oldcontext = MemoryContextSwitchTo(context);
-			*worths = lappend(*worths, memcpy(palloc(sizeof(Worth)), &worth, sizeof(Worth)));
+			if (get_worth(oid, worth))
+				*worths = lappend(*worths, worth);
 			MemoryContextSwitchTo(oldcontext);
 		}
 		list_sort(*worths, compare_worth);
@@ -130,7 +139,8 @@ report_duplicate_of(Oid index_oid, List **worths, MemoryContext context)
 	{
 		if (other->oid == index_oid)
 			break;
-		if (enforces_as_much(other, &mine) && index_same_definition(other->oid, index_oid, false))
+		if (enforces_as_much(other, &mine) && equal(other->nodes, mine.nodes) &&
+			index_same_definition(other->oid, index_oid, false))
 			return other->oid;
 	}
 	return InvalidOid;
