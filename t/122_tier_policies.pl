@@ -120,6 +120,12 @@ is(sql("SELECT policy, moves, reason FROM tier_plan('bob')"), "bob|f|$again", 'a
 my ($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
 is("$rc $out", "0 alices_1|moved\nalices_1_n_idx|moved", 'others run');
 like($err, qr/WARNING:  policy "bob" moves nothing: $again\nHINT:  Update the column "owner" of its row/, 'and it is a WARNING');
+sql("ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check; UPDATE tier_policy SET owner = NULL WHERE name = 'bob'; "
+	. "ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check");
+is(error_of('alice', "UPDATE tier_policy SET owner = 'alice' WHERE owner IS NULL"), 'none', 'of a row without an owner');
+is(error_of($super, "UPDATE tier_policy SET owner = 'bob' WHERE owner IS NULL"), 'none', 'a superuser sets it');
+sql("ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check; UPDATE tier_policy SET owner_oid = NULL WHERE name = 'bob'; "
+	. "ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check");
 sql("UPDATE tier_policy SET max_bytes_per_run = 1 WHERE name = 'bob'");
 is(sql("SELECT policy, moves, reason FROM tier_plan('bob')"), "bob|f|$again", 'writing it makes no superuser its owner');
 is(error_of('alice', "UPDATE tier_policy SET owner = 'alice' WHERE name = 'bob'"), 'none', 'nor anybody who does not see it');
@@ -194,6 +200,7 @@ is(sql("SELECT reason FROM tier_plan('plain') ORDER BY 1"),
 	qq("plain" is not a partitioned table\nits last run has failed: "plain" is not a partitioned table), 'the plan tells of the run');
 $node->psql('postgres', 'SELECT * FROM run_tier_policies()');
 is(sql("SELECT count(*) FROM tier_plan() WHERE reason ~ '^it has failed 2 times in a row: '"), 13, 'and of the second');
+sql("UPDATE tier_policy SET name = name, to_tablespace = to_tablespace WHERE name = 'plain'");
 is(sql("SELECT result, message, job, next_run FROM tier_policy_status WHERE policy = 'plain'"),
 	'failed|"plain" is not a partitioned table||', 'monitors see it');
 is(sql("SELECT result, job IS NOT NULL FROM tier_policy_status WHERE policy = 'good'"), 'nothing to move|f', 'and what succeeded');

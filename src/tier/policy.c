@@ -301,18 +301,24 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 #define IS_SET(column) \
 	(!update || bms_is_member(ANUM(column) - FirstLowInvalidHeapAttributeNumber, data->tg_updatedcols))
 	row = deform(data->tg_trigtuple, desc);
-	if (TRIGGER_FIRED_BY_DELETE(data->tg_event) || (update && IS_SET(name)))
-		forget_runs(NAME(name));
 	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
+	{
+		forget_runs(NAME(name));
 		return PointerGetDatum(data->tg_trigtuple);
-
-	/* row security asks this, too, but some roles bypass it */
-	if (update && (row.null.owner || !has_privs_of_role(GetUserId(), get_role_oid(NAME(owner), true))))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for tier policy \"%s\"", NAME(name))));
+	}
 	if (update)
+	{
+		const char *old_name = NAME(name);
+
+		/* row security asks this, too, but some roles bypass it */
+		if (!has_privs_of_role(GetUserId(), row.null.owner ? InvalidOid : get_role_oid(NAME(owner), true)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("permission denied for tier policy \"%s\"", old_name)));
 		row = deform(data->tg_newtuple, desc);
+		if (row.null.name || namestrcmp(DatumGetName(row.value.name), old_name) != 0)
+			forget_runs(old_name);
+	}
 	new_owner = IS_SET(owner) || IS_SET(owner_oid);
 	is_restored = !update && !row.null.owner_oid;
 	if (new_owner)
