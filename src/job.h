@@ -352,6 +352,16 @@ extern shm_mq *job_queue(JobShared *shared, int runner);
 extern bool runner_is_alive(int64 job, int pid);
 extern void latch_nap(long ms, const char *wait_event);
 
+/* Return the seconds on a clock that is not set back. */
+static inline double
+clock_seconds(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return INSTR_TIME_GET_DOUBLE(now);
+}
+
 /* in a runner */
 
 extern bool runner_attach(JobShared *shared, int number);

@@ -30,7 +30,6 @@
 #include "common/file_utils.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "storage/fd.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
@@ -38,6 +37,7 @@
 
 #include "errors.h"
 #include "file_system.h"
+#include "job.h"
 #include "own_tables.h"
 #include "printed_command.h"
 #include "report/report_private.h"
@@ -73,15 +73,6 @@ typedef struct Probe
 } Probe;
 
 #define IS_DIRECT(probe)	((probe)->fd != (probe)->buffered_fd)
-
-static double
-now_seconds(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return INSTR_TIME_GET_DOUBLE(now);
-}
 
 /* Raise the error of a call that was to do this with the file. */
 static void
@@ -140,14 +131,14 @@ transfer(const Probe *probe, bool writes, int fd, Size len, int64 offset)
 static void
 fill_file(Probe *probe, int64 max_bytes, double seconds)
 {
-	double		end = now_seconds() + seconds;
+	double		end = clock_seconds() + seconds;
 
 	/* contents that no storage can compress or deduplicate */
 	for (Size i = 0; i < PROBE_CHUNK; i += sizeof(uint64))
 		*(uint64 *) (probe->chunk + i) = pg_prng_uint64(&pg_global_prng_state);
 
 	while (probe->size + PROBE_CHUNK <= max_bytes &&
-		   (probe->size < PROBE_MIN_BYTES || now_seconds() < end))
+		   (probe->size < PROBE_MIN_BYTES || clock_seconds() < end))
 	{
 		*(uint64 *) probe->chunk = pg_prng_uint64(&pg_global_prng_state);
 		transfer(probe, true, probe->fd, PROBE_CHUNK, probe->size);
@@ -198,7 +189,7 @@ run_phase(Probe *probe, const Phase *phase, double seconds)
 	double		each;
 
 	(void) posix_fadvise(probe->buffered_fd, 0, 0, POSIX_FADV_DONTNEED);
-	start = now_seconds();
+	start = clock_seconds();
 	do
 	{
 		for (; phase->announced && ahead < Min(most, n + probe->queue_depth); ahead++)
@@ -208,8 +199,8 @@ run_phase(Probe *probe, const Phase *phase, double seconds)
 		if (phase->writes)
 			sync_file(probe);
 		n++;
-	} while (n < most && (n < phase->least || now_seconds() < start + seconds * phase->share));
-	each = Max((now_seconds() - start) / n, 1e-9);
+	} while (n < most && (n < phase->least || clock_seconds() < start + seconds * phase->share));
+	each = Max((clock_seconds() - start) / n, 1e-9);
 	probe->result[phase->result] = phase->per_second ? 1 / each : 1000 * each;
 }
 

@@ -244,16 +244,6 @@ tier_look(TierWorker *args)
 
 /* The scheduler */
 
-/* ms on a clock that is not set back */
-static int64
-clock_ms(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return (int64) INSTR_TIME_GET_MILLISEC(now);
-}
-
 /* Have a worker look into a database; if it cannot be connected to, say so once. */
 static void
 start_look(Watched *watched, int64 now)
@@ -314,7 +304,7 @@ index_mover_scheduler_main(Datum arg)
 
 	for (;;)
 	{
-		int64		now = clock_ms();
+		int64		now = clock_seconds() * 1000;
 		int64		next = now + LOOK_MS;
 		bool		reloaded = ConfigReloadPending;
 
@@ -342,7 +332,7 @@ index_mover_scheduler_main(Datum arg)
 			if (watched->worker == NULL)
 				next = Min(next, watched->next_look);
 		}
-		latch_nap(Max(next - clock_ms(), 1), "IndexMoverScheduler");
+		latch_nap(Max(next - clock_seconds() * 1000, 1), "IndexMoverScheduler");
 		CHECK_FOR_INTERRUPTS();
 	}
 }
