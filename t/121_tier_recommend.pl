@@ -173,6 +173,9 @@ $session->run('BEGIN; REINDEX INDEX hot_a');
 is(sql("SELECT string_agg(index || ' ' || (bloat_ratio IS NULL), ', ' ORDER BY rank) FROM recommend_moves('regress_fast', 1000000000)"),
 	'hot_bloated false, hot_c true, hot_b false, hot_a true', 'what cannot be measured has no bloat_ratio');
 $session->end;
+sql("UPDATE index_mover.sample SET index_scans = 1 WHERE index_name = 'hot_e'");
+is((split ' ', going('regress_fast', 1000000000))[0], 'hot_e', 'one that was searched before the statistics were reset');
+sql("UPDATE index_mover.sample SET index_scans = 0 WHERE index_name = 'hot_e'");
 my $reasons = sql(q(SELECT reason FROM recommend_moves('regress_fast', 1000000000) WHERE index::text IN ('hot_bloated', 'hot_c')));
 is($reasons =~ s/[\d.]+ block reads per second, [\d.]+ of them/N block reads per second, N of them/gr =~ s/over [\d.]+ \w+/over T/gr
 	  =~ s/the \d+ pages/the N pages/r,

@@ -253,6 +253,8 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 
 	for (IdleOf of = 0; of < IDLE_KINDS; of++)
 		heat->known_since[of] = Max(samples[0].taken_at, since);
+	for (int i = 0; i < n; i++)
+		heat->is_searched |= samples[i].counters[HEAT_INDEX_SCANS] > 0;
 	for (int i = 1; i < n; i++)
 	{
 		TimestampTz at = samples[i].taken_at;

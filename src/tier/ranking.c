@@ -15,8 +15,8 @@
  *
  * Value = blocks a second that index scans and changes want, times what a read
  * takes longer elsewhere.  Left out is what no method can move.  An index that
- * enforces nothing, and that no search has used as far back as the statistics go, has
- * no value: it is written only, and better dropped than moved.
+ * enforces nothing, and that no search has used as far back as statistics and samples
+ * go, has no value: it is written only, and better dropped than moved.
  *
  *-------------------------------------------------------------------------
  */
@@ -194,8 +194,7 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 			double		difference = place_difference(elsewhere, there, &candidate.basis);
 
 			if (heat->wanted_per_second >= RANKING_MIN_HEAT &&
-				(facts->relkind != RELKIND_INDEX || facts->unique || facts->exclusion ||
-				 heat->counters[HEAT_INDEX_SCANS] > 0))
+				(facts->relkind != RELKIND_INDEX || facts->unique || facts->exclusion || heat->is_searched))
 				candidate.value = heat->wanted_per_second * difference;
 		}
 		if (!candidate.is_resident && candidate.value <= 0)

@@ -67,6 +67,7 @@ typedef struct Heat
 	TimestampTz known_since[IDLE_KINDS];
 
 	int64		counters[HEAT_COUNTERS];	/* of now */
+	bool		is_searched;	/* by an index scan, as far as is known */
 } Heat;
 
 typedef struct HeatSample HeatSample;
