@@ -165,7 +165,8 @@ INSERT INTO tier_policy (name, relation, schema, to_tablespace, older_than) VALU
 INSERT INTO tier_policy (name, relation, schema, to_tablespace, idle_for) VALUES
 	('view', 'viewed', NULL, 'regress_slow', '1 day'), ('own', 'tier_policy', NULL, 'regress_slow', '1 day'),
 	('catalog', 'pg_class', NULL, 'regress_slow', '1 day'), ('idle elsewhere', 'plain', 'pg_catalog', 'regress_slow', '1 day');
-INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('nowhere', 'regress_fast', 'no_such_place', 1);
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('nowhere', 'regress_fast', 'no_such_place', 1),
+	('shared budget', 'pg_global', 'regress_fast', 1);
 INSERT INTO tier_policy (name, from_tablespace, to_tablespace, start_at, stop_at)
   VALUES ('from nowhere', 'no_such_place', 'regress_fast', 0.9, 0.8);
 UPDATE tier_policy SET owner = 'loser' WHERE name = 'loser';
@@ -191,15 +192,16 @@ nowhere||f|tablespace "no_such_place" does not exist
 own||f|"tier_policy" is not a table or materialized view of users
 plain||f|"plain" is not a partitioned table
 shared||f|cannot move relations in to or out of pg_global tablespace
+shared budget||f|cannot move relations in to or out of pg_global tablespace
 view||f|"viewed" is not a table or materialized view of users
 ROWS
 ($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
 is("$rc $out", '0 good_1|moved', 'and the good one is carried out');
-is(scalar(() = $err =~ /WARNING:  policy "[\w ]+" moves nothing/g), 14, 'a WARNING for each of the others');
+is(scalar(() = $err =~ /WARNING:  policy "[\w ]+" moves nothing/g), 15, 'a WARNING for each of the others');
 is(sql("SELECT reason FROM tier_plan('plain') ORDER BY 1"),
 	qq("plain" is not a partitioned table\nits last run has failed: "plain" is not a partitioned table), 'the plan tells of the run');
 $node->psql('postgres', 'SELECT * FROM run_tier_policies()');
-is(sql("SELECT count(*) FROM tier_plan() WHERE reason ~ '^it has failed 2 times in a row: '"), 13, 'and of the second');
+is(sql("SELECT count(*) FROM tier_plan() WHERE reason ~ '^it has failed 2 times in a row: '"), 14, 'and of the second');
 sql("UPDATE tier_policy SET name = name, to_tablespace = to_tablespace WHERE name = 'plain'");
 is(sql("SELECT result, message, job, next_run FROM tier_policy_status WHERE policy = 'plain'"),
 	'failed|"plain" is not a partitioned table||', 'monitors see it');

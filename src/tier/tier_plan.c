@@ -567,7 +567,7 @@ look_up_names(TierPlan *plan)
 	if (policy->schema != NULL)
 		scope->schema = get_namespace_oid(policy->schema, false);
 	if (policy->from_tablespace != NULL)
-		scope->from = get_tablespace_oid(policy->from_tablespace, false);
+		scope->from = plan_tablespace((Name) policy->from_tablespace, false);
 	scope->to = plan_tablespace(policy->to_tablespace, false);
 	policy_check_target(NameStr(*policy->to_tablespace), policy->tables);
 	if (scope->residents)
