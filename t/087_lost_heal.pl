@@ -3,7 +3,7 @@
 #
 # Fault (storage): the device of the indexes comes back empty, after a clean shutdown, a
 #   crash, a crash in mid-write, or while it is in use; one file is gone, or comes back; a crash,
-#   a second loss, or DROP EXTENSION while they are healed
+#   a second loss, or DROP EXTENSION while they are healed; another index is in the making
 use strict;
 use warnings;
 

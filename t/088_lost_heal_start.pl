@@ -3,8 +3,8 @@
 # tablespace, a standby, TOAST, a table, an index that cannot be rebuilt.
 #
 # Fault (storage): the device of the indexes is mounted late; two devices, with indexes of two
-#   databases, are lost; a base backup is without it; a standby has lost its own; a table was
-#   on it, or there are duplicates
+#   databases, are lost, and a job waits in one; a base backup is without it; a standby has
+#   lost its own; a table was on it, or there are duplicates
 use strict;
 use warnings;
 
