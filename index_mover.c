@@ -76,9 +76,9 @@ move(FunctionCallInfo fcinfo, PlanRequest *request)
 	call_arguments(fcinfo, request);
 	if (request->evacuate)
 		policies_notice_target(request->object);
-	if (request->heal)
-		mount_point_check(request->object, request->dry_run || request->settings.heal_unmounted);
 	plan = plan_moves(request);
+	if (request->heal && plan != NIL)
+		mount_point_check(request->object, request->dry_run || request->settings.heal_unmounted);
 	/* for those who may heal something */
 	if (request->heal && !request->dry_run && request->object == request->to_tablespace && plan_has_moves(plan))
 		tablespace_make_directory(request->object);

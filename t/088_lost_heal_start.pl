@@ -172,6 +172,7 @@ value('DROP TABLESPACE more');
 value("UPDATE index_mover.mount_point SET mount_point = '/mnt/nvme' WHERE tablespace = (SELECT oid FROM pg_tablespace
 	WHERE spcname = 'fast')");
 is(value("SELECT count(*) FROM index_mover.mount_point WHERE mount_point = '/mnt/nvme'"), '1', 'the mount point was noted');
+is(value("SELECT count(*) FROM heal_tablespace('fast')"), '0', 'below another mount point: nothing is lost');
 $from = -s $node->logfile;
 $node->append_conf('postgresql.conf', 'index_mover.heal_at_start = off');
 restart_without();
