@@ -68,16 +68,17 @@ sub survived
 	return;
 }
 
-use constant { EIO => 5, ENOSPC => 28, EDQUOT => 122, ALWAYS => 1_000_000 };
+use constant { EIO => 5, ENOSPC => 28, EUCLEAN => 117, EDQUOT => 122, ALWAYS => 1_000_000 };
 
 # ---- a copy ---------------------------------------------------------------------------
 # name, operation, errno or bytes, first, times, whose file, the row or 'down', moved,
 # the WARNING
 foreach my $case (
-	picked { $_->[0] =~ /^(?:reading|.* full later|.* quota|fsync of the target fails$|.* old file fails$|pg_wal)/ } 'failures',
+	picked { $_->[0] =~ /^(?:reading|.* full later|.* quota|.* damaged$|fsync of the target fails$|.* old file fails$|pg_wal)/ } 'failures',
 	[ 'reading the source fails', 'read', EIO, 5, ALWAYS, 'from', 'failed|58030', 0 ],
 	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030', 0 ],
 	[ 'the target is full at once', 'write', ENOSPC, 1, ALWAYS, 'to', 'failed|53100', 0 ],
+	[ 'the file system of the target is damaged', 'write', EUCLEAN, 3, ALWAYS, 'to', 'failed|58030', 0 ],
 	[ 'the target is full later', 'write', ENOSPC, 9, ALWAYS, 'to', 'failed|53100', 0 ],
 	[ 'a quota of the target is full later', 'write', EDQUOT, 9, ALWAYS, 'to', 'failed|53100', 0 ],
 	[ 'writing back fails for a quota', 'writeback', EDQUOT, 4, 1, 'to', 'failed|53100', 0 ],
@@ -245,9 +246,10 @@ foreach my $case (
 # ---- a rebuild ----------------------------------------------------------------
 # name, operation, errno or bytes, first, times, whose file, the row
 foreach my $case (
-	picked { $_->[0] =~ /^(?:the target is full|a quota|fsync)/ } 'failures under a rebuild',
+	picked { $_->[0] =~ /^(?:the target is full|the file system|a quota|fsync)/ } 'failures under a rebuild',
 	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030' ],
 	[ 'the target is full', 'write', ENOSPC, 9, ALWAYS, 'to', 'failed|53100' ],
+	[ 'the file system of the target is damaged', 'write', EUCLEAN, 9, ALWAYS, 'to', 'failed|58030' ],
 	[ 'a quota of the target is full', 'write', EDQUOT, 9, ALWAYS, 'to', 'failed|53100' ],
 	[ 'a read of the table fails', 'read', EIO, 5, ALWAYS, 'table', 'failed|58030' ],
 	[ 'a write to the target is short', 'short', 5000, 3, 1, 'to', 'failed|53100' ],

@@ -942,6 +942,7 @@ sync_blocks(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 	finish_write(copy);
 	for (BlockNumber block = first; block < nblocks; block += RELSEG_SIZE - block % RELSEG_SIZE)
 	{
+		job_check_cancel();
 		open_segment(copy, block, false);
 		if (FileSync(copy->file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
 			ereport(ERROR,
