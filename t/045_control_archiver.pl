@@ -1,9 +1,11 @@
-# The plan warns of an archiver that fails: pg_wal keeps what a move writes.
+# The plan warns of an archiver that fails: pg_wal keeps what a move writes.  A copy that waits
+# on an idle server gives the archiver nothing to do.
 use strict;
 use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -37,5 +39,19 @@ poll_until($node, 'SELECT last_archived_time > last_failed_time FROM pg_stat_arc
 ($rc, $out, $err) = $node->psql('postgres',
 	"SELECT status FROM move_indexes('ar', 'regress_slow', dry_run => true, settings => '{\"progress_interval\": 0}')");
 is($err, '', 'nor when archiving works again');
+
+# On an idle server, a copy that waits makes no WAL for which archive_timeout would fill a segment.
+my $holder = IndexMover::Session->new($node);
+$holder->run('BEGIN; SELECT count(*) FROM ar');
+my $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('ar', 'regress_slow', wait => false)");
+poll_until($node, 'SELECT blocked_by FROM index_mover_progress', '{' . $holder->pid . '}', 'a copy that waits');
+$node->safe_psql('postgres', $_) foreach "ALTER SYSTEM SET archive_timeout = '1s'", 'SELECT pg_reload_conf()', 'CHECKPOINT';
+my $count = sub { return $node->safe_psql('postgres', 'SELECT archived_count FROM pg_stat_archiver') };
+poll_until($node, 'SELECT now() > last_archived_time + interval $$2 s$$ FROM pg_stat_archiver', 't', 'no segment for a while');
+my $before = $count->();
+sleep 5;
+cmp_ok($count->() - $before, '<=', 1, 'no segment for each archive_timeout');
+$holder->end;
+wait_for_job_end($node, $job);
 
 done_testing();

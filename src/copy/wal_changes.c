@@ -491,14 +491,21 @@ wal_changes_end(ChangedBlocks *changes)
 		MemoryContextDelete(changes->cxt);
 }
 
-/* Return a position after every change so far: the end of a new, flushed record. */
+/*
+ * Return a position after every change so far: the end of a flushed record, a new one
+ * unless there is none after the last mark.  A copy that waits for hours on an idle
+ * server must not fill a segment for each archive_timeout.
+ */
 XLogRecPtr
 wal_changes_mark(void)
 {
+	static XLogRecPtr end = InvalidXLogRecPtr;
 	char		nothing = 0;
-	XLogRecPtr	end;
 
+	if (GetXLogInsertRecPtr() == end)
+		return end;
 	XLogBeginInsert();
+	XLogSetRecordFlags(XLOG_MARK_UNIMPORTANT);
 	XLogRegisterData(&nothing, sizeof(nothing));
 	end = XLogInsert(RM_XLOG_ID, XLOG_NOOP);
 	XLogFlush(end);
