@@ -46,7 +46,7 @@
 #include "catalog/pg_index.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
+#include "utils/backend_status.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -185,16 +185,18 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 	bool		is_decoded = XLogLogicalInfoActive() && facts->persistence == RELPERSISTENCE_PERMANENT &&
 		(facts->identity == REPLICA_IDENTITY_DEFAULT ? facts->primary :
 		 facts->identity == REPLICA_IDENTITY_INDEX && facts->replident);
-	LOCKTAG		table;
-	int			nholders;
 
-	SET_LOCKTAG_RELATION(table, MyDatabaseId, facts->heap_oid);
-	(void) GetLockConflicts(&table, ShareUpdateExclusiveLock, &nholders);
 	/* CREATE INDEX CONCURRENTLY makes the file first */
-	if (!facts->valid && nholders > 0 && relation_main_size(facts) >= 0)
+	for (int i = 1; !facts->valid && relation_main_size(facts) >= 0 && i <= pgstat_fetch_stat_numbackends(); i++)
 	{
-		item_skip(item, ERRCODE_OBJECT_IN_USE, "It is not valid: another session that holds a lock on its table may be building it.");
-		return;
+		const PgBackendStatus *status = &pgstat_get_local_beentry_by_index(i)->backendStatus;
+
+		if (status->st_progress_command == PROGRESS_COMMAND_CREATE_INDEX && status->st_databaseid == MyDatabaseId &&
+			status->st_progress_command_target == facts->heap_oid)
+		{
+			item_skip(item, ERRCODE_OBJECT_IN_USE, "It is not valid: another session is building an index of its table, maybe this one.");
+			return;
+		}
 	}
 	item->hide = !is_toast && !is_decoded;
 	item->plain = !is_toast && rebuild_hindrance(facts) != NULL;
