@@ -350,6 +350,8 @@ CREATE TABLE by_day_3 PARTITION OF by_day FOR VALUES FROM ('2019-01-01') TO ('20
 CREATE TABLE by_day_3_1 PARTITION OF by_day_3 FOR VALUES FROM ('2019-01-01') TO ('2019-01-10');
 CREATE TABLE by_day_3_2 PARTITION OF by_day_3 FOR VALUES FROM ('2019-01-20') TO (MAXVALUE);
 CREATE TABLE by_day_3_rest PARTITION OF by_day_3 DEFAULT;
+CREATE TABLE by_day_4 PARTITION OF by_day FOR VALUES FROM ('2018-01-01') TO ('2018-02-01') PARTITION BY RANGE (d);
+CREATE TABLE by_day_4_1 PARTITION OF by_day_4 FOR VALUES FROM ('2018-01-01') TO ('2999-01-01');
 CREATE TABLE by_number_1 PARTITION OF by_number FOR VALUES FROM (1) TO (10) PARTITION BY RANGE (d);
 CREATE TABLE by_number_1_1 PARTITION OF by_number_1 FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
 SQL
@@ -362,6 +364,7 @@ by_day_2_2_1|the partition has no upper bound
 by_day_3_1|its rows end at 2019-01-10
 by_day_3_2|its rows end at 2019-02-01
 by_day_3_rest|its rows end at 2019-02-01
+by_day_4_1|its rows end at 2018-02-01
 by_number_1_1|its rows end at 2020-02-01
 ROWS
 	'the date counts, and a lower level of the same column');

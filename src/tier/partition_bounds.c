@@ -75,7 +75,7 @@ range_column(Oid relid, Oid *type)
 
 /*
  * Set where the range of a partition ends, of a key of this column and type.  keep:
- * unless it has no bound.
+ * unless that above ends earlier, or it has no bound.
  */
 static void
 read_bound(Oid relid, const char *column, Oid type, bool keep, PartitionLeaf *leaf)
@@ -101,8 +101,11 @@ read_bound(Oid relid, const char *column, Oid type, bool keep, PartitionLeaf *le
 	if (upper != NULL && upper->kind == PARTITION_RANGE_DATUM_VALUE)
 	{
 		Datum		value = castNode(Const, upper->value)->constvalue;
+		int64		end = bound_value(type, value);
 
-		leaf->end.value = bound_value(type, value);
+		if (keep && leaf->why_none == NULL && leaf->end.value < end)
+			return;
+		leaf->end.value = end;
 		/* the caller has set DateStyle */
 		leaf->text = leaf->end.kind == BOUND_NUMBER ? psprintf(INT64_FORMAT, leaf->end.value) :
 			DatumGetCString(type == DATEOID ? DirectFunctionCall1(date_out, value) :
