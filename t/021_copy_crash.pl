@@ -66,7 +66,8 @@ my %elsewhere = (
 		'swap-given-back' => 't/030_copy_standby.pl', 'swap-turn' => 't/043_control_low_priority.pl',
 	'rebuild-aborted' => 't/055_world_ddl.pl', 'swap-ready' => 't/055_world_ddl.pl',
 	(map { $_ => 't/117_exact_resume.pl' } qw(resume-recording resume-record resume-recorded resume-summaries resume-begins)),
-	(map { $_ => 't/100_table_crash.pl' } qw(swap-file-locked swap-file-set)), 'swap-row' => 't/102_table_holders.pl',
+	(map { $_ => 't/100_table_crash.pl' } qw(swap-file-locked swap-file-set)),
+	(map { $_ => 't/102_table_holders.pl' } qw(swap-row swap-map)),
 		'gave-way' => 't/114_exact_table_changes.pl',
 	'measure' => 't/062_reports_measuring.pl', 'history-close' => 't/025_copy_after_swap.pl',
 	'left-file-drop' => 'the end of this file');
