@@ -706,6 +706,30 @@ if (part('toast back'))
 	watch_queue(0);
 }
 
+# A session has locked the ledger when the next file is to be made, or the swap to be prepared:
+# DDL of the table does not wait for that.
+if (part('toast ledger'))
+{
+	make_wide() unless $toast && places_of_table($node, 'wide') ne '';
+	foreach my $point ('copy-half', 'copy-synced:3')
+	{
+		my $name = "the ledger is locked at $point";
+		my ($from) = split / /, places_of_table($node, 'wide');
+		my $to = other_place($from);
+		my $log = -s $node->logfile;
+		my $call = held_at($node, $point, move_wide($to));
+		my ($rc, $job, $err) = finish_call($call);
+		my $locker = IndexMover::Session->new($node);
+		$locker->run('BEGIN; LOCK TABLE index_mover.ledger');
+		let_go($call);
+		poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'index_mover.ledger'::regclass AND NOT granted", 't', $name);
+		is($s->run("SET lock_timeout = '10s'; ALTER TABLE wide SET (fillfactor = 90); RESET lock_timeout; SELECT 1"), '1', "$name: DDL passes");
+		$locker->end;
+		wide_ok($job, $name, 'moved', $to);
+		unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");
+	}
+}
+
 # Commands that replace, drop or make one of the three, in the middle of the first file, of
 # the last one, and behind all: the move lets them pass, and moves what is there then.  (From
 # 17 on, a lock that is asked for without waiting is granted before a waiting one that stands

@@ -24,6 +24,7 @@
 
 #include "copy/copy_private.h"
 #include "file_system.h"
+#include "own_tables.h"
 #include "plan/plan.h"
 #include "printed_command.h"
 
@@ -294,6 +295,25 @@ copy_let_others_pass(void *arg)
 		give_way(cs);
 	copy_keep_up(cs);
 	return true;
+}
+
+/*
+ * Begin a transaction that writes to the ledger.  As long as a session has locked that,
+ * give way to others, and keep up with the WAL.
+ */
+void
+copy_begin_with_ledger(CopyState *cs)
+{
+	for (;;)
+	{
+		job_check_cancel();
+		(void) copy_let_others_pass(cs);
+		StartTransactionCommand();
+		if (lock_relation_within(extension_relation("ledger"), RowExclusiveLock, false,
+								 cs->settings->lock_timeout, NULL))
+			return;
+		CommitTransactionCommand();
+	}
 }
 
 /*

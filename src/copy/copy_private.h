@@ -172,6 +172,7 @@ extern void copy_resume_record(CopyState *cs, bool synced);
 #endif
 extern void copy_rounds(CopyState *cs, bool first_time);
 extern bool copy_let_others_pass(void *arg);
+extern void copy_begin_with_ledger(CopyState *cs);
 extern void copy_between_chunks(CopyState *cs);
 extern void copy_keep_up(CopyState *cs);
 extern void copy_drain(CopyState *cs);

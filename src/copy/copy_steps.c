@@ -138,7 +138,7 @@ make_file(CopyState *cs)
 	SMgrRelation smgr;
 
 	Assert(!IsTransactionState() && cs->new_file.id == 0 && cs->first->locked);
-	StartTransactionCommand();
+	copy_begin_with_ledger(cs);
 	commit_locally();
 	entry.relfilenumber = GetNewRelFileNumber(item->to_tablespace, NULL,
 											  RELPERSISTENCE_PERMANENT);

@@ -609,7 +609,7 @@ copy_swap(CopyState *cs)
 	registered = true;
 
 	/* prepare the ledger's rows of the old files */
-	StartTransactionCommand();
+	copy_begin_with_ledger(cs);
 	/* the job keeps it from being dropped */
 	cs->ledger = extension_relation("ledger");
 	foreach_file(f, cs)
