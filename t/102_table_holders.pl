@@ -723,7 +723,8 @@ if (part('toast ledger'))
 		$locker->run('BEGIN; LOCK TABLE index_mover.ledger');
 		let_go($call);
 		poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'index_mover.ledger'::regclass AND NOT granted", 't', $name);
-		is($s->run("SET lock_timeout = '10s'; ALTER TABLE wide SET (fillfactor = 90); RESET lock_timeout; SELECT 1"), '1', "$name: DDL passes");
+		is($s->run("SET lock_timeout = '10s'; ALTER TABLE wide SET (fillfactor = 90); RESET lock_timeout; SELECT 1"), '1',
+			"$name: DDL passes");
 		$locker->end;
 		wide_ok($job, $name, 'moved', $to);
 		unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");

@@ -221,7 +221,8 @@ sql("SELECT move_table('heat.hot', 'pg_default'); UPDATE tier_policy SET min_sta
 is(sql("SELECT name FROM run_tier_policies('hot') WHERE kind = 'table'"), 'heat.hot', 'a run that lasts');
 like(sql("SELECT relation, moves, reason FROM tier_plan('hot')"), qr/^heat.hot\|f\|\S+ blocks .*; but job \d+ is at work on its table$/,
 	'and no other takes its place in the next');
-my $hotter = "UPDATE index_mover.sample SET blks_read = blks_read + %d, blks_wanted = blks_wanted + %d WHERE table_oid = 'heat.warm'::regclass";
+my $hotter = "UPDATE index_mover.sample SET blks_read = blks_read + %d, blks_wanted = blks_wanted + %d
+	WHERE table_oid = 'heat.warm'::regclass";
 sql(sprintf($hotter, (-1e9) x 2));
 is(sql("SELECT count(*) FROM tier_plan('hot') WHERE moves"), 0, 'nor one that is hotter by now');
 sql(sprintf($hotter, (1e9) x 2));

@@ -153,6 +153,31 @@ index_mover_next_run(PG_FUNCTION_ARGS)
 	PG_RETURN_TIMESTAMPTZ(result);
 }
 
+/*
+ * Ask for a worker.  If there is no free worker slot, ERROR or, with a lower elevel, NULL.
+ * For a run of the scheduler it has to be committed that it has begun.
+ */
+BackgroundWorkerHandle *
+tier_worker_start(const TierWorker *args, int elevel)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+
+	snprintf(worker.bgw_name, BGW_MAXLEN, args->looks ? "index_mover scheduler in %s" : "index_mover policy %s",
+			 NameStr(args->name));
+	worker_describe(&worker, args->looks ? "index_mover scheduler" : "index_mover policy", "index_mover_tier_main");
+	memcpy(worker.bgw_extra, args, sizeof(TierWorker));
+	worker.bgw_notify_pid = MyProcPid;
+	if (RegisterDynamicBackgroundWorker(&worker, &handle))
+		return handle;
+	ereport(elevel,
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 elevel >= ERROR ? errmsg("could not register background process") :
+			 errmsg("%s has to wait for a free background worker slot", worker.bgw_name),
+			 errhint("You may need to increase \"max_worker_processes\".")));
+	return NULL;
+}
+
 /* A look into a database */
 
 static void
