@@ -75,6 +75,11 @@ SELECT array_agg(m.name ORDER BY m.ordinality) =
 -- a share of the file system that can't be kept free
 \set VERBOSITY terse
 SELECT status, regexp_replace(detail, '\d+ (bytes|[kMGTP]B)', 'N', 'g') AS detail FROM move_indexes('t_pkey', 'regress_plan_ts', 'rebuild', dry_run => true, settings => '{"min_free_space": "99.99%"}');
+-- a table without blocks needs none
+CREATE TABLE without_blocks ();
+SELECT status, detail ~ 'Does not fit' AS does_not_fit FROM move_table('without_blocks', 'regress_plan_ts', dry_run => true, settings => '{"min_free_space": "100%"}');
+SELECT status FROM move_table('without_blocks', 'regress_plan_ts', settings => '{"min_free_space": "100%"}');
+DROP TABLE without_blocks;
 \set VERBOSITY default
 
 -- one index; the target may be the database's default

@@ -69,7 +69,7 @@ SQL
 
 # ---- and for one of two moves at the same time: the message counts both
 {
-	my $free = $size + $node->safe_psql('postgres', "SELECT pg_relation_size('small_s') - 1000000");
+	my $free = $size + $node->safe_psql('postgres', "SELECT pg_relation_size('small_s') / 10");
 	$node->safe_psql('postgres', "ALTER DATABASE postgres SET index_mover.test_file_systems = 'regress_fast:1:$free:$free'");
 	like($node->safe_psql('postgres', <<SQL),
 SELECT string_agg(status, ',' ORDER BY status), string_agg(detail, '') FILTER (WHERE status = 'failed')
@@ -671,6 +671,25 @@ SQL
 	wait_for_no_worker($node);
 	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'cat > /dev/null; rm $full/fill'");
 	$node->safe_psql('postgres', 'DROP TABLE small_s1, small_s2');
+
+	# a rebuild needs as much as its plan says, not as the bloated index has
+	$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE bloated WITH (autovacuum_enabled = off) AS SELECT g AS i FROM generate_series(1, 500000) g;
+CREATE INDEX bloated_i ON bloated (i);
+DELETE FROM bloated WHERE i % 10 <> 0;
+SQL
+	$node->safe_psql('postgres', 'VACUUM ANALYZE bloated');
+	cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('bloated_i')"), '>', 8 << 20, 'bloated');
+	$fill = 24 * 1024 - $reserve - 4 * 1024;
+	$node->psql('postgres', "COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=$full/fill bs=1k count=$fill 2>/dev/null'");
+	foreach my $dry_run ('true', 'false')
+	{
+		is( $node->safe_psql('postgres', "SELECT method, status, coalesce(detail, '') ~ 'Does not fit' FROM "
+				. "move_indexes('bloated_i', 'regress_full', dry_run => $dry_run)"),
+			$dry_run eq 'true' ? 'rebuild|planned|f' : 'rebuild|moved|f', "a rebuild that fits, dry_run => $dry_run");
+	}
+	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'cat > /dev/null; rm $full/fill'");
+	$node->safe_psql('postgres', 'DROP TABLE bloated');
 	$node->safe_psql('postgres', 'DROP TABLESPACE regress_full');
 	ok(1, 'the tablespace can be dropped');
 	$both_files_ok->('the tablespace is gone');

@@ -165,11 +165,14 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, Oid target, int64 new_
 	}
 }
 
-/* Return the bytes that a move has still to write to its new file. */
+/* Return the bytes that a move has still to write to its new file, which is without bloat after a rebuild. */
 static int64
 left_to_write(const MoveItem *item)
 {
-	return Max(space_to_copy(item) - Max(item->blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
+	int64		size = item->method == METHOD_REBUILD && item->bytes_to_write >= 0 ?
+		item->bytes_to_write - Max(item->sort_bytes, 0) : space_to_copy(item);
+
+	return Max(size - Max(item->blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
 }
 
 /*
@@ -205,17 +208,19 @@ space_check(const JobShared *job, const MoveItem *item,
 	check_needs(&needs, with_others);
 }
 
-/* The same for the next few MB, before each MB is written. */
+/* The same for the next few MB, at most what is left to write, before each MB is written. */
 void
 space_check_again(const MoveItem *item, const MoveSettings *settings)
 {
 	FileSystemFacts facts;
 	SpaceNeeds	needs = {&settings->min_free_space};
+	int64		copied = item->blocks_copied * BLCKSZ;
 
 	Assert(!IsTransactionState());
+	/* others write, too, and the old file may grow */
 	if (file_system_facts(item->to_tablespace, &facts))
-		add_need(&needs, item->to_tablespace, &facts, NEXT_BYTES);
+		add_need(&needs, item->to_tablespace, &facts, Min(NEXT_BYTES, Max(space_to_copy(item) - copied, Min(copied, BLCKSZ))));
 	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
-		add_need(&needs, InvalidOid, &facts, NEXT_BYTES);
+		add_need(&needs, InvalidOid, &facts, Min(NEXT_BYTES, item->wal_bytes));
 	check_needs(&needs, false);
 }
