@@ -915,5 +915,21 @@ SQL
 	leftovers_ok($node, 'two workers', within => 5);
 }
 
+# A copy that waits, here for the time of its swap, catches up less and less often: a block that
+# keeps changing is logged each time.
+if (part('less often'))
+{
+	set_tests($node, test_mutation => 'wait-part:1');
+	my $job = $s->run("SELECT max(job) FROM move_table('held', '" . elsewhere()
+		. "', wait => false, settings => '{\"swap_after\": \"infinity\"}')");
+	poll_until($node, 'SELECT phase FROM index_mover_progress', 'waiting for time to swap', 'a copy that waits for its time');
+	for (1 .. 32) { $s->run('UPDATE held SET v = v WHERE id = 1'); usleep(500_000); }
+	$s->run("SELECT cancel_move($job)");
+	wait_for_job_end($node, $job);
+	set_tests($node);
+	my $again = $s->run("SELECT blocks_recopied FROM index_mover_history WHERE job = $job");
+	cmp_ok($again, '<=', 11, "in 16 seconds, a block is copied again $again times");
+}
+
 $s->end;
 done_testing();

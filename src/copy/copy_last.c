@@ -37,8 +37,8 @@
 /* Blocks in one transaction */
 #define BUFFERED_BATCH		64
 
-/* Between two rounds, while a copy waits for its time to swap */
-#define CATCH_UP_INTERVAL_MS	1000
+/* Between two catch-ups of a copy that waits: this part of its wait so far */
+#define CATCH_UP_PART		IM_LIMIT("wait-part", 20)
 
 /* With more changed blocks left, copy directly once more: buffers may be slower than writers */
 #define TOO_MANY_FOR_BUFFERS	IM_LIMIT("again", COPY_FAR_TOO_MANY)
@@ -98,12 +98,23 @@ copy_todo_through_buffers(CopyState *cs, int64 most)
 	}
 }
 
+/*
+ * Return the microseconds to the next catch-up of a copy that has waited since then.
+ * A block that keeps changing is logged each time, for hours maybe.
+ */
+int64
+copy_catch_up_interval(TimestampTz since)
+{
+	return Min(Max((GetCurrentTimestamp() - since) / CATCH_UP_PART, USECS_PER_SEC), USECS_PER_MINUTE);
+}
+
 /* Wait until index_mover.swap_after, and keep up with the changes. */
 void
 copy_wait_for_swap_time(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
-	TimestampTz caught_up_at = GetCurrentTimestamp();
+	TimestampTz since = GetCurrentTimestamp();
+	TimestampTz caught_up_at = since;
 
 	/* each file has a pace of its own: take that of the first */
 	cs = copied_file(cs->first);
@@ -115,10 +126,8 @@ copy_wait_for_swap_time(CopyState *cs)
 		throttle_rest(SHORT_REST_MS);
 		copy_between_chunks(cs);
 
-		/* not too often: a block that keeps changing is copied each time */
 		if (copy_changes_left(cs) > 0 &&
-			TimestampDifferenceExceeds(caught_up_at, GetCurrentTimestamp(),
-									   CATCH_UP_INTERVAL_MS))
+			GetCurrentTimestamp() - caught_up_at > copy_catch_up_interval(since))
 		{
 			copy_catch_up(cs);
 			caught_up_at = GetCurrentTimestamp();

@@ -191,6 +191,7 @@ extern void copy_verify_rest(CopyState *cs, BlockNumber nblocks);
 extern void copy_todo_through_buffers(CopyState *cs, int64 most);
 extern void copy_wait_for_swap_time(CopyState *cs);
 extern void copy_catch_up(CopyState *cs);
+extern int64 copy_catch_up_interval(TimestampTz since);
 extern void copy_stay_near(CopyState *cs);
 extern AttemptOutcome copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us);
 extern int64 copy_blocks_us(const CopyState *cs, int64 nblocks);

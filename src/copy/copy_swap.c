@@ -74,8 +74,7 @@
 #define LONGEST_REST_MS		2000
 #define LONG_REST_MS		20000	/* after lock_wait */
 
-/* While a holder stays, catch up no more often, and for a twentieth of the time */
-#define CATCH_UP_AGAIN_MS	1000
+/* While a holder stays, catch up for no more than a twentieth of the time */
 #define CATCH_UP_SHARE		20
 
 #define QUEUE_TURN_MS		1000
@@ -487,7 +486,7 @@ follow_changes(CopyState *cs, Attempts *attempts)
 	copy_catch_up(cs);
 	ended = GetCurrentTimestamp();
 	attempts->catch_up_at = ended + Max((ended - began) * CATCH_UP_SHARE,
-										CATCH_UP_AGAIN_MS * INT64CONST(1000));
+										copy_catch_up_interval(attempts->wait.limits->since));
 	return true;
 }
 

@@ -929,10 +929,9 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 }
 
 /*
- * Make the blocks from "first" to the one before nblocks durable, and the directory
- * entries: core replays the creation of a file; but here a checkpoint may have come
- * since.  A failure is an ERROR, no PANIC as elsewhere: no session uses this file yet,
- * and it is removed.
+ * Make the blocks from "first" to below nblocks durable, and the directory entries: core
+ * replays the creation of a file; but here a checkpoint may have come since.  A failure
+ * is an ERROR, no PANIC as elsewhere: the file, not in use yet, is removed.
  */
 static void
 sync_blocks(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
