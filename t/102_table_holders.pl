@@ -919,16 +919,18 @@ SQL
 # keeps changing is logged each time.
 if (part('less often'))
 {
-	set_tests($node, test_mutation => 'wait-part:1');
-	my $job = $s->run("SELECT max(job) FROM move_table('held', '" . elsewhere()
-		. "', wait => false, settings => '{\"swap_after\": \"infinity\"}')");
+	$s->run("CREATE TABLE often WITH (fillfactor = 10) AS SELECT g AS v, repeat('x', 100) AS t FROM generate_series(1, 1000) g");
+	my $pages = $s->run("SELECT pg_relation_size('often') / current_setting('block_size')::int");
+	set_tests($node, test_mutation => 'wait-part:2');
+	my $job = $s->run("SELECT max(job) FROM move_table('often', 'regress_fast', wait => false, settings => '{\"swap_after\": \"infinity\"}')");
 	poll_until($node, 'SELECT phase FROM index_mover_progress', 'waiting for time to swap', 'a copy that waits for its time');
-	for (1 .. 32) { $s->run('UPDATE held SET v = v WHERE id = 1'); usleep(500_000); }
+	# the WAL of another segment is read soon
+	for (1 .. 16) { $s->run('UPDATE often SET v = v; SELECT pg_switch_wal()'); sleep 1; }
 	$s->run("SELECT cancel_move($job)");
 	wait_for_job_end($node, $job);
 	set_tests($node);
-	my $again = $s->run("SELECT blocks_recopied FROM index_mover_history WHERE job = $job");
-	cmp_ok($again, '<=', 11, "in 16 seconds, a block is copied again $again times");
+	my $again = $s->run("SELECT blocks_recopied FROM index_mover_history WHERE job = $job AND kind = 'table'");
+	cmp_ok($again, '<', 8 * $pages, "in 16 seconds, $again times one of $pages blocks is copied again");
 }
 
 $s->end;
