@@ -447,6 +447,18 @@ sql("CREATE INDEX bad ON full_of.cold (pad, id) TABLESPACE regress_fast; UPDATE 
 is(sql("SELECT count(*) FROM tier_plan('full') WHERE relation = 'full_of.bad'::regclass"), 0, 'an invalid index');
 sql("DROP INDEX full_of.bad; UPDATE tier_policy SET parts = 'table'");
 
+# nor what has failed in the last run
+{
+	my $reader = IndexMover::Session->new($node);
+	$reader->run('BEGIN; SELECT FROM full_of.cold LIMIT 0');
+	sql(q(UPDATE tier_policy SET max_bytes_per_run = 4000000, settings = '{"lock_wait": "300ms", "on_blocker": "fail"}'));
+	is(sql("SELECT name, status FROM run_tier_policies('full', wait => true) WHERE kind = 'table'"), 'full_of.cold|failed', 'one that fails');
+	is(sql("SELECT relation FROM tier_plan('full') WHERE moves"), 'full_of.cool', 'and the next run moves another');
+	$reader->run('COMMIT');
+	$reader->end;
+	sql('UPDATE tier_policy SET max_bytes_per_run = NULL, settings = NULL; DELETE FROM index_mover.policy_run');
+}
+
 # what leaves it already counts; and what has come back stays
 $job = sql(q{SELECT max(job) FROM move_table('full_of.cold', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
 is(sql($plan), "full_of.cold|f|$why; but job $job is at work on its table\nfull_of.cool|t|$why", 'one that another job moves out');

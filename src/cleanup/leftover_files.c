@@ -413,7 +413,6 @@ leftover_files_remove(bool kept_too)
 					(errcode(error->sqlerrcode),
 					 errmsg("could not remove a file that a move has left behind"),
 					 errdetail("%s.", error->message)));
-			FreeErrorData(error);
 		}
 		PG_END_TRY();
 		MemoryContextSwitchTo(oldcontext);

@@ -214,12 +214,11 @@ space_check_again(const MoveItem *item, const MoveSettings *settings)
 {
 	FileSystemFacts facts;
 	SpaceNeeds	needs = {&settings->min_free_space};
-	int64		copied = item->blocks_copied * BLCKSZ;
 
 	Assert(!IsTransactionState());
-	/* others write, too, and the old file may grow */
 	if (file_system_facts(item->to_tablespace, &facts))
-		add_need(&needs, item->to_tablespace, &facts, Min(NEXT_BYTES, Max(space_to_copy(item) - copied, Min(copied, BLCKSZ))));
+		add_need(&needs, item->to_tablespace, &facts,
+				 Min(NEXT_BYTES, Max(space_to_copy(item) - item->blocks_copied * BLCKSZ, item->blocks_copied > 0 ? BLCKSZ : 0)));
 	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
 		add_need(&needs, InvalidOid, &facts, Min(NEXT_BYTES, item->wal_bytes));
 	check_needs(&needs, false);

@@ -23,6 +23,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
+#include "common/string.h"
 #include "funcapi.h"
 #include "storage/proc.h"
 #include "utils/float.h"
@@ -149,16 +150,12 @@ take_hindrance(TierRow *row)
 	foreach_ptr(const MoveItem, item, row->items)
 	{
 		char	   *clause;
-		int			len;
 
 		if (row->hindrance != NULL || item->status != STATUS_SKIPPED)
 			continue;
-		clause = pstrdup(item->detail);
-		len = strlen(clause);
+		clause = pnstrdup(item->detail, strlen(item->detail) - pg_str_endswith(item->detail, "."));
 		if (clause[0] >= 'A' && clause[0] <= 'Z' && !(clause[1] >= 'A' && clause[1] <= 'Z'))
 			clause[0] = pg_tolower((unsigned char) clause[0]);
-		if (len > 0 && clause[len - 1] == '.')
-			clause[len - 1] = '\0';
 		row->hindrance = clause;
 	}
 }
@@ -274,7 +271,16 @@ decide(TierPlan *plan)
 	int64		so_far = 0;		/* bytes of this run */
 	double		leaving = 0;
 	bool		stays = false;	/* one that has to leave the budget */
+	PolicyRun	run;
 
+	/* what has just failed comes last, and keeps no others out */
+	policy_run_read(NameStr(plan->policy->name), &run);
+	foreach_ptr(const HistoryEntry, entry, run.job > 0 ? history_read(run.job) : NIL)
+		foreach_ptr(TierRow, row, entry->status == STATUS_FAILED ? plan->rows : NIL)
+	{
+		if (row->relid == entry->relid && row->order > -get_float8_infinity())
+			row->order = get_float8_infinity();
+	}
 	list_sort(plan->rows, compare_rows);
 	/* examine() may add rows */
 	foreach_ptr(TierRow, row, plan->rows)

@@ -204,10 +204,8 @@ index_mover_tier_main(Datum arg)
 		proc_exit(0);			/* who has asked for it has given up */
 	if (segment != NULL && !my_args.looks)
 	{
-		shm_mq	   *queue = dsm_segment_address(segment);
-
-		shm_mq_set_sender(queue, MyProc);
-		pq_redirect_to_shm_mq(segment, shm_mq_attach(queue, segment, NULL));
+		shm_mq_set_sender(dsm_segment_address(segment), MyProc);
+		pq_redirect_to_shm_mq(segment, shm_mq_attach(dsm_segment_address(segment), segment, NULL));
 	}
 	worker_connect_as(my_args.database, my_args.role);
 	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);

@@ -228,6 +228,7 @@ look(void *arg)
 	TimestampTz now;
 	List	   *policies;
 
+	args->next = LOOK_MS;
 	if (!extension_installed())
 		return;
 	(void) policy_lock_table(true, false);
@@ -255,10 +256,8 @@ look(void *arg)
 void
 tier_look(TierWorker *args)
 {
-	ErrorData  *error;
+	ErrorData  *error = errors_catch_in_transaction(look, args);
 
-	args->next = LOOK_MS;
-	error = errors_catch_in_transaction(look, args);
 	if (error == NULL)
 		return;
 	args->next = LOOK_MS;

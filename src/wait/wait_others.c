@@ -142,8 +142,7 @@ extension_lockers_wait_for_us(int caller_pid)
 	extension_lock_tag(&tag);
 	holders = GetLockConflicts(&tag, AccessShareLock, &count);
 	npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS / 2);
-	pfree(holders);				/* in a loop, and perhaps outside of a
-								 * transaction */
+	pfree(holders);				/* in a loop, perhaps in no transaction */
 	npids += extension_lock_waiters(pids + npids, WAIT_MAX_PIDS / 2);
 	return find_waiting_for_us(pids, npids, caller_pid) != 0;
 }
