@@ -922,7 +922,8 @@ if (part('less often'))
 	$s->run("CREATE TABLE often WITH (fillfactor = 10) AS SELECT g AS v, repeat('x', 100) AS t FROM generate_series(1, 1000) g");
 	my $pages = $s->run("SELECT pg_relation_size('often') / current_setting('block_size')::int");
 	set_tests($node, test_mutation => 'wait-part:2');
-	my $job = $s->run("SELECT max(job) FROM move_table('often', 'regress_fast', wait => false, settings => '{\"swap_after\": \"infinity\"}')");
+	my $job = $s->run("SELECT max(job) FROM move_table('often', 'regress_fast', wait => false, "
+		. "settings => '{\"swap_after\": \"infinity\"}')");
 	poll_until($node, 'SELECT phase FROM index_mover_progress', 'waiting for time to swap', 'a copy that waits for its time');
 	# the WAL of another segment is read soon
 	for (1 .. 16) { $s->run('UPDATE often SET v = v; SELECT pg_switch_wal()'); sleep 1; }

@@ -452,7 +452,8 @@ sql("DROP INDEX full_of.bad; UPDATE tier_policy SET parts = 'table'");
 	my $reader = IndexMover::Session->new($node);
 	$reader->run('BEGIN; SELECT FROM full_of.cold LIMIT 0');
 	sql(q(UPDATE tier_policy SET max_bytes_per_run = 4000000, settings = '{"lock_wait": "300ms", "on_blocker": "fail"}'));
-	is(sql("SELECT name, status FROM run_tier_policies('full', wait => true) WHERE kind = 'table'"), 'full_of.cold|failed', 'one that fails');
+	is(sql("SELECT name, status FROM run_tier_policies('full', wait => true) WHERE kind = 'table'"), 'full_of.cold|failed',
+		'one that fails');
 	is(sql("SELECT relation FROM tier_plan('full') WHERE moves"), 'full_of.cool', 'and the next run moves another');
 	$reader->run('COMMIT');
 	$reader->end;
