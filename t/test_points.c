@@ -54,6 +54,7 @@
  *	hopeless		give up if a copy was written so often
  *	hopeless-ms		give up if no fewer blocks were left for so many milliseconds
  *	slow-blocks		take the last blocks to need so many us each, at first
+ *	slow-map		take a page of a visibility map to need so many us to compare
  *	no-direct		the flag for O_DIRECT; 0 as if the file system refused it
  *	no-background	no write in the background, with 0
  *	background-failed	take so many bytes for not written by it

@@ -23,8 +23,8 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 
-/* The few pages of most maps may take this long, whatever is left */
-#define LEAST_MAP_US	1000
+/* To compare so many pages in buffers takes a fifth of it: max_lock_time bounds only what exceeds it */
+#define USUAL_US(npages)	(1000 + (npages) * IM_LIMIT("slow-map", 5))
 
 /* Create the maps of the new file, if it has none yet, before its directory is made durable. */
 void
@@ -55,7 +55,8 @@ read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
 /*
  * Make pages of a new map equal to the old ones, where they are: under the exclusive
  * lock, the buffers are those of the call before.  A share lock does not wait for a
- * checkpointer that writes one.  Return false after *most_us, unless that is NULL.
+ * checkpointer that writes one.  Unless most_us is NULL, what takes longer than usual
+ * is subtracted from *most_us: return false when that is used up.
  */
 static bool
 copy_pages(CopyState *cs, ForkNumber fork, BlockNumber block, BlockNumber end,
@@ -63,13 +64,14 @@ copy_pages(CopyState *cs, ForkNumber fork, BlockNumber block, BlockNumber end,
 {
 	Size		compared_from = offsetof(PageHeaderData, pd_flags); /* behind LSN and
 																	 * checksum */
+	int64		usual_us = USUAL_US((int64) end - block);
 	instr_time	start;
 
 	Assert(IsTransactionState());
 	INSTR_TIME_SET_CURRENT(start);
 	file_copy_extend(cs->copy, fork, end);
 	IM_POINT("swap-map");
-	for (; block < end && (most_us == NULL || elapsed_us(start) <= Max(*most_us, LEAST_MAP_US)); block++)
+	for (; block < end && (most_us == NULL || elapsed_us(start) - usual_us <= *most_us); block++)
 	{
 		/* as core reads it: a damaged page of a map is an empty one */
 		Buffer		old = read_recent(&cs->from, fork, block, RBM_ZERO_ON_ERROR, buffers++);
@@ -88,7 +90,7 @@ copy_pages(CopyState *cs, ForkNumber fork, BlockNumber block, BlockNumber end,
 		UnlockReleaseBuffer(old);
 	}
 	if (most_us != NULL)
-		*most_us -= elapsed_us(start);
+		*most_us -= Max(elapsed_us(start) - usual_us, 0);
 	return block == end;
 }
 
