@@ -417,6 +417,25 @@ if ('failures' =~ /$only/)
 	change();
 	goes_on_ok($job, 'after a locked ledger');
 
+	# nor does a session that locks the table wait for it, as a copy goes on
+	$job = interrupt('cancel', 'copy-half');
+	$log = -s $node->logfile;
+	set_tests($node, test_point => 'resume-summaries:wait');
+	sql("BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder'");
+	my $rest = sql("SELECT resume_move($job)");
+	$node->wait_for_log(qr/test point "resume-summaries": waiting/, $log);
+	set_tests($node);
+	$locker = IndexMover::Session->new($node);
+	$locker->run('BEGIN; LOCK TABLE index_mover.ledger IN SHARE MODE');
+	sql("ROLLBACK PREPARED 'holder'");
+	poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'index_mover.ledger'::regclass AND NOT granted", 't', 'the ledger');
+	is(sql("SET lock_timeout = '10s'; BEGIN; LOCK TABLE big; COMMIT; SELECT 1"), '1', 'a locked ledger, as a copy goes on');
+	$locker->end;
+	wait_for_job_end($node, $rest);
+	like(sql("SELECT status, message FROM index_mover_history WHERE job = $rest AND kind = 'table'"),
+		qr/^moved\|The copy went on where job $job had ended/, 'then it goes on');
+	table_ok($node, 'big', 'after that');
+
 	my $to = other_place((split / /, places_of_table($node, 'big'))[0]);
 	interrupt('kill', 'copy-end',
 		move => "SET index_mover.resumable_size = -1; SELECT max(job) FROM move_table('big', '$to', wait => false)");

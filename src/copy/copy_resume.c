@@ -285,7 +285,7 @@ take_over_file(CopyState *cs)
 	const char *of_part = cs == cs->first ? "" :
 		psprintf(" of %s \"%s\"", relation_noun(item->relkind), NameStr(item->relname));
 
-	StartTransactionCommand();
+	copy_begin_with_ledger(cs);
 	MemoryContextSwitchTo(cs->cxt);
 	entry = leftover_kept_file(cs->relid, item->to_tablespace);
 	if (entry != NULL && ledger_row_claim_again(entry->id))
@@ -326,7 +326,7 @@ take_over_file(CopyState *cs)
 	entry->copied_blocks = cs->copied;
 	entry->job = cs->mc->job->job;
 	entry->pid = MyProcPid;
-	StartTransactionCommand();
+	copy_begin_with_ledger(cs);
 	commit_locally();
 	ledger_update(entry);
 	CommitTransactionCommand();
