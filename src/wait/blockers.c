@@ -249,11 +249,7 @@ describe_session(StringInfo buf, int pid)
 		appendStringInfo(buf, " (end its transaction in the client, or %s)",
 						 printed_command("terminate_backend", (int64) pid));
 	else if (status->st_backendType == B_AUTOVAC_WORKER)
-
-		/*
-		 * its work would be lost, and against wraparound it comes again at
-		 * once
-		 */
+		/* else its work is lost; against wraparound, it comes again at once */
 		appendStringInfoString(buf, " (wait for its end)");
 	else
 		appendStringInfo(buf, " (wait for its end, or %s)",
