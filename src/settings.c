@@ -588,7 +588,7 @@ settings_alter(MoveSettings *result, Jsonb *json)
 	strlcpy(result->not_default, altered.not_default, IM_SETTINGS_LEN);
 }
 
-/* Return the settings of a file of the server's configuration; the last of a name counts. */
+/* Return the settings of a configuration file; the last of a name counts.  No message: it could quote a secret. */
 List *
 settings_in_file(const char *file)
 {
@@ -596,7 +596,7 @@ settings_in_file(const char *file)
 	ConfigVariable *tail = NULL;
 	List	   *result = NIL;
 
-	if (ParseConfigFile(file, false, NULL, 0, 0, DEBUG2, &head, &tail))
+	if (ParseConfigFile(file, true, NULL, 0, 0, 0, &head, &tail))
 		for (; head != NULL; head = head->next)
 			if (head->name != NULL && head->value != NULL)
 				result = lappend(result, makeDefElem(head->name, (Node *) makeString(head->value), -1));

@@ -598,6 +598,11 @@ foreach my $case (
 	is(sql("SELECT count(*) FROM run_tier_policies('saved', wait => true) WHERE status = 'moved'"), $moves, "as a run: $name");
 	sql('ALTER TABLE saved_1 SET TABLESPACE pg_default');
 }
+# a session is not told what is wrong in a file, which it may not read
+$node->append_conf('postgresql.conf', "sesame is secret\n");
+($rc, $out, $err) = $node->psql('postgres', "SET client_min_messages = debug2; SELECT count(*) FROM tier_plan('saved')");
+unlike($err, qr/secret|syntax error/, 'no message quotes the configuration file');
+$node->adjust_conf('postgresql.conf', 'sesame', undef);
 # by the clock of the owner, where a range that ends in three hours has ended
 sql("CREATE TABLE hours (t timestamp) PARTITION BY RANGE (t); ALTER TABLE hours OWNER TO alice; SET TimeZone = 'UTC'; "
 	. "DO \$\$ BEGIN EXECUTE format('CREATE TABLE hours_1 PARTITION OF hours FOR VALUES FROM (''2020-01-01'') TO (%L)', "
