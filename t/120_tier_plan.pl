@@ -455,6 +455,20 @@ sql("DROP INDEX full_of.bad; UPDATE tier_policy SET parts = 'table'");
 	is(sql("SELECT name, status FROM run_tier_policies('full', wait => true) WHERE kind = 'table'"), 'full_of.cold|failed',
 		'one that fails');
 	is(sql("SELECT relation FROM tier_plan('full') WHERE moves"), 'full_of.cool', 'and the next run moves another');
+	# nor whose index has
+	sql(<<'SQL');
+CREATE TABLE full_of.late (d date) PARTITION BY RANGE (d);
+CREATE INDEX late_d ON full_of.late (d);
+CREATE TABLE full_of.late_1 PARTITION OF full_of.late FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE TABLE full_of.late_2 PARTITION OF full_of.late FOR VALUES FROM ('2020-02-01') TO ('2020-03-01');
+INSERT INTO full_of.late VALUES ('2020-01-01'), ('2020-02-01');
+INSERT INTO tier_policy (name, relation, to_tablespace, parts, older_than, max_bytes_per_run, settings)
+  VALUES ('late', 'full_of.late', 'regress_slow', 'indexes', '1 day', 16384, '{"lock_wait": "300ms", "on_blocker": "fail"}');
+SQL
+	$reader->run('SELECT FROM full_of.late_1 LIMIT 0');
+	is(sql("SELECT name, status FROM run_tier_policies('late', wait => true)"), 'full_of.late_1_d_idx|failed', 'an index that fails');
+	is(sql("SELECT relation FROM tier_plan('late') WHERE moves"), 'full_of.late_2', 'and the next run moves that of another table');
+	sql("DELETE FROM tier_policy WHERE name = 'late'");
 	$reader->run('COMMIT');
 	$reader->end;
 	sql('UPDATE tier_policy SET max_bytes_per_run = NULL, settings = NULL; DELETE FROM index_mover.policy_run');

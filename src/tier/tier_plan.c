@@ -273,12 +273,15 @@ decide(TierPlan *plan)
 	bool		stays = false;	/* one that has to leave the budget */
 	PolicyRun	run;
 
-	/* what has just failed comes last, and keeps no others out */
+	/*
+	 * what has just failed, or an index of it, comes last, and keeps no
+	 * others out
+	 */
 	policy_run_read(NameStr(plan->policy->name), &run);
 	foreach_ptr(const HistoryEntry, entry, run.job > 0 ? history_read(run.job) : NIL)
 		foreach_ptr(TierRow, row, entry->status == STATUS_FAILED ? plan->rows : NIL)
 	{
-		if (row->relid == entry->relid && row->order > -get_float8_infinity())
+		if ((row->relid == entry->relid || row->relid == entry->heap_oid) && row->order > -get_float8_infinity())
 			row->order = get_float8_infinity();
 	}
 	list_sort(plan->rows, compare_rows);
