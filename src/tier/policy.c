@@ -126,8 +126,8 @@ compare_policies(const ListCell *a, const ListCell *b)
 
 /*
  * Lock tier_policy and, with hold, the extension, so that DROP EXTENSION waits.
- * Returns the table.  Does not wait: who may only delete its own policies can lock it
- * for long.  Then ERROR 55P03 or, with noerror, 0.
+ * Returns the table.  Does not wait: a role that may only delete its own policies can
+ * lock it for long.  Then ERROR 55P03 or, with noerror, 0.
  */
 Oid
 policy_lock_table(bool hold, bool noerror)

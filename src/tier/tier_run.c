@@ -77,7 +77,7 @@ end_planning(void)
 	kill(MyProcPid, SIGTERM);
 }
 
-/* An exit cannot be interrupted, so it does not wait for who has locked the table. */
+/* An exit cannot be interrupted, so it does not wait for a session with the table locked. */
 static void
 record_failure(void *arg)
 {
@@ -201,7 +201,7 @@ index_mover_tier_main(Datum arg)
 	memcpy(&my_args, MyBgworkerEntry->bgw_extra, sizeof(my_args));
 	worker_unblock_signals();
 	if (my_args.segment != DSM_HANDLE_INVALID && (segment = dsm_attach(my_args.segment)) == NULL)
-		proc_exit(0);			/* who has asked for it has given up */
+		proc_exit(0);			/* its caller, or the scheduler, has gone */
 	if (segment != NULL && !my_args.looks)
 	{
 		shm_mq_set_sender(dsm_segment_address(segment), MyProc);

@@ -208,7 +208,7 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	/* of a role, too; this look keeps the lock, and its worker waits for that */
 	if (!policy_lock(policy->owner, true))
 		return NEXT_MS;
-	/* who had it may have begun a run */
+	/* the session that had it may have begun a run */
 	policy_run_read(name, &run);
 	if (run.started_at != before.started_at)
 		return NEXT_MS;
