@@ -939,6 +939,21 @@ if (part('less often'))
 	set_tests($node);
 	my $again = $s->run("SELECT blocks_recopied FROM index_mover_history WHERE job = $job AND kind = 'table'");
 	cmp_ok($again, '<', 8 * $pages, "in 16 seconds, $again times one of $pages blocks is copied again");
+
+	# where many have changed, it stays near: the next holder may come soon after this one
+	set_tests($node, test_mutation => 'wait-part:1,near:50');
+	my $holder = IndexMover::Session->new($node);
+	$holder->run('BEGIN; LOCK TABLE often IN ACCESS SHARE MODE');
+	$job = $s->run("SELECT max(job) FROM move_table('often', 'regress_fast', wait => false)");
+	poll_until($node, "SELECT phase FROM index_mover_progress WHERE blocked_by <> '{}'", 'waiting for lock to swap',
+		'a copy that waits for its lock');
+	for (1 .. 28) { $s->run('UPDATE often SET v = v'); usleep(500_000); }
+	$s->run("SELECT cancel_move($job)");
+	wait_for_job_end($node, $job);
+	set_tests($node);
+	$holder->end;
+	$again = $s->run("SELECT blocks_recopied FROM index_mover_history WHERE job = $job AND kind = 'table'");
+	cmp_ok($again, '>', 7 * $pages, "in 14 seconds, $again times one of $pages blocks is copied again while a holder stays");
 }
 
 $s->end;

@@ -76,6 +76,8 @@
 
 /* While a holder stays, catch up for no more than a twentieth of the time */
 #define CATCH_UP_SHARE		20
+/* With more changed blocks, as soon as that allows: the next holder may come soon */
+#define NEAR_BLOCKS			IM_LIMIT("near", COPY_FAR_TOO_MANY / 2)
 
 #define QUEUE_TURN_MS		1000
 
@@ -465,6 +467,7 @@ typedef struct Attempts
 	VirtualTransactionId *holders;	/* at the last look; NULL = not known */
 	int			nholders;
 	TimestampTz catch_up_at;
+	TimestampTz catch_up_again; /* with many changed blocks; no later */
 	int64		most_us;		/* for the last blocks, in the next attempt */
 	int			queued;			/* attempts in the queue */
 	int			looks;			/* in vain, without queueing */
@@ -478,15 +481,17 @@ follow_changes(CopyState *cs, Attempts *attempts)
 	TimestampTz began = GetCurrentTimestamp();
 	TimestampTz ended;
 
-	if (attempts->wait.nvxids > 0 && began < attempts->catch_up_at)
+	if (attempts->wait.nvxids > 0 &&
+		began < (copy_changes_left(cs) > NEAR_BLOCKS ? attempts->catch_up_again : attempts->catch_up_at))
 	{
 		copy_stay_near(cs);
 		return false;
 	}
 	copy_catch_up(cs);
 	ended = GetCurrentTimestamp();
-	attempts->catch_up_at = ended + Max((ended - began) * CATCH_UP_SHARE,
-										copy_catch_up_interval(attempts->wait.limits->since));
+	attempts->catch_up_again = ended + Max((ended - began) * CATCH_UP_SHARE, USECS_PER_SEC);
+	attempts->catch_up_at = Max(attempts->catch_up_again,
+								ended + copy_catch_up_interval(attempts->wait.limits->since));
 	return true;
 }
 
