@@ -21,7 +21,6 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
-
 /* Of an ERROR that only move_by_copy() meets, see copy_start_again() */
 #define ERRCODE_START_AGAIN	MAKE_SQLSTATE('I', 'M', '0', '0', '1')
 

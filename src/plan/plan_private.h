@@ -8,7 +8,6 @@
 #ifndef IM_PLAN_PRIVATE_H
 #define IM_PLAN_PRIVATE_H
 
-
 #include "job.h"
 #include "plan/plan.h"
 
