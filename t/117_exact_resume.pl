@@ -428,7 +428,8 @@ if ('failures' =~ /$only/)
 	$locker = IndexMover::Session->new($node);
 	$locker->run('BEGIN; LOCK TABLE index_mover.ledger IN SHARE MODE');
 	sql("ROLLBACK PREPARED 'holder'");
-	poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'index_mover.ledger'::regclass AND NOT granted", 't', 'the ledger');
+	poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'index_mover.ledger'::regclass AND NOT granted", 't',
+		'the ledger');
 	is(sql("SET lock_timeout = '10s'; BEGIN; LOCK TABLE big; COMMIT; SELECT 1"), '1', 'a locked ledger, as a copy goes on');
 	$locker->end;
 	wait_for_job_end($node, $rest);
