@@ -112,6 +112,17 @@ wait_for_no_worker($node);
 well('heal_at_start, when it has come');
 
 # ---- several databases and devices, and few workers ----------------------------------------------
+# both devices come back empty, and a prepared transaction has a lock on a table
+sub start_with_both_lost
+{
+	value("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'");
+	$node->stop;
+	empty();
+	rmtree("$dir/more");
+	make_path("$dir/more");
+	$from = -s $node->logfile;
+	$node->start;
+}
 make_path("$dir/more");
 value("CREATE TABLESPACE more LOCATION '$dir/more'");
 value('CREATE INDEX t_more ON t (v) TABLESPACE more');
@@ -129,13 +140,7 @@ ok(1, 'no worker for the janitor: it says so');
 $node->append_conf('postgresql.conf', "max_worker_processes = 4\nmax_logical_replication_workers = 4\nmax_prepared_transactions = 1\n");
 $node->restart;
 wait_for_no_worker($node);
-value("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'");
-$node->stop;
-empty();
-rmtree("$dir/more");
-make_path("$dir/more");
-$from = -s $node->logfile;
-$node->start;
+start_with_both_lost();
 $node->wait_for_log(qr/could not look for lost indexes: relation "t" is already being moved/, $from);
 value("COMMIT PREPARED 'p'");
 $node->poll_query_until('postgres', "SELECT count(*) = 3 FROM index_mover_history WHERE status = 'moved' AND
@@ -149,13 +154,7 @@ is($node->safe_psql('other', 'SET enable_seqscan = off; SELECT count(*) FROM o W
 $node->append_conf('postgresql.conf', "max_worker_processes = 12\n");
 $node->restart;
 wait_for_no_worker($node);
-value("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'");
-$node->stop;
-empty();
-rmtree("$dir/more");
-make_path("$dir/more");
-$from = -s $node->logfile;
-$node->start;
+start_with_both_lost();
 $node->poll_query_until('other', "SELECT count(*) = 1 FROM index_mover_history WHERE status = 'moved' AND
 	started_at > pg_postmaster_start_time()") or die 'not healed';
 like(slurp_file($node->logfile, $from), qr/could not look for lost indexes: relation "t" is already being moved/,
