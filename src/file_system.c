@@ -250,6 +250,20 @@ tablespace_lost_on_reboot(Oid tablespace)
 	return NULL;
 }
 
+/*
+ * Return the medium of a tablespace, as tablespace_lost_on_reboot(), if tables do not belong
+ * there; NULL also where a reboot loses the whole server.
+ */
+const char *
+tablespace_loses_tables(Oid tablespace)
+{
+	const char *medium = OidIsValid(tablespace) ? tablespace_lost_on_reboot(tablespace) : NULL;
+
+	if (medium == NULL || tablespace_lost_on_reboot(DEFAULTTABLESPACE_OID) != NULL)
+		return NULL;
+	return medium;
+}
+
 /* Get the facts about the file system of a directory; false if unreadable. */
 bool
 directory_facts(const char *directory, FileSystemFacts *facts)

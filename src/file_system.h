@@ -29,6 +29,7 @@ extern const char *tablespace_hindrance(Oid tablespace);
 extern const char *tablespace_name(Oid tablespace);
 extern void tablespace_make_directory(Oid tablespace);
 extern const char *tablespace_lost_on_reboot(Oid tablespace);
+extern const char *tablespace_loses_tables(Oid tablespace);
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 
 extern void buffer_copy_page(Buffer buffer, char *page);

@@ -452,9 +452,9 @@ SKIP:
 {
 	my ($type, $free) = split ' ', `stat -f -c '%T %a' /dev/shm 2>/dev/null` || 'none 0';
 	my $block = `stat -f -c '%S' /dev/shm 2>/dev/null` || 0;
-	skip 'no tmpfs at /dev/shm with 64 MB free', 6
+	skip 'no tmpfs at /dev/shm with 64 MB free', 7
 	  unless $type eq 'tmpfs' && $free * $block >= 64e6 && -w '/dev/shm';
-	skip 'the server itself is on /dev/shm', 6
+	skip 'the server itself is on /dev/shm', 7
 	  if (stat $node->data_dir)[0] == (stat '/dev/shm')[0];
 	my $directory = tempdir(DIR => '/dev/shm', CLEANUP => 1);
 	$node->safe_psql('postgres', "CREATE TABLESPACE regress_shm LOCATION '$directory'");
@@ -474,11 +474,14 @@ DELETE FROM index_mover.sample;
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
 ALTER TABLESPACE regress_shm SET (random_page_cost = 1.1);
 INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0),
+  (now() - interval '10000 s', 'zoo'::regclass, NULL, -1000000, -1000000),
   (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
 SELECT reason ~ 'warning: regress_shm is on tmpfs and does not survive a reboot'
   FROM recommend_moves('regress_shm', 1000000000) WHERE index = 'zoo_num_key'::regclass
 SQL
 	is("$out|$err", 't|', 'and so does recommend_moves, which says nothing of the same device');
+	is($node->safe_psql('postgres', q(SELECT count(*) FILTER (WHERE index IS NULL), count(*) > 0
+		FROM recommend_moves('regress_shm', 1000000000))), '0|t', 'and puts no table there');
 	$node->safe_psql('postgres', 'DROP TABLESPACE regress_shm');
 }
 

@@ -184,6 +184,7 @@ N block reads per second, N of them for index scans and changes (1 sample over T
 N block reads per second, N of them for index scans and changes (1 sample over T), read times assumed from random_page_cost;
 	every search reads the N pages of its pending list: flush it first: SELECT pg_catalog.gin_clean_pending_list('public.hot_c');
 ROWS
+unlike($reasons, qr/;;/, 'no empty command');
 is(sql(q(SELECT command FROM recommend_moves('regress_fast', 1000000000) WHERE index = 'hot_bloated'::regclass)),
 	q(SELECT * FROM index_mover_call.move_indexes('public.hot_bloated', 'regress_fast', 'rebuild');), 'command');
 

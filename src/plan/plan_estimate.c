@@ -355,10 +355,10 @@ warn_of_risks(const List *items)
 		if (item->status != STATUS_PLANNED)
 			continue;
 		wal_bytes += Max(item->wal_bytes, 0);
-		/* unless it loses the whole server */
-		if (medium == NULL && RELKIND_HAS_TABLE_AM(item->relkind) &&
-			(medium = tablespace_lost_on_reboot(item->to_tablespace)) != NULL &&
-			tablespace_lost_on_reboot(DEFAULTTABLESPACE_OID) == NULL)
+		if (medium != NULL || !RELKIND_HAS_TABLE_AM(item->relkind))
+			continue;
+		medium = tablespace_loses_tables(item->to_tablespace);
+		if (medium != NULL)
 			ereport(WARNING,
 					(errmsg("a reboot loses tables in tablespace \"%s\", which is on %s",
 							get_tablespace_name(item->to_tablespace), medium),

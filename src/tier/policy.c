@@ -209,10 +209,9 @@ void
 policy_check_target(const char *tablespace, bool tables)
 {
 	Oid			oid = tablespace != NULL ? get_tablespace_oid(tablespace, true) : InvalidOid;
-	const char *medium = tables && OidIsValid(oid) ? tablespace_lost_on_reboot(oid) : NULL;
+	const char *medium = tables ? tablespace_loses_tables(oid) : NULL;
 
-	/* unless it loses the whole server */
-	if (medium != NULL && tablespace_lost_on_reboot(DEFAULTTABLESPACE_OID) == NULL)
+	if (medium != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a reboot loses tables in tablespace \"%s\", which is on %s", tablespace, medium),

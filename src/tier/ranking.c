@@ -171,6 +171,7 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 {
 	Candidate  *candidates = palloc_array(Candidate, Max(heats->n, 1));
 	const Place *there = places_find(places, scope->to);
+	bool		loses_tables = tablespace_loses_tables(scope->to) != NULL;
 
 	*n = 0;
 	for (int i = 0; i < heats->n; i++)
@@ -179,6 +180,7 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		const RelationFacts *facts = &heat->facts;
 		Candidate	candidate = {.heat = heat,.to = scope->to,.bloat = get_float8_nan()};
 		const Place *elsewhere;
+		bool		is_table = !relkind_is_index(facts->relkind);
 		bool		may_copy;
 		bool		may_rebuild;
 
@@ -186,6 +188,9 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		if (!scope_includes(scope, heat))
 			continue;
 		candidate.is_resident = facts->tablespace == scope->to;
+		/* no index can make a table again */
+		if (is_table && loses_tables && !candidate.is_resident)
+			continue;
 		if (candidate.is_resident)
 			candidate.to = OidIsValid(scope->from) ? scope->from : home_of(facts, scope->to);
 		elsewhere = places_find(places, candidate.is_resident ? candidate.to : facts->tablespace);
@@ -200,7 +205,8 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		if (!candidate.is_resident && candidate.value <= 0)
 			continue;
 		movable_methods(facts->relid, settings->copy_access_methods, &may_copy, &may_rebuild);
-		candidate.is_fixed = !OidIsValid(candidate.to) || !(may_copy || may_rebuild);
+		candidate.is_fixed = !OidIsValid(candidate.to) || !(may_copy || may_rebuild) ||
+			(is_table && candidate.is_resident && tablespace_loses_tables(candidate.to) != NULL);
 		candidate.rebuilds = !may_copy;
 		candidate.size = relation_main_size(facts);
 		if (may_rebuild && !candidate.is_resident)
@@ -253,9 +259,6 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 		appendStringInfo(&buf, "%d %s over %s", heat->samples, heat->samples == 1 ? "sample" : "samples",
 						 notices_duration(heat->seconds));
 	appendStringInfo(&buf, "), %s", basis[candidate->basis]);
-	if (pending >= PENDING_PAGES && !leaves)
-		appendStringInfo(&buf, "; every search reads the %lld pages of its pending list: flush it first: %s",
-						 (long long) pending, printed_command("flush_pending", name));
 	if (OidIsValid(duplicate))
 		appendStringInfo(&buf, "; warning: duplicate of %s",
 						 DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(duplicate))));
@@ -264,6 +267,10 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 						 NameStr(advice->target->name), lost_on_reboot);
 	if (heat->seconds < SECS_PER_HOUR)
 		appendStringInfo(&buf, "; warning: the statistics cover only %s", notices_duration(heat->seconds));
+	/* last, because a command ends with a semicolon */
+	if (pending >= PENDING_PAGES && !leaves)
+		appendStringInfo(&buf, "; every search reads the %lld pages of its pending list: flush it first: %s",
+						 (long long) pending, printed_command("flush_pending", name));
 	return buf.data;
 }
 
