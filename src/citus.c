@@ -35,8 +35,10 @@ caller_gpid(void)
 	static const char *const prefixes[] = {"citus_run_command gpid=", "citus_internal gpid="};
 
 	for (int i = 0; i < lengthof(prefixes); i++)
+	{
 		if (strncmp(application_name, prefixes[i], strlen(prefixes[i])) == 0)
 			return strtoull(application_name + strlen(prefixes[i]), NULL, 10);
+	}
 	return 0;
 }
 
@@ -49,11 +51,15 @@ static List *
 citus_rows(const char *name, int ncolumns, Oid type, uint32 first)
 {
 	Oid			catalog = get_relname_relid(name, PG_CATALOG_NAMESPACE);
-	bool		fits = get_rel_relkind(catalog) == RELKIND_RELATION;
 
+	if (get_rel_relkind(catalog) != RELKIND_RELATION)
+		return NIL;
 	for (int i = 1; i <= ncolumns; i++)
-		fits = fits && get_atttype(catalog, i) == type;
-	return fits ? catalog_rows(catalog, InvalidOid, first != 0 ? 1 : 0, first, 0, InvalidOid) : NIL;
+	{
+		if (get_atttype(catalog, i) != type)
+			return NIL;
+	}
+	return catalog_rows(catalog, InvalidOid, first != 0 ? 1 : 0, first, 0, InvalidOid);
 }
 
 /* Return whether Citus has made this connection, from a node to a node. */
@@ -77,11 +83,14 @@ citus_caller_pid(void)
 		return 0;
 	foreach_ptr(HeapTupleData, ours, citus_rows("pg_dist_local_group", 1, INT4OID, 0))
 	{
-		foreach_ptr(HeapTupleData, node,
-					citus_rows("pg_dist_node", 2, INT4OID, (uint32) (gpid / PIDS_OF_NODE)))
+		uint32		number = gpid / PIDS_OF_NODE;
+
+		foreach_ptr(HeapTupleData, node, citus_rows("pg_dist_node", 2, INT4OID, number))
+		{
 			if (!heap_attisnull(ours, 1, NULL) && !heap_attisnull(node, 2, NULL) &&
 				((int32 *) GETSTRUCT(node))[1] == ((int32 *) GETSTRUCT(ours))[0])
-			return (int) (gpid % PIDS_OF_NODE);
+				return (int) (gpid % PIDS_OF_NODE);
+		}
 	}
 	return 0;
 }

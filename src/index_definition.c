@@ -54,14 +54,17 @@ StaticAssertDecl(Natts_pg_index == 21, "same_rows() does not know all columns of
 static bool
 same_rows(int cache, HeapTuple a, HeapTuple b, bool rules)
 {
+	Form_pg_class class_a;
+	Form_pg_class class_b;
 	Form_pg_index x;
 	Form_pg_index y;
 
 	switch (cache)
 	{
 		case RELOID:
-			return ((Form_pg_class) GETSTRUCT(a))->relam == ((Form_pg_class) GETSTRUCT(b))->relam &&
-				((Form_pg_class) GETSTRUCT(a))->relkind == ((Form_pg_class) GETSTRUCT(b))->relkind &&
+			class_a = (Form_pg_class) GETSTRUCT(a);
+			class_b = (Form_pg_class) GETSTRUCT(b);
+			return class_a->relam == class_b->relam && class_a->relkind == class_b->relkind &&
 				same_column(cache, a, b, Anum_pg_class_reloptions, false);
 		case ATTNUM:
 			/* parameters of operator classes */
@@ -71,9 +74,11 @@ same_rows(int cache, HeapTuple a, HeapTuple b, bool rules)
 		default:
 			x = (Form_pg_index) GETSTRUCT(a);
 			y = (Form_pg_index) GETSTRUCT(b);
+			if (rules && (x->indisunique != y->indisunique ||
+						  x->indnullsnotdistinct != y->indnullsnotdistinct))
+				return false;
 			return x->indrelid == y->indrelid && x->indnatts == y->indnatts &&
-				x->indnkeyatts == y->indnkeyatts && (!rules || (x->indisunique == y->indisunique &&
-																x->indnullsnotdistinct == y->indnullsnotdistinct)) &&
+				x->indnkeyatts == y->indnkeyatts &&
 				same_column(cache, a, b, Anum_pg_index_indkey, false) &&
 				same_column(cache, a, b, Anum_pg_index_indcollation, false) &&
 				same_column(cache, a, b, Anum_pg_index_indclass, false) &&
@@ -114,8 +119,10 @@ index_same_definition(Oid a, Oid b, bool rules)
 	if (!same_in(INDEXRELID, a, b, 0, rules) || !same_in(RELOID, a, b, 0, rules))
 		return false;
 	for (; SearchSysCacheExists2(ATTNUM, ObjectIdGetDatum(a), Int16GetDatum(n)); n++)
+	{
 		if (!same_in(ATTNUM, a, b, n, rules))
 			return false;
+	}
 	return n > 1;
 }
 

@@ -376,7 +376,10 @@ extension_delete(const char *table, int nkeys, ScanKey keys)
 
 	extension_scan_begin(&scan, table, nkeys, keys);
 	while (extension_scan_next(&scan))
-		result |= extension_delete_row(table, &scan.tuple->t_self);
+	{
+		if (extension_delete_row(table, &scan.tuple->t_self))
+			result = true;
+	}
 	close_table(rel);
 	return result;
 }

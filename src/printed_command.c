@@ -72,8 +72,10 @@ static const char *
 find_format(const char *name)
 {
 	for (int i = 0; i < lengthof(commands); i++)
+	{
 		if (strcmp(commands[i].name, name) == 0)
 			return commands[i].format;
+	}
 	ereport(ERROR, errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg_internal("unknown command \"%s\"", name));
 	return NULL;				/* keep compiler quiet */
 }
@@ -96,9 +98,12 @@ put_in(const char *format, const char **arguments, int count)
 			ereport(ERROR, errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					errmsg_internal("an argument of \"%s\" is missing", format));
 		p++;
-		appendStringInfoString(&buf,
-							   *p == 'L' ? quote_literal_cstr(*arguments) :
-							   *p == 'I' ? quote_identifier(*arguments) : *arguments);
+		if (*p == 'L')
+			appendStringInfoString(&buf, quote_literal_cstr(*arguments));
+		else if (*p == 'I')
+			appendStringInfoString(&buf, quote_identifier(*arguments));
+		else
+			appendStringInfoString(&buf, *arguments);
 		arguments++;
 	}
 	return buf.data;

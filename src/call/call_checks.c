@@ -62,8 +62,10 @@ static MoveMethod
 parse_method(const char *name)
 {
 	for (MoveMethod method = METHOD_AUTO; method <= METHOD_REBUILD; method++)
+	{
 		if (pg_strcasecmp(name, method_name(method)) == 0)
 			return method;
+	}
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid method: \"%s\"", name),
@@ -124,8 +126,18 @@ put_argument(PlanRequest *request, const char *name, Datum value)
 static bool
 may_be_null(const PlanRequest *request, const char *name)
 {
-	return strstr(" index_tablespace settings name_like name_not_like min_size max_size ", psprintf(" %s ", name)) != NULL ||
-		(request->heal && strcmp(name, "to_tablespace") == 0);
+	static const char *const names[] = {"index_tablespace", "settings", "name_like",
+	"name_not_like", "min_size", "max_size"};
+
+	/* heal_tablespace() rebuilds where it was */
+	if (request->heal && strcmp(name, "to_tablespace") == 0)
+		return true;
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -163,8 +175,10 @@ call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
 	request->waits &= !request->dry_run;
 	settings_capture(&request->settings, settings, true);
 	for (int i = 0; i < PG_NARGS(); i++)
+	{
 		if (!PG_ARGISNULL(i))
 			put_argument(request, names[i], PG_GETARG_DATUM(i));
+	}
 
 	if (OidIsValid(request->index_tablespace) && !request->indexes)
 		ereport(ERROR,

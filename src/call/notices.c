@@ -41,9 +41,13 @@ notices_name(Oid relation, const char *schema, const char *name)
 	if (get_rel_name(relation) == NULL)
 	{
 		/* fetch_search_path() would create the temporary schema */
-		for (int i = Min(fetch_search_path_array(path, lengthof(path)), lengthof(path)) - 1; i >= 0; i--)
+		int			nschemas = fetch_search_path_array(path, lengthof(path));
+
+		for (int i = 0; i < Min(nschemas, lengthof(path)); i++)
+		{
 			if (path[i] == namespace)
 				schema = NULL;
+		}
 		return quote_qualified_identifier(schema, name);
 	}
 	return DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(relation)));
@@ -63,9 +67,13 @@ notices_duration(double seconds)
 static const char *
 target_words(const JobTotals *totals, const char *noun)
 {
-	const char *name = OidIsValid(totals->tablespace) ? get_tablespace_name(totals->tablespace) : NULL;
+	const char *name = NULL;
 
-	return name != NULL ? psprintf("%s\"%s\"", noun, name) : "several tablespaces";
+	if (OidIsValid(totals->tablespace))
+		name = get_tablespace_name(totals->tablespace);
+	if (name == NULL)
+		return "several tablespaces";
+	return psprintf("%s\"%s\"", noun, name);
 }
 
 /* Send the line at the beginning of a job. */
@@ -78,10 +86,14 @@ notices_begin(const JobSummary *summary)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT ": nothing is to be moved",
 						summary->job)));
+	else if (totals->in_place)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT ": %d %s, %s, to rebuild in %s",
+						summary->job, totals->total, relations_noun(totals),
+						size_text(totals->size), target_words(totals, "tablespace "))));
 	else
 		ereport(NOTICE,
-				(errmsg(totals->in_place ? "job " INT64_FORMAT ": %d %s, %s, to rebuild in %s" :
-						"job " INT64_FORMAT ": %d %s, %s, to %s",
+				(errmsg("job " INT64_FORMAT ": %d %s, %s, to %s",
 						summary->job, totals->total, relations_noun(totals),
 						size_text(totals->size), target_words(totals, "tablespace "))));
 }
@@ -100,15 +112,25 @@ notices_end(const JobSummary *summary, double seconds)
 	else if (totals->total > 0 && totals->skipped == totals->total)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT ": everything was skipped", summary->job)));
+	else if (totals->total > 0 && totals->in_place)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT ": %d of %d %s rebuilt in %s, %s in %s",
+						summary->job, totals->moved, totals->total,
+						relations_noun(totals), target_words(totals, ""),
+						size_text(totals->size_moved), notices_duration(seconds))));
+	else if (totals->total > 0 && totals->longest_lock == 0)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s",
+						summary->job, totals->moved, totals->total,
+						relations_noun(totals), target_words(totals, ""),
+						size_text(totals->size_moved), notices_duration(seconds))));
 	else if (totals->total > 0)
 		ereport(NOTICE,
-				(errmsg(totals->in_place ? "job " INT64_FORMAT ": %d of %d %s rebuilt in %s, %s in %s%s" :
-						"job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s%s",
+				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s, longest lock %.1f ms",
 						summary->job, totals->moved, totals->total,
 						relations_noun(totals), target_words(totals, ""),
 						size_text(totals->size_moved), notices_duration(seconds),
-						totals->longest_lock == 0 ? "" :
-						psprintf(", longest lock %.1f ms", totals->longest_lock / 1000.0))));
+						totals->longest_lock / 1000.0)));
 }
 
 /*
@@ -121,9 +143,10 @@ notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 				const char *noun, const char *name,
 				const char *sqlstate, const char *reason)
 {
-	int			code = sqlstate == NULL || sqlstate[0] == '\0' ? ERRCODE_WARNING :
-		MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2], sqlstate[3], sqlstate[4]);
+	int			code = ERRCODE_WARNING;
 
+	if (sqlstate != NULL && sqlstate[0] != '\0')
+		code = MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2], sqlstate[3], sqlstate[4]);
 	if (status == STATUS_SKIPPED && !is_part && code == ERRCODE_INSUFFICIENT_PRIVILEGE)
 		summary->denied++;
 	if (STATUS_IS_DONE(status))
@@ -131,18 +154,23 @@ notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 	summary->not_moved++;
 	if (is_part || name == NULL)
 		return;
-	if (summary->warn)
+	if (summary->warn && summary->totals.in_place)
 		ereport(WARNING,
 				(errcode(code),
-				 errmsg(summary->totals.in_place ? "%s \"%s\" was not rebuilt" :
-						"%s \"%s\" was not moved", noun, name),
+				 errmsg("%s \"%s\" was not rebuilt", noun, name),
+				 reason ? errdetail_internal("%s", reason) : 0));
+	else if (summary->warn)
+		ereport(WARNING,
+				(errcode(code),
+				 errmsg("%s \"%s\" was not moved", noun, name),
 				 reason ? errdetail_internal("%s", reason) : 0));
 	else
 	{
 		if (summary->failures.data == NULL)
 			initStringInfo(&summary->failures);
-		appendStringInfo(&summary->failures, "%s%s \"%s\": %s",
-						 summary->failures.len > 0 ? "\n" : "", noun, name,
+		if (summary->failures.len > 0)
+			appendStringInfoChar(&summary->failures, '\n');
+		appendStringInfo(&summary->failures, "%s \"%s\": %s", noun, name,
 						 reason ? reason : "not moved");
 	}
 }
@@ -168,7 +196,7 @@ void
 notices_raise(const JobSummary *summary, int elevel)
 {
 	int			total = summary->totals.total;
-	bool		raise = (elevel == ERROR);
+	const char *nouns = relations_noun(&summary->totals);
 
 	if (summary->denied > 0)
 		ereport(WARNING,
@@ -179,14 +207,19 @@ notices_raise(const JobSummary *summary, int elevel)
 				 errdetail("Rows with status \"skipped\" and sqlstate 42501 say which, and what is missing.")));
 	if (summary->not_moved == 0 || elevel == 0)
 		return;
+	if (elevel == ERROR)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg_plural("%d of %d %s was not moved",
+							   "%d of %d %s were not moved",
+							   summary->not_moved, summary->not_moved, total, nouns),
+				 summary->failures.len > 0 ?
+				 errdetail_internal("%s", summary->failures.data) : 0,
+				 errhint("To move the rest: %s", printed_command("resume_move", summary->job))));
 	ereport(elevel,
-			(errcode(raise ? ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE : ERRCODE_WARNING),
+			(errcode(ERRCODE_WARNING),
 			 errmsg_plural("%d of %d %s was not moved",
 						   "%d of %d %s were not moved",
-						   summary->not_moved, summary->not_moved, total, relations_noun(&summary->totals)),
-			 raise && summary->failures.len > 0 ?
-			 errdetail_internal("%s", summary->failures.data) : 0,
-			 raise ?
-			 errhint("To move the rest: %s", printed_command("resume_move", summary->job)) :
+						   summary->not_moved, summary->not_moved, total, nouns),
 			 errhint("See job " INT64_FORMAT " in %s.", summary->job, printed_command("history"))));
 }

@@ -62,10 +62,12 @@ static const char *const core_phases[] = {
 static const char *
 look_at_backend(RunnerSlot *runner)
 {
-	const PgBackendStatus *status = runner->phase == PHASE_REBUILDING ? blockers_find(runner->pid) : NULL;
+	const PgBackendStatus *status = NULL;
 	const int64 *params;
 	int64		phase;
 
+	if (runner->phase == PHASE_REBUILDING)
+		status = blockers_find(runner->pid);
 	if (status == NULL || status->st_progress_command != PROGRESS_COMMAND_CREATE_INDEX)
 		return phase_name(runner->phase);
 	params = status->st_progress_param;
@@ -77,7 +79,9 @@ look_at_backend(RunnerSlot *runner)
 		runner->nblockers = 1;
 		runner->blockers[0] = params[PROGRESS_WAITFOR_CURRENT_PID];
 	}
-	return phase >= 0 && phase < lengthof(core_phases) ? core_phases[phase] : phase_name(runner->phase);
+	if (phase < 0 || phase >= lengthof(core_phases))
+		return phase_name(runner->phase);
+	return core_phases[phase];
 }
 
 /* Return whether the copy stands still until a user, a session, a standby or a slot lets it go on. */

@@ -34,6 +34,7 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 {
 	bool		planned = item->status == STATUS_PLANNED || item->status == STATUS_QUEUED;
 	bool		has_method = item->method == METHOD_COPY || item->method == METHOD_REBUILD;
+	int64		size = item->size_before;
 	Row			row;
 
 	row_clear(&row);
@@ -45,8 +46,11 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 	/* NULL without a file, or if the index is not moved */
 	if (has_method)
 		row_text(&row, 5, method_name(item->method));
-	row_int64(&row, 6, planned ? item->bytes_to_write :
-			  item->status == STATUS_MOVED ? item->size_after : item->size_before);
+	if (planned)
+		size = item->bytes_to_write;
+	else if (item->status == STATUS_MOVED)
+		size = item->size_after;
+	row_int64(&row, 6, size);
 	/* in milliseconds, estimates from 0.1 s on in tenths of it; never zero */
 	if (item->started_at != 0 && item->finished_at != 0)
 		row_interval(&row, 7, (item->finished_at - item->started_at + 999) / 1000 * 1000);
@@ -61,10 +65,17 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 	row_text(&row, 9, item->sqlstate);
 	/* why this method was chosen is of interest in a plan only */
 	if (item->status == STATUS_PLANNED && has_method)
-		row_text(&row, 10, psprintf("%s%sWrites %s of WAL.%s", item->detail,
-									item->detail[0] != '\0' ? " " : "",
-									size_text(Max(item->wal_bytes, 0)),
-									item->fits ? " There is enough free space." : ""));
+	{
+		StringInfoData message;
+
+		initStringInfo(&message);
+		if (item->detail[0] != '\0')
+			appendStringInfo(&message, "%s ", item->detail);
+		appendStringInfo(&message, "Writes %s of WAL.", size_text(Max(item->wal_bytes, 0)));
+		if (item->fits)
+			appendStringInfoString(&message, " There is enough free space.");
+		row_text(&row, 10, message.data);
+	}
 	else if (item->status == STATUS_PLANNED || item->status == STATUS_SKIPPED ||
 			 item->status == STATUS_REHEARSED || item->sqlstate[0] != '\0')
 		row_text(&row, 10, item->detail);
@@ -75,14 +86,19 @@ static void
 notice_long_wait(List *items, const MoveSettings *settings)
 {
 	double		estimate = plan_seconds(items, settings);
-	bool		of_transaction = TransactionTimeout > 0 && (StatementTimeout == 0 || TransactionTimeout < StatementTimeout);
-	int			timeout = of_transaction ? TransactionTimeout : StatementTimeout;
+	const char *setting = "statement_timeout";
+	int			timeout = StatementTimeout;
 
+	if (TransactionTimeout > 0 && (timeout == 0 || TransactionTimeout < timeout))
+	{
+		setting = "transaction_timeout";
+		timeout = TransactionTimeout;
+	}
 	/* one estimate in a call: a timeout is worse */
 	if (timeout > 0 && estimate * 1000 > timeout)
 		ereport(NOTICE,
 				(errmsg("the move takes about %.0f seconds, but %s is %d ms",
-						ceil(estimate), of_transaction ? "transaction_timeout" : "statement_timeout", timeout),
+						ceil(estimate), setting, timeout),
 				 errhint("The timeout cancels the move. Raise it, or use wait => false.")));
 	else if (estimate > LONG_WAIT_S)
 		ereport(NOTICE,
@@ -97,6 +113,7 @@ notice_plan(List *plan, const MoveSettings *settings)
 {
 	JobTotals	totals = {0};
 	int64		wal = 0;
+	const char *space = "";
 	FileSystemFacts facts;
 
 	foreach_ptr(const MoveItem, item, plan)
@@ -107,19 +124,23 @@ notice_plan(List *plan, const MoveSettings *settings)
 					   item->bytes_to_write, item->from_tablespace, item->to_tablespace, -1);
 		wal += Max(item->wal_bytes, 0);
 	}
+	if (OidIsValid(totals.tablespace) && file_system_facts(totals.tablespace, &facts))
+		space = psprintf("; tablespace \"%s\" has %s free",
+						 get_tablespace_name(totals.tablespace), size_text(facts.free_bytes));
 	if (totals.total == 0)
 		ereport(NOTICE, (errmsg("nothing is to be moved")));
-	else
+	else if (totals.in_place)
 		ereport(NOTICE,
-				(errmsg(totals.in_place ? "the plan is to rebuild %d %s: %s written, %s of WAL, about %s%s" :
-						"the plan is to move %d %s: %s written, %s of WAL, about %s%s",
+				(errmsg("the plan is to rebuild %d %s: %s written, %s of WAL, about %s%s",
 						totals.total, relations_noun(&totals),
 						size_text(totals.size), size_text(wal),
-						notices_duration(plan_seconds(plan, settings)),
-						!OidIsValid(totals.tablespace) || !file_system_facts(totals.tablespace, &facts) ? "" :
-						psprintf("; tablespace \"%s\" has %s free",
-								 get_tablespace_name(totals.tablespace),
-								 size_text(facts.free_bytes)))));
+						notices_duration(plan_seconds(plan, settings)), space)));
+	else
+		ereport(NOTICE,
+				(errmsg("the plan is to move %d %s: %s written, %s of WAL, about %s%s",
+						totals.total, relations_noun(&totals),
+						size_text(totals.size), size_text(wal),
+						notices_duration(plan_seconds(plan, settings)), space)));
 }
 
 /*

@@ -185,7 +185,8 @@ look_and_nap(JobWait *wait, int ms)
 	if (wait->settings->progress_interval > 0 &&
 		TimestampDifferenceExceeds(wait->last_notice, now, wait->settings->progress_interval))
 	{
-		MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index_mover notices", ALLOCSET_SMALL_SIZES);
+		MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+													  "index_mover notices", ALLOCSET_SMALL_SIZES);
 		MemoryContext oldcontext = MemoryContextSwitchTo(context);
 
 		progress_view_notices(wait->job);
@@ -380,14 +381,17 @@ summarize(int64 job, bool may_see)
 
 	foreach_ptr(const HistoryEntry, move, history_read(job))
 	{
+		const char *name = may_see ? move->relname : NULL;
+		const char *reason = move->message;
+
+		if (move->sqlstate == NULL)
+			reason = "the worker or the server ended before the outcome was recorded";
 		job_totals_add(&summary.totals,
 					   strcmp(move->kind, "table") != 0 && strcmp(move->kind, "toast") != 0,
 					   move->status, move->size, move->from_tablespace, move->to_tablespace,
 					   move->lock_time);
 		notices_outcome(&summary, move->status, strncmp(move->kind, "toast", 5) == 0,
-						kind_noun(move->kind), may_see ? move->relname : NULL, move->sqlstate,
-						move->sqlstate != NULL ? move->message :
-						"the worker or the server ended before the outcome was recorded");
+						kind_noun(move->kind), name, move->sqlstate, reason);
 	}
 	return summary;
 }

@@ -89,9 +89,12 @@ find_remade(LedgerEntry *entry)
 	Oid			twin = get_relname_relid(NameStr(entry->new_name),
 										 get_rel_namespace(entry->heap_oid));
 
-	foreach_oid(other, OidIsValid(twin) ? indexes_of_table(entry->heap_oid) : NIL)
+	if (!OidIsValid(twin))
+		return false;
+	foreach_oid(other, indexes_of_table(entry->heap_oid))
 	{
-		if (other == twin || !made_together(other, twin) || !index_same_definition(other, twin, true))
+		if (other == twin || !made_together(other, twin) ||
+			!index_same_definition(other, twin, true))
 			continue;
 		entry->new_index_oid = twin;
 		entry->relid = other;
@@ -131,11 +134,17 @@ find_victim(LedgerEntry *entry, Victim *victim)
 		strcmp(NameStr(new_index.relname), NameStr(entry->new_name)) != 0;
 	const RelationFacts *twin = swapped ? &old_index : &new_index;
 	const RelationFacts *keeper = swapped ? &new_index : &old_index;
+	bool		old_is_spare;
 
 	memset(victim, 0, sizeof(Victim));
 	if (!new_exists && !old_exists)
 		return find_remade(entry) && find_victim(entry, victim);
-	if (new_exists ? swapped && old_exists && !old_index.valid : entry->kind == LEDGER_DUPLICATE && !old_index.valid)
+	if (new_exists)
+		old_is_spare = swapped && old_exists && !old_index.valid;
+	else
+		old_is_spare = entry->kind == LEDGER_DUPLICATE && !old_index.valid;
+
+	if (old_is_spare)
 	{
 		/* by its name, since heal_tablespace() makes indexes in use invalid */
 		if (is_reindex_leftover_name(NameStr(old_index.relname)))
@@ -155,7 +164,8 @@ find_victim(LedgerEntry *entry, Victim *victim)
 		/* moved and finished, unless it has its name of before the swap */
 		victim->in_doubt = !swapped;
 	else if (keeper->valid && is_reindex_leftover_name(NameStr(twin->relname)) &&
-			 report_is_spare(twin->relid) && index_same_definition(twin->relid, keeper->relid, true))
+			 report_is_spare(twin->relid) &&
+			 index_same_definition(twin->relid, keeper->relid, true))
 	{
 		victim->index_oid = twin->relid;
 		victim->valid = true;

@@ -77,10 +77,12 @@ static object_access_hook_type prev_object_access_hook = NULL;
 static Oid
 table_of_new_index(Oid index_oid)
 {
-	foreach_ptr(HeapTupleData, row, catalog_rows_in(SnapshotSelf, IndexRelationId, IndexRelidIndexId,
-													Anum_pg_index_indexrelid, index_oid, 0, InvalidOid))
-		return ((Form_pg_index) GETSTRUCT(row))->indrelid;
-	return InvalidOid;
+	List	   *rows = catalog_rows_in(SnapshotSelf, IndexRelationId, IndexRelidIndexId,
+									   Anum_pg_index_indexrelid, index_oid, 0, InvalidOid);
+
+	if (rows == NIL)
+		return InvalidOid;
+	return ((Form_pg_index) GETSTRUCT((HeapTuple) linitial(rows)))->indrelid;
 }
 
 /* Return whether the entry that the hook has seen is in use. */
@@ -279,6 +281,7 @@ run_reindex(MoveContext *mc)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
 	char	   *tablespace;
+	const char *options = "";
 	char	   *text;
 	RawStmt    *statement;
 	List	   *plans;
@@ -317,10 +320,9 @@ run_reindex(MoveContext *mc)
 	/* it outlives core's own commits, after which core still reads it */
 	MemoryContextSwitchTo(rebuild_context);
 	/* without TABLESPACE where it stays: TOAST's may have none */
-	text = psprintf("REINDEX %sINDEX %s%s",
-					mc->item->from_tablespace == mc->item->to_tablespace ? "" :
-					psprintf("(TABLESPACE %s) ", quote_identifier(tablespace)),
-					mc->item->plain ? "" : "CONCURRENTLY ",
+	if (mc->item->from_tablespace != mc->item->to_tablespace)
+		options = psprintf("(TABLESPACE %s) ", quote_identifier(tablespace));
+	text = psprintf("REINDEX %sINDEX %s%s", options, mc->item->plain ? "" : "CONCURRENTLY ",
 					quote_qualified_identifier(NameStr(mc->item->schema_name),
 											   NameStr(mc->item->relname)));
 
@@ -476,6 +478,8 @@ wait_and_lock(const MoveContext *mc)
 	Assert(!IsTransactionState());
 	for (int tries = 1;; tries++)
 	{
+		bool		waited;
+
 		if (pacing_hold_back(mc->settings, mc->item->wal_bytes) || tries == 1)
 		{
 			limits.since = 0;
@@ -494,8 +498,9 @@ wait_and_lock(const MoveContext *mc)
 		wait_for_snapshots(ReadNextTransactionId(), snapshot_guard_waits_for_job, &limits);
 
 		limits.phase = PHASE_WAIT_START;
-		if ((!lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, &limits) ||
-			 tries == MAX_TRIES) && !pacing_is_held_back(mc->settings, mc->item->wal_bytes))
+		waited = lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, &limits);
+		if ((!waited || tries == MAX_TRIES) &&
+			!pacing_is_held_back(mc->settings, mc->item->wal_bytes))
 			break;
 		unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);
 	}

@@ -93,8 +93,10 @@ is_walsender(int pid)
 	WalSnd	   *walsnd;
 
 	for (int i = 0; (walsnd = walsender_next(&i)) != NULL;)
+	{
 		if (walsnd->pid == pid)
 			return true;
+	}
 	return false;
 }
 

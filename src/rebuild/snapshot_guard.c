@@ -79,7 +79,8 @@ attach_area(void)
 	bool		found;
 
 	if (area == NULL)
-		area = GetNamedDSMSegment(AREA_NAME, snapshot_guard_shmem_size(), init_guard_area, &found, NULL);
+		area = GetNamedDSMSegment(AREA_NAME, snapshot_guard_shmem_size(), init_guard_area,
+								  &found, NULL);
 }
 
 /* Set the flag of the process in slot n, which is in the array of processes. */
@@ -270,7 +271,9 @@ snapshot_guard_hide_callers(bool hide)
 	area->hiders += hide ? 1 : -1;
 	Assert(area->hiders >= 0);
 	for (int n = 0; n < MaxBackends; n++)
+	{
 		if (area->waits[n])
 			set_flag(n);
+	}
 	LWLockRelease(ProcArrayLock);
 }

@@ -77,9 +77,11 @@ typedef struct Bloat
 static void
 copy_block(Bloat *bloat, BlockNumber blkno)
 {
+	Buffer		buffer;
+
 	CHECK_FOR_INTERRUPTS();
-	buffer_copy_page(ReadBufferExtended(bloat->index, MAIN_FORKNUM, blkno, RBM_NORMAL, bloat->strategy),
-					 bloat->copy);
+	buffer = ReadBufferExtended(bloat->index, MAIN_FORKNUM, blkno, RBM_NORMAL, bloat->strategy);
+	buffer_copy_page(buffer, bloat->copy);
 	bloat->sampled_pages++;
 }
 
@@ -122,7 +124,8 @@ sample_block(const Bloat *bloat, BlockNumber n)
 static bool
 read_sample(Bloat *bloat)
 {
-	int			distance = get_tablespace_maintenance_io_concurrency(bloat->index->rd_rel->reltablespace);
+	Oid			tablespace = bloat->index->rd_rel->reltablespace;
+	int			distance = get_tablespace_maintenance_io_concurrency(tablespace);
 	double		weight = (double) bloat->population / Max(bloat->nsample, 1);
 	BlockNumber ahead = 1;
 
@@ -138,8 +141,11 @@ read_sample(Bloat *bloat)
 		if (bloat->deadline != 0 && GetCurrentTimestamp() >= bloat->deadline)
 			return false;
 		/* the operating system reads ahead by itself where all is read */
-		for (; !bloat->exact && ahead < bloat->nsample && ahead <= n + distance; ahead++)
-			PrefetchBuffer(bloat->index, MAIN_FORKNUM, sample_block(bloat, ahead));
+		if (!bloat->exact)
+		{
+			for (; ahead < bloat->nsample && ahead <= n + distance; ahead++)
+				PrefetchBuffer(bloat->index, MAIN_FORKNUM, sample_block(bloat, ahead));
+		}
 		IM_POINT("measure");
 		copy_block(bloat, blkno);
 		IM_MEASURE_DAMAGED(&bloat->facts, bloat->copy, blkno);

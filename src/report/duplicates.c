@@ -59,7 +59,9 @@ get_worth(Oid index_oid, Worth *worth)
 	{
 		Datum		value = SysCacheGetAttr(INDEXRELID, tuple, column, &isnull);
 
-		worth->nodes = lappend(worth->nodes, isnull ? NULL : stringToNode(TextDatumGetCString(value)));
+		void	   *node = isnull ? NULL : stringToNode(TextDatumGetCString(value));
+
+		worth->nodes = lappend(worth->nodes, node);
 	}
 	form = (Form_pg_index) GETSTRUCT(tuple);
 	worth->oid = index_oid;
@@ -95,7 +97,9 @@ compare_worth(const ListCell *a, const ListCell *b)
 	const Worth *y = lfirst(b);
 	int			order = memcmp(y->keep, x->keep, sizeof(x->keep));
 
-	return order != 0 ? order : x->oid < y->oid ? -1 : 1;
+	if (order != 0)
+		return order;
+	return x->oid < y->oid ? -1 : 1;
 }
 
 /* Return whether "a" enforces no less than "b". */

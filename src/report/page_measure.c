@@ -115,7 +115,8 @@ static double
 other_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 {
 	/* vacuum empties posting lists but never removes a key */
-	if (facts->relam == GIN_AM_OID && pm->kind == PAGE_LEAF && GinGetNPosting((IndexTuple) item->data) == 0)
+	if (facts->relam == GIN_AM_OID && pm->kind == PAGE_LEAF &&
+		GinGetNPosting((IndexTuple) item->data) == 0)
 		return 0;
 	pm->rows += 1;
 	pm->tuples += 1;
@@ -147,7 +148,8 @@ static const Method methods[] = {
 		BTP_META, BTP_DELETED | BTP_HALF_DEAD, BTP_LEAF,
 	sizeof(IndexTupleData)},
 	{HASH_AM_OID, HASH_DEFAULT_FILLFACTOR, HASH_MAGIC, 0,
-		sizeof(HashPageOpaqueData), HASHO_PAGE_ID, HASHO_PAGE_ID, offsetof(HashPageOpaqueData, hasho_flag),
+		sizeof(HashPageOpaqueData), HASHO_PAGE_ID, HASHO_PAGE_ID,
+		offsetof(HashPageOpaqueData, hasho_flag),
 		LH_META_PAGE, 0, LH_BUCKET_PAGE | LH_OVERFLOW_PAGE,
 	sizeof(IndexTupleData) + sizeof(uint32)},
 	{GIN_AM_OID, 0, 0, GIN_ROOT_BLKNO,
@@ -176,8 +178,10 @@ static const Method *
 find_method(Oid relam)
 {
 	for (int i = 0; i < lengthof(methods); i++)
+	{
 		if (methods[i].relam == relam)
 			return &methods[i];
+	}
 	return NULL;
 }
 
@@ -288,7 +292,10 @@ count_items(const IndexFacts *facts, const Method *method, Page page, PageMeasur
 			pm->rows += 1;
 			continue;
 		}
-		bytes = facts->relam == BTREE_AM_OID ? btree_item(facts, &item, pm) : other_item(facts, &item, pm);
+		if (facts->relam == BTREE_AM_OID)
+			bytes = btree_item(facts, &item, pm);
+		else
+			bytes = other_item(facts, &item, pm);
 		if (bytes < 0)
 			return "invalid tuple";
 		pm->packed += bytes;
@@ -341,5 +348,7 @@ page_measure(const IndexFacts *facts, Page page, PageMeasure *pm)
 		/* the rightmost page, most often the only one, counts for its tree */
 		pm->tuples = ((GinPageOpaque) PageGetSpecialPointer(page))->rightlink == InvalidBlockNumber;
 	}
-	return pm->kind == PAGE_LEAF || pm->kind == PAGE_PENDING ? count_items(facts, method, page, pm) : NULL;
+	if (pm->kind == PAGE_LEAF || pm->kind == PAGE_PENDING)
+		return count_items(facts, method, page, pm);
+	return NULL;
 }

@@ -158,7 +158,8 @@ rebuilt_pages(const IndexFacts *facts, const PageTotals *t, bool smaller)
 		case GIN_AM_OID:
 			return 1 + rebuilt_gin(t, smaller);
 		case GIST_AM_OID:
-			return tree_pages(t, leaf_pages(t, t->of[PAGE_LEAF].packed, smaller ? GIST_MOST : GIST_LEAST));
+			return tree_pages(t, leaf_pages(t, t->of[PAGE_LEAF].packed,
+											smaller ? GIST_MOST : GIST_LEAST));
 	}
 	return get_float8_nan();
 }

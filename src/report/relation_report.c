@@ -32,7 +32,8 @@ Datum
 index_mover_relation_report(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
-	Oid			duplicate = report_duplicate_of(relid, (List **) &fcinfo->flinfo->fn_extra, fcinfo->flinfo->fn_mcxt);
+	Oid			duplicate = report_duplicate_of(relid, (List **) &fcinfo->flinfo->fn_extra,
+												fcinfo->flinfo->fn_mcxt);
 	RelationFacts facts = {0};
 	Row			row;
 

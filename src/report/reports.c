@@ -106,13 +106,19 @@ check_relation(Relation rel, bool only_gin)
 {
 	const char *name = RelationGetRelationName(rel);
 
-	if (rel->rd_rel->relkind != RELKIND_INDEX || (only_gin && rel->rd_rel->relam != GIN_AM_OID))
+	if (only_gin && rel->rd_rel->relkind == RELKIND_INDEX && rel->rd_rel->relam != GIN_AM_OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 only_gin ?
-				 errmsg("relation \"%s\" is not a %s index", name, "GIN") :
+				 errmsg("relation \"%s\" is not a %s index", name, "GIN")));
+	if (only_gin && rel->rd_rel->relkind != RELKIND_INDEX)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("relation \"%s\" is not a %s index", name, "GIN"),
+				 errdetail_relkind_not_supported(rel->rd_rel->relkind)));
+	if (rel->rd_rel->relkind != RELKIND_INDEX)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not an index", name),
-				 rel->rd_rel->relkind == RELKIND_INDEX ? 0 :
 				 errdetail_relkind_not_supported(rel->rd_rel->relkind)));
 
 	/* new pages are in the other session's local buffers */
@@ -180,7 +186,9 @@ report_pending_pages(Oid index_oid)
 {
 	Row			pending;
 
-	return report_run(index_oid, true, pending_measure, &pending) ? DatumGetInt64(pending.values[0]) : -1;
+	if (!report_run(index_oid, true, pending_measure, &pending))
+		return -1;
+	return DatumGetInt64(pending.values[0]);
 }
 
 /* Set four columns: the first of gin_pending_list(), or none if it cannot be read. */
@@ -189,9 +197,10 @@ report_pending(Oid index_oid, Row *row, int column)
 {
 	Row			pending;
 
-	if (report_run(index_oid, true, pending_measure, &pending))
-		for (int i = 0; i < 4; i++)
-			row_set(row, column + i, pending.values[i]);
+	if (!report_run(index_oid, true, pending_measure, &pending))
+		return;
+	for (int i = 0; i < 4; i++)
+		row_set(row, column + i, pending.values[i]);
 }
 
 /*

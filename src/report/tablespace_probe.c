@@ -93,8 +93,10 @@ open_file(Probe *probe, Oid tablespace)
 	snprintf(probe->path, sizeof(probe->path), "%s/%s.index_mover.%d",
 			 directory, PG_TEMP_FILE_PREFIX, MyProcPid);
 	(void) unlink(probe->path); /* left by a process with the same pid */
-	if ((MakePGDirectory(directory) < 0 && errno != EEXIST) ||
-		(probe->buffered_fd = OpenTransientFile(probe->path, O_RDWR | O_CREAT | O_EXCL | PG_BINARY)) < 0)
+	if (MakePGDirectory(directory) < 0 && errno != EEXIST)
+		fail(probe, "create");
+	probe->buffered_fd = OpenTransientFile(probe->path, O_RDWR | O_CREAT | O_EXCL | PG_BINARY);
+	if (probe->buffered_fd < 0)
 		fail(probe, "create");
 	/* tmpfs and others refuse it */
 	probe->fd = PG_O_DIRECT == 0 ? -1 :
@@ -192,10 +194,18 @@ run_phase(Probe *probe, const Phase *phase, double seconds)
 	start = clock_seconds();
 	do
 	{
-		for (; phase->announced && ahead < Min(most, n + probe->queue_depth); ahead++)
-			(void) posix_fadvise(probe->buffered_fd, random_block(probe, ahead), BLCKSZ, POSIX_FADV_WILLNEED);
-		transfer(probe, phase->writes, phase->announced ? probe->buffered_fd : probe->fd, phase->size,
-				 phase->size == BLCKSZ ? random_block(probe, n) : (int64) n * PROBE_CHUNK % probe->size);
+		int64		at = (int64) n * PROBE_CHUNK % probe->size;
+		int			fd = probe->fd;
+
+		if (phase->size == BLCKSZ)
+			at = random_block(probe, n);
+		if (phase->announced)
+		{
+			fd = probe->buffered_fd;
+			for (; ahead < Min(most, n + probe->queue_depth); ahead++)
+				(void) posix_fadvise(fd, random_block(probe, ahead), BLCKSZ, POSIX_FADV_WILLNEED);
+		}
+		transfer(probe, phase->writes, fd, phase->size, at);
 		if (phase->writes)
 			sync_file(probe);
 		n++;
@@ -249,8 +259,10 @@ record_probe(Oid tablespace, const Probe *probe)
 	{
 		extension_scan_begin(&scan, "probe", 0, NULL);
 		while (extension_scan_next(&scan))
+		{
 			if (DatumGetObjectId(scan.row.values[1]) == tablespace)
 				(void) extension_delete_row("probe", &scan.tuple->t_self);
+		}
 	}
 	row_clear(&row);
 	row_time(&row, 1, GetCurrentTimestamp());
