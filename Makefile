@@ -69,6 +69,7 @@ OBJS = \
 	src/report/tablespace_probe.o \
 	src/citus.o \
 	src/errors.o \
+	src/evidence.o \
 	src/file_system.o \
 	src/history.o \
 	src/index_definition.o \

@@ -15,6 +15,7 @@
 #include "miscadmin.h"
 
 #include "call/call.h"
+#include "evidence.h"
 #include "file_system.h"
 #include "job.h"
 #include "plan/plan.h"
@@ -58,6 +59,7 @@ _PG_init(void)
 	submit_init();
 	snapshot_guard_init();
 	rebuild_init();
+	evidence_init();
 
 	/* without preloading, the slack of the main segment is used */
 	if (process_shared_preload_libraries_in_progress)

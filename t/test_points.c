@@ -63,6 +63,8 @@
  *	near			while a holder stays, catch up once a second if more blocks have changed
  *	wait-part		a copy that waits catches up again after this part of its wait so far
  *	stats-age		take the statistics to be so many days old
+ *	evidence		take this for the evidence of every tablespace but the default: 0 same,
+ *					1 unknown, 2 lost
  *
  * index_mover.test_file_systems is a list of tablespace:device:free:total, what a
  * tablespace's file system says: its number, by which two are the same or not, and

@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * evidence.h
+ *	  What this server knows of the device below a tablespace: is it the one that has
+ *	  all that was written there, and does it belong to this server.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_EVIDENCE_H
+#define IM_EVIDENCE_H
+
+#include "compat.h"
+
+/* What the device says of files of permanent relations, in order of severity */
+typedef enum Evidence
+{
+	EVIDENCE_SAME,				/* it has all that was written there */
+	EVIDENCE_UNKNOWN,			/* nothing: all pages have to be read */
+	EVIDENCE_LOST,				/* it lacks changes of files */
+} Evidence;
+
+extern void evidence_init(void);
+
+extern Evidence evidence_of_tablespace(Oid tablespace);
+extern Evidence evidence_of_file(Oid tablespace, RelFileNumber relfilenumber);
+extern bool evidence_vouches(Oid tablespace, RelFileNumber relfilenumber);
+extern bool evidence_may_remove(Oid tablespace);
+extern const char *evidence_reason(Oid tablespace);
+
+#endif							/* IM_EVIDENCE_H */
