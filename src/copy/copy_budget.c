@@ -171,8 +171,10 @@ copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
 		read += Min(eta->cached, total);
 	/* the other files of the move, if they have not begun */
 	foreach_file(f, cs)
+	{
 		if (f->copy == NULL)
-		written += Max(f->item->size_before, 0) / BLCKSZ;
+			written += Max(f->item->size_before, 0) / BLCKSZ;
+	}
 
 	if (eta->busy_rate <= 0 || (written > 0 && rate <= 0))
 		return;
@@ -188,8 +190,10 @@ copy_changes_left(const CopyState *cs)
 	int64		result = 0;
 
 	foreach_file(f, cs)
+	{
 		if (f->changes != NULL)
-		result += wal_changes_count(f->changes) + block_set_count(f->todo);
+			result += wal_changes_count(f->changes) + block_set_count(f->todo);
+	}
 	return result;
 }
 

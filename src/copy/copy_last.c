@@ -105,7 +105,9 @@ copy_todo_through_buffers(CopyState *cs, int64 most)
 int64
 copy_catch_up_interval(TimestampTz since)
 {
-	return Min(Max((GetCurrentTimestamp() - since) / CATCH_UP_PART, USECS_PER_SEC), USECS_PER_MINUTE);
+	TimestampTz part = (GetCurrentTimestamp() - since) / CATCH_UP_PART;
+
+	return Min(Max(part, USECS_PER_SEC), USECS_PER_MINUTE);
 }
 
 /* Wait until index_mover.swap_after, and keep up with the changes. */
@@ -197,8 +199,10 @@ copy_catch_up(CopyState *cs)
 {
 	Assert(!IsTransactionState());
 	foreach_file(f, cs)
+	{
 		if (f->copy != NULL)
-		catch_up(f);
+			catch_up(f);
+	}
 }
 
 /* Without an attempt, or in the queue: read the WAL, and give way unless in a transaction. */

@@ -39,8 +39,10 @@ cached_blocks(CopyState *cs)
 	if (nblocks < (uint32) NBuffers / 32)
 	{
 		for (BlockNumber block = 0; block < nblocks; block++)
+		{
 			if (file_has_buffer(&cs->from, block))
 				block_set_add(set, block);
+		}
 		return set;
 	}
 	for (int i = 0; i < NBuffers; i++)
@@ -141,7 +143,8 @@ copy_prewarm(CopyState *cs)
 	BlockSet   *cached = cached_blocks(cs);
 	BlockNumber block = 0;
 
-	copy_eta(cs, PHASE_PREWARMING, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
+	copy_eta(cs, PHASE_PREWARMING, cs->copied,
+			 cs->copied - Min(block_set_count(cached), cs->copied));
 
 	StartTransactionCommand();
 	/* make the old buffers available for the new blocks */

@@ -103,7 +103,8 @@ copy_check_hope(CopyState *cs)
 			worst = f;
 		}
 	}
-	if (would_write_too_much(worst, most) || copy_busy_ms(worst) - worst->outpaced_since > HOPELESS_MS)
+	if (would_write_too_much(worst, most) ||
+		copy_busy_ms(worst) - worst->outpaced_since > HOPELESS_MS)
 		cannot_keep_up(worst, most);
 }
 
@@ -248,9 +249,12 @@ copy_rounds(CopyState *cs, bool first_time)
 	cs->throttle.hurry = false;
 	for (int round = 0;; round++)
 	{
-		BlockNumber nblocks = first_time ? file_blocks(&cs->from, MAIN_FORKNUM) :
-			copy_take_tail(cs);
+		BlockNumber nblocks;
 
+		if (first_time)
+			nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+		else
+			nblocks = copy_take_tail(cs);
 		if (round == 0)
 			copy_begin_round(cs);
 		if (first_time && (round == 0 || nblocks - cs->copied > FEW_BLOCKS))

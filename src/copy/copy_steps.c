@@ -206,14 +206,23 @@ end_move(CopyState *cs)
 	PG_CATCH();
 	{
 		ErrorData  *error = errors_take(oldcontext);
+		int			elevel = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING;
 
 		cs->first->locked = false;
-		ereport(error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("%s \"%s\" was %s, but its %s file not removed piece by piece",
-						relation_noun(item->relkind), NameStr(item->relname),
-						status_name(item->status), moved ? "old" : "new"),
-				 errdetail_internal("%s", error->message)));
+		if (moved)
+			ereport(elevel,
+					(errcode(error->sqlerrcode),
+					 errmsg("%s \"%s\" was %s, but its old file not removed piece by piece",
+							relation_noun(item->relkind), NameStr(item->relname),
+							status_name(item->status)),
+					 errdetail_internal("%s", error->message)));
+		else
+			ereport(elevel,
+					(errcode(error->sqlerrcode),
+					 errmsg("%s \"%s\" was %s, but its new file not removed piece by piece",
+							relation_noun(item->relkind), NameStr(item->relname),
+							status_name(item->status)),
+					 errdetail_internal("%s", error->message)));
 
 		/* so remove it at once */
 		remove_what_is_left(cs, false);
@@ -234,13 +243,14 @@ tell_rehearsal(CopyState *cs)
 	item->size_after = relation_file_size(&cs->to);
 	StartTransactionCommand();
 	item->detail[0] = '\0';		/* the plan's reasons */
-	item_say(item, "Copied %s a second. " INT64_FORMAT " of " INT64_FORMAT " blocks changed meanwhile, %.0f a second%s.%s",
-			 size_text((int64) (item->size_after / Max(seconds, 0.001))),
-			 cs->changed_blocks, item->blocks_copied,
-			 cs->changed_blocks / Max(seconds, 0.001),
-			 cs->rounds == 0 ? "" : psprintf(", and were copied again in %d round%s",
-											 cs->rounds, cs->rounds == 1 ? "" : "s"),
-			 copy_verifies(cs) ? " The copy was equal to the original." : "");
+	item_say(item, "Copied %s a second.",
+			 size_text((int64) (item->size_after / Max(seconds, 0.001))));
+	item_say(item, INT64_FORMAT " of " INT64_FORMAT " blocks changed meanwhile, %.0f a second.",
+			 cs->changed_blocks, item->blocks_copied, cs->changed_blocks / Max(seconds, 0.001));
+	if (cs->rounds > 0)
+		item_say(item, "Rounds that copied changed blocks again: %d.", cs->rounds);
+	if (copy_verifies(cs))
+		item_say(item, "The copy was equal to the original.");
 	holders = relation_lock_holders(cs->relid, AccessExclusiveLock, &count);
 	if (virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS) > 0)
 		item_say(item, "In the way of the swap would have been: %s.",
@@ -285,7 +295,10 @@ find_parts(CopyState *cs)
 
 		if (!relation_facts(part, &facts))
 			continue;
-		item = n < last ? &job->items[++n] : MemoryContextAllocZero(cs->cxt, sizeof(MoveItem));
+		if (n < last)
+			item = &job->items[++n];
+		else
+			item = MemoryContextAllocZero(cs->cxt, sizeof(MoveItem));
 		item_fill(item, &facts);
 		item->to_tablespace = cs->item->to_tablespace;
 		*end = new_file(cs->cxt, cs->mc, item);
@@ -294,7 +307,8 @@ find_parts(CopyState *cs)
 		end = &(*end)->next;
 	}
 	/* a TOAST table has more than one index after a REINDEX that has failed */
-	cs->followers = MemoryContextAllocZero(cs->cxt, (list_length(parts) + 2) * sizeof(ChangedBlocks *));
+	cs->followers = MemoryContextAllocZero(cs->cxt,
+										   (list_length(parts) + 2) * sizeof(ChangedBlocks *));
 	CommitTransactionCommand();
 }
 
@@ -357,9 +371,11 @@ next_file(CopyState *cs)
 	CopyState  *result = NULL;
 
 	foreach_file(f, cs)
+	{
 		if (f->copy == NULL && (result == NULL || file_blocks(&f->from, MAIN_FORKNUM) >
 								file_blocks(&result->from, MAIN_FORKNUM)))
-		result = f;
+			result = f;
+	}
 	return result;
 }
 
@@ -382,8 +398,10 @@ copy_once(CopyState *cs)
 		copy_wait_for_swap_time(cs);
 		/* if there is such a cache; and while outpaced, that would get worse */
 		foreach_file(f, cs)
+		{
 			if (f->direct && im_data_open_flags() == 0 && cs->settings->prewarm && !f->outpaced)
-			copy_prepare_prewarm(f);
+				copy_prepare_prewarm(f);
+		}
 		/* changes since the rounds are no sign of fast writers */
 		copy_is_not_outpaced(cs);
 		copy_swap(cs);
@@ -491,7 +509,9 @@ copy_cleanup(void)
 	remove_what_is_left(current, job_keep_requested());
 	/* else keep it for another call */
 	foreach_file(f, current)
+	{
 		if (unused_file(f)->id != 0)
-		return;
+			return;
+	}
 	forget_state();
 }

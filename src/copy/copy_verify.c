@@ -62,6 +62,7 @@ mask_hints(Page page, BlockNumber block, bool replayed)
 	{
 		ItemId		item = PageGetItemId(page, n);
 		HeapTupleHeader tuple;
+		Size		length;
 
 		/* a damaged page */
 		if (!ItemIdIsNormal(item) || ItemIdGetLength(item) < SizeofHeapTupleHeader ||
@@ -77,8 +78,9 @@ mask_hints(Page page, BlockNumber block, bool replayed)
 		tuple->t_choice.t_heap.t_field3.t_cid = 0;
 		if (HeapTupleHeaderIsSpeculative(tuple))
 			ItemPointerSet(&tuple->t_ctid, block, n);
-		memset((char *) tuple + ItemIdGetLength(item), 0,
-			   Min(MAXALIGN(ItemIdGetLength(item)), BLCKSZ - ItemIdGetOffset(item)) - ItemIdGetLength(item));
+		/* the bytes behind the row, up to the next one, are not in the WAL */
+		length = Min(MAXALIGN(ItemIdGetLength(item)), BLCKSZ - ItemIdGetOffset(item));
+		memset((char *) tuple + ItemIdGetLength(item), 0, length - ItemIdGetLength(item));
 	}
 }
 
@@ -96,8 +98,10 @@ page_rmgr(Oid access_method)
 	};
 
 	for (int i = 0; i < lengthof(known); i++)
+	{
 		if (known[i].access_method == access_method)
 			return known[i].rmid;
+	}
 	return RM_GENERIC_ID;
 }
 
@@ -180,8 +184,10 @@ copy_verify_all(CopyState *cs)
 			ahead = file_copy_read_ahead(cs->copy, begin, end - begin);
 		next = file_copy_read_ahead(cs->copy, end, Min(FILE_COPY_CHUNK, cs->copied - end));
 		for (BlockNumber block = begin; block < end; block++)
+		{
 			if (!is_same_block(cs, block, ring))
 				block_set_add(cs->unverified, block);
+		}
 		file_copy_read_done(cs->copy, ahead, begin, end - begin);
 		ahead = next;
 		CommitTransactionCommand();
@@ -223,12 +229,17 @@ copy_verify_rest(CopyState *cs, BlockNumber nblocks)
 		block_set_add(cs->unverified, cs->verified);
 	foreach_block(block, cs->unverified)
 	{
-		if (!locked && count++ % FILE_COPY_CHUNK == 0)
+		/* under the lock, the transaction is that of the swap */
+		if (!locked)
 		{
-			if (count > 1)
+			if (count > 0 && count % FILE_COPY_CHUNK == 0)
 				CommitTransactionCommand();
-			copy_between_chunks(cs);
-			StartTransactionCommand();
+			if (count % FILE_COPY_CHUNK == 0)
+			{
+				copy_between_chunks(cs);
+				StartTransactionCommand();
+			}
+			count++;
 		}
 		if (is_same_block(cs, block, NULL))
 			block_set_remove(cs->unverified, block);

@@ -59,15 +59,21 @@ static void
 notice_children(const RelationFacts *facts, const PlanRequest *request)
 {
 	const char *name = NameStr(facts->relname);
+	const char *parent = quote_qualified_identifier(NameStr(facts->schema_name), name);
+	const char *target = get_tablespace_name(request->to_tablespace);
 
-	if (find_inheritance_children(facts->relid, NoLock) != NIL)
+	if (find_inheritance_children(facts->relid, NoLock) == NIL)
+		return;
+	if (request->tables)
 		ereport(NOTICE,
-				(errmsg(request->tables ? "tables that inherit from \"%s\" are not moved" :
-						"indexes of tables that inherit from \"%s\" are not moved", name),
+				(errmsg("tables that inherit from \"%s\" are not moved", name),
 				 errhint("To move them: %s",
-						 printed_command(request->tables ? "move_child_tables" : "move_children",
-										 quote_qualified_identifier(NameStr(facts->schema_name), name),
-										 get_tablespace_name(request->to_tablespace)))));
+						 printed_command("move_child_tables", parent, target))));
+	else
+		ereport(NOTICE,
+				(errmsg("indexes of tables that inherit from \"%s\" are not moved", name),
+				 errhint("To move them: %s",
+						 printed_command("move_children", parent, target))));
 }
 
 /*
@@ -81,16 +87,20 @@ notice_shards(const List *entries, const PlanRequest *request)
 		return;
 	foreach_ptr(const PlanEntry, entry, entries)
 	{
+		const char *schema = quote_identifier(NameStr(entry->facts.schema_name));
+		const char *target = get_tablespace_name(request->to_tablespace);
+		const char *command;
+
 		if (!citus_distributes(entry->facts.heap_oid))
 			continue;
+		if (request->tables)
+			command = printed_command("queue_schema_tables", schema, target);
+		else
+			command = printed_command("queue_schema_indexes", schema, target);
 		ereport(NOTICE,
 				(errmsg("table \"%s\" is distributed by Citus, and its shards are not moved with it",
 						NameStr(entry->facts.heap_name)),
-				 errhint("To move the shards, too: %s",
-						 printed_command("on_all_nodes",
-										 printed_command(request->tables ? "queue_schema_tables" : "queue_schema_indexes",
-														 quote_identifier(NameStr(entry->facts.schema_name)),
-														 get_tablespace_name(request->to_tablespace))))));
+				 errhint("To move the shards, too: %s", printed_command("on_all_nodes", command))));
 		return;
 	}
 }
@@ -156,23 +166,33 @@ static bool
 is_wanted(const Form_pg_class form, const PlanRequest *request)
 {
 	bool		is_index = relkind_is_index(form->relkind);
+	Oid			table = form->oid;
 
 	if (form->relisshared || isAnyTempNamespace(form->relnamespace))
 		return false;
 	/* if it is to be left, where the indexes of new partitions are made, too */
 	if (request->heal)
-		return (RELKIND_HAS_STORAGE(form->relkind) ||
-				(form->relkind == RELKIND_PARTITIONED_INDEX && request->object != request->to_tablespace)) &&
-			!IsCatalogNamespace(form->relnamespace) && !IsCatalogRelationOid(form->oid);
+	{
+		if (IsCatalogNamespace(form->relnamespace) || IsCatalogRelationOid(form->oid))
+			return false;
+		return RELKIND_HAS_STORAGE(form->relkind) ||
+			(form->relkind == RELKIND_PARTITIONED_INDEX &&
+			 request->object != request->to_tablespace);
+	}
 
 	if (IsCatalogNamespace(form->relnamespace) || IsToastNamespace(form->relnamespace))
 		return false;
-	/* of a schema, an index comes with its table */
-	if (is_index ? !request->indexes || (request->tables && request->scope == SCOPE_SCHEMA) :
-		!request->tables || !(RELKIND_HAS_TABLE_AM(form->relkind) || form->relkind == RELKIND_PARTITIONED_TABLE))
+	if (is_index)
+	{
+		/* of a schema, an index comes with its table */
+		if (!request->indexes || (request->tables && request->scope == SCOPE_SCHEMA))
+			return false;
+		table = IndexGetRelation(form->oid, true);
+	}
+	else if (!request->tables || !(RELKIND_HAS_TABLE_AM(form->relkind) ||
+								   form->relkind == RELKIND_PARTITIONED_TABLE))
 		return false;
-	return request->evacuate ||
-		!extension_owns(is_index ? IndexGetRelation(form->oid, true) : form->oid);
+	return request->evacuate || !extension_owns(table);
 }
 
 /* ERROR 3F000 no such schema, 42501 no USAGE, 0A000 system or temporary one. */
@@ -224,10 +244,16 @@ relations_in(const PlanRequest *request)
 	Oid			object = request->object;
 	List	   *relids = NIL;
 
-	foreach_ptr(HeapTupleData, row, in_schema ?
-				catalog_rows(RelationRelationId, InvalidOid, Anum_pg_class_relnamespace, object, 0, InvalidOid) :
-				catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
-							 Anum_pg_class_reltablespace, tablespace_in_catalog(object), 0, InvalidOid))
+	List	   *rows;
+
+	if (in_schema)
+		rows = catalog_rows(RelationRelationId, InvalidOid,
+							Anum_pg_class_relnamespace, object, 0, InvalidOid);
+	else
+		rows = catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
+							Anum_pg_class_reltablespace, tablespace_in_catalog(object),
+							0, InvalidOid);
+	foreach_ptr(HeapTupleData, row, rows)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		RelationFacts facts;
@@ -282,13 +308,16 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 	bool		is_index = relkind_is_index(item->relkind);
 	const char *no_copy = copy_hindrance(&entry->facts, request->settings.copy_access_methods);
 	const char *no_rebuild = is_index ? rebuild_hindrance(&entry->facts) : NULL;
-	const char *lost = no_copy == NULL && request->method != METHOD_REBUILD ?
-		lost_file(&entry->facts, false) : NULL;
-	int			code = lost == NULL ? ERRCODE_FEATURE_NOT_SUPPORTED :
-		is_index ? ERRCODE_INDEX_CORRUPTED : ERRCODE_DATA_CORRUPTED;
+	const char *lost = NULL;
+	int			code = ERRCODE_FEATURE_NOT_SUPPORTED;
 
+	if (no_copy == NULL && request->method != METHOD_REBUILD)
+		lost = lost_file(&entry->facts, false);
 	if (lost != NULL)
+	{
 		no_copy = lost;
+		code = is_index ? ERRCODE_INDEX_CORRUPTED : ERRCODE_DATA_CORRUPTED;
+	}
 	item->method = is_index ? request->method : METHOD_COPY;
 	if (!is_index && lost != NULL)
 		item_skip(item, code, "It cannot be copied: %s.", lost);
@@ -381,16 +410,17 @@ plan_relation(Oid relid, const PlanRequest *request)
 	{
 		if (item->method != METHOD_DEFAULT)
 			choose_method(entry, request);
+		else if (is_index)
+			item_say(item, "A partitioned index has no file; only the default for the indexes of new partitions is set.");
 		else
-			item_say(item, is_index ?
-					 "A partitioned index has no file; only the default for the indexes of new partitions is set." :
-					 "A partitioned table has no file; only the default for new partitions is set.");
+			item_say(item, "A partitioned table has no file; only the default for new partitions is set.");
 		if (item->repair && item->status == STATUS_PLANNED)
 			item_say(item, "The index is not valid; the rebuild repairs it.");
 	}
-	if (item->status == STATUS_PLANNED && item->method != METHOD_COPY && settings->terms.rehearse)
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, item->method == METHOD_REBUILD ?
-				  "A rebuild cannot be rehearsed." : "There is nothing to rehearse.");
+	if (item->status == STATUS_PLANNED && item->method == METHOD_REBUILD && settings->terms.rehearse)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "A rebuild cannot be rehearsed.");
+	else if (item->status == STATUS_PLANNED && item->method != METHOD_COPY && settings->terms.rehearse)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "There is nothing to rehearse.");
 	else if (item->status == STATUS_PLANNED && item->method == METHOD_REBUILD &&
 			 (settings->max_rate > 0 || settings->swap_after > 0))
 		item_say(item, "A rebuild obeys neither max_rate nor swap_after.");
@@ -448,8 +478,33 @@ compare_entries(const ListCell *a, const ListCell *b)
 		result = entry1->rank < entry2->rank ? -1 : 1;
 	if (result == 0)
 		result = strcmp(NameStr(entry1->item.relname), NameStr(entry2->item.relname));
-	return result != 0 ? result :
-		strcmp(NameStr(entry1->item.schema_name), NameStr(entry2->item.schema_name));
+	if (result == 0)
+		result = strcmp(NameStr(entry1->item.schema_name), NameStr(entry2->item.schema_name));
+	return result;
+}
+
+/* Tell the user that a request has found no relation. */
+static void
+notice_nothing(const PlanRequest *request)
+{
+	const char *name = get_tablespace_name(request->object);
+
+	if (request->heal)
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("nothing is lost in tablespace \"%s\"", name)));
+	else if (request->evacuate)
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("no relation is left in tablespace \"%s\"", name)));
+	else if (request->tables)
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("there is no table to move")));
+	else
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("there is no index to move")));
 }
 
 /*
@@ -497,11 +552,7 @@ plan_moves(PlanRequest *request)
 	if (request->evacuate)
 		entries = plan_what_stays(entries, request->object, request->to_tablespace);
 	if (entries == NIL)
-		ereport(NOTICE,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 request->heal ? errmsg("nothing is lost in tablespace \"%s\"", get_tablespace_name(request->object)) :
-				 request->evacuate ? errmsg("no relation is left in tablespace \"%s\"", get_tablespace_name(request->object)) :
-				 errmsg(request->tables ? "there is no table to move" : "there is no index to move")));
+		notice_nothing(request);
 	if (request->scope != SCOPE_ONE)
 	{
 		notice_shards(entries, request);
@@ -526,13 +577,18 @@ plan_recheck(MoveItem *item, bool began)
 	/* by OID: a new index of the same name is another one */
 	if (!relation_facts(item->relid, &facts) ||
 		facts.heap_oid != item->heap_oid)
+	{
+		if (item->heap_oid == item->relid)
+			return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+							 "Table \"%s\" was dropped %s.", NameStr(item->relname), when);
+		if (get_rel_name(item->heap_oid) == NULL)
+			return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+							 "Index \"%s\" was dropped with its table %s.",
+							 NameStr(item->relname), when);
 		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-						 item->heap_oid == item->relid ?
-						 "Table \"%s\" was dropped %s." :
-						 get_rel_name(item->heap_oid) == NULL ?
-						 "Index \"%s\" was dropped with its table %s." :
 						 "Index \"%s\" was dropped, or replaced by a new one, %s.",
 						 NameStr(item->relname), when);
+	}
 
 	item_fill(item, &facts);
 
@@ -546,9 +602,12 @@ plan_recheck(MoveItem *item, bool began)
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 						 "The table was made unlogged %s.", when);
 	/* ADD CONSTRAINT USING INDEX can have made it deferrable */
-	if (item->method == METHOD_REBUILD && !item->heal &&
-		(hindrance = rebuild_hindrance(&facts)) != NULL)
-		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						 "Method rebuild cannot move the index: %s.", hindrance);
+	if (item->method == METHOD_REBUILD && !item->heal)
+	{
+		hindrance = rebuild_hindrance(&facts);
+		if (hindrance != NULL)
+			return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+							 "Method rebuild cannot move the index: %s.", hindrance);
+	}
 	return true;
 }

@@ -176,9 +176,16 @@ estimate_rebuild(PlanParts *parts, PlanEntry *entry, const MoveSettings *setting
 	if (e->large > 0)
 		item->estimated += size * e->seconds / e->bytes;
 	else
-		item->estimated += 2.0 * Max(relation_files_size(entry->facts.heap_tablespace,
-														 entry->facts.heap_relfilenumber), 0) / DEFAULT_SCAN_RATE +
-			new_size / (entry->facts.relam == BTREE_AM_OID ? DEFAULT_BTREE_RATE : DEFAULT_OTHER_RATE);
+	{
+		int64		heap_size = relation_files_size(entry->facts.heap_tablespace,
+													entry->facts.heap_relfilenumber);
+		double		rate = DEFAULT_OTHER_RATE;
+
+		if (entry->facts.relam == BTREE_AM_OID)
+			rate = DEFAULT_BTREE_RATE;
+		/* it is scanned twice */
+		item->estimated += 2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE + new_size / rate;
+	}
 }
 
 /* Return the bytes still to be made of the new file; sort files go to temp_tablespaces. */
@@ -277,13 +284,23 @@ estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bo
 			continue;
 		planned++;
 		hindrance = directory_hindrance(item);
-		reason = hindrance != NULL ? hindrance : take_space(parts, entry, settings, !skip);
-		code = hindrance != NULL ? ERRCODE_UNDEFINED_FILE : ERRCODE_DISK_FULL;
+		if (hindrance != NULL)
+		{
+			reason = hindrance;
+			code = ERRCODE_UNDEFINED_FILE;
+		}
+		else
+		{
+			reason = take_space(parts, entry, settings, !skip);
+			code = ERRCODE_DISK_FULL;
+		}
 		if (reason == NULL)
 			continue;
-		if (skip)
-			item_skip(item, code, "%s", hindrance != NULL ? hindrance :
-					  psprintf("Tablespace \"%s\" has no space for it.", tablespace_name(item->to_tablespace)));
+		if (skip && hindrance != NULL)
+			item_skip(item, code, "%s", hindrance);
+		else if (skip)
+			item_skip(item, code, "Tablespace \"%s\" has no space for it.",
+					  tablespace_name(item->to_tablespace));
 		else
 			item_say(item, "%s", reason);
 		if (in_vain++ == 0)
@@ -316,8 +333,9 @@ estimate_move(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
 			estimate_rebuild(parts, entry, settings);
 
 		/* the new file is logged page by page, except with wal_level minimal */
-		item->wal_bytes = !XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT ? 0 :
-			item->bytes_to_write - Max(item->sort_bytes, 0);
+		item->wal_bytes = 0;
+		if (XLogIsNeeded() && entry->facts.persistence == RELPERSISTENCE_PERMANENT)
+			item->wal_bytes = item->bytes_to_write - Max(item->sort_bytes, 0);
 	}
 }
 

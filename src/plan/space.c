@@ -51,8 +51,10 @@ const SpaceNeed *
 space_missing(const SpaceNeeds *needs)
 {
 	for (int i = 0; i < needs->n; i++)
+	{
 		if (needs->need[i].needed > needs->need[i].available - needs->need[i].reserved)
 			return &needs->need[i];
+	}
 	return NULL;
 }
 
@@ -60,8 +62,9 @@ space_missing(const SpaceNeeds *needs)
 char *
 space_place(const SpaceNeed *need)
 {
-	return OidIsValid(need->tablespace) ?
-		psprintf("tablespace \"%s\"", tablespace_name(need->tablespace)) : pstrdup("pg_wal");
+	if (!OidIsValid(need->tablespace))
+		return pstrdup("pg_wal");
+	return psprintf("tablespace \"%s\"", tablespace_name(need->tablespace));
 }
 
 /* Raise ERROR 53100 if a need, of others too, exceeds the free space. */
@@ -74,12 +77,19 @@ check_needs(const SpaceNeeds *needs, bool with_others)
 		return;
 	if (!IsTransactionState())
 		StartTransactionCommand();	/* to look up the name */
+	if (with_others)
+		ereport(ERROR,
+				(errcode(ERRCODE_DISK_FULL),
+				 errmsg("not enough free space in %s", space_place(need)),
+				 errdetail("The move and the others that run now still need " INT64_FORMAT
+						   " bytes, " INT64_FORMAT " bytes are free, of which " INT64_FORMAT
+						   " must stay free.", need->needed, need->available, need->reserved),
+				 errhint("Free some space, or lower index_mover.min_free_space.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_DISK_FULL),
 			 errmsg("not enough free space in %s", space_place(need)),
-			 errdetail("The move%s " INT64_FORMAT " bytes, " INT64_FORMAT
+			 errdetail("The move needs " INT64_FORMAT " bytes, " INT64_FORMAT
 					   " bytes are free, of which " INT64_FORMAT " must stay free.",
-					   with_others ? " and the others that run now still need" : " needs",
 					   need->needed, need->available, need->reserved),
 			 errhint("Free some space, or lower index_mover.min_free_space.")));
 }
@@ -93,8 +103,10 @@ wal_on_disk(void)
 	int64		result = 0;
 
 	while ((entry = ReadDirExtended(dir, XLOGDIR, DEBUG1)) != NULL)
+	{
 		if (IsXLogFileName(entry->d_name))
 			result += wal_segment_size;
+	}
 	FreeDir(dir);
 	return result;
 }
@@ -186,6 +198,8 @@ space_check(const JobShared *job, const MoveItem *item,
 	int64		bytes = left_to_write(item);
 	int64		others = 0;		/* files of this move, too */
 	int64		others_sort = 0;
+	int64		sort_bytes = 0;
+	int64		wal_bytes = 0;
 	bool		with_others = false;
 	SpaceNeeds	needs;
 
@@ -202,9 +216,12 @@ space_check(const JobShared *job, const MoveItem *item,
 
 	if (item->method == METHOD_DEFAULT || bytes + others <= 0)
 		return;
+	if (item->sort_bytes > 0)
+		sort_bytes = item->sort_bytes + others_sort;
+	if (item->wal_bytes > 0)
+		wal_bytes = Min(item->wal_bytes, bytes) + others;
 	space_needs(&needs, &settings->min_free_space, item->to_tablespace, bytes + others,
-				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
-				item->wal_bytes > 0 ? Min(item->wal_bytes, bytes) + others : 0);
+				sort_bytes, wal_bytes);
 	check_needs(&needs, with_others);
 }
 
@@ -217,8 +234,14 @@ space_check_again(const MoveItem *item, const MoveSettings *settings)
 
 	Assert(!IsTransactionState());
 	if (file_system_facts(item->to_tablespace, &facts))
-		add_need(&needs, item->to_tablespace, &facts,
-				 Min(NEXT_BYTES, Max(space_to_copy(item) - item->blocks_copied * BLCKSZ, item->blocks_copied > 0 ? BLCKSZ : 0)));
+	{
+		int64		left = space_to_copy(item) - item->blocks_copied * BLCKSZ;
+
+		/* a file that is being copied may grow by a block at least */
+		if (item->blocks_copied > 0)
+			left = Max(left, BLCKSZ);
+		add_need(&needs, item->to_tablespace, &facts, Min(NEXT_BYTES, Max(left, 0)));
+	}
 	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
 		add_need(&needs, InvalidOid, &facts, Min(NEXT_BYTES, item->wal_bytes));
 	check_needs(&needs, false);
