@@ -44,6 +44,8 @@ CREATE TABLE index_mover.ledger (
 	timeline bigint NOT NULL DEFAULT 0,
 	keep_until timestamptz NOT NULL DEFAULT '-infinity'
 );
+-- for index_mover_history: a snapshot may keep thousands of dead rows
+CREATE INDEX ledger_job ON index_mover.ledger (job, relation);
 
 -- Every job; read through the view index_mover_jobs.
 CREATE TABLE index_mover.job_log (
@@ -59,6 +61,8 @@ CREATE TABLE index_mover.job_log (
 	status text, moved int, total int, size bigint, size_done bigint, longest_lock interval,
 	tablespace name, started_at timestamptz, finished_at timestamptz
 );
+CREATE INDEX job_log_status ON index_mover.job_log (status, finished_at);
+CREATE INDEX job_log_policy ON index_mover.job_log (policy, job);
 
 -- Every move of every job; read through the view index_mover_history.
 CREATE TABLE index_mover.move_log (
@@ -83,6 +87,16 @@ CREATE TABLE index_mover.move_log (
 	sqlstate text, message text,
 	PRIMARY KEY (job, item)
 );
+CREATE INDEX move_log_finished_at ON index_mover.move_log (finished_at);
+
+-- Whose moves a role sees in index_mover_history: its own jobs', those of its tables, or all.
+-- Not by a WHERE behind the security barrier of a view, which keeps LIMIT and ORDER BY from the
+-- indexes; subqueries with one value, since the planner would make a hash of all of an EXISTS.
+ALTER TABLE index_mover.move_log ENABLE ROW LEVEL SECURITY;
+CREATE POLICY visible ON index_mover.move_log FOR SELECT USING (
+	pg_has_role('pg_read_all_stats', 'USAGE')
+	OR pg_has_role((SELECT j.role FROM index_mover.job_log j WHERE j.job = move_log.job), 'USAGE')
+	OR (SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = table_oid));
 
 -- Below which mount point the tablespaces are; see file_system.c
 CREATE TABLE index_mover.mount_point (tablespace oid PRIMARY KEY, mount_point text NOT NULL);
@@ -169,7 +183,8 @@ AS 'MODULE_PATHNAME', 'index_mover_running' LANGUAGE C VOLATILE STRICT PARALLEL 
 CREATE VIEW @extschema@.index_mover_progress AS
 	SELECT * FROM index_mover.running();
 
-CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
+-- Pulled up into the query that reads it, so that this costs what it shows.
+CREATE VIEW @extschema@.index_mover_history WITH (security_invoker) AS
 	SELECT l.job,
 		   -- an OID that is gone is printed as a number; an index is in its table's schema
 		   coalesce(nullif(l.relation::regclass::text, l.relation::text),
@@ -193,19 +208,18 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 							   pg_size_pretty(sum(k.copied_blocks) * current_setting('block_size')::int),
 							   min(k.keep_until)::timestamptz(0))
 				   FROM index_mover.ledger k
-				  WHERE a.job IS NULL AND k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0 AND k.keep_until > now() AND EXISTS (SELECT FROM pg_class WHERE oid = k.relation)
-					AND k.system_identifier = (SELECT system_identifier::text FROM pg_control_system())
+				  WHERE a.job IS NULL AND l.status <> 'moved' AND k.job = l.job AND k.relation = l.relation
+					AND k.copied_blocks > 0 AND k.keep_until > now() AND EXISTS (SELECT FROM pg_class WHERE oid = k.relation)
+					AND k.system_identifier = s.system_identifier::text
 				 HAVING count(*) > 0))), '') AS message,
-		   pg_get_userbyid(j.role) AS role
+		   (SELECT pg_get_userbyid(j.role) FROM index_mover.job_log j WHERE j.job = l.job) AS role
 	  FROM index_mover.move_log l
-	  JOIN index_mover.job_log j ON j.job = l.job
 	  LEFT JOIN index_mover.alive() a ON a.job = l.job
+	 -- volatile, so that the view would not be pulled up with it in the list above
+	 CROSS JOIN pg_control_system() s
 	 -- a standby cannot know which jobs of the primary are alive
 	 CROSS JOIN LATERAL (SELECT i.is_open, i.is_open AND a.job IS NULL AND NOT pg_is_in_recovery() AS is_lost
-						   FROM (SELECT l.status IN ('queued', 'running') AS is_open) i) o
-	 WHERE pg_has_role(j.role, 'USAGE')
-		OR pg_has_role('pg_read_all_stats', 'USAGE')
-		OR EXISTS (SELECT FROM pg_class c WHERE c.oid = l.table_oid AND pg_has_role(c.relowner, 'USAGE'));
+						   FROM (SELECT l.status IN ('queued', 'running') AS is_open) i) o;
 
 CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 	SELECT k.job, v.role,
@@ -239,11 +253,13 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 	  LEFT JOIN index_mover.alive() s ON s.job = k.job
 	 CROSS JOIN LATERAL (
 			SELECT s.job IS NOT NULL,
-				   pg_has_role(k.role, 'USAGE')
-				   OR pg_has_role('pg_read_all_stats', 'USAGE')
-				   OR EXISTS (SELECT FROM index_mover.move_log l
-								JOIN pg_class c ON c.oid = l.table_oid
-							   WHERE l.job = k.job AND pg_has_role(c.relowner, 'USAGE'))) AS a(alive, visible)
+				   pg_has_role('pg_read_all_stats', 'USAGE')
+				   OR pg_has_role(k.role, 'USAGE')
+				   -- one value: the planner would make a hash of the whole history of an EXISTS
+				   OR (SELECT true FROM index_mover.move_log l
+						 JOIN pg_class c ON c.oid = l.table_oid
+						WHERE l.job = k.job AND pg_has_role(c.relowner, 'USAGE') LIMIT 1)
+			OFFSET 0) AS a(alive, visible)
 	 -- in memory, where it falls only if a relation fails; that of an ended job is in the log
 	 CROSS JOIN LATERAL (SELECT greatest(m.size_done, s.bytes_done)) AS d(bytes_done)
 	  LEFT JOIN (
@@ -590,8 +606,10 @@ CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 	  LEFT JOIN pg_roles o ON o.rolname = p.owner
 	  LEFT JOIN index_mover.policy_run r ON r.policy = p.name
 	  -- or the one that goes on with it
-	  LEFT JOIN @extschema@.index_mover_jobs j
-		ON j.job = (SELECT max(k.job) FROM index_mover.job_log k WHERE r.job > 0 AND k.job >= r.job AND k.policy = p.name)
+	  LEFT JOIN LATERAL (SELECT i.job, i.status FROM @extschema@.index_mover_jobs i
+					  WHERE i.job = (SELECT max(k.job) FROM index_mover.job_log k WHERE r.job > 0 AND k.job >= r.job AND k.policy = p.name)
+					 -- so that it is looked up by its number
+					 OFFSET 0) j ON true
 	 CROSS JOIN LATERAL (SELECT CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again'
 									 WHEN r.job = -1 AND clock_timestamp() NOT BETWEEN r.started_at AND r.started_at + interval '7 min' THEN 'its worker, or the server, has ended early'
 									 ELSE r.message END AS message) m
@@ -848,6 +866,13 @@ CREATE VIEW index_mover_call.index_mover_progress WITH (security_invoker) AS SEL
 CREATE VIEW index_mover_call.index_mover_history WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_history;
 CREATE VIEW index_mover_call.index_mover_jobs WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_jobs;
 
+-- For monitors, which poll: the numbers of jobs that have not ended, or ended in the last 24 hours.
+CREATE VIEW index_mover_call.recent_jobs AS
+	SELECT a.job FROM index_mover.alive() a
+	UNION SELECT k.job FROM index_mover.job_log k WHERE k.status IS NULL
+	UNION SELECT k.job FROM index_mover.job_log k
+		   WHERE k.status IN ('moved', 'rehearsed', 'skipped', 'failed', 'canceled') AND k.finished_at BETWEEN now() - interval '1 day' AND now();
+
 -- Privileges.  What is not granted here only the owner has, also where
 -- ALTER DEFAULT PRIVILEGES has given it to roles, or to PUBLIC.
 
@@ -869,6 +894,12 @@ DROP FUNCTION index_mover.execute(text);
 GRANT USAGE ON TYPE @extschema@.move_result TO PUBLIC;
 
 GRANT SELECT ON @extschema@.index_mover_progress, @extschema@.index_mover_history, @extschema@.index_mover_jobs TO PUBLIC;
+-- what index_mover_history shows, which is for the role that reads it
+GRANT SELECT (job, relation, relation_name, kind, table_oid, table_name, from_tablespace, to_tablespace, method, status,
+			  size_before, size_after, started_at, finished_at, lock_time, lock_attempts,
+			  blocks_copied, blocks_recopied, wal_bytes, sqlstate, message) ON index_mover.move_log TO PUBLIC;
+GRANT SELECT (job, role) ON index_mover.job_log TO PUBLIC;
+GRANT SELECT (system_identifier, relation, job, copied_blocks, keep_until) ON index_mover.ledger TO PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.next_run TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;

@@ -408,7 +408,8 @@ my %expected = (
 			  index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table
 			  resume_move tablespace_probe)),
 	'PUBLIC SELECT' => join(' ', map({ "index_mover_call.$_" } qw(index_mover_blockers index_mover_check
-			  index_mover_history index_mover_jobs index_mover_progress)),
+			  index_mover_history index_mover_jobs index_mover_progress
+		recent_jobs)),
 		qw(index_mover_history index_mover_jobs index_mover_progress)),
 	'PUBLIC USAGE' => 'index_mover_call move_result',
 	'pg_monitor EXECUTE' => join(' ',
