@@ -516,7 +516,7 @@ BEGIN ATOMIC
 	)
 	SELECT f.kind, f.pid, f.name, f.since, f.xid_age, f.holds_back, f.action
 	  FROM found f
-	 WHERE f.since IS NULL OR $2 IS NULL OR f.since <= clock_timestamp() - $2
+	 WHERE f.since IS NULL OR $2 IS NULL OR f.since <= clock_timestamp() - greatest(least($2, '4000 years'), '-4000 years')
 	 ORDER BY f.since, f.xid_age DESC NULLS LAST;
 END;
 
@@ -654,7 +654,7 @@ BEGIN ATOMIC
 					 FROM unnest(r.blocked_by) b)),
 		   index_mover.printed_command('blockers')
 	  FROM index_mover.running() r
-	 WHERE r.blocked_since < clock_timestamp() - coalesce($1, '10 min')
+	 WHERE r.blocked_since < clock_timestamp() - greatest(least(coalesce($1, '10 min'), '4000 years'), '-4000 years')
 	UNION ALL
 	SELECT 'warning', 'failing policy', t.policy, coalesce(t.message, format('job %s: %s', t.job, t.result)),
 		   -- a message is not about the job

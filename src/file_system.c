@@ -334,8 +334,11 @@ file_size(const char *path)
 	{
 		char	   *part = segment_path(path, segment);
 		int			result = stat(part, &st);
+		int			stat_errno = errno;
 
 		pfree(part);
+		/* for the caller, too */
+		errno = stat_errno;
 		if (result < 0)
 			return segment > 0 && errno == ENOENT ? total : -1;
 		total += st.st_size;

@@ -28,6 +28,7 @@
 #include "catalog/pg_class.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -96,13 +97,22 @@ phase_name(MovePhase phase)
 	return phase_names[phase];
 }
 
-/* Return the number of a name in an array, which must have it. */
+/*
+ * Return the number of a name in an array.  ERROR 22P02 if it is not there: a later
+ * version has written it, or a superuser.
+ */
 static int
 number_of_name(const char *name, const char *const *names, int n)
 {
-	while (--n > 0 && strcmp(names[n], name) != 0)
-		;
-	return n;
+	for (int i = 0; i < n; i++)
+	{
+		if (strcmp(names[i], name) == 0)
+			return i;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
+			 errmsg("unrecognized word in the history: \"%s\"", name),
+			 errhint("The history may come from a later version of the extension.")));
 }
 
 MoveMethod
@@ -490,18 +500,42 @@ check_tables_are_free(const JobShared *shared)
 }
 
 /*
- * Return how many more runners the jobs of a role may have, and why there are no
- * more.  One role has half of them at most, whichever it is, and the last ones are
- * for superusers, as with superuser_reserved_connections.  A cleanup that no one
- * has called counts for no role: InvalidOid.
+ * Return how many background workers run that are neither runners nor, since these
+ * come and go, parallel workers: the janitor, the scheduler, the launcher of logical
+ * replication, workers of other extensions.  Core tells nobody how many of its slots are
+ * in use; one whose worker is to start again, after a crash of it, is not seen.
  */
 static int
-runners_left(Oid role, bool superuser, char **why)
+count_other_workers(void)
+{
+	int			result = 0;
+
+	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
+	{
+		const PGPROC *proc = &ProcGlobal->allProcs[i];
+		const char *type = NULL;
+
+		if (proc->procgloballist == &ProcGlobal->bgworkerFreeProcs && proc->pid != 0)
+			type = GetBackgroundWorkerTypeByPid(proc->pid);
+		if (type != NULL && strcmp(type, RUNNER_TYPE) != 0 && strcmp(type, "parallel worker") != 0)
+			result++;
+	}
+	return result;
+}
+
+/*
+ * Return how many more runners the jobs of a role may have, and why there are no
+ * more.  One role has half of them at most, whichever it is, and the last slots that
+ * other workers leave are for superusers, as with superuser_reserved_connections.  A
+ * cleanup that no one has called counts for no role: InvalidOid.
+ */
+static int
+runners_left(Oid role, bool superuser, int others, char **why)
 {
 	int			used = 0;
 	int			used_by_role = 0;
-	int			all = Min(IM_MAX_RUNNERS, max_worker_processes);
-	int			share = Max((all + 1) / 2, 1);
+	int			all = Min(IM_MAX_RUNNERS, max_worker_processes - others);
+	int			share = Max((Min(IM_MAX_RUNNERS, max_worker_processes) + 1) / 2, 1);
 
 	Assert(LWLockHeldByMe(&area->lock));
 	all = Max(superuser ? all : all - IM_RESERVED_RUNNERS, 1);
@@ -536,6 +570,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	bool		superuser = !called || superuser_arg(shared->role);
 	char	   *why;
 	int			left;
+	int			others = count_other_workers();
 
 	(void) job_area();
 	LWLockAcquire(&area->submit_lock, LW_EXCLUSIVE);
@@ -545,7 +580,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		check_tables_are_free(shared);
 
 	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
-	left = runners_left(called ? shared->role : InvalidOid, superuser, &why);
+	left = runners_left(called ? shared->role : InvalidOid, superuser, others, &why);
 	for (int n = 0; n < IM_MAX_JOBS && slot == NULL && left > 0; n++)
 	{
 		/* one that has been free for long, see has_ended_since() */
@@ -591,11 +626,12 @@ job_more_runners(int slot)
 	JobSlot    *mine;
 	char	   *why;
 	bool		result;
+	int			others = count_other_workers();
 
 	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	mine = job_slot_locked(slot);
 	result = mine != NULL &&
-		runners_left(mine->role, mine->superuser, &why) > 1;
+		runners_left(mine->role, mine->superuser, others, &why) > 1;
 	if (result)
 		mine->runners++;
 	LWLockRelease(&area->lock);

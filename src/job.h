@@ -194,6 +194,8 @@ typedef struct JobShared
 #define IM_MAX_JOBS		32		/* at the same time, in the whole cluster */
 #define IM_MAX_RUNNERS	32		/* each job has one at least */
 #define IM_RESERVED_RUNNERS 3	/* for superusers */
+#define RUNNER_TYPE		"index_mover"	/* bgw_type of a runner, shown in
+										 * pg_stat_activity */
 #define JOB_QUEUE_SIZE	((Size) 16384)	/* bytes, for messages of a runner */
 #define IM_MAX_BLOCKERS	8		/* pids published; there may be more */
 

@@ -102,6 +102,11 @@ SELECT job + 1000000, role, submitted_at, settings, undo_of, policy, rehearse, f
 INSERT INTO index_mover.move_log
 SELECT (jsonb_populate_record(l, jsonb_build_object('job', l.job + 1000000))).* FROM index_mover.move_log l;
 SELECT take_index_sample();
+CREATE TEMP TABLE long_ago AS SELECT * FROM index_mover.sample;
+UPDATE long_ago SET taken_at = date_trunc('day', taken_at) - interval '20 days';
+INSERT INTO index_mover.sample TABLE long_ago;
+UPDATE long_ago SET taken_at = taken_at + interval '1 h';
+INSERT INTO index_mover.sample TABLE long_ago;
 SELECT take_index_sample('0');
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('old', 't', 'regress_fast', '1 year');
 SQL

@@ -131,6 +131,29 @@ accepted_ok('regress_first', 9, 8);
 sql('SELECT cancel_move()');
 wait_for_no_worker($node);
 
+# ---- the reserve with PostgreSQL's defaults ------------------------------------------
+# Janitor, scheduler and logical launcher have three of eight: for two roles are two.
+$node->append_conf('postgresql.conf', <<CONF);
+max_worker_processes = 8
+shared_preload_libraries = 'index_mover'
+index_mover.scheduler_databases = 'postgres'
+index_mover.sample_interval = 0
+CONF
+$node->restart;
+$running = 0;
+# the look of the scheduler and the cleanup of the janitor come and go
+my $busy = "SELECT string_agg(backend_type, ', ' ORDER BY backend_type) FROM pg_stat_activity WHERE backend_type ~ 'index_mover|logical'";
+poll_until($node, $busy, 'index_mover janitor, index_mover scheduler, logical replication launcher', 'the workers of an idle server');
+accepted_ok('regress_first', 1, 1);
+accepted_ok('regress_second', 2, 1);
+refused_ok($_, 3, '2 workers of roles without the SUPERUSER attribute can run at the same time\.') foreach 'regress_first', 'regress_second';
+accepted_ok('postgres', 3, 2);
+accepted_ok('postgres', 4, 1);
+refused_ok('postgres', 5, '5 workers can run at the same time\.');
+sql('SELECT cancel_move()');
+wait_for_no_worker($node);
+$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+
 # ---- segments of shared memory ----------------------------------------------------
 # A parallel query takes one, and those that the functions it calls begin do, too;
 # when there is none left they make do without.  The fewer connections the server

@@ -85,6 +85,14 @@ foreach my $databases ('missing, Missing, postgres, POSTGRES', 'missing', 'postg
 }
 # (a worker that has just begun to look is connected to no database yet)
 ok($node->poll_query_until('postgres', $scheduler, $scheduler_pid), 'the scheduler bears other names');
+# more than the server has segments of shared memory; of them none is a database but the first two
+my $lines = -s $node->logfile;
+$node->append_conf('postgresql.conf', "index_mover.scheduler_databases = '" . join(', ', 'postgres', '"Other"', map { "none$_" } 1 .. 600) . "'");
+look();
+$node->wait_for_log(qr/database "none600" does not exist/, $lines);
+is(sql($scheduler), $scheduler_pid, 'and 600 at once');
+$node->append_conf('postgresql.conf', q(index_mover.scheduler_databases = 'postgres, "Other", missing'));
+look();
 
 # policies that are being planned may still become jobs
 my $settle = sub {
@@ -93,6 +101,17 @@ my $settle = sub {
 	  or die 'policies go on';
 	wait_for_jobs($node);
 };
+
+# a sample for everybody: no caller thins the others', nor fills the table
+sql(q{INSERT INTO index_mover.sample SELECT now() - make_interval(secs => g), s.table_oid, s.index_name, s.blks_read, s.blks_wanted,
+  s.index_scans, s.other_scans, s.changes FROM index_mover.sample s, generate_series(1, 3) g WHERE s.table_oid <> 0});
+my $kept = sql('SELECT count(*) FROM index_mover.sample WHERE table_oid <> 0');
+sql("SELECT take_index_sample('0'); SELECT take_index_sample('178000000 years')");
+cmp_ok(sql('SELECT count(*) FROM index_mover.sample WHERE table_oid <> 0'), '>=', $kept, 'no retention ends the samples of the last week');
+(undef, undef, my $notice) = $node->psql('postgres', 'SELECT count(take_index_sample()) FROM generate_series(1, 241)');
+like($notice, qr/NOTICE:  no sample was taken, since the last hour has 240/, 'no more samples than are of use');
+cmp_ok(sql('SELECT count(*) FROM index_mover.sample WHERE table_oid = 0'), '<=', 240, 'not even moments');
+sql('DELETE FROM index_mover.sample');
 
 # looks that overtake the run: it is due once
 sql("UPDATE tier_policy SET every = '100 years'");
@@ -201,10 +220,9 @@ sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
 look();
 sleep 3;
 is(sql($place), 'default', 'a policy without "every" is for calls only');
-sql("UPDATE tier_policy SET every = '1 s' WHERE name = 'old'");
 
 # one run of a policy at a time
-sql("UPDATE tier_policy SET settings = '{\"swap_after\": \"infinity\"}' WHERE name = 'old'");
+sql("UPDATE tier_policy SET every = '1 s', settings = '{\"swap_after\": \"infinity\"}' WHERE name = 'old'");
 look();
 ok($node->poll_query_until('postgres', "SELECT status = 'running' FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"),
 	'a run that lasts');

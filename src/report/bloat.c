@@ -327,7 +327,8 @@ index_mover_index_bloat(PG_FUNCTION_ARGS)
 	Bloat		bloat = {0};
 	Row			row;
 
-	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
+	reject_null(fcinfo, 1, "sample_pages");
+	if (PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("sample_pages must be greater than zero")));

@@ -8,8 +8,8 @@
  * they had changed; the moments themselves are rows of relation 0.  A rebuilt index
  * has another OID, so rows are found by table and name.
  *
- * Of the last day all rows are kept, of the last week the last one of each hour,
- * before that of each day, and of what is older than the retention the last of each
+ * Of the last hour all rows are kept, of the last day the last one of each minute, of the
+ * last week of each hour, before that of each day, and of what is older than the retention the last of each
  * relation that there is: it may have been idle ever since.
  *
  * Nothing is known of the use before the first sample of a relation, nor before a
@@ -41,6 +41,7 @@
 #include "tier/tier_private.h"
 
 #define RATE_DAYS		7		/* of the samples that rates are of */
+#define MOST_SAMPLES	240		/* in an hour */
 
 PG_FUNCTION_INFO_V1(index_mover_stats_since);
 PG_FUNCTION_INFO_V1(index_mover_relation_heat);
@@ -59,6 +60,45 @@ struct HeatSample
 
 #define SAME_RELATION(a, b) \
 	((a)->table_oid == (b)->table_oid && strcmp(NameStr((a)->index_name), NameStr((b)->index_name)) == 0)
+
+/* Return the interval, or the longest that moment_plus() and moment_minus() add: 4,000 years. */
+static Interval
+interval_within_limit(const Interval *interval)
+{
+	const int	limit = 4000 * MONTHS_PER_YEAR;
+	double		months = interval->month + interval->day / (double) DAYS_PER_MONTH +
+		interval->time / ((double) USECS_PER_DAY * DAYS_PER_MONTH);
+
+	if (fabs(months) < limit)
+		return *interval;
+	return (Interval)
+	{
+		.month = months > 0 ? limit : -limit
+	};
+}
+
+/*
+ * Return a moment that is later, by the time zone of the session.  A user can give any
+ * interval, which is not to fail with core's "timestamp out of range".
+ */
+TimestampTz
+moment_plus(TimestampTz moment, const Interval *interval)
+{
+	Interval	length = interval_within_limit(interval);
+
+	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(moment),
+												   IntervalPGetDatum(&length)));
+}
+
+/* The same of a moment that is earlier. */
+TimestampTz
+moment_minus(TimestampTz moment, const Interval *interval)
+{
+	Interval	length = interval_within_limit(interval);
+
+	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_mi_interval, TimestampTzGetDatum(moment),
+												   IntervalPGetDatum(&length)));
+}
 
 /* First the moments, then the samples of each relation, and its counters of now. */
 static int
@@ -383,6 +423,19 @@ insert_sample(const HeatSample *sample)
 	extension_insert("sample", &row);
 }
 
+/* Return the time of which one sample of a relation is kept, if it is of this age. */
+static int64
+interval_of_samples(int64 age)
+{
+	if (age < USECS_PER_HOUR)
+		return 1;
+	if (age < USECS_PER_DAY)
+		return USECS_PER_MINUTE;
+	if (age < RATE_DAYS * USECS_PER_DAY)
+		return USECS_PER_HOUR;
+	return USECS_PER_DAY;
+}
+
 /* Delete the samples that are not needed any more. */
 static void
 thin_samples(const HeatTable *table, TimestampTz oldest)
@@ -393,8 +446,7 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 	{
 		HeatSample *sample = &table->samples[i];
 		bool		went_back = goes_back;
-		int64		interval = sample->taken_at > table->now - USECS_PER_DAY ? 1 :
-			sample->taken_at > table->now - 7 * USECS_PER_DAY ? USECS_PER_HOUR : USECS_PER_DAY;
+		int64		interval = interval_of_samples(table->now - sample->taken_at);
 		bool		is_last = i + 1 == table->nsamples || !SAME_RELATION(sample, sample + 1);
 		bool		go;
 
@@ -418,26 +470,39 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
  *
  * retention is how long more than one row of a relation is kept.  Returns the number
  * of rows written, without that of the moment.  RowExclusiveLock on the table of
- * samples until the end of the transaction.  EXECUTE: pg_monitor.  ERROR 25006 in
- * recovery or a read-only transaction.
+ * samples until the end of the transaction.  EXECUTE: pg_monitor.  ERRORs: 25006 in
+ * recovery or a read-only transaction; 22023 a negative retention.
+ *
+ * The samples are everybody's, so no caller can fill the table, nor take from others the
+ * week that rates are of.
  */
 Datum
 index_mover_take_index_sample(PG_FUNCTION_ARGS)
 {
 	HeatTable  *table;
 	HeatSample	moment = {0};
+	Interval	none = {0};
 	TimestampTz oldest;
 	int64		rows = 0;
 
 	PreventCommandDuringRecovery("take_index_sample()");
 	PreventCommandIfReadOnly("take_index_sample()");
+	if (DatumGetInt32(DirectFunctionCall2(interval_cmp, PG_GETARG_DATUM(0), IntervalPGetDatum(&none))) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be negative", "retention")));
 	/* nothing may move the rows until those that go are deleted by their TIDs */
 	LockRelationOid(extension_relation("sample"), RowExclusiveLock);
 	table = heat_read();
-	oldest = moment_minus(table->now, PG_GETARG_INTERVAL_P(0));
-	if (table->nmoments == 0 || oldest > table->now - USECS_PER_DAY ||
-		table->samples[table->nmoments - 1].taken_at < table->now - table->now % USECS_PER_HOUR)
-		thin_samples(table, oldest);
+	if (table->nmoments >= MOST_SAMPLES &&
+		table->samples[table->nmoments - MOST_SAMPLES].taken_at > table->now - USECS_PER_HOUR)
+	{
+		ereport(NOTICE,
+				(errmsg("no sample was taken, since the last hour has %d", MOST_SAMPLES)));
+		PG_RETURN_INT64(0);
+	}
+	oldest = Min(moment_minus(table->now, PG_GETARG_INTERVAL_P(0)), table->now - RATE_DAYS * USECS_PER_DAY);
+	thin_samples(table, oldest);
 	/* after the counters were read: whatever they tell of was before */
 	moment.taken_at = GetCurrentTimestamp();
 	insert_sample(&moment);

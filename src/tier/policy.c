@@ -391,7 +391,9 @@ policy_run_read(const char *policy, PolicyRun *run)
 	extension_scan_begin(&scan, RUN_TABLE, 1, &key);
 	while (extension_scan_next(&scan))
 	{
-		run->is_being_deleted = TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(scan.tuple->t_data));
+		/* SELECT .. FOR UPDATE, which sets xmax, too, deletes nothing */
+		run->is_being_deleted = !HEAP_XMAX_IS_LOCKED_ONLY(scan.tuple->t_data->t_infomask) &&
+			TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(scan.tuple->t_data));
 		run->started_at = DatumGetTimestampTz(values[1]);
 		run->job = DatumGetInt64(values[2]);
 		if (run->job > 0)

@@ -20,12 +20,10 @@
 #include "relation_facts.h"
 #include "settings.h"
 
-#define moment_plus(moment, interval) \
-	DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(moment), IntervalPGetDatum(interval)))
-#define moment_minus(moment, interval) \
-	DatumGetTimestampTz(DirectFunctionCall2(timestamptz_mi_interval, TimestampTzGetDatum(moment), IntervalPGetDatum(interval)))
-
 /* heat.c: how much a relation is used, and how sure that is */
+
+extern TimestampTz moment_plus(TimestampTz moment, const Interval *interval);
+extern TimestampTz moment_minus(TimestampTz moment, const Interval *interval);
 
 /* The counters of a relation; the order is that of the table "sample" */
 enum

@@ -26,6 +26,7 @@
 #include "postmaster/interrupt.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/varlena.h"
 
@@ -51,10 +52,10 @@ static bool is_registered = false;	/* by the postmaster, when it started */
 typedef struct Watched
 {
 	TierWorker	args;			/* of its workers; name: its own */
-	int		   *answer;			/* of the last one, in ms: args.next */
 	int64		next_look;		/* in ms of the scheduler's clock */
 	int64		next_sample;
 	BackgroundWorkerHandle *worker; /* NULL = none looks now */
+	dsm_segment *answer;		/* of that one, an int: args.next */
 	bool		missing;		/* it was said that there is no such database */
 } Watched;
 
@@ -268,15 +269,19 @@ tier_look(TierWorker *args)
 
 /* The scheduler */
 
-/* Have a worker look into a database; if it cannot be connected to, say so once. */
+/*
+ * Have a worker look into a database; if it cannot be connected to, say so once.  The
+ * segment for the answer is there while the worker is: the server has few segments,
+ * and scheduler_databases can name any number of databases, one after the other.
+ */
 static void
 start_look(Watched *watched, int64 now)
 {
 	TierWorker *args = &watched->args;
 	List	   *found = worker_databases(NameStr(args->name));
 
+	Assert(watched->worker == NULL && watched->answer == NULL);
 	watched->next_look = now + LOOK_MS;
-	*watched->answer = LOOK_MS; /* if it fails */
 	if (found == NIL && !watched->missing)
 		ereport(LOG,
 				(errmsg("database \"%s\" does not exist, or does not accept connections", NameStr(args->name)),
@@ -286,72 +291,131 @@ start_look(Watched *watched, int64 now)
 		return;
 	args->database = linitial_oid(found);
 	list_free(found);
+	/* no resource owner: it lasts until end_look() */
+	watched->answer = dsm_create(sizeof(int), DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (watched->answer == NULL)
+	{
+		ereport(LOG,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not look into database \"%s\": %s", NameStr(args->name),
+						"too many dynamic shared memory segments")));
+		return;
+	}
+	*(int *) dsm_segment_address(watched->answer) = LOOK_MS;	/* if it fails */
+	args->segment = dsm_segment_handle(watched->answer);
 	args->sample = sample_interval > 0 && now >= watched->next_sample;
 	watched->worker = tier_worker_start(args, LOG);
-	if (watched->worker != NULL && args->sample)
+	if (watched->worker == NULL)
+	{
+		dsm_detach(watched->answer);
+		watched->answer = NULL;
+	}
+	else if (args->sample)
 		watched->next_sample = now + (int64) sample_interval * 60000;
 }
 
-/* Return what is known of a database that is to be looked after. */
-static Watched *
-find_watched(const char *name)
+/* If the worker that looks has ended, take its answer. */
+static void
+end_look(Watched *watched, int64 now)
 {
-	static List *all = NIL;		/* that were ever named */
-	Watched    *result;
-	dsm_segment *segment;
+	pid_t		pid;
 
+	if (watched->worker == NULL || GetBackgroundWorkerPid(watched->worker, &pid) != BGWH_STOPPED)
+		return;
+	watched->next_look = Min(watched->next_look, now + *(int *) dsm_segment_address(watched->answer));
+	dsm_detach(watched->answer);
+	watched->answer = NULL;
+	pfree(watched->worker);
+	watched->worker = NULL;
+}
+
+static Watched *
+find_watched(List *all, const char *name)
+{
 	foreach_ptr(Watched, watched, all)
 	{
 		if (strcmp(NameStr(watched->args.name), name) == 0)
 			return watched;
 	}
-	result = palloc0_object(Watched);
-	/* no resource owner: it lasts as long as the process */
-	segment = dsm_create(sizeof(int), 0);
-	result->answer = dsm_segment_address(segment);
-	result->args = (TierWorker)
+	return NULL;
+}
+
+/*
+ * Return what is known of the databases that the setting names, which are to be looked
+ * into at once.  A database that it does not name any more is kept until the worker
+ * that looks into it has ended.
+ */
+static List *
+watch_databases(List *before)
+{
+	static MemoryContext context = NULL;
+	MemoryContext oldcontext;
+	List	   *names;
+	List	   *result = NIL;
+
+	if (context == NULL)
+		context = AllocSetContextCreate(TopMemoryContext, "index_mover scheduler names", ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(context);
+	oldcontext = MemoryContextSwitchTo(context);
+	names = database_names();
+	MemoryContextSwitchTo(oldcontext);
+
+	foreach_ptr(const char, name, names)
 	{
-		.role = BOOTSTRAP_SUPERUSERID,.looks = true,.segment = dsm_segment_handle(segment)
-	};
-	namestrcpy(&result->args.name, name);
-	all = lappend(all, result);
+		Watched    *watched = find_watched(before, name);
+
+		/* the list may have a name twice */
+		if (find_watched(result, name) != NULL)
+			continue;
+		if (watched == NULL)
+		{
+			watched = palloc0_object(Watched);
+			watched->args.role = BOOTSTRAP_SUPERUSERID;
+			watched->args.looks = true;
+			namestrcpy(&watched->args.name, name);
+		}
+		watched->next_look = 0;
+		result = lappend(result, watched);
+	}
+	foreach_ptr(Watched, watched, before)
+	{
+		if (list_member_ptr(result, watched))
+			continue;
+		watched->next_look = PG_INT64_MAX;
+		if (watched->worker != NULL)
+			result = lappend(result, watched);
+		else
+			pfree(watched);
+	}
+	list_free(before);
 	return result;
 }
 
 void
 index_mover_scheduler_main(Datum arg)
 {
-	List	   *names = database_names();
+	List	   *databases;		/* Watched */
 
 	worker_unblock_signals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	MemoryContextSwitchTo(TopMemoryContext);
+	databases = watch_databases(NIL);
 
 	for (;;)
 	{
 		int64		now = clock_seconds() * 1000;
 		int64		next = now + LOOK_MS;
-		bool		reloaded = ConfigReloadPending;
 
-		ConfigReloadPending = false;
-		if (reloaded)
+		if (ConfigReloadPending)
 		{
+			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			names = database_names();
+			databases = watch_databases(databases);
 		}
-		foreach_ptr(const char, name, names)
+		foreach_ptr(Watched, watched, databases)
 		{
-			Watched    *watched = find_watched(name);
-			pid_t		pid;
-
-			if (reloaded)
-				watched->next_look = 0;
-			if (watched->worker != NULL && GetBackgroundWorkerPid(watched->worker, &pid) == BGWH_STOPPED)
-			{
-				pfree(watched->worker);
-				watched->worker = NULL;
-				watched->next_look = Min(watched->next_look, now + *watched->answer);
-			}
-			else if (watched->worker == NULL && now >= watched->next_look)
+			end_look(watched, now);
+			if (watched->worker == NULL && now >= watched->next_look)
 				start_look(watched, now);
 			if (watched->worker == NULL)
 				next = Min(next, watched->next_look);

@@ -176,7 +176,7 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 	strlcpy(worker.bgw_name, job == CLEANUP_JOB ? "index_mover cleanup" :
 			psprintf("index_mover job " INT64_FORMAT, job), BGW_MAXLEN);
 	/* a failed job is not retried without the user's knowledge */
-	worker_describe(&worker, "index_mover", "index_mover_worker_main");
+	worker_describe(&worker, RUNNER_TYPE, "index_mover_worker_main");
 	worker.bgw_main_arg = Int32GetDatum(slot);
 	memcpy(worker.bgw_extra, &runner, sizeof(runner));
 	worker.bgw_notify_pid = notify_pid;

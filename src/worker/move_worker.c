@@ -288,9 +288,12 @@ worker_exit(int code, Datum arg)
 	if (!PostmasterIsAlive())
 		return;
 
-	/* end the other runners of the job, too */
+	/*
+	 * end the other runners of the job, too, but not what their copies can go
+	 * on from
+	 */
 	if (shared->nitems > 0)
-		(void) job_request(shared->job, REQUEST_CANCEL);
+		(void) job_request(shared->job, REQUEST_CANCEL_AND_KEEP);
 
 	if (current_item >= 0)
 		move_find_out(&shared->items[current_item]);
