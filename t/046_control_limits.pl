@@ -146,7 +146,8 @@ my $busy = "SELECT string_agg(backend_type, ', ' ORDER BY backend_type) FROM pg_
 poll_until($node, $busy, 'index_mover janitor, index_mover scheduler, logical replication launcher', 'the workers of an idle server');
 accepted_ok('regress_first', 1, 1);
 accepted_ok('regress_second', 2, 1);
-refused_ok($_, 3, '2 workers of roles without the SUPERUSER attribute can run at the same time\.') foreach 'regress_first', 'regress_second';
+refused_ok($_, 3, '2 workers of roles without the SUPERUSER attribute can run at the same time\.')
+  foreach 'regress_first', 'regress_second';
 accepted_ok('postgres', 3, 2);
 accepted_ok('postgres', 4, 1);
 refused_ok('postgres', 5, '5 workers can run at the same time\.');

@@ -87,7 +87,8 @@ foreach my $databases ('missing, Missing, postgres, POSTGRES', 'missing', 'postg
 ok($node->poll_query_until('postgres', $scheduler, $scheduler_pid), 'the scheduler bears other names');
 # more than the server has segments of shared memory; of them none is a database but the first two
 my $lines = -s $node->logfile;
-$node->append_conf('postgresql.conf', "index_mover.scheduler_databases = '" . join(', ', 'postgres', '"Other"', map { "none$_" } 1 .. 600) . "'");
+$node->append_conf('postgresql.conf',
+	"index_mover.scheduler_databases = '" . join(', ', 'postgres', '"Other"', map { "none$_" } 1 .. 600) . "'");
 look();
 $node->wait_for_log(qr/database "none600" does not exist/, $lines);
 is(sql($scheduler), $scheduler_pid, 'and 600 at once');
