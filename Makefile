@@ -45,6 +45,7 @@ OBJS = \
 	src/rebuild/rebuild_timer.o \
 	src/rebuild/snapshot_guard.o \
 	src/plan/lost.o \
+	src/plan/lost_file.o \
 	src/plan/plan.o \
 	src/plan/plan_checks.o \
 	src/plan/plan_estimate.o \
@@ -62,6 +63,7 @@ OBJS = \
 	src/wait/wait_others.o \
 	src/report/bloat.o \
 	src/report/duplicates.o \
+	src/report/page_links.o \
 	src/report/page_measure.o \
 	src/report/rebuilt_size.o \
 	src/report/relation_report.o \

@@ -224,7 +224,7 @@ index_mover_problems(PG_FUNCTION_ARGS)
 	foreach_oid(relid, relations_such(may_be_lost))
 	{
 		RelationFacts facts;
-		const char *lost = relation_facts(relid, &facts) ? lost_file(&facts, false) : NULL;
+		const char *lost = relation_facts(relid, &facts) ? lost_file(&facts, LOOK_SPOTS) : NULL;
 
 		if (lost != NULL)
 			put_leftover(rsinfo, "lost file",

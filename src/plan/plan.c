@@ -312,7 +312,7 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 	int			code = ERRCODE_FEATURE_NOT_SUPPORTED;
 
 	if (no_copy == NULL && request->method != METHOD_REBUILD)
-		lost = lost_file(&entry->facts, false);
+		lost = lost_file(&entry->facts, LOOK_QUICK);
 	if (lost != NULL)
 	{
 		no_copy = lost;
@@ -379,7 +379,7 @@ plan_relation(Oid relid, const PlanRequest *request)
 
 	if (RELKIND_HAS_PARTITIONS(item->relkind))
 	{
-		if (request->heal && !request->all_pages)
+		if (request->heal && request->look < LOOK_LOSS_KNOWN)
 			return NULL;
 		item->method = METHOD_DEFAULT;
 		item->size_before = 0;
@@ -439,11 +439,11 @@ plan_relation(Oid relid, const PlanRequest *request)
 }
 
 /*
- * Return whether a look at a file and its first page finds one lost, or none has a file:
- * then an earlier job has healed all of them elsewhere.
+ * Return whether a look at their files finds one lost, or none has a file: then an
+ * earlier job has healed all of them elsewhere.
  */
 static bool
-may_heal(const List *relids)
+may_heal(const List *relids, LostLook look)
 {
 	RelationFacts facts;
 	bool		has_file = false;
@@ -451,7 +451,7 @@ may_heal(const List *relids)
 	foreach_oid(relid, relids)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (relation_facts(relid, &facts) && lost_file(&facts, false) != NULL)
+		if (relation_facts(relid, &facts) && lost_file(&facts, look) != NULL)
 			return true;
 		has_file |= RELKIND_HAS_STORAGE(get_rel_relkind(relid));
 	}
@@ -535,7 +535,10 @@ plan_moves(PlanRequest *request)
 	if (request->scope == SCOPE_TABLESPACE && !request->evacuate && !request->heal)
 		notice_other_databases(request->object);
 
-	request->all_pages = request->heal && may_heal(relids);
+	/* what is resumed may be an index to be healed */
+	request->look = request->scope == SCOPE_ONE ? LOOK_SAMPLE : LOOK_QUICK;
+	if (request->heal && may_heal(relids, LOOK_SAMPLE))
+		request->look = LOOK_LOSS_KNOWN;
 	foreach_oid(relid, relids)
 	{
 		PlanEntry  *entry;
@@ -594,7 +597,7 @@ plan_recheck(MoveItem *item, bool began)
 
 	if (!item_check(item, &facts))
 		return false;
-	if (item->heal && facts.valid && lost_file(&facts, true) == NULL)
+	if (item->heal && facts.valid && lost_file(&facts, LOOK_LOSS_KNOWN) == NULL)
 		return item_skip(item, 0, "Another command has rebuilt it already.");
 
 	if (item->method == METHOD_COPY &&

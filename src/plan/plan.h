@@ -24,6 +24,16 @@ typedef enum PlanScope
 	SCOPE_TABLESPACE,			/* object = source tablespace */
 } PlanScope;
 
+/* How thoroughly the file of a relation is looked at, see plan/lost_file.c */
+typedef enum LostLook
+{
+	LOOK_QUICK,					/* at the first page and the root */
+	LOOK_SPOTS,					/* at some pages more */
+	LOOK_SAMPLE,				/* at about a thousand */
+	LOOK_WHOLE,					/* at all pages */
+	LOOK_LOSS_KNOWN,			/* ... and its device has lost something */
+} LostLook;
+
 typedef struct PlanRequest
 {
 	PlanScope	scope;
@@ -32,8 +42,7 @@ typedef struct PlanRequest
 	bool		indexes;		/* their indexes */
 	bool		evacuate;		/* with rows for things that stay there */
 	bool		heal;			/* only indexes lost in the tablespace */
-	bool		all_pages;		/* set by plan_moves(): something is, so look
-								 * at all pages of the rest */
+	LostLook	look;			/* set by plan_moves() */
 	Oid			to_tablespace;
 	Oid			index_tablespace;	/* for these; 0 = to_tablespace */
 	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
@@ -103,6 +112,6 @@ extern void space_check(const JobShared *job, const MoveItem *item,
 						const MoveSettings *settings);
 extern void space_check_again(const MoveItem *item, const MoveSettings *settings);
 
-extern const char *lost_file(const RelationFacts *facts, bool all_pages);
+extern const char *lost_file(const RelationFacts *facts, LostLook look);
 
 #endif							/* IM_PLAN_H */

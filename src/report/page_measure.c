@@ -201,6 +201,13 @@ page_measure_facts(Relation index, IndexFacts *facts)
 	return method != NULL && method->min_tuple > 0;
 }
 
+/* Return whether the pages of an access method are known here. */
+bool
+page_is_known(Oid relam)
+{
+	return find_method(relam) != NULL;
+}
+
 /*
  * Return whether a page that PageIsVerified() accepts may be one of this access
  * method, of tables, too: by the size of its special space, and the bytes at its

@@ -11,8 +11,14 @@
 #include "nodes/pg_list.h"
 #include "storage/bufpage.h"
 
+/* Called with a block that a page refers to */
+typedef void (*PageLinkFunction) (BlockNumber block, void *arg);
+
 extern bool page_is_of(Oid relam, const char *page);
+extern bool page_is_known(Oid relam);
 extern BlockNumber page_root(Oid relam, Page page, BlockNumber *spare);
+extern void page_links(Oid relam, Page page, PageLinkFunction found, void *arg);
+extern BlockNumber page_next_in_list(Oid relam, Page page);
 extern bool bloat_estimate(Oid index_oid, double *ratio, bool *is_least);
 extern int64 report_pending_pages(Oid index_oid);
 extern bool report_is_spare(Oid index_oid);

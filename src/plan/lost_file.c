@@ -1,0 +1,309 @@
+/*-------------------------------------------------------------------------
+ *
+ * lost_file.c
+ *	  What the file of a relation has lost, by what is known of its device, and by what
+ *	  is seen in it.
+ *
+ * A device that has lost files, or changes of them, loses all that it had: recovery makes
+ * files of those that the WAL names, with zeros where it has no image of a page, so a
+ * file that exists proves little.  evidence.c says what is known.  If nothing is,
+ * or nothing was lost as a whole, the files tell.
+ *
+ * How a look decides (LostLook): a page of zeros, or a file that is shorter than when it
+ * was counted, is a suspicion only.  Statistics can be imported, and a crash leaves
+ * zeros where a file was extended.  Proof is a page that refers to a block that is
+ * empty, or not there; see report/page_links.c.  So the looks that may not read all pages
+ * read some, spread over the file, and the rest only if one of them is suspicious.  Of access
+ * methods that page_links.c does not know, the suspicion has to do: what a shorter file
+ * costs is a rebuild.
+ *
+ * Locks, none of which is waited for: AccessShareLock on the relation while pages are read,
+ * which keeps its file.  Without it only the file's name and size are looked at.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+
+#include "access/xlog.h"
+#include "catalog/pg_class.h"
+#include "nodes/bitmapset.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/inval.h"
+
+#include "compat.h"
+#include "errors.h"
+#include "evidence.h"
+#include "file_system.h"
+#include "plan/plan.h"
+#include "report/report.h"
+
+/* in a row, before a segment that there is */
+#define MOST_MISSING	8
+
+/* Pages of a file that a look reads at first, and at least as many in each segment */
+#define SPOTS			16
+#define SAMPLE			1024
+#define SPOTS_OF_SEGMENT	2
+
+/* A look at a file */
+typedef struct LostFile
+{
+	RelFileLocator file;
+	const RelationFacts *facts;
+	LostLook	look;
+	BufferAccessStrategy ring;	/* NULL: few pages are read */
+	BlockNumber nblocks;		/* when the look began */
+	BlockNumber root;
+	BlockNumber spare;			/* see page_root() */
+	Bitmapset  *empty;			/* blocks of zeros */
+	BlockNumber block;			/* whose references are being looked at */
+	const char *problem;		/* NULL = none */
+} LostFile;
+
+/* Return the bytes of a segment of a fork, -1 with errno if there is none to be seen. */
+static int64
+segment_size(const LostFile *lost, ForkNumber fork, unsigned int segment)
+{
+	char	   *path = relation_segment_path(&lost->file, fork, segment * (BlockNumber) RELSEG_SIZE);
+	struct stat st;
+
+	return stat(path, &st) == 0 ? st.st_size : -1;
+}
+
+/* Look for a segment behind the end of the file: md.c ends at the first that is short. */
+static void
+look_for_segments(LostFile *lost)
+{
+	BlockNumber end = lost->nblocks / RELSEG_SIZE;
+	BlockNumber last = Max(end, lost->facts->pages / RELSEG_SIZE) + MOST_MISSING;
+
+	for (BlockNumber segment = end + 1; segment <= last; segment++)
+	{
+		/* asked again, because the file may have grown */
+		if (segment_size(lost, MAIN_FORKNUM, segment) > 0 &&
+			file_blocks(&lost->file, MAIN_FORKNUM) / RELSEG_SIZE < segment)
+			lost->problem = psprintf("segment %u of its file is missing or too short", end);
+	}
+}
+
+/*
+ * Read a page through shared buffers, ERROR if it is not valid.  Returns whether it is one of
+ * the access method, which a page of zeros may be; else that is the problem.
+ */
+static bool
+look_at_page(LostFile *lost, BlockNumber block, char *page)
+{
+	CHECK_FOR_INTERRUPTS();
+	buffer_copy_page(ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, lost->ring,
+											   lost->facts->persistence == RELPERSISTENCE_PERMANENT),
+					 page);
+	if (page_is_of(lost->facts->relam, page))
+		return true;
+	lost->problem = psprintf("block %u is invalid", block);
+	return false;
+}
+
+/* Look at the first page and the root. */
+static void
+look_at_root(LostFile *lost)
+{
+	bool		is_index = relkind_is_index(lost->facts->relkind);
+	PGIOAlignedBlock page;
+
+	if (lost->nblocks == 0 || !look_at_page(lost, 0, page.data))
+		return;
+	lost->root = page_root(lost->facts->relam, page.data, &lost->spare);
+	if (lost->root == InvalidBlockNumber)
+		lost->problem = "its first page is invalid";
+	else if (lost->root >= file_blocks(&lost->file, MAIN_FORKNUM))
+		lost->problem = psprintf("its file ends before block %u, the root", lost->root);
+	/* of a table, a crash leaves zeros, too, and nothing points to them */
+	else if (look_at_page(lost, lost->root, page.data) && PageIsNew(page.data) &&
+			 (is_index || lost->look == LOOK_LOSS_KNOWN))
+		lost->problem = psprintf("block %u is empty", lost->root);
+}
+
+/* Look at some pages of an index, and return whether all have to be read. */
+static bool
+look_at_spots(LostFile *lost)
+{
+	BlockNumber most = lost->look == LOOK_SPOTS ? SPOTS : SAMPLE;
+	BlockNumber step = Min(Max(lost->nblocks / most, 1), RELSEG_SIZE / SPOTS_OF_SEGMENT);
+	PGIOAlignedBlock page;
+
+	/* a crash empties unlogged relations */
+	if (lost->facts->persistence == RELPERSISTENCE_PERMANENT && lost->nblocks < lost->facts->pages)
+		return true;
+	for (BlockNumber block = 0; block < lost->nblocks; block += step)
+	{
+		bool		is_spare = block > lost->root && block <= lost->spare;
+
+		if (!look_at_page(lost, block, page.data))
+			return false;
+		if (PageIsNew(page.data) && !is_spare)
+			return true;
+	}
+	return false;
+}
+
+/* A page refers to this block. */
+static void
+look_at_link(BlockNumber block, void *arg)
+{
+	LostFile   *lost = arg;
+	PGIOAlignedBlock page;
+
+	if (lost->problem != NULL)
+		return;
+
+	/*
+	 * the file, and the block, may have come to be since: before the
+	 * reference to it did
+	 */
+	if (block >= lost->nblocks && block >= file_blocks(&lost->file, MAIN_FORKNUM))
+		lost->problem = psprintf("its file ends before block %u, to which block %u refers", block, lost->block);
+	else if (block < lost->nblocks && bms_is_member(block, lost->empty) &&
+			 look_at_page(lost, block, page.data) && PageIsNew(page.data))
+		lost->problem = psprintf("block %u, to which block %u refers, is empty", block, lost->block);
+}
+
+/* Read all pages of an index, note those of zeros, and look at references to what was noted. */
+static void
+look_at_references(LostFile *lost)
+{
+	PGIOAlignedBlock page;
+
+	for (BlockNumber block = 0; block < lost->nblocks && lost->problem == NULL; block++)
+	{
+		if (!look_at_page(lost, block, page.data))
+			return;
+		if (PageIsNew(page.data))
+		{
+			if (block <= PG_INT32_MAX)
+				lost->empty = bms_add_member(lost->empty, block);
+			continue;
+		}
+		lost->block = block;
+		page_links(lost->facts->relam, page.data, look_at_link, lost);
+	}
+}
+
+/* Follow GIN's pending list. */
+static void
+look_at_list(LostFile *lost)
+{
+	BlockNumber next = 0;
+	PGIOAlignedBlock page;
+
+	/* the list is not longer than the file, unless a page is damaged */
+	for (BlockNumber n = 0; n <= lost->nblocks && lost->problem == NULL; n++)
+	{
+		lost->block = next;
+		if (!look_at_page(lost, next, page.data))
+			return;
+		next = page_next_in_list(lost->facts->relam, page.data);
+		if (next == InvalidBlockNumber)
+			return;
+		look_at_link(next, lost);
+	}
+}
+
+/* Look at all pages of an index. */
+static void
+look_at_all(LostFile *lost)
+{
+	const RelationFacts *facts = lost->facts;
+
+	lost->ring = GetAccessStrategy(BAS_BULKREAD);
+	look_at_references(lost);
+	if (lost->problem == NULL && !page_is_known(facts->relam))
+	{
+		if (facts->persistence == RELPERSISTENCE_PERMANENT && lost->nblocks < facts->pages)
+			lost->problem = psprintf("its file has %u pages, and had %u", lost->nblocks, facts->pages);
+		else if (lost->look == LOOK_LOSS_KNOWN && !bms_is_empty(lost->empty))
+			lost->problem = psprintf("block %d is empty", bms_next_member(lost->empty, -1));
+		return;
+	}
+	if (lost->problem == NULL)
+		look_at_list(lost);
+	/* those of zeros behind the pages that refer to them are known by now */
+	if (lost->problem == NULL && !bms_is_empty(lost->empty))
+		look_at_references(lost);
+}
+
+/* Look at the pages of a file.  For errors_catch(). */
+static void
+look_at_pages(void *arg)
+{
+	LostFile   *lost = arg;
+
+	lost->nblocks = file_blocks(&lost->file, MAIN_FORKNUM);
+	look_for_segments(lost);
+	if (lost->problem == NULL)
+		look_at_root(lost);
+	if (lost->problem != NULL || lost->look == LOOK_QUICK || !relkind_is_index(lost->facts->relkind))
+		return;
+	if (lost->look >= LOOK_WHOLE || look_at_spots(lost))
+		look_at_all(lost);
+}
+
+/*
+ * Return the damage to the file of a relation, a clause that is palloc'd or
+ * constant; NULL if nothing is, or if it has none.  An error that such damage causes is
+ * caught, in a subtransaction.
+ */
+const char *
+lost_file(const RelationFacts *facts, LostLook look)
+{
+	LostFile	lost = {.file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber),
+	.facts = facts,.look = look};
+	Evidence	evidence = EVIDENCE_SAME;
+	ErrorData  *error = NULL;
+	RelationFacts now;
+	int64		size;
+	bool		locked;
+	int			category;
+
+	/* of an unlogged relation, a standby has the init fork only */
+	if (!RelFileNumberIsValid(facts->relfilenumber) || !RELKIND_HAS_STORAGE(facts->relkind) ||
+		(facts->persistence == RELPERSISTENCE_UNLOGGED && RecoveryInProgress()))
+		return NULL;
+
+	/* a crash empties unlogged relations anyway */
+	if (facts->persistence == RELPERSISTENCE_PERMANENT)
+		evidence = evidence_of_file(facts->tablespace, facts->relfilenumber);
+	if (evidence == EVIDENCE_UNKNOWN && look == LOOK_SAMPLE)
+		lost.look = LOOK_WHOLE;
+
+	size = segment_size(&lost, MAIN_FORKNUM, 0);
+	if (size < 0 && (errno == ENOENT || errno == ENOTDIR))
+		lost.problem = "its file is missing";
+	else if (size < 0)
+		lost.problem = psprintf("its file cannot be looked at: %m");
+	else if (size < BLCKSZ && relkind_is_index(facts->relkind))
+		lost.problem = "its file is empty";
+	else if (facts->persistence == RELPERSISTENCE_UNLOGGED && segment_size(&lost, INIT_FORKNUM, 0) < 0)
+		lost.problem = "its init fork is missing";
+	else if (evidence == EVIDENCE_LOST)
+		lost.problem = "its device has lost changes of it";
+	locked = lost.problem == NULL && ConditionalLockRelationOid(facts->relid, AccessShareLock);
+	/* whoever drops or replaces it says so before the file is removed */
+	AcceptInvalidationMessages();
+	if (!relation_facts(facts->relid, &now) || now.relfilenumber != facts->relfilenumber)
+		lost.problem = NULL;
+	else if (locked)
+		error = errors_catch(look_at_pages, &lost);
+	if (locked)
+		UnlockRelationOid(facts->relid, AccessShareLock);
+	if (error == NULL)
+		return lost.problem;
+	category = ERRCODE_TO_CATEGORY(error->sqlerrcode);
+	/* of open(), EACCES and EISDIR are in the category of access rules */
+	if (category != ERRCODE_INTERNAL_ERROR && category != ERRCODE_SYSTEM_ERROR &&
+		category != ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION))
+		ReThrowError(error);
+	return error->message;
+}
