@@ -56,6 +56,7 @@ OBJS = \
 	src/cleanup/leftover_files.o \
 	src/cleanup/leftover_indexes.o \
 	src/cleanup/leftovers.o \
+	src/wait/attempts.o \
 	src/wait/blockers.o \
 	src/wait/pacing.o \
 	src/wait/pollers.o \
@@ -81,7 +82,8 @@ OBJS = \
 	src/progress.o \
 	src/relation_facts.o \
 	src/runner.o \
-	src/settings.o
+	src/settings.o \
+	src/virtual_transactions.o
 
 # Pause points and switches that make a copy wrong: only for the tests.
 ifneq (,$(findstring INDEX_MOVER_TEST,$(PG_CFLAGS)))

@@ -821,5 +821,8 @@ job_read_runners(RunnerSlot *copies)
 		if (area->runners[i].in_use)
 			copies[n++] = area->runners[i];
 	LWLockRelease(&area->lock);
+	for (int i = 0; i < n; i++)
+		copies[i].nblockers = virtual_transaction_pids(copies[i].waits_for, copies[i].nwaits_for,
+													   copies[i].blockers, IM_MAX_BLOCKERS);
 	return n;
 }

@@ -24,6 +24,7 @@
 
 #include "relation_facts.h"
 #include "settings.h"
+#include "virtual_transactions.h"
 
 typedef enum MoveMethod
 {
@@ -197,7 +198,7 @@ typedef struct JobShared
 #define RUNNER_TYPE		"index_mover"	/* bgw_type of a runner, shown in
 										 * pg_stat_activity */
 #define JOB_QUEUE_SIZE	((Size) 16384)	/* bytes, for messages of a runner */
-#define IM_MAX_BLOCKERS	8		/* pids published; there may be more */
+#define IM_MAX_BLOCKERS	8		/* transactions published; there may be more */
 
 typedef enum JobPurpose
 {
@@ -303,8 +304,11 @@ typedef struct RunnerSlot
 	TimestampTz eta_at;
 	int64		lock_attempts;
 	int64		wal_lag;
+	int			nwaits_for;
+	VirtualTransactionId waits_for[IM_MAX_BLOCKERS];
+	/* of these, the processes that have not ended; in a copy of the slot only */
 	int			nblockers;
-	int			blockers[IM_MAX_BLOCKERS];
+	int			blockers[IM_MAX_BLOCKERS];	/* 0 = a prepared transaction */
 	TimestampTz started_at;
 	int			step_back_for;	/* process that the item must not wait for; 0
 								 * = none.  Also written by the session that
@@ -404,7 +408,7 @@ extern void progress_throttled(const char *why);	/* NULL: it goes on */
 extern void progress_blocks(int64 total, int64 done);
 extern void progress_copied(int64 bytes);
 extern void progress_eta(double seconds);	/* of the whole relation, from now */
-extern void progress_blockers(const int *pids, int npids);
+extern void progress_blockers(const VirtualTransactionId *vxids, int count);
 
 extern const JobFlags *job_flags(void);
 #define job_cancel_requested()		(job_flags()->cancel)

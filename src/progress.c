@@ -83,7 +83,7 @@ progress_end(int64 bytes_done)
 	mine->bytes_done = 0;
 	mine->heap_oid = InvalidOid;
 	mine->relid = InvalidOid;
-	mine->nblockers = 0;
+	mine->nwaits_for = 0;
 	LWLockRelease(&job_area()->lock);
 }
 
@@ -176,17 +176,18 @@ progress_eta(double seconds)
 	LWLockRelease(&job_area()->lock);
 }
 
+/* Publish the transactions for which the runner waits. */
 void
-progress_blockers(const int *pids, int npids)
+progress_blockers(const VirtualTransactionId *vxids, int count)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
 	if (!lock_slot())
 		return;
-	mine->nblockers = Min(npids, IM_MAX_BLOCKERS);
-	for (int i = 0; i < mine->nblockers; i++)
-		mine->blockers[i] = pids[i];
-	if (npids > 0)
+	mine->nwaits_for = Min(count, IM_MAX_BLOCKERS);
+	for (int i = 0; i < mine->nwaits_for; i++)
+		mine->waits_for[i] = vxids[i];
+	if (count > 0)
 	{
 		/* a copy that waits catches up in between */
 		if (now - mine->blocked_at > IM_BLOCKED_GAP)

@@ -68,7 +68,7 @@ my %elsewhere = (
 	(map { $_ => 't/117_exact_resume.pl' } qw(resume-recording resume-record resume-recorded resume-summaries resume-begins)),
 	(map { $_ => 't/100_table_crash.pl' } qw(swap-file-locked swap-file-set)),
 	(map { $_ => 't/102_table_holders.pl' } qw(swap-row swap-map)),
-		'gave-way' => 't/114_exact_table_changes.pl',
+		'gave-way' => 't/114_exact_table_changes.pl', (map { $_ => 't/105_table_lock_grants.pl' } qw(locks-wanted locks-released)),
 	'measure' => 't/062_reports_measuring.pl', 'policy-run' => 't/122_tier_policies.pl', 'history-close' => 't/025_copy_after_swap.pl',
 	'left-file-drop' => 'the end of this file');
 {

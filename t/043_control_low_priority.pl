@@ -105,7 +105,6 @@ $holder->end;
 ($job, $holder) = queued_at($node, "SELECT count(*) FROM short WHERE s = 'x'",
 	sub { return begin_job($node, 'short_s', 'regress_fast', lock_wait => 0); });
 $gate->run('SELECT pg_advisory_unlock(0, 5959)');
-# then it sees that a client stays, and makes no other
 poll_until($node, "SELECT blocked_by <> '{}' FROM index_mover_progress WHERE job = $job", 't', 'the end of the attempt');
 is(queued_too_long($log, 'short_s'), 0, 'an attempt of 100 ms does not stand there for long');
 $holder->run('COMMIT');
@@ -249,8 +248,8 @@ is(sql("SELECT phase FROM index_mover_progress WHERE job = $job{lp_idle}"), 'wai
 $idle->run('COMMIT');
 wait_for_job_end($node, $job{lp_idle});
 is(status($job{lp_idle}), 'moved', 'and moves its index when the transaction has ended');
-cmp_ok(sql("SELECT lock_attempts FROM index_mover_history WHERE job = $job{lp_idle}"), '<=', 10,
-	'it has not stood in the queue in vain all the time');
+is(sql("SELECT lock_attempts <= 10 + 1.3 * extract(epoch FROM elapsed) FROM index_mover_history WHERE job = $job{lp_idle}"), 't',
+	'it has not stood in the queue more often than about once a second');
 
 sql("ROLLBACK PREPARED 'lp'");
 sql("SELECT alter_move($job{lp_alter}, 'max_rate', '0')");

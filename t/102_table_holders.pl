@@ -501,7 +501,7 @@ sub wide_ok
 
 my $exclusive = sub { return $s->run(
 	"SELECT count(*) FROM pg_locks WHERE relation IN ('wide'::regclass, '$toast'::regclass, '$toast_index'::regclass) AND mode = "
-		. "'AccessExclusiveLock'"); };
+		. "'AccessExclusiveLock' AND granted"); };
 
 # Somebody holds one of them when the move comes to its swap.
 if (part('toast held'))

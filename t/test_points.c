@@ -59,7 +59,7 @@
  *	no-background	no write in the background, with 0
  *	background-failed	take so many bytes for not written by it
  *	long-ago		submit a job as of so many microseconds ago
- *	looks			queue for the lock after so many looks in vain
+ *	looks			queue for the lock after so many looks
  *	near			while a holder stays, catch up once a second if more blocks have changed
  *	wait-part		a copy that waits catches up again after this part of its wait so far
  *	stats-age		take the statistics to be so many days old

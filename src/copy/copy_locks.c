@@ -54,32 +54,39 @@ copy_start_again(const char *why)
 void
 copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders)
 {
-	bool		goes_on = cs->settings->on_blocker == ON_BLOCKER_WAIT;
 	const char *noun = relation_noun(cs->item->relkind);
 	const char *name = NameStr(cs->item->relname);
 	double		seconds = cs->settings->lock_wait / 1000.0;
 	char	   *list;
 
-	if (goes_on && cs->first->so_far->told)
+	if (cs->settings->on_blocker == ON_BLOCKER_WAIT && cs->first->so_far->told)
 		return;
 	cs->first->so_far->told = true;
 	StartTransactionCommand();	/* for names of roles */
 	list = blockers_describe(holders, nholders);
-	ereport(goes_on ? WARNING : ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 goes_on ?
-			 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting", noun, name, seconds) :
-			 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds", noun, name, seconds),
-			 nholders > 0 ?
-			 errdetail(goes_on ? "The lock is held by: %s." : "The lock was held by: %s.", list) :
-			 errdetail("No transaction %s it: too many blocks change to be copied under the lock, or a system catalog is locked.",
-					   goes_on ? "holds" : "held"),
-			 goes_on ?
-			 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
-					 printed_command("cancel_move", cs->mc->job->job)) :
-			 nholders > 0 ?
-			 errhint("End these transactions, or raise index_mover.lock_wait.") :
-			 errhint("Make the move at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
+	if (cs->settings->on_blocker == ON_BLOCKER_WAIT)
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+						noun, name, seconds),
+				 nholders > 0 ? errdetail("The lock is held by: %s.", list) :
+				 errdetail("No transaction holds it: too many blocks change to be copied under the lock, or a system catalog is locked."),
+				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
+						 printed_command("cancel_move", cs->mc->job->job))));
+	else if (nholders > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds",
+						noun, name, seconds),
+				 errdetail("The lock was held by: %s.", list),
+				 errhint("End these transactions, or raise index_mover.lock_wait.")));
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds",
+						noun, name, seconds),
+				 errdetail("No transaction held it: too many blocks change to be copied under the lock, or a system catalog is locked."),
+				 errhint("Make the move at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
 	CommitTransactionCommand();
 }
 
@@ -90,39 +97,59 @@ long_lock(const CopyState *cs)
 	return cs->is_table ? AccessShareLock : ShareUpdateExclusiveLock;
 }
 
-/* Release the locks on the table, and on the files before this one (NULL = all). */
-static void
-unlock_before(CopyState *cs, const CopyState *end)
-{
-	for (CopyState *f = cs->first; f != end; f = f->next)
-		if (f->relid != cs->table)
-			unlock_relation_for_session(f->relid, long_lock(f));
-	unlock_relation_for_session(cs->table, AccessShareLock);
-}
-
-/* Lock a relation for the session, with a short wait; else have *wait look at the holders. */
+/* Lock a relation, with a short wait; else have *wait look at the holders. */
 static bool
 lock_or_look(Wait *wait, Oid relid, LOCKMODE mode)
 {
-	if (lock_relation_within(relid, mode, true, LOCK_ATTEMPT_MS, NULL))
+	if (lock_relation_within(relid, mode, LOCK_ATTEMPT_MS, NULL))
 		return true;
 	(void) wait_find_holders(wait, relid, mode);
 	return false;
 }
 
-/* Lock the table and the relations that move, or none of them. */
+/* Lock the table and the relations that move, until the end of the transaction. */
 static bool
 lock_all(CopyState *cs, Wait *wait)
 {
 	if (!lock_or_look(wait, cs->table, AccessShareLock))
 		return false;
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
+	{
 		if (f->relid != cs->table && !lock_or_look(wait, f->relid, long_lock(f)))
-		{
-			unlock_before(cs, f);
 			return false;
-		}
+	}
 	return true;
+}
+
+/* Keep the locks of lock_all() for the session. */
+static void
+keep_all(CopyState *cs)
+{
+	keep_relation_lock(cs->table, AccessShareLock);
+	for (CopyState *f = cs->first; f != NULL; f = f->next)
+	{
+		if (f->relid != cs->table)
+			keep_relation_lock(f->relid, long_lock(f));
+	}
+	cs->first->locked = true;
+}
+
+/* Check that this process has the locks of the long phase, and no others, or none. */
+void
+copy_check_locks(const CopyState *cs)
+{
+	int			expected = 0;
+
+	if (cs->first->locked)
+	{
+		expected = 1;			/* the table */
+		for (const CopyState *f = cs->first; f != NULL; f = f->next)
+		{
+			if (f->relid != cs->table)
+				expected++;
+		}
+	}
+	check_relation_locks(expected);
 }
 
 /* Get the locks of the long phase, or do as on_blocker says; keep up with the WAL. */
@@ -134,6 +161,7 @@ copy_wait_for_locks(CopyState *cs)
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
 	Assert(!IsTransactionState() && !cs->first->locked);
+	IM_POINT("locks-wanted");
 	wait_begin(&wait, NULL, &limits);
 	/* a session that waits for this transaction waits for a moment only */
 	wait.ignore_deadlocks = true;
@@ -146,6 +174,7 @@ copy_wait_for_locks(CopyState *cs)
 		StartTransactionCommand();
 		if (lock_all(cs, &wait))
 		{
+			keep_all(cs);
 			CommitTransactionCommand();
 			break;
 		}
@@ -153,12 +182,18 @@ copy_wait_for_locks(CopyState *cs)
 		if (is_over && cs->settings->on_blocker != ON_BLOCKER_WAIT)
 			wait_give_up(&wait);
 		CommitTransactionCommand();
+		copy_check_locks(cs);
 		/* without holders, others queue for the lock */
-		if (is_over && wait.nvxids > 0)
-			copy_lock_wait_is_over(cs, wait.vxids, wait.nvxids);
+		if (is_over && wait.nholders > 0)
+		{
+			VirtualTransactionId named[WAIT_MAX_PIDS];
+			int			nnamed = wait_named(&wait, named);
+
+			copy_lock_wait_is_over(cs, named, nnamed);
+		}
 		job_check_cancel();
 	}
-	cs->first->locked = true;
+	copy_check_locks(cs);
 	progress_blockers(NULL, 0);
 	progress_phase(phase);
 }
@@ -169,7 +204,14 @@ copy_release_locks(CopyState *cs)
 	if (!cs->first->locked)
 		return;
 	cs->first->locked = false;
-	unlock_before(cs, NULL);
+	for (CopyState *f = cs->first; f != NULL; f = f->next)
+	{
+		if (f->relid != cs->table)
+			unlock_relation_for_session(f->relid, long_lock(f));
+	}
+	unlock_relation_for_session(cs->table, AccessShareLock);
+	if (!IsTransactionState())
+		copy_check_locks(cs);
 }
 
 /* Return whether the table has the TOAST table, and that the index, that we follow. */
@@ -309,7 +351,7 @@ copy_begin_with_ledger(CopyState *cs)
 		job_check_cancel();
 		(void) copy_let_others_pass(cs);
 		StartTransactionCommand();
-		if (lock_relation_within(extension_relation("ledger"), RowExclusiveLock, false,
+		if (lock_relation_within(extension_relation("ledger"), RowExclusiveLock,
 								 cs->settings->lock_timeout, NULL))
 			return;
 		CommitTransactionCommand();

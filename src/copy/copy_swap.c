@@ -63,23 +63,12 @@
 #include "own_tables.h"
 #include "plan/plan.h"
 
-/* Rest after a look that found short transactions, and after the others */
-#define FIRST_LOOKS_MS		20
-#define LOOK_AGAIN_MS		150
-/* After so many looks that found one short transaction or another, queue */
-#define LOOKS_BEFORE_QUEUE	5
-
-/* Rest after each attempt in the queue: longer by so much each time, up to a bound */
-#define REST_AFTER_MS		100
-#define LONGEST_REST_MS		2000
-#define LONG_REST_MS		20000	/* after lock_wait */
-
 /* While a holder stays, catch up for no more than a twentieth of the time */
 #define CATCH_UP_SHARE		20
 /* With more changed blocks, as soon as that allows: the next holder may come soon */
 #define NEAR_BLOCKS			IM_LIMIT("near", COPY_FAR_TOO_MANY / 2)
 
-#define QUEUE_TURN_MS		1000
+#define QUEUE_PIECE_MS		1000
 
 /* Time for the last blocks, under the lock, at first */
 #define LAST_BLOCKS_US		INT64CONST(10000)
@@ -115,9 +104,9 @@ lock_catalogs(Oid ledger, int timeout_ms)
 {
 	Assert(IsTransactionState());
 	for (int i = 0; i < lengthof(swap_catalogs); i++)
-		if (!lock_relation_within(swap_catalogs[i], RowExclusiveLock, false, timeout_ms, NULL))
+		if (!lock_relation_within(swap_catalogs[i], RowExclusiveLock, timeout_ms, NULL))
 			return false;
-	return lock_relation_within(ledger, RowExclusiveLock, false, timeout_ms, NULL);
+	return lock_relation_within(ledger, RowExclusiveLock, timeout_ms, NULL);
 }
 
 /* Read the pages of the relations' rows, of their future index entries, and of the ledger. */
@@ -150,32 +139,43 @@ read_pages(void *arg)
 	table_close(pg_class, NoLock);
 }
 
-/* Queue for lock_timeout in all, in turns: no WAL can be read in the queue. */
+/* Queue for lock_timeout in all, in pieces: no WAL can be read in the queue. */
 static bool
 queue_for_lock(CopyState *cs)
 {
-	for (int left = cs->settings->lock_timeout;; left -= QUEUE_TURN_MS)
+	for (int left = cs->settings->lock_timeout;; left -= QUEUE_PIECE_MS)
 	{
-		if (lock_relation_within(cs->relid, AccessExclusiveLock, false,
-								 Min(QUEUE_TURN_MS, left), &granted_at))
+		if (lock_relation_within(cs->relid, AccessExclusiveLock, Min(QUEUE_PIECE_MS, left),
+								 &granted_at))
 			return true;
-		if (left <= QUEUE_TURN_MS)
+		if (left <= QUEUE_PIECE_MS)
 			return false;
 		copy_stay_near(cs);
 		IM_POINT("swap-turn");
 	}
 }
 
-/* Lock all that moves.  Never queue for a lock while others wait for the first. */
+/*
+ * Lock all that moves.  Queue, if at all, for one of the locks, before any other is held:
+ * whoever wants a relation that we have must not wait for a third transaction.
+ */
 static bool
-lock_files(CopyState *cs, bool queue)
+lock_files(CopyState *cs, CopyState *queue_for)
 {
+	if (queue_for != NULL)
+	{
+		if (!queue_for_lock(queue_for))
+			return false;
+		measuring = cs->item;
+		IM_POINT("swap-file-locked");
+	}
 	foreach_file(f, cs)
 	{
+		if (f == queue_for)
+			continue;
 		if (measuring == NULL)
 			INSTR_TIME_SET_CURRENT(granted_at);
-		if (!(queue && measuring == NULL ? queue_for_lock(f) :
-			  ConditionalLockRelationOid(f->relid, AccessExclusiveLock)))
+		if (!ConditionalLockRelationOid(f->relid, AccessExclusiveLock))
 			return false;
 		measuring = cs->item;
 		IM_POINT("swap-file-locked");
@@ -312,9 +312,12 @@ give_back(CopyState *cs, AttemptOutcome outcome)
 	return outcome;
 }
 
-/* Ask for the locks once, and swap if the last blocks take no longer than most_us. */
+/*
+ * Ask for the locks once, queueing for that of one file (NULL: of none), and swap if the
+ * last blocks take no longer than most_us.
+ */
 static AttemptOutcome
-attempt(CopyState *cs, bool queue, int64 most_us)
+attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
 {
 	AttemptOutcome outcome;
 	MovePhase	phase;
@@ -345,7 +348,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	InvalidateCatalogSnapshot();
 
 	IM_POINT("swap-asking");
-	if (!lock_files(cs, queue))
+	if (!lock_files(cs, queue_for))
 		return give_back(cs, LOCK_NOT_GRANTED);
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");
@@ -368,72 +371,54 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	return SWAPPED;
 }
 
-/* Add to a list the transactions that hold a relation. */
-static VirtualTransactionId *
-add_holders(VirtualTransactionId *vxids, int *count, Oid relid)
+/* What a look at the relations finds */
+typedef struct SwapHolders
 {
-	int			nholders;
-	VirtualTransactionId *holders = relation_lock_holders(relid, AccessExclusiveLock, &nholders);
+	bool		known;			/* else pg_class cannot be read now */
+	CopyState  *held;			/* the first file that others hold; NULL =
+								 * none */
+	bool		row_changes;	/* a transaction is changing a row of pg_class */
+} SwapHolders;
 
-	return virtual_transactions_add(vxids, count, holders, nholders);
-}
-
-/* Return who holds the relations, or changes their rows; NULL if pg_class cannot be read now. */
-static VirtualTransactionId *
-swap_holders(CopyState *cs, int *count)
+/* look: find who holds the relations, or changes their rows. */
+static SwapHolders
+look_at_holders(CopyState *cs, Wait *wait)
 {
-	VirtualTransactionId *result = NULL;
+	SwapHolders look = {0};
+	VirtualTransactionId *vxids = NULL;
+	int			count = 0;
 
 	Assert(!IsTransactionState());
-	*count = 0;
 	StartTransactionCommand();
-	if (lock_relation_within(RelationRelationId, AccessShareLock, false,
-							 cs->settings->lock_timeout, NULL))
+	look.known = lock_relation_within(RelationRelationId, AccessShareLock,
+									  cs->settings->lock_timeout, NULL);
+	if (look.known)
 	{
-		/* it stays in this context when it grows */
-		result = MemoryContextAlloc(cs->cxt, sizeof(VirtualTransactionId));
 		foreach_file(f, cs)
 		{
+			int			nholders;
+			VirtualTransactionId *holders = relation_lock_holders(f->relid, AccessExclusiveLock,
+																  &nholders);
 			VirtualTransactionId changer;
 
-			result = add_holders(result, count, f->relid);
+			if (nholders > 0 && look.held == NULL)
+				look.held = f;
+			vxids = virtual_transactions_add(vxids, &count, holders, nholders);
 			if (relation_row_changer(f->relid, &changer))
-				result = virtual_transactions_add(result, count, &changer, 1);
+			{
+				look.row_changes = true;
+				vxids = virtual_transactions_add(vxids, &count, &changer, 1);
+			}
 		}
 	}
+	wait_note_holders(wait, vxids, count);
 	CommitTransactionCommand();
-	return result;
-}
-
-/*
- * Return whether one of these transactions, which hold the table, holds none of its
- * indexes, as pg_dump, COPY and LOCK TABLE: a query's planner locks them.  The other
- * processes of a parallel pg_dump would fail if we queued.
- */
-static bool
-reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int count)
-{
-	VirtualTransactionId *users = NULL;
-	int			nusers = 0;
-	List	   *indexes;
-	int			n;
-
-	if (!cs->is_table)
-		return false;
-	StartTransactionCommand();
-	indexes = indexes_of_table(cs->table);
-	foreach_oid(index, indexes)
-		users = add_holders(users, &nusers, index);
-	n = nusers;
-	if (indexes != NIL)
-		(void) virtual_transactions_add(users, &n, vxids, count);
-	CommitTransactionCommand();
-	return n > nusers;
+	return look;
 }
 
 /* Make an attempt, if the rest fits into *most_us, which is doubled each time it does not. */
 static AttemptOutcome
-try_swap(CopyState *cs, bool queue, int64 *most_us)
+try_swap(CopyState *cs, CopyState *queue_for, int64 *most_us)
 {
 	int64		longest_us = cs->settings->max_lock_time * INT64CONST(1000);
 	AttemptOutcome outcome = TOO_MUCH_LEFT;
@@ -448,7 +433,7 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 	if (copy_last_us(cs) <= *most_us)
 	{
 		cs->item->lock_attempts++;
-		outcome = attempt(cs, queue, *most_us);
+		outcome = attempt(cs, queue_for, *most_us);
 	}
 	if (outcome != TOO_MUCH_LEFT)
 		return outcome;
@@ -461,138 +446,113 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 	return TOO_MUCH_LEFT;
 }
 
-typedef struct Attempts
+/* When a copy that waits copies changed blocks again, and what came of it */
+typedef struct CatchUp
 {
-	Wait		wait;			/* for holders that were there at two looks */
-	VirtualTransactionId *holders;	/* at the last look; NULL = not known */
-	int			nholders;
-	TimestampTz catch_up_at;
-	TimestampTz catch_up_again; /* with many changed blocks; no later */
+	TimestampTz due;
+	TimestampTz due_if_many;	/* changed blocks; no later */
 	int64		most_us;		/* for the last blocks, in the next attempt */
-	int			queued;			/* attempts in the queue */
-	int			looks;			/* in vain, without queueing */
-	int			again;			/* looks in a row that found one again */
-} Attempts;
+	bool		crowded;		/* there were too many, and lock_wait is over */
+} CatchUp;
 
-/* Copy changed blocks, if it is time to, and return true; or only read the WAL. */
+/* Copy changed blocks, if it is time to or now is set, and return true; or only read the WAL. */
 static bool
-follow_changes(CopyState *cs, Attempts *attempts)
+follow_changes(CopyState *cs, const Attempts *attempts, CatchUp *catch_up, bool now)
 {
 	TimestampTz began = GetCurrentTimestamp();
 	TimestampTz ended;
+	TimestampTz due = copy_changes_left(cs) > NEAR_BLOCKS ? catch_up->due_if_many : catch_up->due;
 
-	if (attempts->wait.nvxids > 0 &&
-		began < (copy_changes_left(cs) > NEAR_BLOCKS ? attempts->catch_up_again : attempts->catch_up_at))
+	if (!now && began < due)
 	{
 		copy_stay_near(cs);
 		return false;
 	}
 	copy_catch_up(cs);
 	ended = GetCurrentTimestamp();
-	attempts->catch_up_again = ended + Max((ended - began) * CATCH_UP_SHARE, USECS_PER_SEC);
-	attempts->catch_up_at = Max(attempts->catch_up_again,
-								ended + copy_catch_up_interval(attempts->wait.limits->since));
+	catch_up->due_if_many = ended + Max((ended - began) * CATCH_UP_SHARE, USECS_PER_SEC);
+	catch_up->due = Max(catch_up->due_if_many,
+						ended + copy_catch_up_interval(attempts->limits.since));
 	return true;
 }
 
-/* Look at the holders.  Return whether some were there at the last look, too. */
-static bool
-find_long_holders(CopyState *cs, Attempts *attempts)
+/* Warn or give up, as on_blocker says, and name those that the last look has found. */
+static void
+lock_wait_is_over(CopyState *cs, const Wait *wait)
 {
-	Wait	   *wait = &attempts->wait;
-	int			nholders;
-	VirtualTransactionId *holders = swap_holders(cs, &nholders);
+	VirtualTransactionId named[WAIT_MAX_PIDS];
+	int			nnamed = wait_named(wait, named);
 
-	if (wait->vxids)
-		pfree(wait->vxids);
-	wait->vxids = attempts->holders;
-	wait->nvxids = virtual_transactions_common(wait->vxids, attempts->nholders, holders, nholders);
-	attempts->holders = holders;
-	attempts->nholders = nholders;
-	attempts->again = wait->nvxids > 0 ? attempts->again + 1 : 0;
-	return attempts->again > 0;
+	copy_lock_wait_is_over(cs, named, nnamed);
 }
 
-/* Make an attempt, if there is a chance, and rest after it for others; true: all has moved. */
-static bool
-try_if_free(CopyState *cs, Attempts *attempts)
-{
-	int			nholders = attempts->nholders;
-	int			rest_ms = FIRST_LOOKS_MS;
-	bool		queue = attempts->looks >= IM_LIMIT("looks", LOOKS_BEFORE_QUEUE);
-	bool		tried;
-	AttemptOutcome outcome = LOCK_NOT_GRANTED;
-
-	foreach_file(f, cs)
-		queue = queue || f->outpaced;
-	queue = queue && nholders > 0 && !reads_whole_table(cs, attempts->holders, nholders);
-	tried = queue || (nholders == 0 && attempts->holders != NULL);
-	if (tried)
-		outcome = try_swap(cs, queue, &attempts->most_us);
-	if (outcome == SWAPPED)
-		return true;
-	attempts->looks = queue ? 0 : attempts->looks + 1;
-	if (outcome == LOCK_NOT_GRANTED)
-	{
-		if (tried)
-			copy_is_not_outpaced(cs);	/* but others were in the way */
-		if (queue)
-			rest_ms = Min(REST_AFTER_MS * ++attempts->queued, LONGEST_REST_MS);
-		else if (attempts->looks > LOOKS_BEFORE_QUEUE)
-			rest_ms = LOOK_AGAIN_MS;
-	}
-	/* this may go on without end, so others must hardly notice */
-	if ((queue || outcome == TOO_MUCH_LEFT) && wait_is_over(&attempts->wait) &&
-		cs->settings->on_blocker == ON_BLOCKER_WAIT)
-		rest_ms = LONG_REST_MS;
-
-	/* read the WAL now and then */
-	for (; rest_ms > LOOK_AGAIN_MS; rest_ms -= LOOK_AGAIN_MS)
-	{
-		throttle_rest(LOOK_AGAIN_MS);
-		copy_stay_near(cs);
-	}
-	throttle_rest(rest_ms);
-	return false;
-}
-
-/* Look at the holders, and make attempts when there is a chance, until one succeeds. */
+/*
+ * Look at the holders, and make attempts, until one succeeds.  attempts.c says when; each
+ * is made right after a catch-up and a look, and has few blocks left to copy.
+ */
 static void
 make_attempts(CopyState *cs)
 {
-	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = cs->mc};
-	Attempts	attempts = {.catch_up_at = GetCurrentTimestamp(),.most_us = LAST_BLOCKS_US};
+	Attempts	attempts;
 	Wait	   *wait = &attempts.wait;
+	CatchUp		catch_up = {.most_us = LAST_BLOCKS_US};
+	bool		is_free = true;
 
-	wait_begin(wait, NULL, &limits);
-	wait->relid = cs->relid;
-	/* a session that waits for us is given way to, or must not be waited for */
-	wait->ignore_deadlocks = cs->settings->give_way;
+	attempts_begin(&attempts, cs->mc, cs->relid);
+	foreach_file(f, cs)
+		attempts.hurry |= f->outpaced;
 	for (;;)
 	{
-		bool		ready = follow_changes(cs, &attempts);
+		bool		is_turn = attempts_turn_is_due(&attempts);
+		bool		ready = follow_changes(cs, &attempts, &catch_up,
+										   is_free || (is_turn && !attempts.barred));
+		SwapHolders look = look_at_holders(cs, wait);
+		bool		is_over = wait_look(wait);
+		int64		attempts_before = cs->item->lock_attempts;
+		CopyState  *queue_for = NULL;
+		AttemptOutcome outcome = LOCK_NOT_GRANTED;
+		bool		may_queue = false;
+		bool		tries;
+		bool		too_many;
 
-		if (find_long_holders(cs, &attempts))
-		{
-			if (attempts.again > 1) /* not only for FIRST_LOOKS_MS */
-				attempts.looks = 0;
+		if (wait_has_long_holder(wait))
 			copy_is_not_outpaced(cs);
-			if (wait_look(wait))
-				copy_lock_wait_is_over(cs, wait->vxids, wait->nvxids);
-			throttle_rest(LOOK_AGAIN_MS);
-		}
-		/* no long holders, so catch up first; the next look is to find others */
-		else if (!ready)
-			throttle_rest(LOOK_AGAIN_MS);
-		else if (try_if_free(cs, &attempts))
-			return;
-		/* attempts in vain with no long holders: there is much traffic */
-		else if (wait_is_over(wait) && !(cs->settings->on_blocker == ON_BLOCKER_WAIT && cs->first->so_far->told))
+		if (is_over && wait->nholders > 0)
+			lock_wait_is_over(cs, wait);
+
+		is_free = look.known && wait->nholders == 0 && !catch_up.crowded;
+		if (is_turn)
 		{
-			/* one may have come since the last look */
-			(void) find_long_holders(cs, &attempts);
-			copy_lock_wait_is_over(cs, attempts.holders, attempts.nholders);
+			/* stay */
+			may_queue = look.known && !look.row_changes &&
+				attempts_may_queue(&attempts, cs->is_table ? cs->table : InvalidOid);
+			attempts.barred = !may_queue;
 		}
+		/* turn */
+		if (may_queue)
+			queue_for = look.held != NULL ? look.held : copied_file(cs->first);
+		/* free */
+		tries = is_free || queue_for != NULL;
+		if (tries && !ready)
+			continue;			/* it catches up, and looks again */
+		if (tries)
+			outcome = try_swap(cs, queue_for, &catch_up.most_us);
+		if (outcome == SWAPPED)
+			return;
+		copy_check_locks(cs);
+
+		/* others were in the way */
+		if (tries && outcome == LOCK_NOT_GRANTED)
+			copy_is_not_outpaced(cs);
+		if (tries && is_over && wait->nholders == 0)
+			lock_wait_is_over(cs, wait);
+		/* without having asked, catch up again at once */
+		too_many = (outcome == TOO_MUCH_LEFT);
+		if (is_turn && (!too_many || is_over || cs->item->lock_attempts > attempts_before))
+			attempts_end_turn(&attempts);
+		/* each try costs a round: after lock_wait make it at the turns alone */
+		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_turn));
+		throttle_rest(attempts_nap_ms(&attempts));
 	}
 }
 

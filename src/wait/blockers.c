@@ -6,8 +6,8 @@
  * A session is signaled only if the job's role could signal it with
  * pg_cancel_backend() and pg_terminate_backend().  Never signaled are prepared
  * transactions (they have no process), walsenders, our own workers, and the
- * sessions that wait for them.  Between the check and the signal the session may
- * have gone on to its next transaction, as with these functions.
+ * sessions that wait for them.  A session is signaled only while the transaction that
+ * was found in the way still is its own: that is looked at just before the signal.
  *
  * Autovacuum is canceled as by core for any process that queues behind it for
  * deadlock_timeout, unless it works against wraparound.  We do not queue so long.
@@ -135,11 +135,12 @@ blockers_report(const MoveItem *item)
 }
 
 /*
- * Signal these processes, as on_blocker says, after lock_wait.  Return whether any
- * was signaled for the first time for this item; else the move gives up.
+ * Signal the processes of these transactions, as on_blocker says, after lock_wait.  Return
+ * whether any was signaled for the first time for this item; else the move gives up.
  */
 bool
-blockers_signal(const MoveItem *item, const MoveSettings *settings, const int *pids, int npids)
+blockers_signal(const MoveItem *item, const MoveSettings *settings,
+				const VirtualTransactionId *vxids, int count)
 {
 	bool		own_transaction = !IsTransactionState();
 	MemoryContext oldcontext = CurrentMemoryContext;
@@ -150,16 +151,21 @@ blockers_signal(const MoveItem *item, const MoveSettings *settings, const int *p
 	/* roles are in the catalog */
 	if (own_transaction)
 		StartTransactionCommand();
-	for (int i = 0; i < npids; i++)
+	for (int i = 0; i < count; i++)
 	{
-		PGPROC	   *proc = BackendPidGetProc(pids[i]);
+		int			pid = virtual_transaction_pid(vxids[i]);
+		PGPROC	   *proc = pid > 0 ? BackendPidGetProc(pid) : NULL;
 		Oid			role = proc == NULL ? InvalidOid : proc->roleId;
-		PgBackendStatus *status = proc == NULL ? NULL : blockers_find(pids[i]);
+		PgBackendStatus *status = proc == NULL ? NULL : blockers_find(pid);
 
-		if (status != NULL &&
-			(status->st_backendType == B_BACKEND || status->st_backendType == B_BG_WORKER) &&
-			blockers_may_signal(role) &&
-			blockers_kill(pids[i], role, settings))
+		if (status == NULL ||
+			(status->st_backendType != B_BACKEND && status->st_backendType != B_BG_WORKER) ||
+			!blockers_may_signal(role))
+			continue;
+		/* it may have gone on to its next transaction meanwhile */
+		if (virtual_transaction_pid(vxids[i]) != pid)
+			continue;
+		if (blockers_kill(pid, role, settings))
 			result = true;
 	}
 	blockers_report(item);

@@ -30,7 +30,6 @@ typedef struct LockWork
 {
 	Oid			relid;
 	LOCKMODE	mode;
-	bool		for_session;
 	instr_time *granted_at;
 } LockWork;
 
@@ -38,30 +37,31 @@ static void
 lock_relation(void *arg)
 {
 	LockWork   *work = arg;
-	LOCKTAG		tag;
 
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, work->relid);
-	(void) LockAcquire(&tag, work->mode, work->for_session, false);
+	LockRelationOid(work->relid, work->mode);
 	if (work->granted_at != NULL)
 		INSTR_TIME_SET_CURRENT(*work->granted_at);
-	/* as LockRelationOid() does */
-	AcceptInvalidationMessages();
 }
 
 /*
- * Lock a relation of this database, queueing for at most timeout_ms, until the end
- * of the transaction or, with for_session, of the session.  Return false, with
- * nothing changed, if the lock was not granted in that time or the deadlock detector
- * has ended the wait.  *granted_at, unless NULL, is set to the time of the grant.
+ * Lock a relation of this database until the end of the transaction, queueing for at most
+ * timeout_ms.  Return false, with nothing changed, if the lock was not granted in that
+ * time or the deadlock detector has ended the wait.  *granted_at, unless NULL, is set to
+ * the time of the grant.
+ *
+ * The grant can meet the timeout, a cancel or the end of the process: then core takes the
+ * lock, and raises the ERROR all the same (LockErrorCleanup() in storage/lmgr/proc.c).  So
+ * a session lock is never waited for: it would belong to no resource owner, and no abort
+ * of the subtransaction would release it.
  *
  * The caller must end its transaction soon: a request for an AccessExclusiveLock
  * assigns an xid even if it fails.
  */
 bool
-lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
-					 instr_time *granted_at)
+lock_relation_within(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *granted_at)
 {
-	LockWork	work = {relid, mode, for_session, granted_at};
+	LockWork	work = {relid, mode, granted_at};
+	bool		held_before PG_USED_FOR_ASSERTS_ONLY = CheckRelationOidLockedByMe(relid, mode, false);
 	int			lock_timeout = LockTimeout;
 	ErrorData  *error;
 
@@ -71,11 +71,22 @@ lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 	LockTimeout = lock_timeout;
 	if (error == NULL)
 		return true;
+	Assert(CheckRelationOidLockedByMe(relid, mode, false) == held_before);
 	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
 		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 		ReThrowError(error);
 	FreeErrorData(error);
 	return false;
+}
+
+/* Keep a lock of this transaction for the session, too; that waits for nobody, and cannot fail. */
+void
+keep_relation_lock(Oid relid, LOCKMODE mode)
+{
+	LockRelId	id = {.dbId = MyDatabaseId,.relId = relid};
+
+	Assert(CheckRelationOidLockedByMe(relid, mode, false));
+	LockRelationIdForSession(&id, mode);
 }
 
 /* Release a session lock. */
@@ -87,6 +98,34 @@ unlock_relation_for_session(Oid relid, LOCKMODE mode)
 	Assert(CheckRelationOidLockedByMe(relid, mode, false));
 	UnlockRelationIdForSession(&id, mode);
 }
+
+#if defined(USE_ASSERT_CHECKING) || defined(INDEX_MOVER_TEST)
+/*
+ * Check that this process, which has no transaction open, has session locks on so many
+ * relations.  A lock that a wait in vain has left would stay until the process ends, and
+ * every DDL of the relation would wait for the rest of the job.
+ */
+void
+check_relation_locks(int expected)
+{
+	LockData   *locks = GetLockStatusData();
+	int			count = 0;
+
+	Assert(!IsTransactionState());
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const LockInstanceData *lock = &locks->locks[i];
+
+		if (lock->pid == MyProcPid && lock->holdMask != 0 &&
+			lock->locktag.locktag_type == LOCKTAG_RELATION)
+			count++;
+	}
+	pfree(locks->locks);
+	pfree(locks);
+	if (count != expected)
+		elog(PANIC, "locks on %d relations are held in place of %d", count, expected);
+}
+#endif
 
 /*
  * Find the processes that wait for a lock on a relation, or for that of extension_hold()
@@ -131,41 +170,6 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 	return GetLockConflicts(&tag, wanted, count);
 }
 
-static bool
-is_in_list(VirtualTransactionId vxid, const VirtualTransactionId *vxids, int count)
-{
-	for (int i = 0; i < count; i++)
-		if (VirtualTransactionIdEquals(vxids[i], vxid))
-			return true;
-	return false;
-}
-
-/* Add transactions to a palloc'd list, or to NULL, unless they are in it; return the list. */
-VirtualTransactionId *
-virtual_transactions_add(VirtualTransactionId *vxids, int *count,
-						 const VirtualTransactionId *more, int nmore)
-{
-	vxids = vxids ? repalloc(vxids, sizeof(VirtualTransactionId) * (*count + nmore + 1)) :
-		palloc(sizeof(VirtualTransactionId) * (nmore + 1));
-	for (int i = 0; i < nmore; i++)
-		if (!is_in_list(more[i], vxids, *count))
-			vxids[(*count)++] = more[i];
-	return vxids;
-}
-
-/* Remove from a list the transactions that are not in others.  Return the new length. */
-int
-virtual_transactions_common(VirtualTransactionId *vxids, int count,
-							const VirtualTransactionId *others, int nothers)
-{
-	int			kept = 0;
-
-	for (int i = 0; i < count; i++)
-		if (is_in_list(vxids[i], others, nothers))
-			vxids[kept++] = vxids[i];
-	return kept;
-}
-
 /* Find the transaction that is changing a pg_class row, as GRANT does without a lock. */
 bool
 relation_row_changer(Oid relid, VirtualTransactionId *vxid)
@@ -199,45 +203,4 @@ relation_row_changer(Oid relid, VirtualTransactionId *vxid)
 		vxid->localTransactionId = xid;
 	}
 	return true;
-}
-
-/* Return the transaction ID of a prepared transaction; invalid if it is none, or has ended. */
-TransactionId
-virtual_transaction_prepared(VirtualTransactionId vxid)
-{
-	bool		have_more;
-
-	/* after a restart it is known by that only */
-	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
-		return TransactionIdIsInProgress(vxid.localTransactionId) ?
-			vxid.localTransactionId : InvalidTransactionId;
-	return TwoPhaseGetXidByVirtualXID(vxid, &have_more);
-}
-
-/* Return a transaction's process; 0 if it is prepared, -1 if it has ended. */
-int
-virtual_transaction_pid(VirtualTransactionId vxid)
-{
-	PGPROC	   *proc = im_vxid_proc(vxid);
-
-	if (proc != NULL && PROC_LXID(proc) == vxid.localTransactionId)
-		return proc->pid;
-	return TransactionIdIsValid(virtual_transaction_prepared(vxid)) ? 0 : -1;
-}
-
-/* Set pids[], of at most maxpids, to those that are not -1; return their number. */
-int
-virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
-						 int *pids, int maxpids)
-{
-	int			npids = 0;
-
-	for (int i = 0; i < count && npids < maxpids; i++)
-	{
-		int			pid = virtual_transaction_pid(vxids[i]);
-
-		if (pid >= 0)
-			pids[npids++] = pid;
-	}
-	return npids;
 }

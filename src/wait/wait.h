@@ -14,24 +14,23 @@
 #include "compat.h"
 #include "job.h"
 #include "settings.h"
+#include "virtual_transactions.h"
 
 /* relation_locks.c */
-extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
-								 int timeout_ms, instr_time *granted_at);
+extern bool lock_relation_within(Oid relid, LOCKMODE mode, int timeout_ms,
+								 instr_time *granted_at);
+extern void keep_relation_lock(Oid relid, LOCKMODE mode);
 extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);
+#if defined(USE_ASSERT_CHECKING) || defined(INDEX_MOVER_TEST)
+extern void check_relation_locks(int expected);
+#else
+#define check_relation_locks(expected) ((void) (expected))
+#endif
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
 #define extension_lock_waiters(pids, maxpids) relation_lock_waiters(InvalidOid, AccessShareLock, pids, maxpids)
 extern bool relation_row_changer(Oid relid, VirtualTransactionId *vxid);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
-extern VirtualTransactionId *virtual_transactions_add(VirtualTransactionId *vxids, int *count,
-													  const VirtualTransactionId *more, int nmore);
-extern int	virtual_transactions_common(VirtualTransactionId *vxids, int count,
-										const VirtualTransactionId *others, int nothers);
-extern TransactionId virtual_transaction_prepared(VirtualTransactionId vxid);
-extern int	virtual_transaction_pid(VirtualTransactionId vxid);
-extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
-									 int *pids, int maxpids);
 
 /* Limits of a wait, and how to publish it. */
 typedef struct WaitLimits
@@ -52,18 +51,23 @@ typedef struct WaitLimits
 
 #define WAIT_MAX_PIDS	64		/* processes considered in one wait */
 
+/* A transaction that a wait has found in its way */
+typedef struct Holder
+{
+	VirtualTransactionId vxid;
+	TimestampTz since;			/* when it was found first */
+} Holder;
+
 /* State of one wait. */
 typedef struct Wait
 {
 	WaitLimits *limits;
 	const char *gave_up;		/* message then; NULL: of a lock on relid */
+	Oid			relid;			/* whose lock the holders have, if any */
 
-	/* the holders; wait_look() sets the pids */
-	Oid			relid;			/* whose lock they hold, if any */
-	VirtualTransactionId *vxids;
-	int			nvxids;
-	int			pids[WAIT_MAX_PIDS];	/* 0 = a prepared transaction */
-	int			npids;
+	/* at the last look, the oldest first; set by wait_note_holders() */
+	Holder		holders[WAIT_MAX_PIDS];
+	int			nholders;
 
 	bool		ignore_deadlocks;
 
@@ -78,6 +82,9 @@ typedef struct Wait
 
 extern void wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits);
 extern bool wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode);
+extern void wait_note_holders(Wait *wait, const VirtualTransactionId *vxids, int count);
+extern bool wait_has_long_holder(const Wait *wait);
+extern int	wait_named(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS]);
 extern bool wait_look(Wait *wait);
 extern bool wait_is_over(const Wait *wait);
 pg_noreturn extern void wait_give_up(const Wait *wait);
@@ -93,6 +100,29 @@ extern bool extension_lockers_wait_for_us(int caller_pid);
 extern void wait_for_snapshots(TransactionId limit_xmin,
 							   bool (*hides) (PGPROC *proc),
 							   WaitLimits *limits);
+
+/* attempts.c: one at a time at an exclusive lock that others hold */
+typedef struct Attempts
+{
+	Wait		wait;			/* with the holders at the last look */
+	WaitLimits	limits;
+	bool		hurry;			/* no looks before the first turn */
+	bool		barred;			/* at the last turn attempts_may_queue()
+								 * forbade it */
+
+	/* private */
+	int			turns;			/* so far */
+	TimestampTz turn_ended;		/* the last one; at first, when the looks
+								 * began */
+	double		jitter;			/* of the rest after it */
+} Attempts;
+
+extern void attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid);
+extern bool attempts_turn_is_due(const Attempts *attempts);
+extern bool attempts_may_queue(Attempts *attempts, Oid table);
+extern void attempts_end_turn(Attempts *attempts);
+extern int	attempts_nap_ms(const Attempts *attempts);
+
 extern bool poller_waits_for_us(int pid);
 extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,
 								 WaitLimits *limits);
@@ -106,7 +136,7 @@ extern void blockers_forget(void);
 extern bool blockers_kill(int pid, Oid role, const MoveSettings *settings);
 extern void blockers_report(const MoveItem *item);
 extern bool blockers_signal(const MoveItem *item, const MoveSettings *settings,
-							const int *pids, int npids);
+							const VirtualTransactionId *vxids, int count);
 extern PgBackendStatus *blockers_find(int pid);
 extern bool blockers_may_signal(Oid role);
 extern void blockers_tell(MoveItem *item);

@@ -28,6 +28,10 @@
 #define SHORTEST_NAP_MS		2
 #define LONGEST_NAP_MS		100
 
+/* In the way for long is who has been found for longer than both */
+#define LONG_MS				1000
+#define LONG_TIMEOUTS		10	/* times lock_timeout */
+
 /* As core's WaitForOlderSnapshots() */
 #define FLAGS_NOT_WAITED_FOR \
 	(PROC_IS_AUTOVACUUM | PROC_IN_VACUUM | PROC_IN_SAFE_IC)
@@ -148,8 +152,7 @@ extension_lockers_wait_for_us(int caller_pid)
 }
 
 /*
- * Begin a wait; limits must remain valid.  The holders of wait_find_holders() are
- * valid until its next call, or that of wait_until().
+ * Begin a wait; limits must remain valid.
  */
 void
 wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
@@ -170,17 +173,53 @@ wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 	}
 }
 
+/*
+ * Note the transactions that a look has found in the way.  Those that were found before
+ * keep the time, and their places at the front; of too many the oldest are kept.
+ */
+void
+wait_note_holders(Wait *wait, const VirtualTransactionId *vxids, int count)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			kept = 0;
+
+	for (int i = 0; i < wait->nholders; i++)
+	{
+		if (virtual_transactions_have(vxids, count, wait->holders[i].vxid))
+			wait->holders[kept++] = wait->holders[i];
+	}
+	wait->nholders = kept;
+	for (int i = 0; i < count && wait->nholders < WAIT_MAX_PIDS; i++)
+	{
+		bool		found = false;
+
+		for (int j = 0; j < kept; j++)
+		{
+			if (VirtualTransactionIdEquals(wait->holders[j].vxid, vxids[i]))
+				found = true;
+		}
+		if (!found)
+			wait->holders[wait->nholders++] = (Holder)
+		{
+			vxids[i], now
+		};
+	}
+}
+
 /* Find the transactions with a lock that conflicts.  Return whether there are any. */
 bool
 wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(wait_context);
+	VirtualTransactionId *vxids;
+	int			count;
 
 	MemoryContextReset(wait_context);
 	wait->relid = relid;
-	wait->vxids = relation_lock_holders(relid, mode, &wait->nvxids);
+	vxids = relation_lock_holders(relid, mode, &count);
+	wait_note_holders(wait, vxids, count);
 	MemoryContextSwitchTo(oldcontext);
-	return wait->nvxids > 0;
+	return wait->nholders > 0;
 }
 
 /*
@@ -212,6 +251,74 @@ wait_is_over(const Wait *wait)
 }
 
 /*
+ * Return from which age on a transaction is in the way for long, in ms: as long as an
+ * attempt cannot wait for it by far, but no longer than the whole wait is to last.
+ */
+static int64
+long_ms(const WaitLimits *limits)
+{
+	int64		ms = LONG_MS;
+	int64		limit = limit_ms(limits);
+
+	if (limits->mc != NULL)
+		ms = Max(ms, (int64) limits->mc->settings->lock_timeout * LONG_TIMEOUTS);
+	return limit > 0 ? Min(ms, limit) : ms;
+}
+
+/* Return how many of the holders, at the front, have been there for long. */
+static int
+count_long_holders(const Wait *wait)
+{
+	TimestampTz then = GetCurrentTimestamp() - long_ms(wait->limits) * 1000;
+	int			count = 0;
+
+	while (count < wait->nholders && wait->holders[count].since <= then)
+		count++;
+	return count;
+}
+
+bool
+wait_has_long_holder(const Wait *wait)
+{
+	return count_long_holders(wait) > 0;
+}
+
+/*
+ * Set named[] to whom to name as being in the way: the holders that have been there for
+ * long or, if there are none, all of them.  Return how many.
+ */
+int
+wait_named(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS])
+{
+	int			count = count_long_holders(wait);
+
+	if (count == 0)
+		count = wait->nholders;
+	for (int i = 0; i < count; i++)
+		named[i] = wait->holders[i].vxid;
+	return count;
+}
+
+/* Signal the holders that have been there for long; true if others may turn out to be so soon. */
+static bool
+signal_holders(Wait *wait)
+{
+	const MoveContext *mc = wait->limits->mc;
+	VirtualTransactionId named[WAIT_MAX_PIDS];
+	int			nlong = count_long_holders(wait);
+
+	/* the front of the list */
+	(void) wait_named(wait, named);
+	if (nlong > 0 && blockers_signal(mc->item, mc->settings, named, nlong))
+	{
+		wait->grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), BLOCKER_GRACE_MS);
+		return true;
+	}
+	return nlong < wait->nholders &&
+		!is_over(wait, mc->settings->lock_wait + long_ms(wait->limits), 0);
+}
+
+/*
  * Publish whom we wait for, check for a deadlock, and cancel or signal blockers
  * when it is time to.  Return whether it is time to give up.  ERROR 40P01 if the
  * wait would never end.
@@ -221,58 +328,65 @@ wait_look(Wait *wait)
 {
 	const MoveContext *mc = wait->limits->mc;
 	TimestampTz now = GetCurrentTimestamp();
+	VirtualTransactionId named[WAIT_MAX_PIDS];
+	int			nnamed = wait_named(wait, named);
+	int			pids[WAIT_MAX_PIDS];
+	int			npids = 0;
 	int			which;
-	bool		over;
 
-	wait->npids = virtual_transaction_pids(wait->vxids, wait->nvxids,
-										   wait->pids, WAIT_MAX_PIDS);
-	progress_blockers(wait->pids, wait->npids);
+	for (int i = 0; i < wait->nholders; i++)
+	{
+		int			pid = virtual_transaction_pid(wait->holders[i].vxid);
 
-	for (int i = 0; i < wait->npids; i++)
-		if (runner_of_same_job(wait->pids[i]))
+		if (pid < 0)
+			continue;			/* it has ended */
+		pids[npids++] = pid;
+		if (runner_of_same_job(pid))
 			wait->ours_at = now;
+	}
+	progress_blockers(named, nnamed);
 
 	if (TimestampDifferenceExceeds(wait->checked_at, now, DeadlockTimeout))
 	{
 		if (!wait->ignore_deadlocks &&
-			(which = find_waiting_for_us(wait->pids, wait->npids, mc ? mc->job->caller_pid : 0)) != 0)
+			(which = find_waiting_for_us(pids, npids, mc ? mc->job->caller_pid : 0)) != 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
 					 errdetail("The move waits for process %d, which waits, directly or indirectly, for the move.%s",
 							   which, describe_command(which))));
 		/* as core does; and again, since the next autovacuum may have come */
-		blockers_cancel_autovacuum(wait->pids, wait->npids);
+		blockers_cancel_autovacuum(pids, npids);
 		wait->checked_at = now;
 	}
 
-	over = wait_is_over(wait);
-	if (mc != NULL && is_over(wait, mc->settings->lock_wait, 0) &&
-		blockers_signal(mc->item, mc->settings, wait->pids, wait->npids))
-	{
-		wait->grace_until = TimestampTzPlusMilliseconds(now, BLOCKER_GRACE_MS);
-		over = false;
-	}
-	return over;
+	if (mc != NULL && SIGNALS_BLOCKERS(mc->settings) &&
+		is_over(wait, mc->settings->lock_wait, 0) && signal_holders(wait))
+		return false;
+	return wait_is_over(wait);
 }
 
 /* Raise ERROR 55P03, which names the holders that the last wait_look() has found. */
 void
 wait_give_up(const Wait *wait)
 {
-	char	   *list = blockers_describe(wait->vxids, wait->nvxids);
+	VirtualTransactionId named[WAIT_MAX_PIDS];
+	int			nnamed = wait_named(wait, named);
+	char	   *list = blockers_describe(named, nnamed);
 	char	   *name = get_rel_name(wait->relid);
 
+	if (wait->gave_up != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg_internal("%s", _(wait->gave_up)),
+				 errdetail("Waited %g seconds for %s.",
+						   TimestampDifferenceMilliseconds(wait->limits->since,
+														   GetCurrentTimestamp()) / 1000.0, list)));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 wait->gave_up != NULL ? errmsg_internal("%s", _(wait->gave_up)) :
 			 errmsg("could not lock relation \"%s\" within %g seconds",
 					name ? name : "?", limit_ms(wait->limits) / 1000.0),
-			 wait->gave_up != NULL ?
-			 errdetail("Waited %g seconds for %s.",
-					   TimestampDifferenceMilliseconds(wait->limits->since,
-													   GetCurrentTimestamp()) / 1000.0, list) :
-			 wait->npids > 0 ? errdetail("The lock was held by: %s.", list) :
+			 nnamed > 0 ? errdetail("The lock was held by: %s.", list) :
 			 errdetail("Others queue for the lock, or have held it only for moments.")));
 }
 
@@ -350,38 +464,42 @@ typedef struct Others
 	LOCKMODE	mode;
 	TransactionId limit_xmin;
 	bool		(*hides) (PGPROC *proc);
+	VirtualTransactionId *first;	/* of those at the first look, who are
+									 * left */
+	int			count;
 } Others;
 
 /* Return whether none of the first check's transactions is left. */
 static bool
 others_are_gone(Wait *wait, void *arg)
 {
-	const Others *others = arg;
+	Others	   *others = arg;
 	int			count;
 	int			kept = 0;
 	VirtualTransactionId *now = OidIsValid(others->relid) ?
 		relation_lock_holders(others->relid, others->mode, &count) :
 		GetCurrentVirtualXIDs(others->limit_xmin, true, false, FLAGS_NOT_WAITED_FOR, &count);
 
-	if (wait->vxids == NULL)
+	wait->relid = others->relid;
+	if (others->first == NULL)
 	{
-		wait->relid = others->relid;
-		wait->vxids = now;
-		wait->nvxids = count;
+		others->first = now;
+		others->count = count;
 	}
-	else
+	for (int i = 0; i < others->count; i++)
 	{
-		wait->nvxids = virtual_transactions_common(wait->vxids, wait->nvxids, now, count);
-		pfree(now);
-	}
-	for (int i = 0; i < wait->nvxids; i++)
-	{
-		PGPROC	   *proc = im_vxid_proc(wait->vxids[i]);
+		VirtualTransactionId vxid = others->first[i];
+		PGPROC	   *proc = im_vxid_proc(vxid);
 
-		if (others->hides == NULL || (proc != NULL && !others->hides(proc)))
-			wait->vxids[kept++] = wait->vxids[i];
+		if (!virtual_transactions_have(now, count, vxid) ||
+			(others->hides != NULL && (proc == NULL || others->hides(proc))))
+			continue;
+		others->first[kept++] = vxid;
 	}
-	wait->nvxids = kept;
+	if (now != others->first)
+		pfree(now);
+	others->count = kept;
+	wait_note_holders(wait, others->first, kept);
 	return kept == 0;
 }
 

@@ -13,6 +13,7 @@
 
 #include "access/relation.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "commands/tablecmds.h"
@@ -36,49 +37,113 @@
 #include "plan/plan.h"
 #include "printed_command.h"
 #include "rebuild/rebuild.h"
+#include "test_points.h"
 #include "wait/wait.h"
 #include "worker/worker.h"
 
-/* Lock a partitioned index, and its table, or a partitioned table; begins a transaction. */
+/*
+ * look: find who is in the way of a partitioned index or table.  Return whether to ask for
+ * its lock would help, which it does not against DDL of its table or a change of its row.
+ */
 static bool
-lock_partitioned(Wait *wait, void *arg)
+look_at_partitioned(const MoveItem *item, Wait *wait)
 {
-	const MoveItem *item = arg;
 	VirtualTransactionId changer;
+	VirtualTransactionId *vxids = NULL;
+	VirtualTransactionId *holders;
+	int			count = 0;
+	int			nholders;
+	bool		helps;
 
-	/* a request for the lock, even in vain, would assign an xid */
-	if (wait_find_holders(wait, item->heap_oid, AccessShareLock) ||
-		wait_find_holders(wait, item->relid, AccessExclusiveLock))
-		return false;
+	Assert(!IsTransactionState());
 	StartTransactionCommand();
-	if (ConditionalLockRelationOid(item->heap_oid, AccessShareLock) &&
-		ConditionalLockRelationOid(item->relid, AccessExclusiveLock))
+	if (item->heap_oid != item->relid)
 	{
-		/* with the lock, do not wait for a GRANT */
-		if (!relation_row_changer(item->relid, &changer))
-			return true;
-		wait->vxids = virtual_transactions_add(wait->vxids, &wait->nvxids, &changer, 1);
+		holders = relation_lock_holders(item->heap_oid, AccessShareLock, &nholders);
+		vxids = virtual_transactions_add(vxids, &count, holders, nholders);
 	}
+	if (relation_row_changer(item->relid, &changer))
+		vxids = virtual_transactions_add(vxids, &count, &changer, 1);
+	helps = (count == 0);
+	holders = relation_lock_holders(item->relid, AccessExclusiveLock, &nholders);
+	vxids = virtual_transactions_add(vxids, &count, holders, nholders);
+	wait_note_holders(wait, vxids, count);
 	CommitTransactionCommand();
+	return helps;
+}
+
+/*
+ * Lock a partitioned index, and its table, or a partitioned table; begins a transaction,
+ * and ends it if it returns false.  Queues for the relation only, before it has a lock.
+ */
+static bool
+lock_partitioned(const MoveItem *item, const MoveSettings *settings, bool queue)
+{
+	VirtualTransactionId changer;
+	bool		locked;
+
+	StartTransactionCommand();
+	if (queue)
+		locked = lock_relation_within(item->relid, AccessExclusiveLock, settings->lock_timeout, NULL);
+	else
+		locked = ConditionalLockRelationOid(item->relid, AccessExclusiveLock);
+	if (locked && item->heap_oid != item->relid)
+		locked = ConditionalLockRelationOid(item->heap_oid, AccessShareLock);
+	/* with the lock, do not wait for a GRANT */
+	if (locked && !relation_row_changer(item->relid, &changer))
+		return true;
+
+	/* see give_back() of copy_swap.c */
+	set_commit("off");
+	CommitTransactionCommand();
+	XLogFlush(XactLastCommitEnd);
 	return false;
 }
 
 /*
  * Set the tablespace for new partitions, or their indexes.  As
- * ATExecSetTableSpaceNoStorage(), but without queueing for the exclusive lock,
- * since every query of the table would queue behind.
+ * ATExecSetTableSpaceNoStorage(), but for the exclusive lock attempts are made as for
+ * the swap of a copy, since every query of the table would queue behind.
  */
 static void
 move_default(MoveContext *mc)
 {
 	MoveItem   *item = mc->item;
-	WaitLimits	limits = {.phase = PHASE_WAIT_SWAP_LOCK,.max_ms = LOCK_WAIT,.mc = mc,
-	.cancellable = true};
+	bool		is_table = !relkind_is_index(item->relkind);
+	Attempts	attempts;
 	Relation	rel;
 
 	pacing_rest_while_paused();
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
-	(void) wait_until(NULL, &limits, lock_partitioned, item);
+	IM_POINT("locks-wanted");
+	attempts_begin(&attempts, mc, item->relid);
+	attempts.wait.ignore_deadlocks = false;
+	for (;;)
+	{
+		bool		is_turn = attempts_turn_is_due(&attempts);
+		bool		helps = look_at_partitioned(item, &attempts.wait);
+		bool		is_over = wait_look(&attempts.wait);
+		bool		queue = false;
+		bool		locked = false;
+
+		if (is_turn && helps)
+			queue = attempts_may_queue(&attempts, is_table ? item->relid : InvalidOid);
+		/* free, turn */
+		if (queue || (helps && attempts.wait.nholders == 0))
+			locked = lock_partitioned(item, mc->settings, queue);
+		if (locked)
+			break;
+		if (is_over)
+			wait_give_up(&attempts.wait);
+		if (is_turn)
+			attempts_end_turn(&attempts);
+		throttle_rest(attempts_nap_ms(&attempts));
+		if (job_pause_requested())
+			pacing_rest_while_paused();
+		/* catalog snapshots must not hold back vacuum */
+		InvalidateCatalogSnapshot();
+	}
+	progress_blockers(NULL, 0);
 	if (plan_recheck(item, false))
 	{
 		Oid			target = item->to_tablespace;
@@ -248,7 +313,8 @@ try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc), int max
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	Assert(!IsTransactionState());
+	check_relation_locks(0);
+	IM_POINT("locks-released");
 	return error;
 }
 

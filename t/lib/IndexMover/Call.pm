@@ -178,8 +178,8 @@ sub held_at
 	return $call;
 }
 
-# A swap queues for its lock only after several looks that found one short transaction or
-# another; here at the first look, at which $sql is in an open transaction.  Returns the
+# A swap queues for its lock only after several looks that found it held; here at the first
+# look, at which $sql is in an open transaction.  Returns the
 # job that $begin begins, held at "swap-asking", to queue next, and the session of that
 # transaction.  The caller holds the lock of the test point.
 sub queued_at

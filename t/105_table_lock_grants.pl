@@ -1,0 +1,164 @@
+# A lock that is granted in the moment in which the wait for it ends otherwise: by
+# lock_timeout, a cancel, or SIGTERM.  Core takes such a lock, and raises the error all the
+# same.  At every lock that a move waits for, none may stay behind.
+#
+# The worker is stopped (SIGSTOP) while it stands in the queue.  Then the lock is released,
+# and so granted, and the timeout passes, or the signal is sent.  When the worker goes on, it
+# finds both.  The build with pause points counts its locks after each wait and relation, and
+# a wrong number ends the server.
+#
+# Fault (locks): a lock is granted as its wait ends by lock_timeout, a cancel or SIGTERM: no
+#   session lock stays behind; locks of the long phase, of the swap, of catalogs, of the ledger
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Processes;
+use IndexMover::Session;
+use IndexMover::Tables;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+needs_test_points();
+
+my $node = new_node('lock_grants', conf => 'autovacuum = off');
+my $s = IndexMover::Session->new($node);
+
+$s->run(<<SQL);
+CREATE TABLE wide (id int PRIMARY KEY, v int, big text) TABLESPACE regress_slow;
+ALTER TABLE wide ALTER big SET STORAGE external;
+INSERT INTO wide SELECT g, 0, repeat(md5(g::text), 100) FROM generate_series(1, 300) g;
+CREATE TABLE next_one (id int) TABLESPACE regress_slow;
+INSERT INTO next_one SELECT generate_series(1, 100);
+CREATE TABLE parts (id int) PARTITION BY RANGE (id) TABLESPACE regress_slow;
+CREATE INDEX parts_id ON parts (id);
+SQL
+my ($toast, $toast_index) = split /\|/,
+	$s->run(q{SELECT reltoastrelid::regclass, i.indexrelid::regclass FROM pg_class c JOIN pg_index i ON i.indrelid = c.reltoastrelid }
+		. q{WHERE c.oid = 'wide'::regclass});
+
+sub place
+{
+	my ($what) = @_;
+	return $s->run("SELECT coalesce((SELECT spcname FROM pg_tablespace t WHERE t.oid = reltablespace), 'default') FROM pg_class "
+		. "WHERE oid = '$what'::regclass");
+}
+
+# Whether the worker stands in the queue of a lock, or has it.
+sub lock_of
+{
+	my ($worker, $relation, $mode, $granted) = @_;
+	return $s->run("SELECT count(*) > 0 FROM pg_locks WHERE pid = $worker AND relation = '$relation'::regclass AND mode = '$mode' AND "
+		. ($granted ? '' : 'NOT ') . 'granted') eq 't';
+}
+
+# Stop the worker in the queue.
+sub stop_in_queue
+{
+	my ($worker, $relation, $mode, $name) = @_;
+	my $start = time;
+	while (time - $start < $IndexMover::Test::TIMEOUT)
+	{
+		next unless lock_of($worker, $relation, $mode);
+		kill 'STOP', $worker;
+		usleep(10_000);
+		return pass("$name: stopped in the queue") if lock_of($worker, $relation, $mode);
+		kill 'CONT', $worker;
+	}
+	return fail("$name: stopped in the queue");
+}
+
+# The locks that a move waits for: who holds it before, the relation, the mode, and what moves.
+# (VACUUM FULL of a TOAST table waits for a reader, and we for the VACUUM.)
+my %locks = (
+	'table' => [ 'BEGIN; LOCK TABLE wide IN ACCESS EXCLUSIVE MODE', 'wide', 'AccessShareLock', 'wide' ],
+	'TOAST table' => [ "VACUUM FULL $toast", $toast, 'AccessShareLock', 'wide' ],
+	'TOAST index' => [ "BEGIN; REINDEX INDEX $toast_index", $toast_index, 'ShareUpdateExclusiveLock', 'wide' ],
+	'table of an index' => [ 'BEGIN; LOCK TABLE wide IN ACCESS EXCLUSIVE MODE', 'wide', 'AccessShareLock', 'wide_pkey' ],
+	'index' => [ 'BEGIN; REINDEX INDEX wide_pkey', 'wide_pkey', 'ShareUpdateExclusiveLock', 'wide_pkey' ],
+	'pg_class' => [ 'BEGIN; LOCK TABLE pg_class IN SHARE MODE', 'pg_class', 'RowExclusiveLock', 'wide' ],
+	'pg_type' => [ 'BEGIN; LOCK TABLE pg_type IN SHARE MODE', 'pg_type', 'RowExclusiveLock', 'wide_pkey' ],
+	'ledger' => [ 'BEGIN; LOCK TABLE index_mover.ledger IN SHARE MODE', 'index_mover.ledger', 'RowExclusiveLock', 'wide' ],
+	'swap of a table' => [ 'BEGIN; SELECT id FROM wide LIMIT 1', 'wide', 'AccessExclusiveLock', 'wide' ],
+	'swap of its TOAST table' => [ "BEGIN; SELECT count(*) FROM $toast", $toast, 'AccessExclusiveLock', 'wide' ],
+	'swap of an index' => [ 'BEGIN; SELECT id FROM wide WHERE id = 1', 'wide_pkey', 'AccessExclusiveLock', 'wide_pkey' ],
+	'partitioned table' => [ 'BEGIN; SELECT count(*) FROM parts', 'parts', 'AccessExclusiveLock', 'parts' ],
+	'partitioned index' => [ q(BEGIN; COMMENT ON INDEX parts_id IS 'held'), 'parts_id', 'AccessExclusiveLock', 'parts_id' ]);
+
+sub meet
+{
+	my ($lock, $event) = @_;
+	my ($hold, $relation, $mode, $what) = @{ $locks{$lock} };
+	my $name = "$lock, the grant and $event";
+	my $at_swap = $lock =~ /pg_|swap/;
+	my $to = place($what) eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	my $settings = q('{"lock_timeout": "700ms", "max_workers": "1"}');
+	my $call = ($what =~ /_/ ? 'move_indexes' : 'move_table') . "('$what', '$to', wait => false, settings => $settings)";
+	my ($gate, $holder, $reader) = map { IndexMover::Session->new($node) } 1 .. 3;
+
+	# the worker is there, and its move comes to the lock when the gate opens
+	my $point = $at_swap ? 'swap-ready' : 'locks-wanted';
+	# and, if a lock stays behind, has ended neither
+	my $second = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	$second->run('SELECT pg_advisory_lock(0, 5960)');
+	set_tests($node, test_point => "$point:wait" . ($event eq 'lock_timeout' ? ',locks-released:wait2' : ''), test_mutation => 'looks:0');
+	my $log = -s $node->logfile;
+	my $job = $s->run("SELECT max(job) FROM $call");
+	$node->wait_for_log(qr/test point "$point": waiting/, $log);
+	my $worker = $s->run("SELECT pid FROM index_mover_progress WHERE job = $job");
+	set_tests($node);
+	if ($lock =~ /TOAST table/ && $hold =~ /VACUUM/)
+	{
+		$reader->run("BEGIN; SELECT count(*) FROM $toast");
+		$holder->send($hold);
+		poll_until($node, 'SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ' . $holder->pid, '1', "$name: VACUUM waits");
+	}
+	else { $holder->run($hold); }
+	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
+
+	stop_in_queue($worker, $relation, $mode, $name);
+	$lock =~ /TOAST table/ && $hold =~ /VACUUM/ ? $s->run('SELECT pg_cancel_backend(' . $holder->pid . ')') : $holder->run('COMMIT');
+	poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE pid = $worker AND relation = '$relation'::regclass AND mode = '$mode' "
+		. 'AND granted', 't', "$name: granted");
+	if ($event eq 'lock_timeout') { sleep 1; }
+	elsif ($event eq 'cancel') { $s->run("SELECT pg_cancel_backend($worker)"); }
+	else { $s->run("SELECT pg_terminate_backend($worker)"); }
+	kill 'CONT', $worker;
+	$holder->answer, $reader->run('COMMIT') if $hold =~ /VACUUM/;
+
+	if ($event eq 'lock_timeout')
+	{
+		$node->wait_for_log(qr/test point "locks-released": waiting/, $log);
+		is($s->run("SELECT string_agg(relation::regclass || ' ' || mode, ', ') FROM pg_locks WHERE locktype = 'relation' "
+			. "AND pid = $worker"), '', "$name: no lock when the relation has ended");
+	}
+	$second->end;
+	wait_for_job_end($node, $job);
+	is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"),
+		$event eq 'lock_timeout' ? 'moved' : 'canceled', "$name: its end");
+	is($s->run("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.backend_type = 'index_mover' AND "
+		. "l.locktype = 'relation'"), '0', "$name: no lock of a worker at the end");
+	$s->run('BEGIN; LOCK TABLE ' . ($what =~ s/_.*//r) . ' IN ACCESS EXCLUSIVE MODE NOWAIT; COMMIT');
+	is($s->errors =~ /ERROR/ ? $s->errors : '', '', "$name: the table is free");
+	$_->end foreach $gate, $holder, $reader;
+	return;
+}
+
+foreach my $lock (sort keys %locks)
+{
+	foreach my $event (picked { $_ eq 'lock_timeout' || $lock =~ /^(?:table|TOAST index|swap of a table)$/ } "ends of the wait: $lock",
+		'lock_timeout', 'cancel', 'SIGTERM')
+	{
+		meet($lock, $event);
+	}
+}
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP/, 'each number of locks was right');
+leftovers_ok($node, 'grants', within => 5);
+files_ok($node, 'grants');
+$s->end;
+done_testing();
