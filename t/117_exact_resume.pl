@@ -34,6 +34,7 @@ my $only = $ENV{ONLY} || '.';
 my ($node, $standby, @others);
 {
 	my $conf = <<CONF;
+shared_preload_libraries = 'index_mover'
 checkpoint_timeout = 1h
 max_wal_size = 1GB
 wal_keep_size = 512MB
@@ -353,6 +354,58 @@ SQL
 	fill_up() if $what =~ /truncated|extended/;
 }
 
+# ---- what was kept is no more -------------------------------------------------------------
+# The file from which the job could go on.
+sub kept_path
+{
+	return $node->data_dir . '/' . sql("SELECT format('pg_tblspc/%s/%s/%s/%s', tablespace, (SELECT pg_ls_dir FROM pg_ls_dir('pg_tblspc/' ||
+		tablespace) WHERE pg_ls_dir ~ '^PG_'), database, relfilenumber) FROM index_mover.ledger ORDER BY copied_blocks DESC LIMIT 1");
+}
+sub overwrite
+{
+	my ($path, $block, $bytes) = @_;
+	open(my $fh, '+<:raw', $path) or die "$path: $!";
+	seek($fh, $block * 8192, 0);
+	print $fh $bytes;
+	close($fh) or die $!;
+	return;
+}
+# A device that came back empty in a crash has zeros, or other things, in place of what was before the redo position.
+foreach my $what (grep { "ruins $_" =~ /$only/ } picked { /zeros|another/ } 'ruins', 'zeros', 'no page', 'another page', 'device not known')
+{
+	sql('ALTER SYSTEM SET index_mover.verify = off; SELECT pg_reload_conf()');
+	my $job = interrupt('kill', 'copy-end');
+	my $path = kept_path();
+	sql('CHECKPOINT');
+	$node->stop('fast');
+	my $page = 'x' x 8192;
+	if ($what eq 'another page')
+	{
+		open(my $fh, '<:raw', $path) or die $!;
+		read($fh, $page, 8192);
+	}
+	overwrite($path, 100, "\0" x (8192 * 50)) if $what eq 'zeros';
+	overwrite($path, 100, $page) if $what =~ /page/;
+	$node->start;
+	set_tests($node, test_mutation => 'evidence:1') if $what =~ /known/;
+	change();
+	my $result = resume($job);
+	if ($what =~ /known/)
+	{
+		like($result, qr/^moved\|.*did not go on .*, because it is not known whether the tablespace has kept that file/,
+			"$what: begins again");
+	}
+	else
+	{
+		like($result, qr/^moved\|.*went on where job $job had ended(?!.*began again)/, "$what: goes on");
+	}
+	set_tests($node);
+	wait_for_no_worker($node);
+	table_ok($node, 'big', $what);
+	# or the next copy's summary would have the creation of this one's file
+	sql($_) foreach 'ALTER SYSTEM RESET index_mover.verify', 'SELECT pg_reload_conf()', 'CHECKPOINT';
+}
+
 # ---- an end while it goes on --------------------------------------------------------------
 foreach my $point (grep { "second ends $_" =~ /$only/ } picked { /resume-begins/ } 'second ends',
 	'resume-summaries', 'resume-recorded', 'resume-begins', 'copy-logged:2', 'copy-end', 'copy-synced')
@@ -375,6 +428,9 @@ foreach my $mutation (grep { "mutations $_" =~ /$only/ } picked { 1 } 'mutations
 	'resume-buffers')
 {
 	my $job;
+	# a copy that goes on is compared in any case
+	sql('ALTER SYSTEM SET index_mover.verify = off; SELECT pg_reload_conf()');
+	sql('CHECKPOINT');
 	if ($mutation eq 'resume-late')
 	{
 		$job = interrupt('cancel', 'resume-recording:3', mutation => $mutation,
@@ -388,9 +444,11 @@ foreach my $mutation (grep { "mutations $_" =~ /$only/ } picked { 1 } 'mutations
 	}
 	cmp_ok(kept(), '>', 0, "mutation $mutation: there is a record");
 	like(resume($job, mutation => $mutation eq 'resume-late' ? '' : $mutation),
-		qr/^failed\|.*the copy of table "big" differs from the original in block \d+/s, "mutation $mutation is noticed");
+		qr/^moved\|.*went on .* It began again, because that file differed from the original in block \d+\./s,
+		"mutation $mutation is noticed, and mended");
 	wait_for_no_worker($node);
-	sql('SELECT count(*) FROM index_mover_cleanup()');
+	table_ok($node, 'big', "mutation $mutation");
+	sql('ALTER SYSTEM RESET index_mover.verify; SELECT pg_reload_conf()');
 	fill_up() if $mutation eq 'resume-limit';
 }
 

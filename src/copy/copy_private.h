@@ -138,13 +138,16 @@ copied_file(CopyState *f)
 #define foreach_file(f, cs) \
 	for (CopyState *f = copied_file((cs)->first); f != NULL; f = copied_file(f->next))
 
-/* Return whether this copy is to be compared with the original. */
+/*
+ * Return whether this copy is to be compared with the original; in any case if it went on,
+ * since other servers, devices and times have had their hands in what it took over.
+ */
 static inline bool
 copy_verifies(const CopyState *cs)
 {
 	int			verify = cs->settings->verify;
 
-	return verify == SWITCH_ON || (verify == SWITCH_AUTO && cs->is_table);
+	return cs->resumed || verify == SWITCH_ON || (verify == SWITCH_AUTO && cs->is_table);
 }
 
 pg_noreturn extern void copy_start_again(const char *why);

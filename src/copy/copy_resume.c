@@ -26,9 +26,11 @@
 #include "cleanup/cleanup.h"
 #include "copy/copy_private.h"
 #include "errors.h"
+#include "evidence.h"
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
+#include "report/report.h"
 
 #ifdef IM_HAS_WAL_SUMMARIES
 #include "common/blkreftable.h"
@@ -187,6 +189,77 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 	return why;
 }
 
+/* Some blocks of the file that was kept */
+typedef struct KeptBlocks
+{
+	CopyState  *cs;
+	BlockNumber first;
+	BlockNumber end;
+}			KeptBlocks;
+
+/* Put onto the list those of the blocks that are empty, or not valid.  For errors_catch(). */
+static void
+look_at_blocks(void *arg)
+{
+	const		KeptBlocks *kept = arg;
+	SMgrRelation smgr = smgropen(kept->cs->to, INVALID_PROC_NUMBER);
+	PGIOAlignedBlock page;
+
+	for (BlockNumber block = kept->first; block < kept->end; block++)
+	{
+		smgrread(smgr, MAIN_FORKNUM, block, page.data);
+		if (PageIsNew((Page) page.data) || !im_page_is_verified(page.data, block) ||
+			!page_is_of(kept->cs->relam, page.data))
+			block_set_add(kept->cs->todo, block);
+	}
+}
+
+/*
+ * Look at all blocks that a row calls durable, and put onto the list those that are no pages, or
+ * empty: a device that has lost them has zeros, or something else, in their place.  Blocks
+ * that are empty in the old file, too, cost little.  Returns NULL, or why none may be
+ * trusted.
+ */
+static const char *
+look_at_kept_file(CopyState *cs, const LedgerEntry *entry)
+{
+	SMgrRelation smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
+	BlockNumber length = 0;
+	const char *why = NULL;
+
+	if (!evidence_vouches(entry->tablespace, entry->relfilenumber))
+		return "it is not known whether the tablespace has kept that file";
+	if (smgrexists(smgr, MAIN_FORKNUM))
+		length = file_blocks(&cs->to, MAIN_FORKNUM);
+	if (length < entry->copied_blocks)
+		return psprintf("the file that was kept has %u blocks instead of " INT64_FORMAT, length,
+						entry->copied_blocks);
+	/* recovery has used buffers, and nobody else knows the file */
+	StartTransactionCommand();
+	if (!IM_MUTATION("resume-buffers"))
+		file_drop_buffers(&cs->to, true);
+	CommitTransactionCommand();
+	for (BlockNumber block = 0; block < entry->copied_blocks && why == NULL; block += FILE_COPY_CHUNK)
+	{
+		KeptBlocks	kept = {cs, block, Min(block + FILE_COPY_CHUNK, entry->copied_blocks)};
+		ErrorData  *error;
+		instr_time	start;
+
+		job_check_cancel();
+		(void) pacing_rest(cs->settings, 0, &cs->throttle, copy_let_others_pass, cs);
+		StartTransactionCommand();
+		INSTR_TIME_SET_CURRENT(start);
+		error = errors_catch(look_at_blocks, &kept);
+		throttle_read(&cs->throttle, elapsed_us(start), (int64) (kept.end - block) * BLCKSZ);
+		if (error != NULL && errors_was_canceled(error))
+			ReThrowError(error);
+		if (error != NULL)
+			why = MemoryContextStrdup(cs->cxt, error->message);
+		CommitTransactionCommand();
+	}
+	return why;
+}
+
 /*
  * Find out which part of the file of a row may be trusted: set cs->copied to its length,
  * cs->todo to the blocks of it that may have changed, and cs->changes.  Returns NULL,
@@ -196,17 +269,20 @@ static const char *
 find_trusted(CopyState *cs, const LedgerEntry *entry)
 {
 	ChangesResult result = CHANGES_WAL_GONE;
-	BlockNumber length;
+	const char *why;
 	bool		map_is_cut;
 
 	if (entry->from_tablespace != cs->from.spcOid ||
 		entry->from_relfilenumber != cs->from.relNumber)
 		return "it has another file since";
+	/* first, since the WAL is not kept meanwhile */
+	why = look_at_kept_file(cs, entry);
+	if (why != NULL)
+		return why;
 	cs->copied = entry->copied_blocks;
 	for (int tries = 0; tries < MOST_TRIES && result == CHANGES_WAL_GONE; tries++)
 	{
 		XLogRecPtr	upto;
-		const char *why;
 
 		wal_changes_end(cs->changes);
 		cs->changes = NULL;
@@ -221,14 +297,9 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 	if (result != CHANGES_READ)
 		return copy_changes_lost(result);
 
-	length = smgrexists(smgropen(cs->to, INVALID_PROC_NUMBER), MAIN_FORKNUM) ?
-		file_blocks(&cs->to, MAIN_FORKNUM) : 0;
 	/* blocks of zeros, by which it was extended, may be lost in a crash */
 	cs->copied = Min(cs->copied, file_blocks(&cs->from, MAIN_FORKNUM));
 	map_is_cut = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM) < file_blocks(&cs->to, VISIBILITYMAP_FORKNUM);
-	if (length < entry->copied_blocks)
-		return psprintf("the file that was kept has %u blocks instead of " INT64_FORMAT, length,
-						entry->copied_blocks);
 	if (cs->copied == 0 || map_is_cut)
 		return "its file was truncated, or created again";
 
@@ -364,10 +435,6 @@ copy_resume_begin(CopyState *cs)
 	StartTransactionCommand();
 	if (cs->resumed)
 	{
-		/* recovery has used buffers */
-		if (!IM_MUTATION("resume-buffers"))
-			file_copy_unsync(cs->copy);
-
 		/*
 		 * In one step, which redo repeats after a crash: the row names
 		 * nothing of what goes, a gigabyte unless F was truncated.
@@ -375,6 +442,7 @@ copy_resume_begin(CopyState *cs)
 		if (file_blocks(&cs->to, MAIN_FORKNUM) > cs->copied)
 			leftover_file_shorten(&cs->to, cs->copied, cs->settings->pacing);
 		file_copy_record(cs->copy, cs->copied);
+		file_copy_flush_first(cs->copy);
 	}
 	else
 	{

@@ -147,8 +147,20 @@ static void
 report_difference(CopyState *cs, BlockNumber block)
 {
 	RelationFacts facts;
+	bool		locked = IsTransactionState();
 
-	if (!IsTransactionState())
+	/* to copy all of it again may help; the file is removed */
+	if (cs->resumed && !locked)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("the file from which the copy of %s \"%s\" went on differs from the original in block %u",
+						relation_noun(cs->item->relkind), NameStr(cs->item->relname), block),
+				 errdetail("The copy begins again.")));
+		item_say(cs->first->item, "It began again, because that file differed from the original in block %u.", block);
+		copy_start_again("the file from which it went on differs from the original");
+	}
+	if (!locked)
 		StartTransactionCommand();	/* to look it up */
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),

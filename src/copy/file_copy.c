@@ -178,7 +178,7 @@ struct FileCopy
 	bool		refused;		/* ... which the file system does not like */
 	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
-	BlockNumber recorded;		/* blocks that a record calls durable */
+	BlockNumber recorded;		/* WAL of blocks below is flushed first */
 	BlockNumber durable;		/* those below were not written since */
 	File		file;			/* an open segment of the new file; 0 = none
 								 * is */
@@ -775,13 +775,10 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
 		copy->piece.end = copy->last_record;
 		copy->piece.nblocks = nblocks;
 		INSTR_TIME_SET_CURRENT(copy->piece.at);
+		copy->durable = Min(copy->durable, blocks[0]);
 		/* see file_copy_record() */
-		if (blocks[0] < copy->recorded)
-		{
-			copy->durable = Min(copy->durable, blocks[0]);
-			if (!IM_MUTATION("resume-unflushed"))
-				XLogFlush(copy->last_record);
-		}
+		if (blocks[0] < copy->recorded && !IM_MUTATION("resume-unflushed"))
+			XLogFlush(copy->last_record);
 		IM_POINT("copy-logged");
 
 		finish_write(copy);
@@ -979,7 +976,18 @@ void
 file_copy_record(FileCopy *copy, BlockNumber nblocks)
 {
 	sync_blocks(copy, copy->durable, nblocks);
-	copy->recorded = copy->durable = nblocks;
+	copy->recorded = Max(copy->recorded, nblocks);
+	copy->durable = nblocks;
+}
+
+/*
+ * Write each block only when the WAL of that is flushed: in a copy that goes on, since a row
+ * of the past, which another history still has, may have named more blocks than ours.
+ */
+void
+file_copy_flush_first(FileCopy *copy)
+{
+	copy->recorded = InvalidBlockNumber;
 }
 
 /* Go back to writing directly: write the new file's buffers, and drop them. */
