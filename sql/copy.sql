@@ -22,7 +22,6 @@ CREATE INDEX c_gin ON c USING gin (arr);
 CREATE INDEX c_gist ON c USING gist (pt);
 CREATE INDEX c_spgist ON c USING spgist (txt);
 CREATE INDEX c_brin ON c USING brin (id) WITH (pages_per_range = 1);
-CREATE INDEX c_bloom ON c USING bloom (id, grp);
 CREATE INDEX c_partial ON c (grp) WHERE maybe IS NULL;
 CREATE INDEX c_expr ON c (upper(txt), (id % 10));
 RESET default_tablespace;

@@ -111,7 +111,7 @@ SELECT m.name, m.method, regexp_replace(m.detail, 'Writes .* of WAL', 'Writes N 
 CREATE TABLE fresh (a int, b int) WITH (autovacuum_enabled = off);
 INSERT INTO fresh SELECT i, i FROM generate_series(1, 10000) i;
 CREATE INDEX fresh_a ON fresh (a);
-CREATE INDEX fresh_bloom ON fresh USING bloom (b);
+CREATE INDEX fresh_spgist ON fresh USING spgist ((b::text));
 CREATE TABLE bloated (a int, b int) WITH (autovacuum_enabled = off);
 INSERT INTO bloated SELECT i, i FROM generate_series(1, 5000) i;
 CREATE INDEX bloated_a ON bloated (a) WITH (fillfactor = 10);

@@ -1,10 +1,9 @@
 # Access methods of others that log by generic WAL records: pgvector's hnsw and
-# ivfflat, and RUM.  auto copies their indexes; under inserts, updates, deletions and
+# ivfflat.  auto copies their indexes; under inserts, updates, deletions and
 # VACUUM, to and fro, each copy compared with the original block by block, and each
 # row looked up afterwards.
 #
-# Fault (indexes): pgvector's hnsw and ivfflat, RUM, under load and VACUUM (where these are
-#   installed)
+# Fault (indexes): pgvector's hnsw and ivfflat, under load and VACUUM (where these are installed)
 use strict;
 use warnings;
 
@@ -26,16 +25,14 @@ my @methods = (
 	[ 'hnsw', 'vector', 'USING hnsw (e vector_l2_ops) WITH (m = 8)', 'SET hnsw.ef_search = 400',
 		'(SELECT j.id FROM items j ORDER BY j.e <-> i.e LIMIT 1) IS DISTINCT FROM i.id' ],
 	[ 'ivfflat', 'vector', 'USING ivfflat (e vector_l2_ops) WITH (lists = 20)', 'SET ivfflat.probes = 20',
-		'(SELECT j.id FROM items j ORDER BY j.e <-> i.e LIMIT 1) IS DISTINCT FROM i.id' ],
-	[ 'rum', 'rum', 'USING rum (d rum_tsvector_ops)', 'SET enable_indexscan = on',
-		"(SELECT array_agg(j.id) FROM items j WHERE j.d \@\@ format('u%s & w%s', i.n, i.n % 50)::tsquery) IS DISTINCT FROM ARRAY[i.id]" ]);
+		'(SELECT j.id FROM items j ORDER BY j.e <-> i.e LIMIT 1) IS DISTINCT FROM i.id' ]);
 
 my $node = new_node('others');
 my %there = map { $_ => 1 } split /\n/, $node->safe_psql('postgres', 'SELECT name FROM pg_available_extensions');
 if (!grep { $there{ $_->[1] } } @methods)
 {
 	$node->stop;
-	plan skip_all => 'neither pgvector nor RUM is installed';
+	plan skip_all => 'pgvector is not installed';
 }
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
@@ -52,7 +49,6 @@ foreach my $case (@methods)
   SKIP:
 	{
 		skip "$extension is not installed", 1 unless $there{$extension};
-		my $vector = $extension eq 'vector';
 		$node->safe_psql('postgres', <<SQL);
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS $extension;
@@ -60,15 +56,13 @@ DROP TABLE IF EXISTS items;
 DROP SEQUENCE IF EXISTS number;
 DROP FUNCTION IF EXISTS thing, change;
 CREATE SEQUENCE number START 100000;
-CREATE TABLE items (id int PRIMARY KEY, n int, @{[ $vector ? 'e vector(8)' : 'd tsvector' ]}) WITH (fillfactor = 80);
--- what belongs to a number: a point that no other has, or a word
-CREATE FUNCTION thing(n int) RETURNS @{[ $vector ? 'vector' : 'tsvector' ]} LANGUAGE sql AS
-\$\$ @{[ $vector
-	? q{SELECT array_agg(('x' || substr(md5(n || ' ' || k), 1, 6))::bit(24)::int % 10007)::vector FROM generate_series(1, 8) k}
-	: q{SELECT to_tsvector('simple', format('u%s w%s x%s', n, n % 50, n % 3))} ]} \$\$;
+CREATE TABLE items (id int PRIMARY KEY, n int, e vector(8)) WITH (fillfactor = 80);
+-- what belongs to a number: a point that no other has
+CREATE FUNCTION thing(n int) RETURNS vector LANGUAGE sql AS
+\$\$ SELECT array_agg(('x' || substr(md5(n || ' ' || k), 1, 6))::bit(24)::int % 10007)::vector FROM generate_series(1, 8) k \$\$;
 CREATE FUNCTION change(id int, n int) RETURNS void LANGUAGE sql AS
 \$\$ INSERT INTO items VALUES (id, n, thing(n))
-	ON CONFLICT (id) DO UPDATE SET (n, @{[ $vector ? 'e' : 'd' ]}) = (excluded.n, excluded.@{[ $vector ? 'e' : 'd' ]}) \$\$;
+	ON CONFLICT (id) DO UPDATE SET (n, e) = (excluded.n, excluded.e) \$\$;
 INSERT INTO items SELECT g, g, thing(g) FROM generate_series(1, 1500) g;
 CREATE INDEX items_i ON items $definition TABLESPACE regress_slow;
 SELECT oracle.remember_metadata('items');

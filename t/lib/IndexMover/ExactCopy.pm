@@ -30,7 +30,12 @@ sub start_servers
 {
 	my ($name, %options) = @_;
 	$node = new_node($name, streaming => 1, verify => 0, extra => ['--data-checksums'],
-		conf => "checkpoint_timeout = 1h\nmax_wal_size = 4GB\nwal_keep_size = 2GB");
+		conf => <<'CONF');
+checkpoint_timeout = 1h
+max_wal_size = 4GB
+wal_keep_size = 2GB
+index_mover.copy_access_methods = 'bloom'
+CONF
 	$node->safe_psql('postgres', <<SQL);
 SET client_min_messages = warning;
 CREATE EXTENSION pg_walinspect;
