@@ -23,6 +23,8 @@
  * WARNING.  Redo is stricter: if the server crashes before the next checkpoint
  * and the file system still refuses, it cannot start until that is repaired.
  *
+ * proof/copy.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -282,6 +284,7 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 
 		/* it is not pinned from 17 on, and RelationDropStorage() unpins */
 		rel->rd_smgr = NULL;
+		/* step: drop-file */
 		RelationDropStorage(rel);	/* at commit */
 		FreeFakeRelcacheEntry(rel);
 	}

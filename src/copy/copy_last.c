@@ -18,6 +18,8 @@
  * any case.  Only in this order does the new file get all that the WAL does not
  * tell.  Blocks that an attempt in vain has not copied stay on the list.
  *
+ * proof/copy.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -233,6 +235,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 
 	nblocks = copy_take_tail(cs);
 	if (nblocks > 0)
+		/* step: block-0 */
 		block_set_add(cs->todo, 0);
 	if (IM_MUTATION("block-0"))
 		block_set_remove(cs->todo, 0);

@@ -13,6 +13,8 @@
  * Tricky: the abort of any transaction releases session locks, so a wait in
  * vain must not throw (see relation_locks.c).
  *
+ * proof/copy.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -449,6 +451,7 @@ copy_take_tail(CopyState *cs)
 
 	if (IM_MUTATION("tail"))
 		return nblocks;
+	/* step: take-tail */
 	for (; cs->copied < nblocks; cs->copied++)
 		block_set_add(cs->todo, cs->copied);
 	return nblocks;
@@ -458,6 +461,7 @@ copy_take_tail(CopyState *cs)
 void
 copy_take_changes(CopyState *cs)
 {
+	/* step: take-changes */
 	BlockSet   *set = wal_changes_take(cs->changes);
 
 	cs->taken_at = wal_changes_position(cs->changes);

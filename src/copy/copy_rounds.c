@@ -17,6 +17,8 @@
  * Rounds are hurried, since slow ones would be more, and cost the clients more.  And
  * they end as soon as the blocks that are left may be copied under the lock.
  *
+ * proof/copy.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -182,6 +184,7 @@ copy_changed_directly(CopyState *cs)
 
 	/* wal_changes.c needs the list until the WAL up to now is read */
 	copy_drain(cs);
+	/* step: empty-list */
 	block_set_clear(cs->todo);
 	cs->new_file.changes_from = cs->taken_at;
 	cs->new_file.timeline = GetWALInsertionTimeLine();

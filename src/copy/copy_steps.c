@@ -12,6 +12,8 @@
  * before_shmem_exit callback, what a crash leaves by the next leftover_files_remove().
  * After the swap's commit no error may reach the caller: the move has happened.
  *
+ * proof/copy.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -142,6 +144,7 @@ make_file(CopyState *cs)
 	commit_locally();
 	entry.relfilenumber = GetNewRelFileNumber(item->to_tablespace, NULL,
 											  RELPERSISTENCE_PERMANENT);
+	/* step: ledger-row */
 	ledger_insert(&entry);
 	(void) ledger_row_claim(entry.id, true);
 	CommitTransactionCommand();
@@ -152,6 +155,7 @@ make_file(CopyState *cs)
 	StartTransactionCommand();
 	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
 	/* an existing file of that name would not be ours: an error */
+	/* step: create-file */
 	smgrcreate(smgr, MAIN_FORKNUM, false);
 	cs->new_file_made = true;
 	log_smgrcreate(&cs->to, MAIN_FORKNUM);

@@ -19,6 +19,8 @@
  * transaction: RowExclusiveLock on catalogs and the ledger first, then
  * AccessExclusiveLock on the relations, in core's order: table, TOAST table, index.
  *
+ * proof/copy.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -279,6 +281,7 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 	if (most_us < 0)
 		return TOO_MUCH_LEFT;
 	IM_LOG_SPECIAL(&cs->from, true);
+	/* step: last-read */
 	upto = wal_changes_mark();
 	foreach_file(f, cs)
 		if (outcome == SWAPPED)
@@ -348,6 +351,7 @@ attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
 	InvalidateCatalogSnapshot();
 
 	IM_POINT("swap-asking");
+	/* step: lock */
 	if (!lock_files(cs, queue_for))
 		return give_back(cs, LOCK_NOT_GRANTED);
 	phase = progress_phase(PHASE_SWAPPING);
@@ -366,6 +370,7 @@ attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
 	/* an orphan must not commit: the server may have been started again */
 	if (!PostmasterIsAlive())
 		proc_exit(1);
+	/* step: commit */
 	CommitTransactionCommand();
 	Assert(measuring == NULL);
 	return SWAPPED;

@@ -86,6 +86,8 @@
  * Locks: the caller keeps the old file from being truncated, replaced or
  * dropped, and is in a transaction, which needs neither xid nor snapshot.
  *
+ * proof/copy.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -394,6 +396,7 @@ read_past_buffers(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 static void
 read_block(FileCopy *copy, BlockNumber block, char *page)
 {
+	/* step: read-buffer */
 	buffer_copy_page(ReadBufferWithoutRelcache(copy->from, MAIN_FORKNUM, block, RBM_NORMAL,
 											   copy->ring, true),
 					 page);
@@ -734,6 +737,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 static bool
 must_be_repeated(XLogRecPtr redo)
 {
+	/* step: repeat */
 	return XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once");
 }
 
@@ -769,6 +773,7 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
 	do
 	{
 		redo = GetRedoRecPtr();
+		/* step: log-first */
 		log_blocks(copy, blocks, data, nblocks);
 		XLogSetAsyncXactLSN(copy->last_record);
 		copy->piece_before = copy->piece;
@@ -782,6 +787,7 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
 		IM_POINT("copy-logged");
 
 		finish_write(copy);
+		/* step: write-behind */
 		if (background && start_write(copy, blocks[0], nblocks, data, redo))
 			break;
 		/* write consecutive blocks at once */
@@ -865,15 +871,18 @@ file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 
 	INSTR_TIME_SET_CURRENT(start);
 	/* in this order, see "Reading past the buffers" */
+	/* step: note-position */
 	lsn = GetXLogInsertRecPtr();
 	for (BlockNumber i = 0; i < nblocks; i++)
 	{
 		blocks[i] = first + i;
+		/* step: look-up-buffer */
 		buffered[i] = file_has_buffer(&copy->from, first + i);
 		nbuffered += buffered[i];
 	}
 	/* a damaged page that is tolerated is reported by the buffer manager */
 	if (nbuffered < nblocks && !ignore_checksum_failure)
+		/* step: read-file */
 		nread = read_past_buffers(copy, first, nblocks);
 	IM_POINT("copy-read");
 
@@ -904,6 +913,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 	instr_time	start;
 
 	Assert(IsTransactionState() && !copy->synced);
+	/* step: finish-write */
 	/* a block under way must not be logged again after a newer copy of it */
 	finish_write(copy);
 	lsn = GetXLogInsertRecPtr();
@@ -961,6 +971,7 @@ file_copy_sync(FileCopy *copy)
 {
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 
+	/* step: sync */
 	sync_blocks(copy, 0, IM_MUTATION("sync") ? 0 : Max(smgrnblocks(smgr, MAIN_FORKNUM), 1));
 	copy->synced = true;
 	read_back(copy, smgr);
@@ -994,6 +1005,7 @@ file_copy_flush_first(FileCopy *copy)
 void
 file_copy_unsync(FileCopy *copy)
 {
+	/* step: drop-buffers */
 	file_drop_buffers(&copy->to, true);
 	copy->synced = false;
 }
@@ -1051,6 +1063,7 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
 									   RBM_ZERO_AND_LOCK, NULL, true);
+	/* step: through-buffer */
 	file_copy_replace_page(copy, buffer, page.data, standard);
 	UnlockReleaseBuffer(buffer);
 }

@@ -46,6 +46,8 @@
  *
  * No transaction is needed.
  *
+ * proof/copy.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -632,6 +634,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 	uint64		nbytes = 0;
 	instr_time	start;
 
+	/* step: read-wal */
 	Assert(upto <= GetFlushRecPtr(NULL));
 	changes->locked = locked;
 	INSTR_TIME_SET_CURRENT(start);
