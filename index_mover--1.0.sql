@@ -452,12 +452,19 @@ BEGIN ATOMIC
 		   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 		   AND ARRAY[l.relation, i.indrelid, t.oid] && ARRAY(SELECT w.relid FROM wanted w)
 		 GROUP BY l.pid, l.virtualtransaction
+	), waits AS (
+		-- those that a running move waits for at this moment
+		SELECT b.pid, 'the move of ' || string_agg(DISTINCT r.name, ', ') AS what
+		  FROM index_mover.running() r
+		 CROSS JOIN LATERAL unnest(r.blocked_by) AS b(pid)
+		 WHERE $1 IS NULL
+		 GROUP BY b.pid
 	), found AS (
 		SELECT 'session' AS kind, a.pid,
 			   format('%s@%s %s', a.usename, coalesce(host(a.client_addr), 'local'), a.application_name) AS name,
 			   a.xact_start AS since,
 			   greatest(CASE WHEN s.counts THEN age(a.backend_xmin) END, age(a.backend_xid)) AS xid_age,
-			   concat_ws('; ', l.what,
+			   concat_ws('; ', l.what, w.what,
 				   CASE WHEN s.counts
 						THEN 'its snapshot: vacuum of everything newer, and the end of every rebuild in this database' END,
 				   CASE WHEN a.backend_xid IS NOT NULL THEN 'its transaction: vacuum of what it changed' END) AS holds_back,
@@ -467,16 +474,19 @@ BEGIN ATOMIC
 					ELSE 'wait for its end, or ' || index_mover.printed_command('cancel_backend', a.pid::text) END AS action
 		  FROM pg_stat_activity a
 		  LEFT JOIN locks l ON l.pid = a.pid
+		  LEFT JOIN waits w ON w.pid = a.pid
+		  -- a worker that has just ended is not known to is_ours() any more
+		  LEFT JOIN pg_stat_activity o ON o.pid = coalesce(a.leader_pid, a.pid) AND o.backend_type LIKE 'index\_mover%'
 		 -- that of a vacuum, and of its workers, holds back nothing
 		 CROSS JOIN LATERAL (SELECT a.backend_xmin IS NOT NULL AND a.backend_type <> 'autovacuum worker'
 							 AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = coalesce(a.leader_pid, a.pid)) AS counts) s
 		 WHERE a.pid <> pg_backend_pid()
 		   -- nor is a move in its own way
-		   AND NOT index_mover.is_ours(coalesce(a.leader_pid, a.pid))
+		   AND o.pid IS NULL AND NOT index_mover.is_ours(coalesce(a.leader_pid, a.pid))
 		   -- a walsender, too, if it works in this database: the first copy of a
 		   -- logical subscription has a snapshot; one for a standby is in none
 		   AND a.datname = current_database()
-		   AND (l.pid IS NOT NULL OR s.counts OR (a.backend_type <> 'autovacuum worker' AND a.backend_xid IS NOT NULL))
+		   AND (l.pid IS NOT NULL OR w.pid IS NOT NULL OR s.counts OR (a.backend_type <> 'autovacuum worker' AND a.backend_xid IS NOT NULL))
 		UNION ALL
 		SELECT 'prepared transaction', NULL, x.gid, x.prepared, age(x.transaction),
 			   concat_ws('; ', l.what, 'vacuum of what it changed, and every rebuild of a table it has locked'),

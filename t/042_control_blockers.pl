@@ -196,6 +196,11 @@ sub move_and_wait
 		qr/waiting\n.*?DETAIL:  The lock is held by: process ${\$who->pid} \(\Q$asked\E\)\.\n/s);
 	$node->wait_for_log($told, $log);
 	ok(call_is_running($call), "$what: still waiting");
+	poll_until($node, 'SELECT count(*) FROM index_mover_call.index_mover_blockers WHERE pid = ' . $who->pid, '1',
+		"$what: the query that the WARNING has names that session, too");
+	my $phase = "phase = 'waiting for lock to swap'";
+	is(sql("SELECT bool_and(blocks_total > 0 AND blocks_done = blocks_total) FROM index_mover_progress WHERE $phase") || 't', 't',
+		"$what: while it waits for its swap, all blocks are done");
 	is(sql(q(SELECT string_agg(pid || ', ' || (holds_back ~ 'snapshot'), '; ') FROM index_mover_blockers('bl', '0 s'))),
 		$who->pid . ', false',
 		"$what: index_mover_blockers() names that session only, for its locks");
@@ -439,18 +444,76 @@ sql("ALTER SYSTEM SET autovacuum = off");
 sql("SELECT pg_reload_conf()");
 verdict_ok($node, 'bl', 'at the end', max_keys => 200);
 
-# one transaction after the other, each of which two looks in a row can find
-my $script = PostgreSQL::Test::Utils::tempdir() . '/slow.sql';
-append_to_file($script, "BEGIN;\nUPDATE bl SET s = s WHERE i = 1;\nSELECT pg_sleep(0.08);\nCOMMIT;\n");
-my $said = '';
-my $slow = IPC::Run::start([ 'pgbench', '-n', '-c', '1', '-T', '600', '-f', $script, $node->connstr('postgres') ], '>&', \$said);
-poll_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(0.08)%'", 't', 'a slow client');
-foreach my $n (1 .. 2)
+# Transactions that follow each other without a gap, longer than the rests between two looks:
+# in the table, in its partition by its parent, in a partition that only a plan has locked, and
+# by a plan that was made before, which locks no index that it does not use, as pg_dump.
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE busy (k int, i int) PARTITION BY LIST (k);
+CREATE TABLE busy_1 PARTITION OF busy FOR VALUES IN (1);
+CREATE TABLE busy_2 PARTITION OF busy FOR VALUES IN (2);
+INSERT INTO busy SELECT g % 2 + 1, g FROM generate_series(1, 2000) g;
+CREATE INDEX busy_i ON busy (i);
+CREATE FUNCTION second() RETURNS int STABLE LANGUAGE sql AS 'SELECT 2';
+VACUUM ANALYZE busy;
+SQL
+my $script = PostgreSQL::Test::Utils::tempdir() . '/busy.sql';
+foreach my $case (
+	picked { $_->[0] =~ /^(?:the index|the table, by a plan|the parent)/ } 'places of transactions without a gap',
+	[ 'the index', "SELECT pg_sleep(0.4) FROM busy_1 WHERE i = 1 OR true LIMIT 1", 'simple', "move_indexes('busy_1_i_idx', '%s')" ],
+	[ 'the table', 'SELECT pg_sleep(0.4) FROM busy_1 LIMIT 1', 'simple', "move_table('busy_1', '%s')" ],
+	[ 'the table, by its parent', 'SELECT count(k), pg_sleep(0.4) FROM busy', 'simple', "move_table('busy_1', '%s')" ],
+	[ 'the table, in a plan only', 'SELECT count(*), pg_sleep(0.4) FROM busy WHERE k = second()', 'simple', "move_table('busy_1', '%s')" ],
+	[ 'the table, by a plan that was made before', 'SELECT count(k), pg_sleep(0.4) FROM busy', 'prepared', "move_table('busy_1', '%s')" ],
+	[ 'the parent, which has no file', 'SELECT count(k), pg_sleep(0.4) FROM busy', 'simple', "move_table('busy', '%s')" ])
 {
-	($out, $err) = move('"on_blocker": "fail", "lock_wait": "20s"');
-	like($out, qr/^moved\|/, "slow transactions without a gap are not waited for in vain ($n)");
+	my ($name, $query, $mode, $call) = @$case;
+	my $said = '';
+	unlink $script;
+	append_to_file($script, "$query;\n");
+	my $busy = IPC::Run::start([ 'pgbench', '-n', '-M', $mode, '-c', '1', '-T', '3600', '-f', $script, $node->connstr('postgres') ],
+		'>&', \$said);
+	poll_until($node, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%pg_sleep(0.4)%' AND wait_event = 'PgSleep'}, 't',
+		"$name: a client");
+	foreach my $to ('regress_fast', 'regress_slow')
+	{
+		my $job = sql('SELECT max(job) FROM ' . sprintf($call, $to) =~ s/\)$/, wait => false)/r);
+		wait_for_job_end($node, $job);
+		is(sql("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'moved',
+			"$name: transactions without a gap are not waited for in vain");
+	}
+	$busy->kill_kill(grace => 1);
 }
-$slow->kill_kill(grace => 1);
+
+# Nobody is signaled for a short transaction, which has ended when the signal comes; and
+# whoever is named has not ended.
+{
+	my $said = '';
+	unlink $script;
+	append_to_file($script, "SELECT count(k), pg_sleep(0.7) FROM busy;\n");
+	my $busy = IPC::Run::start([ 'pgbench', '-n', '-c', '8', '-T', '3600', '-f', $script, $node->connstr('postgres') ], '>&', \$said);
+	poll_until($node, q{SELECT count(*) > 7 FROM pg_stat_activity WHERE query LIKE '%pg_sleep(0.7)%'}, 't', 'eight clients');
+	my $log = -s $node->logfile;
+	my $job = sql(q{SELECT job FROM move_indexes('busy_1_i_idx', 'regress_fast', 'copy', wait => false, }
+		. q{settings => '{"on_blocker": "cancel", "lock_wait": "3s"}')});
+	my ($named, $ended) = (0, 0);
+	until ($node->log_contains(qr/did not move index .*busy_1_i_idx|moved index .*busy_1_i_idx/, $log))
+	{
+		my ($n, $gone) = split /\|/, sql(<<SQL);
+SELECT count(*), count(*) FILTER (WHERE NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid = b AND l.relation = 'busy_1_i_idx'::regclass))
+  FROM index_mover_progress, unnest(blocked_by) b
+SQL
+		$named += $n;
+		$ended += $gone;
+	}
+	cmp_ok($named, '>', 0, "$named processes were named");
+	# (one may end between the two reads of this query)
+	cmp_ok($ended, '<=', $named / 10, "of these, $ended held nothing");
+	wait_for_job_end($node, $job);
+	unlike(slurp_file($node->logfile, $log), qr/canceled process|canceling statement due to user request/,
+		'no short transaction was canceled');
+	$busy->kill_kill(grace => 1);
+	sql('DROP TABLE busy; DROP FUNCTION second()');
+}
 
 # who is in the way of removing what a move that was killed has left, before the
 # next one of that table

@@ -388,6 +388,7 @@ static void
 copy_once(CopyState *cs)
 {
 	CopyState  *file;
+	int64		blocks = 0;
 
 	find_parts(cs);
 	copy_wait_for_locks(cs);
@@ -395,6 +396,9 @@ copy_once(CopyState *cs)
 	while ((file = next_file(cs)) != NULL)
 		copy_file(file);
 	progress_part(cs->item);
+	foreach_file(f, cs)
+		blocks += f->copied;
+	progress_blocks(blocks, blocks);
 	if (cs->settings->terms.rehearse)
 		cs->item->status = STATUS_REHEARSED;
 	else

@@ -70,6 +70,9 @@
 /* With more changed blocks, as soon as that allows: the next holder may come soon */
 #define NEAR_BLOCKS			IM_LIMIT("near", COPY_FAR_TOO_MANY / 2)
 
+/* Else read the WAL so often */
+#define STAY_NEAR_US		(150 * INT64CONST(1000))
+
 #define QUEUE_PIECE_MS		1000
 
 /* Time for the last blocks, under the lock, at first */
@@ -456,6 +459,7 @@ typedef struct CatchUp
 {
 	TimestampTz due;
 	TimestampTz due_if_many;	/* changed blocks; no later */
+	TimestampTz near;			/* to read the WAL, and let others pass */
 	int64		most_us;		/* for the last blocks, in the next attempt */
 	bool		crowded;		/* there were too many, and lock_wait is over */
 } CatchUp;
@@ -470,7 +474,12 @@ follow_changes(CopyState *cs, const Attempts *attempts, CatchUp *catch_up, bool 
 
 	if (!now && began < due)
 	{
-		copy_stay_near(cs);
+		/* it flushes a record, so not at each look */
+		if (began >= catch_up->near)
+		{
+			copy_stay_near(cs);
+			catch_up->near = GetCurrentTimestamp() + STAY_NEAR_US;
+		}
 		return false;
 	}
 	copy_catch_up(cs);

@@ -12,6 +12,7 @@
  *	turn	after a rest, whoever holds it: ask, and queue for lock_timeout
  *	stay	but not behind a reader of the whole table, or VACUUM
  *	rest	how long to rest between two turns
+ *	aim		a turn may come sooner, when those that wait behind us should end
  *
  * Assumption: nothing that conflicts with AccessExclusiveLock is asked for while another
  * lock of the same kind is held, except without queueing.  The caller sees to that.
@@ -28,20 +29,25 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
-/* Looks before the first turn, and rests between them */
-#define FIRST_LOOKS			5
-#define FIRST_LOOKS_MS		20
-/* Rest between two looks from then on */
-#define LOOK_AGAIN_MS		150
+/* Rest between two looks; longer when the wait has lasted */
+#define LOOK_MS				20
+#define LATER_LOOK_MS		150
+#define LATER_MS			60000
 
-/* Rest between two turns: longer by so much each time, up to a second */
-#define REST_STEP_MS		100
+/* Looks before the first turn */
+#define FIRST_LOOKS			5
+
+/* Rest between two turns: at first, then doubled up to a second */
+#define FIRST_REST_MS		100
 #define REST_MS				1000
 /* While a holder stays, this part of its age; after lock_wait the longest rest */
 #define REST_PART_OF_AGE	20
 #define LONGEST_REST_MS		20000
-/* A rest is longer or shorter by up to this part, at random */
+/* A rest is longer by up to this part, at random */
 #define REST_JITTER			0.2
+
+/* Who is found so soon after a turn has waited behind it */
+#define DELAYED_US			(100 * INT64CONST(1000))
 
 /* A session that has held a table for so long, and none of its indexes, reads the whole table */
 #define READER_US			(10 * USECS_PER_SEC)
@@ -65,15 +71,16 @@ static int64
 rest_ms(const Attempts *attempts)
 {
 	const Wait *wait = &attempts->wait;
-	int64		ms;
+	int64		ms = REST_MS;
 
 	if (attempts->turns == 0)
-		return attempts->hurry ? 0 : IM_LIMIT("looks", FIRST_LOOKS) * FIRST_LOOKS_MS;
+		return attempts->hurry ? 0 : IM_LIMIT("looks", FIRST_LOOKS) * LOOK_MS;
 	/* from then on it may go on without end: others must hardly notice */
 	if (wait_is_over(wait))
 		return LONGEST_REST_MS;
 
-	ms = Min(attempts->turns * REST_STEP_MS, REST_MS);
+	if (attempts->turns < 8)
+		ms = Min(FIRST_REST_MS << (attempts->turns - 1), REST_MS);
 	if (wait->nholders > 0)
 	{
 		int64		age_ms = (GetCurrentTimestamp() - wait->holders[0].since) / 1000;
@@ -91,11 +98,47 @@ next_turn_ms(const Attempts *attempts)
 	return rest_ms(attempts) - (GetCurrentTimestamp() - attempts->turn_ended) / 1000;
 }
 
+/*
+ * aim: return whether all holders, or those that the last turn has delayed, should end while
+ * we queue, if they take as long as the last one that has ended.  Transactions of one length
+ * that follow each other end together by and by: a turn delays all that end in it, so they
+ * begin together, and the next one delays them again, with those that end a little later.
+ */
+static bool
+holders_should_end(const Attempts *attempts)
+{
+	const Wait *wait = &attempts->wait;
+	int64		half = attempts->limits.mc->settings->lock_timeout * INT64CONST(1000) / 2;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		all = true;
+	bool		delayed = true;
+	int			ndelayed = 0;
+
+	if (attempts->turns == 0 || wait->nholders == 0 || wait->lasted == 0 ||
+		now - attempts->turn_ended < FIRST_REST_MS * 1000 ||
+		now - wait->holders[0].since > wait->lasted + half || wait_is_over(wait))
+		return false;
+	for (int i = 0; i < wait->nholders; i++)
+	{
+		TimestampTz since = wait->holders[i].since;
+		int64		left = since + wait->lasted - now;
+		bool		ends = left <= half && left >= -half;
+
+		all = all && ends;
+		if (since >= attempts->turn_ended && since < attempts->turn_ended + DELAYED_US)
+		{
+			ndelayed++;
+			delayed = delayed && ends;
+		}
+	}
+	return all || (ndelayed > 0 && delayed);
+}
+
 /* turn: return whether it is time to ask for the lock, whoever holds it. */
 bool
 attempts_turn_is_due(const Attempts *attempts)
 {
-	return next_turn_ms(attempts) <= 0;
+	return next_turn_ms(attempts) <= 0 || holders_should_end(attempts);
 }
 
 /* Note the end of a turn, with an attempt or, if attempts_may_queue() forbids it, without. */
@@ -104,16 +147,16 @@ attempts_end_turn(Attempts *attempts)
 {
 	attempts->turns++;
 	attempts->turn_ended = GetCurrentTimestamp();
-	attempts->jitter = 1 - REST_JITTER + 2 * REST_JITTER * pg_prng_double(&pg_global_prng_state);
+	attempts->jitter = 1 + REST_JITTER * pg_prng_double(&pg_global_prng_state);
 }
 
 /* Return how long to rest before the next look. */
 int
 attempts_nap_ms(const Attempts *attempts)
 {
-	int64		look_ms = attempts->turns == 0 ? FIRST_LOOKS_MS : LOOK_AGAIN_MS;
+	int64		waited_ms = (GetCurrentTimestamp() - attempts->limits.since) / 1000;
 
-	return (int) Max(Min(look_ms, next_turn_ms(attempts)), FIRST_LOOKS_MS);
+	return waited_ms < LATER_MS ? LOOK_MS : LATER_LOOK_MS;
 }
 
 /* Return whether a holder runs VACUUM, which keeps its locks to its end. */

@@ -55,8 +55,14 @@ typedef struct Laggard
 static bool lag_rests = false;
 static char lag_why[IM_THROTTLED_LEN];
 
-/* Walsenders of standbys whose replay is late on purpose, in TopMemoryContext */
-static List *late = NIL;
+/* A walsender of a standby whose replay is late on purpose */
+typedef struct LateStandby
+{
+	int			pid;
+	TimestampTz started;		/* another process may get the number */
+} LateStandby;
+
+static List *late = NIL;		/* of them, in TopMemoryContext */
 
 /* in this process, see pacing_rested_ms() */
 static int64 rested_us = 0;
@@ -231,6 +237,36 @@ replays_late(const Laggard *laggard, bool begins, int64 limit)
 	return false;
 }
 
+/* Forget a late standby. */
+static void
+forget_late(LateStandby *standby)
+{
+	late = list_delete_ptr(late, standby);
+	pfree(standby);
+}
+
+/* Return the late standby of this walsender; NULL if it is none, or was another process. */
+static LateStandby *
+find_late(int pid)
+{
+	ListCell   *lc;
+
+	foreach(lc, late)
+	{
+		LateStandby *standby = lfirst(lc);
+		PgBackendStatus *status;
+
+		if (standby->pid != pid)
+			continue;
+		status = blockers_find(pid);
+		if (status != NULL && status->st_proc_start_timestamp == standby->started)
+			return standby;
+		forget_late(standby);
+		return NULL;
+	}
+	return NULL;
+}
+
 static void
 look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 {
@@ -238,7 +274,7 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 
 	for (int i = 0; (walsnd = walsender_next(&i)) != NULL;)
 	{
-		bool		is_late;
+		LateStandby *standby;
 		WalSnd		copy;
 		XLogRecPtr	position;
 		XLogRecPtr	flushed;
@@ -251,10 +287,10 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 		/* a receiver that applies nothing may not report its position */
 		flushed = XLogRecPtrIsInvalid(copy.flush) ? copy.sentPtr : copy.flush;
 
-		is_late = list_member_int(late, copy.pid);
-		if (is_late && end <= position + Max(limit, 0) / 2)
-			late = list_delete_int(late, copy.pid); /* no longer */
-		else if (is_late || XLogRecPtrIsInvalid(position))
+		standby = find_late(copy.pid);
+		if (standby != NULL && end <= position + Max(limit, 0) / 2)
+			forget_late(standby);	/* no longer */
+		else if (standby != NULL || XLogRecPtrIsInvalid(position))
 			position = flushed;
 
 		bytes = bytes_behind(position, end);
@@ -342,8 +378,11 @@ replica_lag_too_large(const MoveSettings *settings, int64 at_once)
 		if (replays_late(&laggard, !lag_rests, limit))
 		{
 			MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+			LateStandby *standby = palloc0_object(LateStandby);
 
-			late = lappend_int(late, laggard.pid);
+			standby->pid = laggard.pid;
+			standby->started = walsender != NULL ? walsender->st_proc_start_timestamp : 0;
+			late = lappend(late, standby);
 			MemoryContextSwitchTo(oldcontext);
 			ereport(LOG,
 					(errhidecontext(true),

@@ -68,10 +68,13 @@ typedef struct Wait
 	/* at the last look, the oldest first; set by wait_note_holders() */
 	Holder		holders[WAIT_MAX_PIDS];
 	int			nholders;
+	int64		lasted;			/* us, of the last one that came and ended; 0
+								 * = none yet */
 
 	bool		ignore_deadlocks;
 
 	/* private */
+	TimestampTz first_look;		/* who was there then had come before */
 	TimestampTz checked_at;		/* for deadlocks and autovacuums */
 	TimestampTz grace_until;	/* for the processes that were signaled */
 	TimestampTz ours_at;		/* when last our job itself was in the way */

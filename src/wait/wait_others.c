@@ -187,8 +187,12 @@ wait_note_holders(Wait *wait, const VirtualTransactionId *vxids, int count)
 	{
 		if (virtual_transactions_have(vxids, count, wait->holders[i].vxid))
 			wait->holders[kept++] = wait->holders[i];
+		else if (wait->holders[i].since > wait->first_look)
+			wait->lasted = now - wait->holders[i].since;
 	}
 	wait->nholders = kept;
+	if (wait->first_look == 0)
+		wait->first_look = now;
 	for (int i = 0; i < count && wait->nholders < WAIT_MAX_PIDS; i++)
 	{
 		bool		found = false;
