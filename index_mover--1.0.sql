@@ -59,7 +59,8 @@ CREATE TABLE index_mover.job_log (
 	freeze_first boolean NOT NULL,
 	-- what its moves have come to; NULL: see move_log
 	status text, moved int, total int, size bigint, size_done bigint, longest_lock interval,
-	tablespace name, started_at timestamptz, finished_at timestamptz
+	tablespace name, started_at timestamptz, finished_at timestamptz,
+	acknowledged_at timestamptz		-- by cancel_move(), after its end
 );
 CREATE INDEX job_log_status ON index_mover.job_log (status, finished_at);
 CREATE INDEX job_log_policy ON index_mover.job_log (policy, job);
@@ -88,6 +89,7 @@ CREATE TABLE index_mover.move_log (
 	PRIMARY KEY (job, item)
 );
 CREATE INDEX move_log_finished_at ON index_mover.move_log (finished_at);
+CREATE INDEX move_log_relation ON index_mover.move_log (relation, job);
 
 -- Whose moves a role sees in index_mover_history: its own jobs', those of its tables, or all.
 -- Not by a WHERE behind the security barrier of a view, which keeps LIMIT and ORDER BY from the
@@ -162,7 +164,8 @@ AS 'MODULE_PATHNAME', 'index_mover_undo_move' LANGUAGE C VOLATILE CALLED ON NULL
 
 -- Watching and steering
 
-CREATE FUNCTION index_mover.alive(OUT job bigint, OUT paused boolean, OUT bytes_done bigint) RETURNS SETOF record
+CREATE FUNCTION index_mover.alive(
+	OUT job bigint, OUT paused boolean, OUT bytes_done bigint, OUT paused_since timestamptz) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_alive' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED ROWS 10;
 
 CREATE FUNCTION index_mover.printed_command(name text, VARIADIC arguments text[] DEFAULT '{}') RETURNS text
@@ -177,11 +180,15 @@ CREATE FUNCTION index_mover.running(
 	OUT method text, OUT phase text, OUT throttled_by text,
 	OUT blocks_total bigint, OUT blocks_done bigint, OUT blocks_changed bigint,
 	OUT bytes_per_second bigint, OUT eta interval, OUT lock_attempts bigint,
-	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz, OUT blocked_since timestamptz) RETURNS SETOF record
+	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz, OUT blocked_since timestamptz,
+	OUT rests_since timestamptz) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW @extschema@.index_mover_progress AS
-	SELECT * FROM index_mover.running();
+	SELECT r.pid, r.job, r.name, r.kind, r.table_name, r.method, r.phase, r.throttled_by,
+		   r.blocks_total, r.blocks_done, r.blocks_changed, r.bytes_per_second, r.eta, r.lock_attempts,
+		   r.blocked_by, r.wal_lag_bytes, r.started_at, r.blocked_since
+	  FROM index_mover.running() r;
 
 -- Pulled up into the query that reads it, so that this costs what it shows.
 CREATE VIEW @extschema@.index_mover_history WITH (security_invoker) AS
@@ -328,6 +335,13 @@ AS 'MODULE_PATHNAME', 'index_mover_relation_report' LANGUAGE C VOLATILE STRICT P
 CREATE FUNCTION index_mover.movable_methods(relation regclass) RETURNS text[]
 AS 'MODULE_PATHNAME', 'index_mover_movable_methods' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
+CREATE FUNCTION index_mover.relation_heat(
+	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
+	OUT reads_per_second float8, OUT heat float8, OUT period interval, OUT samples bigint,
+	OUT last_use timestamptz, OUT last_index_use timestamptz, OUT last_change timestamptz,
+	OUT known_since timestamptz, OUT reset_at timestamptz) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_relation_heat' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
 CREATE FUNCTION index_mover.stats_since() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'index_mover_stats_since' LANGUAGE C VOLATILE PARALLEL SAFE;
 
@@ -357,6 +371,9 @@ BEGIN ATOMIC
 						 AND c.relpersistence <> 't'
 					ELSE ARRAY[c.oid, i.indrelid] && w.wanted END
 		 ORDER BY 4
+	), heat AS MATERIALIZED (
+		-- read only if it matters
+		SELECT h.relation, greatest(h.last_index_use, h.reset_at) AS used_or_reset FROM index_mover.relation_heat() h
 	)
 	SELECT CASE WHEN g.is_index THEN g.oid::regclass END, g.table_oid::regclass, g.amname, r.tablespace, r.size,
 		   CASE WHEN g.is_index THEN pg_stat_get_numscans(g.oid) END,
@@ -383,7 +400,9 @@ BEGIN ATOMIC
 	 -- when an index was made, if that is known, or not before its file
 	 CROSS JOIN LATERAL (SELECT coalesce(CASE WHEN NOT pg_is_in_recovery() AND current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(g.made_by) END,
 										 r.file_birth) AS made_at) m
-	 CROSS JOIN LATERAL (SELECT CASE WHEN m.made_at IS NOT NULL THEN now() - greatest(st.since, m.made_at) END AS unused_for) u
+	 -- a counter of 0 may be one that was reset: samples tell of a use before, and that it went back
+	 CROSS JOIN LATERAL (SELECT CASE WHEN m.made_at IS NOT NULL
+									 THEN now() - greatest(st.since, m.made_at, (SELECT h.used_or_reset FROM heat h WHERE h.relation = g.oid)) END AS unused_for) u
 	 ORDER BY 7 DESC NULLS LAST, 1, 2;
 END;
 
@@ -644,6 +663,29 @@ CREATE FUNCTION index_mover.problems(
 	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text, OUT command text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
+-- Jobs of the last seven days that have ended without all of their work, and not by the will of a user: one
+-- has failed, its worker or the server has stopped (57P01), or its end is not on record.  Of each relation the
+-- last job counts, such as that of resume_move(), and nothing if it is in its place by now.
+CREATE VIEW index_mover.ended_jobs AS
+	SELECT e.job, e.status, m.relations, m.name, m.to_tablespace
+	  FROM (SELECT k.job, coalesce(k.status, 'interrupted') AS status
+			  FROM index_mover.job_log k
+			  LEFT JOIN index_mover.alive() a ON a.job = k.job
+			 WHERE ((k.status IN ('failed', 'canceled') AND k.finished_at BETWEEN now() - interval '7 days' AND now())
+					OR (k.status IS NULL AND k.submitted_at BETWEEN now() - interval '7 days' AND now()))
+			   AND a.job IS NULL AND k.acknowledged_at IS NULL AND NOT k.rehearse AND NOT pg_is_in_recovery()) e
+	 CROSS JOIN LATERAL (
+			SELECT count(*) AS relations, min(c.oid::regclass::text) AS name, min(l.to_tablespace::text) AS to_tablespace
+			  FROM index_mover.move_log l
+			  JOIN pg_class c ON c.oid = l.relation
+			 WHERE l.job = e.job AND l.kind NOT LIKE 'toast%'
+			   AND (l.status IN ('failed', 'queued', 'running') OR l.status = 'canceled' AND l.sqlstate = '57P01')
+			   AND coalesce(nullif(c.reltablespace, 0),
+							(SELECT d.dattablespace FROM pg_database d WHERE d.datname = current_database())) <> l.to_tablespace_oid
+			   AND NOT EXISTS (SELECT FROM index_mover.move_log n JOIN index_mover.job_log j ON j.job = n.job
+								WHERE n.relation = l.relation AND n.job > l.job AND n.status <> 'skipped' AND NOT j.rehearse)) m
+	 WHERE m.relations > 0;
+
 CREATE FUNCTION @extschema@.index_mover_check(
 	max_wait interval DEFAULT '10 min',
 	OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text)
@@ -666,6 +708,29 @@ BEGIN ATOMIC
 	  FROM index_mover.running() r
 	 WHERE r.blocked_since < clock_timestamp() - greatest(least(coalesce($1, '10 min'), '4000 years'), '-4000 years')
 	UNION ALL
+	SELECT 'warning', 'ended job', 'job ' || e.job,
+		   format('%s: %s is not in tablespace "%s"%s; resume the job, or have it reported no more: %s',
+				  CASE e.status WHEN 'canceled' THEN 'its worker, or the server, was stopped' ELSE e.status END,
+				  e.name, e.to_tablespace, CASE WHEN e.relations > 1 THEN format(', nor are %s others in their places', e.relations - 1) END,
+				  index_mover.printed_command('cancel_move', e.job::text)),
+		   index_mover.printed_command('resume_move', e.job::text)
+	  FROM index_mover.ended_jobs e
+	UNION ALL
+	SELECT 'warning', 'paused job', 'job ' || a.job, format('it has been paused since %s', a.paused_since::timestamptz(0)),
+		   index_mover.printed_command('resume_move', a.job::text)
+	  FROM index_mover.alive() a
+	 WHERE a.paused_since < clock_timestamp() - coalesce($1, '10 min')
+	UNION ALL
+	-- not for max_rate or slow storage, between whose rests it goes on, nor until swap_after
+	SELECT 'warning', 'resting job', 'job ' || r.job,
+		   format('%s has rested since %s: %s', coalesce(r.name, 'it'), r.rests_since::timestamptz(0), coalesce(r.throttled_by, 'a standby or a slot is behind')),
+		   index_mover.printed_command('blockers')
+	  FROM index_mover.running() r
+	 WHERE r.rests_since < clock_timestamp() - coalesce($1, '10 min')
+	UNION ALL
+	SELECT 'warning', 'hindered policy', t.policy, t.message, NULL
+	  FROM @extschema@.tier_policy_status t WHERE t.enabled AND t.result = 'hindered'
+	UNION ALL
 	SELECT 'warning', 'failing policy', t.policy, coalesce(t.message, format('job %s: %s', t.job, t.result)),
 		   -- a message is not about the job
 		   CASE WHEN t.message IS NULL THEN index_mover.printed_command('resume_move', t.job::text) END
@@ -676,14 +741,10 @@ BEGIN ATOMIC
 	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND index_mover.next_run(NULL, '1 s', NULL, NULL) IS NULL AND NOT pg_is_in_recovery();
 END;
 
-CREATE FUNCTION index_mover.relation_heat(
-	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
-	OUT reads_per_second float8, OUT heat float8, OUT period interval, OUT samples bigint,
-	OUT last_use timestamptz, OUT last_index_use timestamptz, OUT last_change timestamptz,
-	OUT known_since timestamptz) RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'index_mover_relation_heat' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-
-CREATE VIEW @extschema@.relation_heat AS SELECT * FROM index_mover.relation_heat();
+CREATE VIEW @extschema@.relation_heat AS
+	SELECT h.relation, h.kind, h.tablespace, h.size, h.reads_per_second, h.heat, h.period, h.samples,
+		   h.last_use, h.last_index_use, h.last_change, h.known_since
+	  FROM index_mover.relation_heat() h;
 
 CREATE FUNCTION @extschema@.tier_plan(
 	policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL,
@@ -806,7 +867,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy_status.message', 'error of the last run itself; NULL: none'),
 	('COLUMN', 'tier_policy_status.next_run', 'earliest time of the next run by the scheduler; NULL: there is none'),
 	('COLUMN', 'tier_policy_status.scheduled', 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled'),
-	('ROUTINE', 'index_mover_check', 'problems in this database: leftovers, lost files, failing and unscheduled policies, jobs that have waited longer than max_wait; no row: all is well'),
+	('ROUTINE', 'index_mover_check', 'problems in this database: leftovers, lost files, policies that fail, can do nothing or are not scheduled, jobs that have ended without their work, or have waited, rested or been paused longer than max_wait; no row: all is well'),
 	('VIEW', 'relation_heat', 'how much each table and index is read, by the samples of take_index_sample()'),
 	('COLUMN', 'relation_heat.relation relation_heat.kind', 'table or index'),
 	('COLUMN', 'relation_heat.tablespace', 'tablespace of the relation'),
@@ -923,5 +984,5 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschem
 	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval),
 	index_mover.problems, index_mover.relation_report, index_mover.movable_methods, index_mover.relation_heat,
 	index_mover.is_ours, index_mover.check_relation, index_mover.stats_since TO pg_monitor;
-GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status TO pg_monitor;
+GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, index_mover.ended_jobs TO pg_monitor;
 

@@ -51,8 +51,11 @@
  * relation_info_hook: one that may change the planner's facts of a relation.
  * im_slot_is_read: whether a process uses this slot.  The caller includes
  * replication/slot.h and holds the slot's spinlock.
+ * IM_STAT_RESET: when the statistics of one relation were reset, which other versions
+ * do not keep.
  */
 #if PG_VERSION_NUM >= 190000
+#define IM_STAT_RESET(stats) ((stats)->stat_reset_time)
 #define IM_AREA_INIT_ARGS	void *ptr, void *arg
 #define LWLockRegisterTranche(tranche, name) ((void) 0)
 #define IM_HEAP_DELETE(rel, tid, failure) \
@@ -66,6 +69,7 @@
 #define RELATION_INFO_INHPARENT (rte->inh)
 #define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else
+#define IM_STAT_RESET(stats) ((TimestampTz) 0)
 #define IM_AREA_INIT_ARGS	void *ptr
 #define LWLockNewTrancheId(name) LWLockNewTrancheId()
 #define IM_HEAP_DELETE(rel, tid, failure) \

@@ -60,7 +60,8 @@ enum
 	Anum_job_longest_lock,
 	Anum_job_tablespace,
 	Anum_job_started_at,
-	Anum_job_finished_at
+	Anum_job_finished_at,
+	Anum_job_acknowledged_at
 };
 
 enum
@@ -247,6 +248,32 @@ history_alter_job(int64 job, const char *settings)
 	}
 	/* a statement may do this twice */
 	CommandCounterIncrement();
+}
+
+/*
+ * Record that a user knows how an ended job has ended.  Returns false if that was
+ * on record, or its row is gone, or another transaction is just changing it.
+ */
+bool
+history_acknowledge_job(int64 job)
+{
+	ExtensionScan scan;
+	bool		done;
+
+	history_lock_job(job);
+	if (!scan_job(&scan, job))
+		return false;
+	done = scan.row.nulls[Anum_job_acknowledged_at - 1];
+	if (done)
+		done = extension_delete_row(JOB_TABLE, &scan.tuple->t_self);
+	if (done)
+	{
+		row_set(&scan.row, Anum_job_acknowledged_at, TimestampTzGetDatum(GetCurrentTimestamp()));
+		extension_insert(JOB_TABLE, &scan.row);
+	}
+	extension_scan_end(&scan);
+	CommandCounterIncrement();
+	return done;
 }
 
 /* Set the columns of a job's row that tell of its moves together. */

@@ -804,6 +804,8 @@ job_request(int64 job, JobRequest request)
 		/* resuming a paused job does not also ask for the swap */
 		if (request == REQUEST_RESUME && !slot->flags.pause)
 			slot->flags.swap_now = true;
+		if (!slot->flags.pause)
+			slot->paused_at = GetCurrentTimestamp();
 		slot->flags.pause = (request == REQUEST_PAUSE);
 	}
 	LWLockRelease(&area->lock);

@@ -267,6 +267,7 @@ typedef struct JobSlot
 											 * history; kept when it is free */
 	TimestampTz since;			/* of submission or, once committed, of being
 								 * JOB_STARTING */
+	TimestampTz paused_at;		/* if flags.pause */
 } JobSlot;
 
 /* A runner and its relation.  The runner writes it under the area's lock. */
@@ -283,6 +284,8 @@ typedef struct RunnerSlot
 	Oid			role;
 	TimestampTz blocked_since;	/* gaps of less than IM_BLOCKED_GAP aside */
 	TimestampTz blocked_at;		/* when there were blockers last; 0 = never */
+	TimestampTz rests_since;	/* for a standby or a slot; gaps as above */
+	TimestampTz rested_at;		/* when it rested so last; 0 = never */
 	/* the rest is of its relation: progress_begin() clears it */
 	Oid			heap_oid;		/* 0 = between two relations */
 	Oid			relid;
@@ -404,6 +407,7 @@ extern void progress_end(int64 bytes_done);
 extern MovePhase progress_phase(MovePhase phase);	/* returns the old phase */
 extern void progress_rested(int64 us);
 extern int64 progress_idle(void);
+extern void progress_rests_for_lag(void);
 extern void progress_throttled(const char *why);	/* NULL: it goes on */
 extern void progress_blocks(int64 total, int64 done);
 extern void progress_copied(int64 bytes);

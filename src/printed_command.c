@@ -59,6 +59,8 @@ static const struct
 	{"cancel_backend", "SELECT pg_catalog.pg_cancel_backend(%d);"},
 	{"commit_prepared", "COMMIT PREPARED %L;"},
 	{"do", "DO %L;"},
+	{"detach_finalize", "ALTER TABLE %s DETACH PARTITION %s FINALIZE;"},
+	{"drop", "DROP %s %s;"},
 	{"drop_index", "DROP INDEX CONCURRENTLY %s;"},
 	{"drop_slot", "SELECT pg_catalog.pg_drop_replication_slot(%L);"},
 	{"flush_pending", "SELECT pg_catalog.gin_clean_pending_list(%L);"},

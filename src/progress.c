@@ -141,6 +141,21 @@ progress_throttled(const char *why)
 	LWLockRelease(&job_area()->lock);
 }
 
+/* Note that the runner rests for a standby or a slot, which can last for ever. */
+void
+progress_rests_for_lag(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!lock_slot())
+		return;
+	/* between two rests it catches up */
+	if (now - mine->rested_at > IM_BLOCKED_GAP)
+		mine->rests_since = now;
+	mine->rested_at = now;
+	LWLockRelease(&job_area()->lock);
+}
+
 /* Set a number of the slot, by progress_set(). */
 void
 progress_set_number(Size offset, int64 value)

@@ -122,6 +122,16 @@ my $remarks = q{SELECT index, substring(remark FROM 'unused[^;]*') FROM index_re
 is($node->safe_psql('postgres', $remarks), "young|\nzoo_arr|unused: no scan in 41 days on this server",
 	'an index that is younger by its commit timestamp is not called unused');
 is($standby->safe_psql('postgres', $remarks), "young|\nzoo_arr|", 'and none on a standby: the primary may use it');
+# a counter of 0 may have been reset, which samples tell: it went back a day ago; or the index was used until then
+my $sampled = q{INSERT INTO index_mover.sample (taken_at, table_oid, index_name, blks_read, index_scans)
+	SELECT now() - d * interval '1 day', r.* FROM (VALUES (0, NULL, 0, 0), ('zoo'::regclass::oid::int8, 'zoo_arr', 7, %d)) r};
+$node->safe_psql('postgres', join '; ',
+	map { sprintf $sampled =~ s/\bd \*/$_->[0] */r, $_->[1] } [ 20, 30 ], [ 19, 30 ], [ 12, 0 ]);
+is($node->safe_psql('postgres', $remarks), "young|\nzoo_arr|unused: no scan in 12 days on this server",
+	'nor for longer than since its counter was reset');
+$node->safe_psql('postgres', join '; ', map { sprintf $sampled =~ s/\bd \*/$_->[0] */r, $_->[1] } [ 4, 30 ], [ 3, 0 ]);
+is($node->safe_psql('postgres', $remarks), "young|\nzoo_arr|", 'an index whose counter was reset in the last week is not called unused');
+$node->safe_psql('postgres', 'DELETE FROM index_mover.sample');
 $node->safe_psql('postgres', "$_; DROP INDEX IF EXISTS young") foreach @real;
 $node->safe_psql('postgres', 'DROP FUNCTION public.real_report');
 own_devices($_) foreach $node, $standby;

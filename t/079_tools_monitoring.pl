@@ -35,7 +35,8 @@ my $cleanup = 'SELECT * FROM index_mover_call.index_mover_cleanup();';
 my $rows = $as_monitor->(sprintf $check, '');
 my ($of_rebuild, $of_copy) = (qr/invalid index\|[^|]*behind_rebuild_i_ccnew/, qr/unfinished copy\|pg_tblspc\/[^|]*/);
 like($cleanup, qr/^SELECT \* FROM index_mover_call\./, 'a command that cannot be captured');
-like($rows, qr/\Awarning\|$of_rebuild\|\Q$cleanup\E\nwarning\|$of_copy\|\Q$cleanup\E\z/, 'leftovers');
+my $ended = qr/warning\|ended job\|job \d+\|SELECT index_mover_call\.resume_move\(\d+\);/;
+like($rows, qr/\A$ended\n$ended\nwarning\|$of_rebuild\|\Q$cleanup\E\nwarning\|$of_copy\|\Q$cleanup\E\z/, 'leftovers, and their jobs');
 is($sql->("SELECT string_agg(status, ' ' ORDER BY job) FROM index_mover_jobs"), 'interrupted interrupted', 'and interrupted jobs');
 
 $sql->(<<'SQL');
@@ -61,7 +62,7 @@ is($sql->("SELECT name FROM heal_tablespace('pg_default', dry_run => true)"), 'l
 rename "$_.away", $_ or die "$_: $!" foreach $path, $catalog;
 $sql->($_) foreach 'DROP TABLE ruin', 'CREATE TABLE moves (i int)', "SELECT * FROM move_table('moves', 'regress_fast')";
 # (the move has removed the file that another has left)
-like($as_monitor->(sprintf $check, ''), qr/\Awarning\|invalid index\|[^\n]*\z/, 'both mended');
+like($as_monitor->(sprintf $check, ''), qr/\A$ended\n$ended\nwarning\|invalid index\|[^\n]*\z/, 'both mended');
 
 $sql->(<<'SQL');
 CREATE TABLE whole (i int);
@@ -420,6 +421,8 @@ like($as_monitor->("SELECT object, detail FROM index_mover_check('0 s') WHERE ki
 	qr/^cleanup\|behind_rebuild_i_ccnew has waited since /, 'a cleanup that waits has no number');
 $gate->end;
 wait_for_no_worker($node);
-is($as_monitor->(sprintf $check, ''), '', 'in the end all is well');
+like($as_monitor->(sprintf $check, ''), qr/\A$ended(?:\n$ended)*\z/, 'in the end there are jobs that nobody has resumed');
+$sql->('SELECT cancel_move(job) FROM index_mover_jobs');
+is($as_monitor->(sprintf $check, ''), '', 'and acknowledged, all is well');
 $node->stop;
 done_testing();

@@ -29,6 +29,7 @@ typedef struct JobSummary
 	StringInfoData failures;
 } JobSummary;
 
+extern void call_check_block(const char *function, bool has_wait);
 extern void call_check_moment(const char *function, bool dry_run, bool wait);
 extern void call_arguments(FunctionCallInfo fcinfo, PlanRequest *request);
 extern bool call_may_see(Oid role);

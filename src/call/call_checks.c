@@ -14,6 +14,7 @@
 #include "catalog/pg_proc.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "tcop/pquery.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/syscache.h"
@@ -21,12 +22,47 @@
 #include "call/call.h"
 #include "printed_command.h"
 
-/* Error context callback: add a hint to core's error, which has none. */
+/*
+ * Error context callback: add a hint to core's error, which has none.  A query in a
+ * cursor may well be on its own for who has typed it.  arg: whether the call has
+ * "wait".
+ */
 static void
 add_hint(void *arg)
 {
-	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION)
+	bool		has_wait = arg != NULL;
+
+	/* PL/pgSQL makes cursors, too, which have no names of their own */
+	bool		is_cursor = ActivePortal != NULL && ActivePortal->name[0] != '\0' && ActivePortal->name[0] != '<';
+
+	if (geterrcode() != ERRCODE_ACTIVE_SQL_TRANSACTION)
+		return;
+	if (is_cursor)
+		errdetail("It is called in a cursor, which is in a transaction block. psql uses cursors if FETCH_COUNT is set, and drivers with a fetch size.");
+	if (is_cursor && has_wait)
+		errhint("Call it without a cursor, for example after \\unset FETCH_COUNT, or with wait => false.");
+	else if (is_cursor)
+		errhint("Call it without a cursor, for example after \\unset FETCH_COUNT.");
+	else if (has_wait)
 		errhint("Call it on its own, with autocommit on, or with wait => false.");
+	else
+		errhint("Call it on its own, with autocommit on.");
+}
+
+/*
+ * Refuse to run the named function in a transaction block; has_wait: only because of
+ * wait => true.  ERROR 25001.
+ */
+void
+call_check_block(const char *function, bool has_wait)
+{
+	ErrorContextCallback callback = {.callback = add_hint,.previous = error_context_stack};
+
+	if (has_wait)
+		callback.arg = &callback;	/* anything but NULL */
+	error_context_stack = &callback;
+	PreventInTransactionBlock(true, has_wait ? psprintf("%s with wait => true", function) : function);
+	error_context_stack = callback.previous;
 }
 
 /*
@@ -38,8 +74,6 @@ add_hint(void *arg)
 void
 call_check_moment(const char *function, bool dry_run, bool wait)
 {
-	ErrorContextCallback callback = {.callback = add_hint,.previous = error_context_stack};
-
 	/* e.g. an index expression that calls us */
 	if (InSecurityRestrictedOperation())
 		ereport(ERROR,
@@ -50,11 +84,8 @@ call_check_moment(const char *function, bool dry_run, bool wait)
 		return;
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
-	if (!wait)
-		return;
-	error_context_stack = &callback;
-	PreventInTransactionBlock(true, psprintf("%s with wait => true", function));
-	error_context_stack = callback.previous;
+	if (wait)
+		call_check_block(function, true);
 }
 
 /* Return the method of this name, in any letter case; else ERROR 22023. */

@@ -167,7 +167,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	/* a standby does not know which jobs are still running on the primary */
 	PreventCommandDuringRecovery("index_mover_cleanup()");
 	if (!dry_run)
-		PreventInTransactionBlock(true, "index_mover_cleanup()");
+		call_check_block("index_mover_cleanup()", false);
 
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture(&settings, NULL, false);

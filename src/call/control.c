@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
@@ -96,16 +97,24 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
  * Cancels a job, or, with NULL, all of this database that the caller may
  * control.  Moved relations stay moved; a relation that is being moved stays
  * where it was.  With keep, the file of a copy that has recorded how far it is
- * stays for resume_move().  Returns how many jobs were running.  ERRORs: 22004
- * keep is NULL; those of find_job().
+ * stays for resume_move().  An ended job that it names is acknowledged: then
+ * index_mover_check() reports it no more.  Returns how many jobs were running.
+ * ERRORs: 22004 keep is NULL; those of find_job().
  */
 Datum
 index_mover_cancel_move(PG_FUNCTION_ARGS)
 {
+	JobRequest	request = REQUEST_CANCEL;
+	int			done;
+
 	PreventCommandDuringRecovery("cancel_move()");
 	reject_null(fcinfo, 1, "keep");
-	PG_RETURN_INT32(control_jobs(fcinfo, PG_GETARG_BOOL(1) ? REQUEST_CANCEL_AND_KEEP : REQUEST_CANCEL,
-								 "canceled"));
+	if (PG_GETARG_BOOL(1))
+		request = REQUEST_CANCEL_AND_KEEP;
+	done = control_jobs(fcinfo, request, "canceled");
+	if (done == 0 && !PG_ARGISNULL(0) && !XactReadOnly && history_acknowledge_job(PG_GETARG_INT64(0)))
+		log_control(PG_GETARG_INT64(0), "acknowledged");
+	PG_RETURN_INT32(done);
 }
 
 /*

@@ -235,6 +235,8 @@ index_mover_running(PG_FUNCTION_ARGS)
 			row_time(&row, 17, runner->started_at);
 			if (GetCurrentTimestamp() - runner->blocked_at <= IM_BLOCKED_GAP)
 				row_set(&row, 18, TimestampTzGetDatum(runner->blocked_since));
+			if (GetCurrentTimestamp() - runner->rested_at <= IM_BLOCKED_GAP)
+				row_set(&row, 19, TimestampTzGetDatum(runner->rests_since));
 		}
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
@@ -242,8 +244,8 @@ index_mover_running(PG_FUNCTION_ARGS)
 }
 
 /*
- * index_mover_alive(OUT job bigint, OUT paused boolean, OUT bytes_done bigint)
- *		RETURNS SETOF record
+ * index_mover_alive(OUT job bigint, OUT paused boolean, OUT bytes_done bigint,
+ *		OUT paused_since timestamptz) RETURNS SETOF record
  *
  * Returns the jobs of this database that are queued or have a live worker, or had one
  * when the query's snapshot was taken; how many bytes of their relations, as planned,
@@ -265,6 +267,8 @@ index_mover_alive(PG_FUNCTION_ARGS)
 		row_set(&row, 1, Int64GetDatum(slots[i].job));
 		row_set(&row, 2, BoolGetDatum(slots[i].flags.pause));
 		row_set(&row, 3, Int64GetDatum(slots[i].bytes_done));
+		if (slots[i].flags.pause)
+			row_set(&row, 4, TimestampTzGetDatum(slots[i].paused_at));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
 	return (Datum) 0;

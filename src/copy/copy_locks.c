@@ -246,9 +246,10 @@ check_file(CopyState *cs, bool first)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "Method copy cannot move the %s: %s.",
 				  relation_noun(cs->item->relkind), hindrance);
-	else if (first && (lost = lost_file(&facts, false)) != NULL)
+	else if (first && (lost = lost_file(&facts, LOOK_QUICK)) != NULL)
 		item_skip(item, cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED,
-				  "The %s cannot be copied: %s.", relation_noun(cs->item->relkind), lost);
+				  "The %s \"%s\" cannot be copied: %s.", relation_noun(cs->item->relkind),
+				  NameStr(facts.relname), lost);
 	if (item->status == STATUS_SKIPPED)
 		copy_start_again("it is skipped");
 

@@ -265,6 +265,7 @@ lost_file(const RelationFacts *facts, LostLook look)
 	RelationFacts now;
 	int64		size;
 	bool		locked;
+	bool		has_use = facts->valid || !relkind_is_index(facts->relkind);
 	int			category;
 
 	/* of an unlogged relation, a standby has the init fork only */
@@ -283,13 +284,20 @@ lost_file(const RelationFacts *facts, LostLook look)
 		lost.problem = "its file is missing";
 	else if (size < 0)
 		lost.problem = psprintf("its file cannot be looked at: %m");
+	else if (!has_use)
+
+		/*
+		 * a build that was interrupted leaves any pages, or none; nobody
+		 * reads them
+		 */
+		lost.problem = NULL;
 	else if (size < BLCKSZ && relkind_is_index(facts->relkind))
 		lost.problem = "its file is empty";
 	else if (facts->persistence == RELPERSISTENCE_UNLOGGED && segment_size(&lost, INIT_FORKNUM, 0) < 0)
 		lost.problem = "its init fork is missing";
 	else if (evidence == EVIDENCE_LOST)
 		lost.problem = "its device has lost changes of it";
-	locked = lost.problem == NULL && ConditionalLockRelationOid(facts->relid, AccessShareLock);
+	locked = lost.problem == NULL && has_use && ConditionalLockRelationOid(facts->relid, AccessShareLock);
 	/* whoever drops or replaces it says so before the file is removed */
 	AcceptInvalidationMessages();
 	if (!relation_facts(facts->relid, &now) || now.relfilenumber != facts->relfilenumber)

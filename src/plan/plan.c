@@ -26,6 +26,7 @@
 #include "catalog/catalog.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
+#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_database.h"
@@ -42,6 +43,7 @@
 #include "utils/lsyscache.h"
 
 #include "citus.h"
+#include "cleanup/cleanup.h"
 #include "compat.h"
 #include "file_system.h"
 #include "own_tables.h"
@@ -137,13 +139,42 @@ add_table(List *list, Oid table, const PlanRequest *request)
 	return list;
 }
 
-/* Return the relations to move of the relation that the user has named. */
+/*
+ * Return the partitions of these tables whose detachment is pending, with those below
+ * them: find_all_inheritors() leaves them out.
+ */
 static List *
-relations_of_named(const PlanRequest *request)
+pending_partitions(List *tables)
+{
+	List	   *result = NIL;
+
+	foreach_oid(table, tables)
+	{
+		List	   *children;
+
+		if (get_rel_relkind(table) != RELKIND_PARTITIONED_TABLE)
+			continue;
+		children = find_inheritance_children_extended(table, false, NoLock, NULL, NULL);
+		foreach_oid(child, children)
+		{
+			if (!list_member_oid(tables, child))
+				result = list_concat(result, find_all_inheritors(child, NoLock, NULL));
+		}
+	}
+	return result;
+}
+
+/*
+ * Return the relations to move of the relation that the user has named; *pending: those
+ * of partitions that are being detached from it.
+ */
+static List *
+relations_of_named(const PlanRequest *request, List **pending)
 {
 	RelationFacts facts;
 	List	   *named;
 	List	   *relids = NIL;
+	List	   *left_out = NIL;
 
 	plan_named_relation(request, &facts);
 	named = RELKIND_HAS_PARTITIONS(facts.relkind) ?
@@ -156,6 +187,11 @@ relations_of_named(const PlanRequest *request)
 		if (get_rel_relkind(table) != RELKIND_FOREIGN_TABLE)
 			relids = add_table(relids, table, request);
 	}
+	foreach_oid(table, pending_partitions(named))
+	{
+		left_out = add_table(left_out, table, request);
+	}
+	*pending = left_out;
 	if (!RELKIND_HAS_PARTITIONS(facts.relkind))
 		notice_children(&facts, request);
 	return relids;
@@ -361,6 +397,41 @@ new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 	return entry;
 }
 
+/*
+ * Look at a part of a table that is to be moved, as the copy will do: the table is
+ * skipped if its TOAST table, or the index of that, is lost.  An index that is not
+ * valid is no hindrance, but is not passed over in silence.
+ */
+static void
+plan_part(PlanEntry *entry, PlanEntry *part, const PlanRequest *request)
+{
+	MoveItem   *item = &part->item;
+	const char *lost = lost_file(&part->facts, LOOK_QUICK);
+	const char *name;
+	const char *command;
+
+	if (lost != NULL)
+	{
+		item_skip(&entry->item, relkind_is_index(item->relkind) ? ERRCODE_INDEX_CORRUPTED : ERRCODE_DATA_CORRUPTED,
+				  "The %s \"%s\" cannot be copied: %s.", relation_noun(item->relkind), NameStr(item->relname), lost);
+		return;
+	}
+	if (part->facts.valid)
+		return;
+	name = quote_qualified_identifier(NameStr(item->schema_name), NameStr(item->relname));
+	command = leftover_index_is_ours(item->relid) ? printed_command("cleanup") :
+		printed_command("drop_index", name);
+	item_say(item, "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now. It moves with its table. To remove a leftover, as a superuser: %s",
+			 command);
+	/* a policy's plan has no reader */
+	if (request->scope != SCOPE_ONE)
+		ereport(NOTICE,
+				(errmsg("index \"%s\" of the TOAST table of \"%s\" is not valid, and moves with it",
+						NameStr(item->relname), NameStr(entry->item.relname)),
+				 errdetail("An interrupted REINDEX CONCURRENTLY has left it, or one runs now."),
+				 errhint("To remove a leftover, as a superuser: %s", command)));
+}
+
 /* Make the row of one relation; NULL if it is gone or not selected. */
 static PlanEntry *
 plan_relation(Oid relid, const PlanRequest *request)
@@ -434,7 +505,46 @@ plan_relation(Oid relid, const PlanRequest *request)
 			continue;
 		part->item.part_of = relid;
 		entry->parts = lappend(entry->parts, part);
+		if (item->status == STATUS_PLANNED)
+			plan_part(entry, part, request);
 	}
+	return entry;
+}
+
+static char *
+name_in_command(Oid relid)
+{
+	char	   *schema = get_namespace_name(get_rel_namespace(relid));
+	char	   *name = get_rel_name(relid);
+
+	/* dropped just now */
+	if (schema == NULL || name == NULL)
+		return pstrdup("");
+	return quote_qualified_identifier(schema, name);
+}
+
+/* Make the skipped row of a partition whose detachment is pending, or of its index. */
+static PlanEntry *
+plan_pending(Oid relid, const PlanRequest *request)
+{
+	PlanEntry  *entry = new_entry(relid, request->to_tablespace, request->method);
+	Oid			partition;
+	Oid			parent;
+
+	if (entry == NULL)
+		return NULL;
+	if (RELKIND_HAS_PARTITIONS(entry->item.relkind))
+		entry->item.method = METHOD_DEFAULT;
+	/* it, or a partition above it; the top has none pending */
+	partition = entry->facts.heap_oid;
+	while (get_rel_relispartition(partition) && !PartitionHasPendingDetach(partition))
+		partition = get_partition_parent(partition, true);
+	if (!get_rel_relispartition(partition))
+		return NULL;			/* detached just now */
+	parent = get_partition_parent(partition, true);
+	item_skip(&entry->item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+			  "Its partition is being detached, or that was interrupted. To end it, and then move the table by its own name: %s",
+			  printed_command("detach_finalize", name_in_command(parent), name_in_command(partition)));
 	return entry;
 }
 
@@ -516,6 +626,7 @@ List *
 plan_moves(PlanRequest *request)
 {
 	List	   *relids;
+	List	   *pending = NIL;
 	List	   *tables = NIL;	/* and indexes; without their parts */
 	List	   *entries = NIL;
 
@@ -529,7 +640,7 @@ plan_moves(PlanRequest *request)
 		request->tables = !relkind_is_index(get_rel_relkind(request->object));
 	}
 	else if (request->scope == SCOPE_RELATION)
-		relids = relations_of_named(request);
+		relids = relations_of_named(request, &pending);
 	else
 		relids = relations_in(request);
 	if (request->scope == SCOPE_TABLESPACE && !request->evacuate && !request->heal)
@@ -545,6 +656,14 @@ plan_moves(PlanRequest *request)
 
 		CHECK_FOR_INTERRUPTS();
 		entry = plan_relation(relid, request);
+		if (entry != NULL)
+			tables = lappend(tables, entry);
+	}
+
+	foreach_oid(relid, pending)
+	{
+		PlanEntry  *entry = plan_pending(relid, request);
+
 		if (entry != NULL)
 			tables = lappend(tables, entry);
 	}

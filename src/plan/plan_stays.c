@@ -17,6 +17,7 @@
 
 #include "access/htup_details.h"
 #include "catalog/catalog.h"
+#include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
@@ -124,6 +125,38 @@ add_row(Stays *stays, char relkind, const char *name)
 	return item;
 }
 
+/*
+ * Skip a temporary relation, and say when it goes: at the end of its session, or, if a
+ * crash has ended that, when autovacuum or somebody else drops it.
+ */
+static void
+skip_temporary(MoveItem *item, Form_pg_class form)
+{
+	Oid			dropped = form->oid;
+	char	   *schema;
+	char	   *name;
+
+	if (OidIsValid(table_of_toast(form->oid)))
+		dropped = table_of_toast(form->oid);
+	else if (relkind_is_index(form->relkind))
+		dropped = IndexGetRelation(form->oid, true);
+	/* a process says only where its tables are, not their TOAST tables */
+	if (checkTempNamespaceStatus(get_rel_namespace(dropped)) != TEMP_NAMESPACE_IDLE)
+	{
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "It is temporary, and goes with its session.");
+		return;
+	}
+	schema = get_namespace_name(get_rel_namespace(dropped));
+	name = get_rel_name(dropped);
+	if (schema == NULL || name == NULL)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "It is temporary, and was dropped just now.");
+	else
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "It is temporary, of a session that has ended without dropping it. Autovacuum drops it, or a superuser: %s",
+				  printed_command("drop", form->relkind == RELKIND_SEQUENCE ? "SEQUENCE" : "TABLE",
+								  quote_qualified_identifier(schema, name)));
+}
+
 /* Add this database's relations that no call can move. */
 static void
 add_relations(Stays *stays)
@@ -137,8 +170,7 @@ add_relations(Stays *stays)
 		if (!RELKIND_HAS_STORAGE(form->relkind))
 			continue;
 		if (isAnyTempNamespace(form->relnamespace))
-			item_skip(add_row(stays, form->relkind, NameStr(form->relname)), ERRCODE_FEATURE_NOT_SUPPORTED,
-					  "It is temporary, and goes with its session.");
+			skip_temporary(add_row(stays, form->relkind, NameStr(form->relname)), form);
 		else if (IsCatalogNamespace(form->relnamespace) && stays->tablespace != MyDatabaseTableSpace)
 		{
 			MoveItem   *item = add_row(stays, form->relkind, NameStr(form->relname));

@@ -245,6 +245,7 @@ read_relations(HeatTable *table)
 		else if (heap == NULL || heap->facts.relid != heat->facts.heap_oid)
 			continue;			/* its table has gone */
 		table->n++;
+		heat->reset_at = IM_STAT_RESET(stats);
 		heat->counters[HEAT_READ] = stats->blocks_fetched - stats->blocks_hit;
 		if (heat == heap)
 		{
@@ -316,7 +317,10 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 			{
 				/* or maybe it is another index of its name */
 				if (step < 0 || (reset && !all_reset))
+				{
 					heat->known_since[of] = Max(heat->known_since[of], at);
+					heat->reset_at = Max(heat->reset_at, at);
+				}
 				if (step > 0 || (step < 0 && now[c] > 0))
 					heat->last_use[of] = Max(heat->last_use[of], at);
 			}
@@ -402,6 +406,7 @@ index_mover_relation_heat(PG_FUNCTION_ARGS)
 		for (IdleOf of = 0; of < IDLE_KINDS; of++)
 			row_time(&row, 9 + of, heat->last_use[of]);
 		row_time(&row, 12, heat->known_since[IDLE_OF_USE]);
+		row_time(&row, 13, heat->reset_at);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
 	return (Datum) 0;

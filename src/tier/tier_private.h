@@ -63,6 +63,8 @@ typedef struct Heat
 	 */
 	TimestampTz last_use[IDLE_KINDS];
 	TimestampTz known_since[IDLE_KINDS];
+	TimestampTz reset_at;		/* a counter went back, or the sample after
+								 * it; 0 = not seen */
 
 	int64		counters[HEAT_COUNTERS];	/* of now */
 	bool		is_searched;	/* by an index scan, as far as is known */

@@ -469,6 +469,8 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 			(throttle == NULL || (ms = throttle_due(throttle, settings, &why)) == 0))
 			break;
 		progress_throttled(paused ? "pause_move()" : behind ? lag_why : why);
+		if (behind)
+			progress_rests_for_lag();
 		if (start == 0)
 		{
 			start = GetCurrentTimestamp();

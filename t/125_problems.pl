@@ -1,0 +1,189 @@
+# "All is well" means the same in three places: no row of index_mover_check(), no alert of
+# deploy/alerts.yml, and 0 for the query of docs/guide.md.  Each state of a job that is not well is
+# made, looked at in all three, and mended; and some that are well although a job has ended without
+# its work.
+#
+# Fault (processes): jobs that a restart, a kill or an error ends, that are paused, or rest for a slot: an alarm, until they
+#   are resumed, acknowledged, or have nothing left to do
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('problems', conf => "listen_addresses = '127.0.0.1'\n");
+my $sql = sub { return $node->safe_psql('postgres', @_); };
+$sql->(<<'SQL');
+CREATE ROLE monitor LOGIN;
+GRANT pg_monitor TO monitor;
+CREATE TABLE t (i int, j int, pad text) WITH (autovacuum_enabled = off);
+INSERT INTO t SELECT g, g, repeat('x', 100) FROM generate_series(1, 30000) g;
+CREATE INDEX t_i ON t (i) TABLESPACE regress_slow;
+CREATE INDEX t_j ON t (j) TABLESPACE regress_slow;
+SQL
+
+# What the three places say: the kinds of the rows, those for which there is an alert, and the count.  "Longer than
+# ten minutes" is put as "at all".
+my $top = "$FindBin::RealBin/..";
+my ($exported) = slurp_file("$top/deploy/sql_exporter.collector.yml")
+  =~ /^  - query_name: problem\n    query: \|\n((?:      .*\n)+)/m or die 'no query for problems';
+my ($counted) = slurp_file("$top/docs/guide.md")
+  =~ /^(SELECT count\(\*\) AS value FROM index_mover_check\(\));$/m or die 'no query in the guide';
+my @alerts = slurp_file("$top/deploy/alerts.yml") =~ /index_mover_problem_present(\{.*?\})/g;
+cmp_ok(scalar @alerts, '>=', 5, 'alerts for rows of index_mover_check()');
+$exported =~ s/index_mover_call\.index_mover_check/index_mover_check('0 s')/ or die $exported;
+$counted =~ s/index_mover_check\(\)/index_mover_check('0 s')/ or die $counted;
+
+sub monitor { my ($query) = @_; return $node->safe_psql('postgres', $query, extra_params => [ '-U', 'monitor' ]); }
+
+# Does one of the alerts fire for a row of this severity and kind?
+sub is_alert
+{
+	my ($severity, $kind) = @_;
+	my %label = (severity => $severity, kind => $kind);
+	foreach my $selector (@alerts)
+	{
+		my $matches = 1;
+		while ($selector =~ /(\w+)(=~|!~|=)"(.*?)"/g)
+		{
+			my ($name, $operator, $value) = ($1, $2, $3);
+			my $equal = $operator eq '=' ? $label{$name} eq $value : $label{$name} =~ /\A(?:$value)\z/;
+			$matches &&= $operator eq '!~' ? !$equal : $equal;
+		}
+		return 1 if $matches;
+	}
+	return 0;
+}
+
+# The three say these kinds, in order, and no others.
+sub say_ok
+{
+	my ($expected, $what) = @_;
+	my $kinds = monitor(q{SELECT string_agg(kind, ', ' ORDER BY kind) FROM index_mover_check('0 s')});
+	is($kinds, $expected, "$what: index_mover_check()");
+	my @fired = grep { is_alert((split /\|/)[0, 1]) } split /\n/, monitor($exported);
+	is(join(', ', sort map { (split /\|/)[1] } @fired), $expected, "$what: alerts");
+	is(monitor($counted), scalar(my @all = split /, /, $expected), "$what: the query of the guide");
+	return;
+}
+
+# Begin a job that copies for a long time; returns its number.
+sub begin_slow
+{
+	my (%settings) = @_;
+	my $job = begin_job($node, 't', 'regress_fast', max_rate => '64kB', max_workers => 1, %settings);
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by = 'max_rate'", 1, 'the copy');
+	return $job;
+}
+
+sub check_of { my ($job) = @_; return monitor("SELECT detail, command FROM index_mover_check('0 s') WHERE object = 'job $job'"); }
+
+sub start_after
+{
+	my ($way) = @_;
+	$node->stop($way);
+	$node->start;
+	return;
+}
+
+say_ok('', 'before');
+my $job = begin_slow();
+say_ok('', 'a job that runs, and rests for max_rate');
+
+# ---------------------------------------------------------------------------
+# Paused
+# ---------------------------------------------------------------------------
+$sql->("SELECT pause_move($job)");
+say_ok('paused job', 'a paused job');
+like(check_of($job), qr/^it has been paused since 20\S+ \S+\|SELECT index_mover_call\.resume_move\($job\);$/,
+	'since when, and how it goes on');
+is(monitor('SELECT count(*) FROM index_mover_check()'), 0, 'not before max_wait');
+$sql->("SELECT resume_move($job)");
+say_ok('', 'resumed');
+
+# ---------------------------------------------------------------------------
+# Stopped by a restart; resumed
+# ---------------------------------------------------------------------------
+start_after('fast');
+is($sql->("SELECT string_agg(DISTINCT status || coalesce(' ' || sqlstate, ''), ' ') FROM index_mover_history WHERE job = $job"),
+	'canceled 57P01', 'a restart ends a job');
+say_ok('ended job', 'a job that a restart has ended');
+like(check_of($job), joined(
+	qr/^its worker, or the server, was stopped: t_[ij] is not in tablespace "regress_fast", nor are 1 others in their places; /,
+	qr/resume the job, or have it reported no more: SELECT index_mover_call\.cancel_move\($job\);/,
+	qr/\|SELECT index_mover_call\.resume_move\($job\);$/), 'what is left, and what to do');
+my $rest = $sql->("SELECT resume_move($job, '{\"max_rate\": \"64kB\"}')");
+say_ok('', 'whose rest runs');
+$sql->("SELECT cancel_move($rest)");
+wait_for_job_end($node, $rest);
+say_ok('', 'and was canceled by a user');
+
+# ---------------------------------------------------------------------------
+# Interrupted; acknowledged
+# ---------------------------------------------------------------------------
+$job = begin_slow();
+start_after('immediate');
+is($sql->("SELECT status FROM index_mover_jobs WHERE job = $job"), 'interrupted', 'an immediate shutdown interrupts a job');
+poll_until($node, "SELECT count(*) FROM index_mover_check() WHERE kind = 'unfinished copy'", 0, 'the cleanup of what it has left')
+  if $sql->('SHOW shared_preload_libraries') =~ /index_mover/;
+$sql->('SELECT * FROM index_mover_cleanup()');
+say_ok('ended job', 'an interrupted job');
+like(check_of($job), qr/^interrupted: t_[ij] is not in tablespace/, 'is said to be one');
+$sql->("BEGIN READ ONLY; SELECT cancel_move($job)");
+say_ok('ended job', 'a read-only transaction acknowledges nothing');
+is($sql->("SELECT cancel_move($job)"), 0, 'cancel_move() of an ended job returns 0');
+say_ok('', 'acknowledged');
+is($sql->("SELECT status FROM index_mover_jobs WHERE job = $job"), 'interrupted', 'and its status stays');
+
+# ---------------------------------------------------------------------------
+# Failed; in place by another way, and dropped
+# ---------------------------------------------------------------------------
+my $holder = IndexMover::Session->new($node);
+$holder->run('BEGIN; SELECT count(*) FROM t');
+my $fails = q('{"on_blocker": "fail", "lock_wait": "100ms", "lock_timeout": "10ms"}');
+my $failed = $sql->("SELECT max(job) FROM move_indexes('t_i', 'regress_fast', 'copy', settings => $fails)");
+$sql->("SELECT move_indexes('t_j', 'regress_fast', 'copy', rehearse => true, settings => $fails)");
+is($sql->("SELECT status FROM index_mover_jobs WHERE job = $failed"), 'failed', 'a job fails');
+say_ok('ended job', 'a failed job, and a rehearsal');
+my $again = $sql->("SELECT max(job) FROM move_indexes('t_i', 'regress_fast', 'copy', settings => $fails)");
+say_ok('ended job', 'which fails again: one row');
+like(check_of($again), qr/^failed: t_i /, 'of the last job');
+$holder->run('COMMIT');
+$sql->('ALTER INDEX t_i SET TABLESPACE regress_fast');
+say_ok('', 'an index that somebody else has moved there');
+$holder->run('BEGIN; SELECT count(*) FROM t');
+$sql->("SELECT move_indexes('t_j', 'regress_fast', 'copy', settings => $fails)");
+say_ok('ended job', 'a failed job');
+$holder->run('COMMIT');
+$holder->end;
+$sql->('DROP INDEX t_j');
+say_ok('', 'of an index that is gone');
+$sql->(q{UPDATE index_mover.job_log SET finished_at = finished_at - interval '8 days', submitted_at = submitted_at - interval '8 days'});
+
+# ---------------------------------------------------------------------------
+# Resting for a slot; waiting for its own time
+# ---------------------------------------------------------------------------
+$sql->("SELECT pg_create_physical_replication_slot('behind', true)");
+$sql->("SELECT count(pg_logical_emit_message(false, 'x', repeat('x', 1000000))) FROM generate_series(1, 5)");
+$job = begin_job($node, 't', 'regress_slow', max_replica_lag => '1MB');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by LIKE '%behind%'", 1, 'the rest');
+say_ok('resting job', 'a job that rests for a slot');
+like(check_of($job), joined(qr/^t_i has rested since 20\S+ \S+: .*slot "behind" is \d+ MB behind/,
+		qr/\|SELECT \* FROM index_mover_call\.index_mover_blockers;$/), 'for which');
+is(monitor('SELECT count(*) FROM index_mover_check()'), 0, 'not before max_wait');
+$sql->("SELECT pg_drop_replication_slot('behind')");
+wait_for_job_end($node, $job);
+say_ok('', 'the slot is gone');
+$job = begin_job($node, 't', 'regress_fast', swap_after => 'infinity');
+poll_until($node, 'SELECT phase FROM index_mover_progress', 'waiting for time to swap', 'the wait for its time');
+say_ok('', 'a job that waits for its own time');
+$sql->("SELECT cancel_move($job)");
+wait_for_job_end($node, $job);
+say_ok('', 'in the end');
+$node->stop;
+done_testing();
