@@ -564,8 +564,14 @@ CREATE TABLE @extschema@.tier_policy (
 		CONSTRAINT "parts must be table, indexes or all" CHECK (parts IN ('table', 'indexes', 'all')),
 	older_than interval
 		CONSTRAINT "older_than must not be negative" CHECK (older_than >= '0'),
-	now_function text,				-- neither it nor schema by OID: pg_upgrade refuses
-									-- the types for that
+	key_unit text					-- what an integer or UUID key means
+		CONSTRAINT "key_unit must be seconds to days, yyyymmdd, yyyymm, or uuid7"
+		CHECK (key_unit IN ('seconds', 'milliseconds', 'microseconds', 'days', 'yyyymmdd', 'yyyymm', 'uuid7')),
+	-- finite, and so that what is computed with them is in the range of numeric
+	key_zero numeric
+		CONSTRAINT "key_zero must be from -1e30 to 1e30" CHECK (key_zero BETWEEN -1e30 AND 1e30),
+	keys_per_second numeric
+		CONSTRAINT "keys_per_second must be from 1e-15 to 1e30" CHECK (keys_per_second BETWEEN 1e-15 AND 1e30),
 	budget bigint
 		CONSTRAINT "budget must be a positive number of bytes" CHECK (budget > 0),
 	start_at float8,
@@ -583,7 +589,8 @@ CREATE TABLE @extschema@.tier_policy (
 		CONSTRAINT "idle_of must be use, index use or change" CHECK (idle_of IN ('use', 'index use', 'change')),
 	every interval
 		CONSTRAINT "every must be from a second to 100 years"	-- also what its parts come to
-		CHECK (every BETWEEN '1 s' AND '100 years' AND timestamp '2000-01-01' + every BETWEEN '2000-01-01' AND '2101-01-01'),
+		CHECK (every BETWEEN '1 s' AND '100 years' AND date_part('year', every) BETWEEN -1000 AND 1000
+			   AND date_part('day', every) BETWEEN -366000 AND 366000 AND timestamp '2000-01-01' + every BETWEEN '2000-01-01' AND '2101-01-01'),
 	window_start time,
 	window_end time,
 	owner name,						-- with its OID, which says that it is this role still
@@ -594,8 +601,9 @@ CREATE TABLE @extschema@.tier_policy (
 	CONSTRAINT "start_at needs from_tablespace, which is too full then" CHECK (start_at IS NULL OR from_tablespace IS NOT NULL),
 	CONSTRAINT "a budget needs from_tablespace, where the rest goes back to" CHECK (budget IS NULL OR from_tablespace IS NOT NULL),
 	CONSTRAINT "from_tablespace and to_tablespace must not be the same" CHECK (from_tablespace <> to_tablespace),
-	CONSTRAINT "now_function must be written with its parentheses" CHECK (now_function LIKE '%(%)'),
-	CONSTRAINT "now_function is for older_than" CHECK (now_function IS NULL OR older_than IS NOT NULL),
+	CONSTRAINT "key_zero and keys_per_second go together" CHECK (num_nulls(key_zero, keys_per_second) <> 1),
+	CONSTRAINT "a key has a key_unit, or key_zero and keys_per_second" CHECK (num_nonnulls(key_unit, key_zero) <= 1),
+	CONSTRAINT "key_unit, key_zero and keys_per_second are for older_than" CHECK (older_than IS NOT NULL OR num_nonnulls(key_unit, key_zero) = 0),
 	CONSTRAINT "window_start and window_end go together" CHECK (num_nulls(window_start, window_end) <> 1),
 	CONSTRAINT "window_start and window_end must not be the same"		-- 24:00 is 0:00
 		CHECK (window_start <> window_end AND (window_start < '24:00' OR window_end > '0:00'))
@@ -604,11 +612,15 @@ SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
 
 CREATE FUNCTION index_mover.tier_policy_check() RETURNS trigger
 AS 'MODULE_PATHNAME', 'index_mover_tier_policy_check' LANGUAGE C;
--- also in a restore with session_replication_role = replica
-CREATE TRIGGER tier_policy_check BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
+-- Before a row is written, what it lacks; after that, whether it may be so: no trigger of others can
+-- change it in between.  Also in a restore with session_replication_role = replica.
+CREATE TRIGGER tier_policy_check BEFORE INSERT OR UPDATE ON @extschema@.tier_policy
+	FOR EACH ROW EXECUTE FUNCTION index_mover.tier_policy_check();
+CREATE TRIGGER tier_policy_owner AFTER INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
 	FOR EACH ROW EXECUTE FUNCTION index_mover.tier_policy_check();
 CREATE TRIGGER tier_policy_truncate BEFORE TRUNCATE ON @extschema@.tier_policy EXECUTE FUNCTION index_mover.tier_policy_check();
-ALTER TABLE @extschema@.tier_policy ENABLE ALWAYS TRIGGER tier_policy_check, ENABLE ALWAYS TRIGGER tier_policy_truncate, ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @extschema@.tier_policy ENABLE ALWAYS TRIGGER tier_policy_check, ENABLE ALWAYS TRIGGER tier_policy_owner,
+	ENABLE ALWAYS TRIGGER tier_policy_truncate, ENABLE ROW LEVEL SECURITY;
 CREATE POLICY members ON @extschema@.tier_policy
 	USING (EXISTS (SELECT FROM pg_roles r WHERE r.rolname = owner AND pg_has_role(r.oid, 'USAGE')));
 
@@ -616,35 +628,30 @@ CREATE POLICY members ON @extschema@.tier_policy
 CREATE TABLE index_mover.policy_run (
 	policy name PRIMARY KEY,
 	started_at timestamptz NOT NULL,
-	job bigint NOT NULL,			-- 0: nothing was to be moved; -1: it is planned, for 7 minutes at most
+	job bigint NOT NULL,			-- 0: none
 	failures int NOT NULL,			-- before it, in a row
-	message text					-- error of the run itself, as apart from its moves
+	result text NOT NULL,			-- job (which says it), nothing to move, hindered, failed
+	message text					-- why it is hindered, or has failed, as apart from its moves
 );
 
--- NULL: the scheduler does not look into this database
-CREATE FUNCTION index_mover.next_run(started_at timestamptz, every interval, window_start time, window_end time) RETURNS timestamptz
-AS 'MODULE_PATHNAME', 'index_mover_next_run' LANGUAGE C STABLE PARALLEL RESTRICTED;
+CREATE FUNCTION index_mover.scheduler_looks() RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_scheduler_looks' LANGUAGE C STABLE PARALLEL RESTRICTED;
+
+-- In C, so that a session that has locked tier_policy is waited for a second at most.
+CREATE FUNCTION index_mover.policy_status(
+	OUT policy name, OUT owner name, OUT last_run timestamptz, OUT job bigint, OUT result text, OUT message text,
+	OUT next_run timestamptz, OUT scheduled boolean, OUT enabled boolean, OUT command text) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_policy_status' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+CREATE FUNCTION index_mover.policy_fault(OUT reason text, OUT command text) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_policy_fault' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 
 -- of the policies that row security shows, and for monitors of all
-CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
-	SELECT p.name AS policy, p.owner, r.started_at AS last_run, j.job,
-		   CASE WHEN m.message IS NOT NULL THEN 'failed'
-				WHEN r.job = 0 THEN 'nothing to move' WHEN r.job = -1 THEN 'planning' ELSE j.status END AS result, m.message,
-		   n.next_run, CASE WHEN p.enabled AND p.every IS NOT NULL THEN n.next_run IS NOT NULL END AS scheduled, p.enabled
-	  FROM @extschema@.tier_policy p
-	  LEFT JOIN pg_roles o ON o.rolname = p.owner
-	  LEFT JOIN index_mover.policy_run r ON r.policy = p.name
-	  -- or the one that goes on with it
-	  LEFT JOIN LATERAL (SELECT i.job, i.status FROM @extschema@.index_mover_jobs i
-					  WHERE i.job = (SELECT max(k.job) FROM index_mover.job_log k WHERE r.job > 0 AND k.job >= r.job AND k.policy = p.name)
-					 -- so that it is looked up by its number
-					 OFFSET 0) j ON true
-	 CROSS JOIN LATERAL (SELECT CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again'
-									 WHEN r.job = -1 AND clock_timestamp() NOT BETWEEN r.started_at AND r.started_at + interval '7 min' THEN 'its worker, or the server, has ended early'
-									 ELSE r.message END AS message) m
-	 CROSS JOIN LATERAL (SELECT CASE WHEN p.enabled AND p.every IS NOT NULL AND o.oid = p.owner_oid
-									 THEN index_mover.next_run(r.started_at, p.every, p.window_start, p.window_end) END AS next_run) n
-	 WHERE pg_has_role('pg_monitor', 'USAGE') OR pg_has_role(o.oid, 'USAGE');
+CREATE VIEW @extschema@.tier_policy_status AS
+	SELECT s.policy, s.owner, s.last_run, j.job, coalesce(s.result, j.status) AS result, s.message,
+		   s.next_run, s.scheduled, s.enabled
+	  FROM index_mover.policy_status() s
+	  -- OFFSET 0: so that it is looked up by its number
+	  LEFT JOIN LATERAL (SELECT i.job, i.status FROM @extschema@.index_mover_jobs i WHERE i.job = s.job OFFSET 0) j ON true;
 
 -- The own tables are about this cluster only, and in a publication FOR ALL TABLES (src/own_tables.c).
 -- That C code's deletions are not decoded needs tables without a replica identity.  Clients write tier_policy,
@@ -728,17 +735,20 @@ BEGIN ATOMIC
 	  FROM index_mover.running() r
 	 WHERE r.rests_since < clock_timestamp() - coalesce($1, '10 min')
 	UNION ALL
-	SELECT 'warning', 'hindered policy', t.policy, t.message, NULL
-	  FROM @extschema@.tier_policy_status t WHERE t.enabled AND t.result = 'hindered'
-	UNION ALL
-	SELECT 'warning', 'failing policy', t.policy, coalesce(t.message, format('job %s: %s', t.job, t.result)),
+	SELECT 'warning', CASE t.result WHEN 'hindered' THEN 'hindered policy' ELSE 'failing policy' END, t.policy,
+		   coalesce(t.message, format('job %s: %s', t.job, t.result)),
 		   -- a message is not about the job
-		   CASE WHEN t.message IS NULL THEN index_mover.printed_command('resume_move', t.job::text) END
-	  FROM @extschema@.tier_policy_status t WHERE t.enabled AND t.result IN ('failed', 'interrupted')
+		   CASE WHEN t.message IS NULL THEN index_mover.printed_command('resume_move', t.job::text) ELSE s.command END
+	  FROM @extschema@.tier_policy_status t
+	  JOIN index_mover.policy_status() s ON s.policy = t.policy
+	 -- one that is disabled because it had a function is failed, too
+	 WHERE t.result IN ('failed', 'interrupted', 'hindered') AND (t.enabled OR s.result = 'failed' AND s.message ~ '^it is disabled: ')
+	UNION ALL
+	SELECT 'warning', 'stopped policies', 'tier_policy', f.reason, f.command FROM index_mover.policy_fault() f
 	UNION ALL
 	SELECT 'warning', 'unscheduled policy', t.policy,
 		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL
-	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND index_mover.next_run(NULL, '1 s', NULL, NULL) IS NULL AND NOT pg_is_in_recovery();
+	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND NOT index_mover.scheduler_looks() AND NOT pg_is_in_recovery();
 END;
 
 CREATE VIEW @extschema@.relation_heat AS
@@ -847,7 +857,9 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy.older_than', 'time since the upper bound of a range partition after which it moves'),
 	('COLUMN', 'tier_policy.idle_for', 'time without use after which a table or index moves'),
 	('COLUMN', 'tier_policy.idle_of', 'what counts as use for idle_for: use = scans and changes, index use = index scans and changes, change = changes only'),
-	('COLUMN', 'tier_policy.now_function', 'the present for older_than, in place of now(), with its schema: a function() returning a date or timestamp; for an integer key a function(interval) returning the key of so long ago'),
+	('COLUMN', 'tier_policy.key_unit', 'for older_than, what an integer key counts (seconds, milliseconds, microseconds, or days since 1970), or how it writes a date (yyyymmdd, yyyymm); uuid7: a UUID of version 7'),
+	('COLUMN', 'tier_policy.key_zero', 'for older_than, in place of key_unit: the integer key of 1970-01-01 00:00:00 UTC'),
+	('COLUMN', 'tier_policy.keys_per_second', 'by how much the key of key_zero grows in a second'),
 	('COLUMN', 'tier_policy.budget', 'bytes of to_tablespace for the hottest tables and indexes; the others move back to from_tablespace'),
 	('COLUMN', 'tier_policy.start_at', 'share in use of the file system of from_tablespace at which the coldest relations leave it'),
 	('COLUMN', 'tier_policy.stop_at', 'share in use of that file system below which no more relations leave it'),
@@ -859,12 +871,12 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy.window_end', 'time of day after which a scheduled run starts no further relation; if before window_start, of the next day'),
 	('COLUMN', 'tier_policy.settings', 'settings of the policy''s jobs'),
 	('COLUMN', 'tier_policy.owner tier_policy_status.owner', 'role that the policy is planned and carried out as'),
-	('COLUMN', 'tier_policy.owner_oid', 'OID of the owner, set by a trigger; NULL: the owner is to be set again'),
+	('COLUMN', 'tier_policy.owner_oid', 'OID of the owner, set by a trigger; NULL: the policy has no valid owner'),
 	('VIEW', 'tier_policy_status', 'the last run of each tier policy, its result, and the next one'),
 	('COLUMN', 'tier_policy_status.last_run', 'when the last run began; NULL: there was none'),
 	('COLUMN', 'tier_policy_status.job', 'job of the last run, or of its rest; NULL: nothing was to be moved, or the history has no such job'),
-	('COLUMN', 'tier_policy_status.result', 'failed, nothing to move, planning, or the status of the job; NULL: the history has no such job'),
-	('COLUMN', 'tier_policy_status.message', 'error of the last run itself; NULL: none'),
+	('COLUMN', 'tier_policy_status.result', 'failed, hindered, nothing to move, or the status of the job; NULL: the history has no such job'),
+	('COLUMN', 'tier_policy_status.message', 'why the last run itself has failed, or is hindered; NULL: it is not'),
 	('COLUMN', 'tier_policy_status.next_run', 'earliest time of the next run by the scheduler; NULL: there is none'),
 	('COLUMN', 'tier_policy_status.scheduled', 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled'),
 	('ROUTINE', 'index_mover_check', 'problems in this database: leftovers, lost files, policies that fail, can do nothing or are not scheduled, jobs that have ended without their work, or have waited, rested or been paused longer than max_wait; no row: all is well'),
@@ -971,7 +983,7 @@ GRANT SELECT (job, relation, relation_name, kind, table_oid, table_name, from_ta
 			  blocks_copied, blocks_recopied, wal_bytes, sqlstate, message) ON index_mover.move_log TO PUBLIC;
 GRANT SELECT (job, role) ON index_mover.job_log TO PUBLIC;
 GRANT SELECT (system_identifier, relation, job, copied_blocks, keep_until) ON index_mover.ledger TO PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.next_run TO PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.policy_status TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
@@ -983,6 +995,7 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschem
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
 	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval),
 	index_mover.problems, index_mover.relation_report, index_mover.movable_methods, index_mover.relation_heat,
-	index_mover.is_ours, index_mover.check_relation, index_mover.stats_since TO pg_monitor;
+	index_mover.is_ours, index_mover.check_relation, index_mover.stats_since,
+	index_mover.scheduler_looks, index_mover.policy_fault TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, index_mover.ended_jobs TO pg_monitor;
 

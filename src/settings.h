@@ -62,6 +62,7 @@ typedef struct JobTerms
 	bool		freeze_first;	/* VACUUM (FREEZE) a table before its copy */
 
 	/* not on record; 0 = the current user, and the next number */
+	bool		quiet;			/* what fails is no news: LOG becomes DEBUG1 */
 	Oid			role;			/* whose job it is */
 	int64		job;			/* a number that was drawn for it */
 } JobTerms;
@@ -69,6 +70,9 @@ typedef struct JobTerms
 /* whose job it is that the current user submits */
 #define TERMS_ROLE(settings) \
 	(OidIsValid((settings)->terms.role) ? (settings)->terms.role : GetUserId())
+
+/* level of the lines in the server log that tell how its moves go */
+#define TERMS_LOG(settings) ((settings)->terms.quiet ? DEBUG1 : LOG)
 
 /* The caller's effective values when a job is submitted; in shared memory */
 typedef struct MoveSettings

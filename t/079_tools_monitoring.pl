@@ -79,13 +79,13 @@ ALTER ROLE regress_renamed RENAME TO regress_other;
 SQL
 $node->psql('postgres', 'SELECT * FROM run_tier_policies()');
 # its last run had a job, which is not what is wrong with it
-$sql->(q{INSERT INTO index_mover.policy_run (policy, started_at, job, failures) VALUES ('renamed', now(), 1, 0)});
+$sql->(q{UPDATE index_mover.policy_run SET job = 1, result = 'job', message = NULL WHERE policy = 'renamed'});
 is($as_monitor->("SELECT severity, object, regexp_replace(detail, 'OID \\d+', 'OID N'), command FROM index_mover_check() WHERE kind = "
 	. "'failing policy' ORDER BY 2"), <<'ROWS' =~ s/\n\z//r, 'policies that fail: wrong, without a relation, a tablespace, an owner');
 warning|fails|"whole" is not a partitioned table|
 warning|gone|relation with OID N does not exist|
 warning|nowhere|tablespace "no_such_place" does not exist|
-warning|renamed|its owner is to be set again|
+warning|renamed|the policy has no valid owner|
 ROWS
 is($as_monitor->("SELECT severity, object, detail, command FROM index_mover_check() WHERE kind = 'unscheduled policy'"),
 	'warning|well|it has every, but no scheduler looks into this database: see index_mover.scheduler_databases|',

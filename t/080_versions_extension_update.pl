@@ -221,7 +221,7 @@ SELECT take_index_sample() > 0;
 SELECT take_index_sample() >= 0;
 SELECT random_read_ms >= 0 FROM tablespace_probe('regress_slow', '0.01 s');
 INSERT INTO tier_policy (name, relation, to_tablespace, idle_for) VALUES ('p', 't', 'regress_slow', '1 day');
-UPDATE tier_policy SET relation = 't', now_function = NULL;
+UPDATE tier_policy SET relation = 't', key_unit = NULL;
 SELECT count(*) FROM tier_plan() WHERE moves;
 SQL
 		is($node->safe_psql($db, "SELECT count(*) FROM run_tier_policies(wait => true)"), '0', 'a run, too');

@@ -84,13 +84,49 @@ $node->safe_psql('postgres',
 $node->command_ok([ 'pg_restore', '--no-owner', '-d', $node->connstr('roleless'), "$file.custom" ], 'a restore without the role')
   or diag 'as above';
 is($node->safe_psql('roleless', "SELECT policy, reason FROM tier_plan() WHERE policy IN ('owned', 'super') ORDER BY 1"),
-	"owned|its owner is to be set again\nsuper|its owner is to be set again", 'the plan says so');
+	"owned|the policy has no valid owner\nsuper|the policy has no valid owner", 'the plan says so');
 my $other = PostgreSQL::Test::Utils::tempdir() . '/privileges';
 my (undef, undef, $refused) = $node->psql('postgres',
 	'CREATE ROLE regress_dumper LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO regress_dumper');
 $node->command_fails_like([ 'pg_dump', '-d', $node->connstr('postgres') . ' user=regress_dumper', '-t', 'tier_policy', '-f', $other ],
 	qr/query would be affected by row-level security policy for table "tier_policy"|permission denied/,
 		'a dump by another role is refused, and not a part of it');
+
+# ---- a dump of 1.0.0, whose policies could have a function ------------------------------------------
+$node->safe_psql('postgres', 'CREATE DATABASE of_candidate');
+# as the changes say
+$node->safe_psql('of_candidate', 'CREATE EXTENSION index_mover CASCADE; ALTER TABLE tier_policy ADD COLUMN now_function text');
+my $super = $node->safe_psql('of_candidate', 'SELECT current_user');
+$node->safe_psql('of_candidate', <<"SQL");
+CREATE EXTENSION IF NOT EXISTS index_mover WITH SCHEMA public;
+CREATE TABLE days (d date) PARTITION BY RANGE (d);
+CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE TABLE numbers (n int) PARTITION BY RANGE (n);
+CREATE TABLE numbers_1 PARTITION OF numbers FOR VALUES FROM (0) TO (1000);
+COPY public.tier_policy (name, enabled, relation, to_tablespace, parts, older_than, now_function, owner, owner_oid) FROM stdin;
+plain	t	public.days	regress_slow	all	1 year	\\N	$super	10
+number	t	public.numbers	regress_slow	all	1 day	public.key_of(interval)	$super	10
+clock	t	public.days	regress_slow	all	1 day	public.today()	$super	10
+\\.
+SQL
+my $called_no_more = 'it is disabled: now_function "public.key_of(interval)" is called no more';
+is($node->safe_psql('of_candidate', 'SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY 1'), <<"ROWS" =~ s/\n\z//r,
+clock||f|it is disabled: now_function "public.today()" is called no more
+number||f|$called_no_more
+plain|days_1|t|its rows end at 2020-02-01
+ROWS
+	'what had a function is disabled, and says so');
+is($node->safe_psql('of_candidate', "SELECT kind, detail FROM index_mover_check() WHERE object = 'number'"),
+	"failing policy|$called_no_more",
+	'also the check');
+is($node->safe_psql('of_candidate', 'SELECT name FROM run_tier_policies(wait => true)'), 'days_1', 'only the others are carried out');
+like(($node->psql('of_candidate', "UPDATE tier_policy SET enabled = true WHERE name = 'clock'"))[2],
+	qr/ERROR:  tier policy "clock" has a now_function/, 'nor is it enabled so');
+$node->safe_psql('of_candidate', "UPDATE tier_policy SET key_unit = 'days', now_function = NULL, enabled = true WHERE name = 'number'; "
+	. "DELETE FROM tier_policy WHERE name = 'clock'; ALTER TABLE tier_policy DROP COLUMN now_function");
+is($node->safe_psql('of_candidate', "SELECT relation, moves FROM tier_plan('number')"), 'numbers_1|t',
+	'when it is told what its key means');
+is($node->safe_psql('of_candidate', "SELECT count(*) FROM index_mover_check() WHERE kind = 'failing policy'"), 0, 'it is well');
 
 # and the original still knows what is its own
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), $history, 'the original has its history');

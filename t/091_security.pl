@@ -403,7 +403,7 @@ SELECT concat_ws(' ', coalesce(r.rolname, 'PUBLIC'), g.privilege_type || CASE WH
  GROUP BY 1
 SQL
 my %expected = (
-	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive next_run printed_command running)),
+	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive policy_status printed_command running)),
 		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace heal_tablespace
 			  index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table
 			  resume_move tablespace_probe)),
@@ -413,10 +413,10 @@ my %expected = (
 		qw(index_mover_history index_mover_jobs index_mover_progress)),
 	'PUBLIC USAGE' => 'index_mover_call move_result',
 	'pg_monitor EXECUTE' => join(' ',
-		map({ "index_mover.$_" } qw(check_relation is_ours movable_methods problems relation_heat
-			  relation_report stats_since)),
+		map({ "index_mover.$_" } qw(check_relation is_ours movable_methods policy_fault problems relation_heat
+			  relation_report scheduler_looks stats_since)),
 		qw(index_mover_blockers index_mover_check index_report recommend_moves tablespace_probe take_index_sample)),
-	'pg_monitor SELECT' => 'relation_heat tier_policy_status',
+	'pg_monitor SELECT' => 'index_mover.ended_jobs relation_heat tier_policy_status',
 	'pg_stat_scan_tables EXECUTE' => 'gin_pending_list index_bloat');
 my $expected = join "\n", map { "$_|$expected{$_}" } sort keys %expected;
 foreach my $case (
@@ -436,45 +436,51 @@ foreach my $case (
 	$node->safe_psql('postgres', 'DROP DATABASE defaults');
 }
 
-# ---- policies: what their author may name is run as he, whoever plans and runs them -----------------
+# ---- policies: no plan runs what others have written, whoever plans and runs them -----------------------
 $node->safe_psql('postgres', <<'SQL');
 GRANT SELECT, INSERT, UPDATE, DELETE ON tier_policy TO attacker;
 GRANT EXECUTE ON FUNCTION tier_plan, run_tier_policies TO attacker, victim;
 SQL
-my $steps = join ', ', map { my $what = $_; $what =~ s/'/''/g; "'$what'" }
-  ('ALTER ROLE attacker SUPERUSER', 'RESET ROLE', 'SET ROLE victim', 'SET SESSION AUTHORIZATION victim',
-	'RESET SESSION AUTHORIZATION', 'CREATE TEMP TABLE shadow (i int)',
-	q(SELECT public.move_indexes('evil.t', 'regress_slow', wait => false)), 'SELECT * FROM public.tier_plan()',
-	'SELECT * FROM public.run_tier_policies()', 'DELETE FROM index_mover.policy_run',
-	'UPDATE public.tier_policy SET owner_oid = 10', 'DECLARE c CURSOR WITH HOLD FOR SELECT 1',
-	'INSERT INTO evil.trap VALUES (1)', q(COPY evil.t TO PROGRAM 'id'));
-$as_attacker->(<<SQL);
-CREATE FUNCTION evil.clock() RETURNS timestamptz LANGUAGE plpgsql AS \$\$
-DECLARE
-	what text;
-	outcome text;
-BEGIN
-	FOREACH what IN ARRAY ARRAY[$steps] LOOP
-		BEGIN
-			EXECUTE what;
-			outcome := 'done';
-		EXCEPTION WHEN OTHERS THEN
-			outcome := SQLSTATE;
-		END;
-		RAISE WARNING 'tried as %: % %', current_user, outcome, what;
-	END LOOP;
-	PERFORM pg_catalog.set_config('search_path', 'evil', false);
-	RETURN pg_catalog.now();
-END \$\$;
-CREATE TABLE evil.parts (d date) PARTITION BY RANGE (d);
-CREATE TABLE evil.parts_1 PARTITION OF evil.parts FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function, min_stay) VALUES
-	('there', 'evil.parts', 'regress_fast', '1 day', 'evil.clock()', '0');
+# whatever of a table can run code when somebody reads or writes it: none of it runs in a plan
+$as_attacker->(<<'SQL');
+CREATE FUNCTION evil.runs(what text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+	RAISE WARNING 'run as %: %', current_user, what; RETURN true; END $$;
+CREATE FUNCTION evil.compares(int, int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN
+	PERFORM evil.runs('operator class'); RETURN pg_catalog.btint4cmp($1, $2); END $$;
+CREATE FUNCTION evil.folds(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.runs('index'); RETURN $1; END $$;
+CREATE FUNCTION evil.checks(date) RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN evil.runs('domain'); END $$;
+CREATE DOMAIN evil.day AS date CHECK (evil.checks(VALUE));
+CREATE TABLE evil.days (d evil.day, n int DEFAULT evil.folds(1)) PARTITION BY RANGE (d);
+CREATE TABLE evil.days_1 PARTITION OF evil.days FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE INDEX ON evil.days_1 (evil.folds(n)) WHERE evil.folds(1) OPERATOR(pg_catalog.=) 1;
+CREATE STATISTICS evil.stats ON evil.folds(n), n FROM evil.days_1;
+INSERT INTO evil.days VALUES ('2020-01-02', 1);
+ALTER TABLE evil.days ENABLE ROW LEVEL SECURITY; ALTER TABLE evil.days_1 ENABLE ROW LEVEL SECURITY;
+CREATE POLICY p ON evil.days USING (evil.runs('row security')); CREATE POLICY p ON evil.days_1 USING (evil.runs('row security'));
+CREATE TRIGGER t BEFORE UPDATE ON evil.days_1 FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
+CREATE TABLE evil.numbers (n int) PARTITION BY LIST (evil.folds(n));
+CREATE TABLE evil.numbers_1 PARTITION OF evil.numbers FOR VALUES IN (1);
+CREATE MATERIALIZED VIEW evil.view AS SELECT 1 AS one WHERE evil.runs('materialized view');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, key_unit, min_stay) VALUES
+	('days', 'evil.days', 'regress_fast', '1 day', NULL, '0'), ('numbers', 'evil.numbers', 'regress_fast', '1 day', 'days', '0');
+INSERT INTO tier_policy (name, schema, to_tablespace, idle_for, min_stay) VALUES ('idle', 'evil', 'regress_fast', '1 s', '0');
+INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, budget, settings) VALUES
+	('heat', 'evil', 'pg_default', 'regress_fast', 1000000000, '{"rebuild_threshold": 0}');
+SQL
+$node->safe_psql('postgres', <<'SQL');
+CREATE OPERATOR CLASS evil.backwards FOR TYPE int USING btree AS OPERATOR 1 >, OPERATOR 2 >=, OPERATOR 3 =, OPERATOR 4 <=, OPERATOR 5 <,
+	FUNCTION 1 evil.compares(int, int);
+CREATE TABLE evil.backwards (n int) PARTITION BY RANGE (n evil.backwards);
+CREATE TABLE evil.backwards_1 PARTITION OF evil.backwards FOR VALUES FROM (1) TO (2);
+CREATE INDEX ON evil.backwards_1 (n evil.backwards);
+ALTER TABLE evil.backwards OWNER TO attacker; ALTER TABLE evil.backwards_1 OWNER TO attacker;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, key_unit, min_stay, owner)
+  VALUES ('backwards', 'evil.backwards', 'regress_fast', '1 day', 'days', '0', 'attacker');
 SQL
 foreach my $caller ([ $super, '' ], [ $super, 'SET ROLE victim;' ], [ 'attacker', '' ])
 {
 	my ($user, $before) = @$caller;
-	foreach my $call ('tier_plan()', 'run_tier_policies()', 'run_tier_policies(wait => true)')
+	foreach my $call ('tier_plan()', 'run_tier_policies()')
 	{
 		my $self = $before ? 'victim' : $user;
 		my ($rc, $out, $err) = $node->psql('postgres',
@@ -483,11 +489,9 @@ foreach my $caller ([ $super, '' ], [ $super, 'SET ROLE victim;' ], [ 'attacker'
 			extra_params => [ '-U', $user ]);
 		is($rc, 0, "$self, $call: the call succeeds") or diag $err;
 		like($out, qr/^$self $user evil, public$/m, "$self, $call: user and search_path of the session are as before");
-		my @tried = $err =~ /tried as (\w+: \w+ .*)/g;
-		is(scalar(@tried), 14, "$self, $call: all is tried");
-		is(join("\n", grep { !/^attacker: (?:42501|25006|25001|55006) / } @tried), '', "$self, $call: in vain");
+		unlike($err, qr/run as/, "$self, $call: nothing of theirs is run");
 		wait_for_no_worker($node);
-		$node->safe_psql('postgres', 'ALTER TABLE evil.parts_1 SET TABLESPACE pg_default');
+		$node->safe_psql('postgres', 'ALTER TABLE evil.days_1 SET TABLESPACE pg_default');
 	}
 }
 is($node->safe_psql('postgres', "SELECT rolsuper FROM pg_roles WHERE rolname = 'attacker'"), 'f', 'he is no superuser');

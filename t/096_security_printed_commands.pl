@@ -476,6 +476,31 @@ SQL
 	sql(q(SET enable_seqscan = off; SELECT count(*) FROM "W; " WHERE t @@ '1'; SELECT pg_stat_force_next_flush()));
 	run_printed('src/tier/ranking.c move_table', sql("SELECT command $advice '\"W; \"'"), answer => qr/\|table\|moved\|/);
 
+	# --- what keeps policies from being carried out
+	my $fault = sub { return sql('SELECT command FROM index_mover.policy_fault()') };
+	my $function = 'EXECUTE FUNCTION suppress_redundant_updates_trigger()';
+	foreach my $case (
+		[ drop_trigger => qq(CREATE TRIGGER "t; ""x" BEFORE UPDATE ON $schema.tier_policy FOR EACH ROW $function) ],
+		[ drop_rule => qq(CREATE RULE "r; ""x" AS ON DELETE TO $schema.tier_policy DO ALSO SELECT 1) ],
+		[ enable_trigger => "ALTER TABLE $schema.tier_policy DISABLE TRIGGER tier_policy_owner" ],
+		[ no_inherit => qq(CREATE TABLE "c; ""x" () INHERITS ($schema.tier_policy)) ])
+	{
+		my ($command, $makes) = @$case;
+		sql($makes);
+		run_printed("src/tier/policy_fault.c $command", $fault->());
+		is($fault->(), '', "$db: no fault any more: $command");
+	}
+	my $locker = IndexMover::Session->new($node, dbname => $db);
+	$locker->run("BEGIN; LOCK TABLE $schema.tier_policy");
+	run_printed('src/tier/policy_fault.c terminate_backend', $fault->());
+	poll_until($node, q(SELECT count(*) FROM pg_stat_activity WHERE pid = ) . $locker->pid, '0',
+		"$db: the session that has locked the table");
+	sql(qq{CREATE ROLE "o'; "; INSERT INTO $schema.tier_policy (name, to_tablespace, idle_for, owner, owner_oid) VALUES ('p''; ', }
+		. q{'regress_slow', '100 days', 'o''; ', 5)});
+	run_printed('src/tier/policy_status.c set_owner', sql(q(SELECT command FROM dba.index_mover_check() WHERE object = 'p''; ')));
+	is(sql("DELETE FROM $schema.tier_policy RETURNING owner_oid::regrole"), q("o'; "), "$db: the owner is set");
+	sql(q(DROP ROLE "o'; "));
+
 	# --- policies: nothing of ours looks up a name
 	sql(<<SQL);
 INSERT INTO $schema.tier_policy (name, budget, from_tablespace, to_tablespace, min_stay)

@@ -5,6 +5,7 @@
 #
 # Fault (tables): 24 partitions under a policy of age, month by month; what hinders a policy; a
 #   budget; a full file system (also 070)
+# Fault (tables): keys of each type, by each unit, and out of the range of timestamps
 use strict;
 use warnings;
 
@@ -28,7 +29,7 @@ tiers_by_month_ok($node, 'month by month', faults() ? 100 : 9, sub { sql('SELECT
 	});
 
 # ---- frozen before, and the map goes along: a later vacuum reads next to nothing ---------------
-sql("UPDATE clock SET now = '2026-06-01 UTC'");
+sql("SELECT set_clock('2026-06-01 UTC')");
 sql("CREATE TABLE cold (LIKE orders); INSERT INTO cold SELECT g, timestamptz '2023-12-15 UTC', 'old order ' || g FROM generate_series(1, "
 	. "30000) g");
 sql("ALTER TABLE cold ADD PRIMARY KEY (id, at); ALTER TABLE orders ATTACH PARTITION cold FOR VALUES FROM ('2023-12-01 UTC') TO "
@@ -57,13 +58,11 @@ CREATE TABLE lists (k int) PARTITION BY LIST (k);
 CREATE TABLE lists_1 PARTITION OF lists FOR VALUES IN (1);
 CREATE DOMAIN day AS date; CREATE TABLE of_domain (d day) PARTITION BY RANGE (d);
 CREATE TABLE of_domain_1 PARTITION OF of_domain FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
-CREATE FUNCTION today() RETURNS day LANGUAGE sql AS 'SELECT current_date';
-CREATE FUNCTION key_of(interval) RETURNS int LANGUAGE sql AS 'SELECT 5000 - extract(day FROM $1)::int';
 INSERT INTO numbers SELECT g, 1 FROM generate_series(0, 1999) g;
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, key_unit) VALUES
 	('days', 'days', 'regress_slow', '1 year', NULL),
-	('domain', 'of_domain', 'regress_slow', '1 year', 'today()'),
-	('number', 'numbers', 'regress_slow', '3500 days', 'key_of(interval)'),
+	('domain', 'of_domain', 'regress_slow', '1 year', NULL),
+	('number', 'numbers', 'regress_slow', now() - timestamptz '1970-01-01 UTC' - interval '1500 days', 'days'),
 	('number without', 'numbers', 'regress_slow', '1 day', NULL),
 	('lists', 'lists', 'regress_slow', '1 day', NULL),
 	('nowhere', 'days', 'no_such_place', '1 year', NULL);
@@ -72,23 +71,24 @@ is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy,
 days|days_1|t|its rows end at 2020-02-01
 days|days_2|f|the partition has no upper bound
 domain|of_domain_1|t|its rows end at 2020-02-01
-lists|lists_1|f|it is in no range of dates, timestamps or integers
+lists|lists_1|f|it is in no range of dates, timestamps, numbers or UUIDs
 nowhere||f|tablespace "no_such_place" does not exist
-number|numbers_1|t|its rows end at 1000
-number without|numbers_1|f|its rows end at 1000; but an integer key needs a now_function(interval) that returns an integer
-number without|numbers_2_a|f|its rows end at 2000; but an integer key needs a now_function(interval) that returns an integer
+number|numbers_1|t|its rows end at 1000, which is 1972-09-27 00:00:00+00
+number without|numbers_1|f|its rows end at 1000; but a key of numbers needs a key_unit, or key_zero and keys_per_second
+number without|numbers_2_a|f|its rows end at 2000; but a key of numbers needs a key_unit, or key_zero and keys_per_second
 ROWS
 	'what a policy does, and what it leaves alone');
 sql('SELECT count(*) FROM run_tier_policies(wait => true)');
 is(sql("SELECT string_agg(c.relname, ' ' ORDER BY c.relname) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE "
 	. "t.spcname = 'regress_slow' AND c.relname ~ '^(days|numbers|lists)'"),
 	'days_1 numbers_1', 'they are moved, one job for each policy');
-sql(q{UPDATE tier_policy SET older_than = '3000 days', max_bytes_per_run = 1000 WHERE name = 'number'});
+sql(q{UPDATE tier_policy SET older_than = older_than - interval '1000 days', max_bytes_per_run = 1000 WHERE name = 'number'});
 is(sql("SELECT relation, moves, reason FROM tier_plan('number')"),
-	'numbers_2_a|f|its rows end at 2000; but it is larger than max_bytes_per_run', 'a bound for each run');
+	'numbers_2_a|f|its rows end at 2000, which is 1975-06-24 00:00:00+00; but it is larger than max_bytes_per_run', 'a bound for each run');
 sql(q{UPDATE tier_policy SET to_tablespace = 'regress_fast', max_bytes_per_run = NULL WHERE name = 'number'});
 like(sql("SELECT relation, moves, reason FROM tier_plan('number') ORDER BY 1 LIMIT 1"),
-	qr/^numbers_1\|f\|its rows end at 1000; but job \d+ has moved it less than 7 days ago$/, 'what was moved stays for min_stay');
+	qr/^numbers_1\|f\|its rows end at 1000, which is .*; but job \d+ has moved it less than 7 days ago$/,
+		'what was moved stays for min_stay');
 is(sql("ALTER TABLE numbers DETACH PARTITION numbers_1; SELECT count(*) FROM tier_plan('number') WHERE relation = 'numbers_1'::regclass"),
 	0, 'a partition that was detached');
 
@@ -99,46 +99,125 @@ like(sql("SELECT reason FROM tier_plan('number') WHERE relation = 'numbers_2_a':
 sql("SELECT cancel_move($job)");
 wait_for_job_end($node, $job);
 
-# a function that is none, cannot write, or fails: each has its row, and stops none of the others
+# ---- what keys mean -----------------------------------------------------------------------------
+# of each type, unit and bound: when its rows end (undef: not yet), or why that is not known
+my $unix = 1_700_000_000;
+my $at = '2023-11-14 22:13:20+00';
+my $no_unit = 'a key of numbers needs a key_unit, or key_zero and keys_per_second';
+my $no_uuid = 'a key of UUIDs needs key_unit "uuid7", if they are of version 7';
+my $no_date = 'that is no date of the form yyyymmdd';
+my $no_month = 'that is no month of the form yyyymm';
+my $rate = sub { return "key_zero = $_[0], keys_per_second = $_[1]" };
+my $snowflake = $rate->('-1288834974657::numeric * 4194304', '4194304000');
+my $instagram = $rate->('-1314220021721::numeric * 8388608', '8388608000');
+my ($least, $most) = ('-9223372036854775808', '9223372036854775807');
+my @keys = (
+	[ 'int8', 'seconds', $unix, $at ], [ 'int4', 'seconds', $unix, $at ], [ 'numeric', 'seconds', "$unix.0", $at ],
+	[ 'int2', 'seconds', 86, '1970-01-01 00:01:26+00' ], [ 'int8', 'seconds', 0, '1970-01-01 00:00:00+00' ],
+	[ 'int8', 'seconds', -1, '1969-12-31 23:59:59+00' ], [ 'int8', 'milliseconds', $unix * 1000, $at ],
+	[ 'int8', 'microseconds', $unix * 1_000_000, $at ], [ 'numeric', 'microseconds', $unix * 1_000_000 . '.5', $at ],
+	(map { [ 'int8', $_, $most, undef ] } qw(seconds milliseconds days)),
+	[ 'int8', 'microseconds', $most, undef ],
+	(map { [ 'int8', $_, $least, '-infinity' ] } qw(seconds milliseconds microseconds days)),
+	[ 'numeric', 'seconds', '1e131000', undef ], [ 'numeric', 'days', '-1e131000', '-infinity' ],
+	[ 'numeric', 'seconds', q('NaN'), undef ], [ 'numeric', 'seconds', q('Infinity'), undef ],
+	[ 'numeric', 'days', q('-Infinity'), '-infinity' ], [ 'int4', 'days', 19675, '2023-11-14 00:00:00+00' ],
+	[ 'int2', 'days', 0, '1970-01-01 00:00:00+00' ], [ 'int4', 'days', -719162, '0001-01-01 00:00:00+00' ],
+	[ 'numeric', 'days', 19674.5, '2023-11-14 00:00:00+00' ],
+	[ 'int4', 'yyyymmdd', 20231114, '2023-11-14 00:00:00+00' ], [ 'int8', 'yyyymmdd', 20240229, '2024-02-29 00:00:00+00' ],
+	[ 'numeric', 'yyyymmdd', 20240101, '2024-01-01 00:00:00+00' ], [ 'int4', 'yyyymmdd', 20230229, \$no_date ],
+	(map { [ 'int8', 'yyyymmdd', $_, \$no_date ] } 0, -20240101, 20241301, 20240100, 20240132, 202401, 1, 99999999, 1000000101),
+	(map { [ 'numeric', 'yyyymmdd', $_, \$no_date ] } 20240101.5, q('NaN'), '1e131000'),
+	[ 'int4', 'yyyymm', 202401, '2024-01-01 00:00:00+00' ], [ 'int4', 'yyyymm', 202413, '2025-01-01 00:00:00+00' ],
+	(map { [ 'int4', 'yyyymm', $_, \$no_month ] } 0, -202401, 202400, 202414, 20240101, 99913, 1),
+	[ 'int8', 'yyyymm', $most, \$no_month ], [ 'int4', 'yyyymm', 999912, undef ], [ 'int4', 'yyyymm', 999913, undef ],
+	[ 'int8', $snowflake, '1724440926537646080', '2023-11-14 14:55:30+00' ], [ 'int8', $snowflake, $least, '1941-02-27 09:55:19+00' ],
+	[ 'int8', $snowflake, $most, undef ], [ 'numeric', $instagram, '3238066000000000000', '2023-11-17 13:26:09+00' ],
+	[ 'int4', $rate->(0, '1e-15'), 2147483647, undef ], [ 'int8', $rate->('1e30', '1e30'), 1, '1969-12-31 23:59:59+00' ],
+	[ 'numeric', $rate->('-1e30', '1e30'), '1e131000', undef ], [ 'int4', $rate->(-10, '1/86400.0'), 9, '1970-01-20 00:00:00+00' ],
+	(map { [ 'uuid', 'uuid7', "'$_'", $at ] } '018bcfe5-6800-7000-8000-000000000000', '018bcfe5-6800-0000-0000-000000000000',
+		'018bcfe5-67ff-7000-8000-000000000001'),
+	[ 'uuid', 'uuid7', q('ffffffff-ffff-ffff-ffff-ffffffffffff'), undef ],
+	[ 'uuid', 'seconds', q('018bcfe5-6800-7000-8000-000000000000'), \$no_uuid ],
+	[ 'uuid', undef, q('018bcfe5-6800-7000-8000-000000000000'), \$no_uuid ],
+	[ 'int4', 'uuid7', $unix, \$no_unit ], [ 'int8', undef, $unix, \$no_unit ], [ 'numeric', undef, $unix, \$no_unit ],
+	[ 'date', 'seconds', q('2023-11-14'), '2023-11-14' ], [ 'timestamptz', 'uuid7', "'$at'", $at ],
+	[ 'timestamp', undef, q('infinity'), undef ], [ 'date', undef, q('5874897-12-31'), undef ],
+	[ 'date', undef, q('-infinity'), '-infinity' ]);
+my $script = "DELETE FROM tier_policy; CREATE SCHEMA keys;\n";
+foreach my $i (0 .. $#keys)
+{
+	my ($type, $unit, $bound) = @{ $keys[$i] };
+	my $set = !defined $unit ? '' : $unit =~ /=/ ? ", $unit" : ", key_unit = '$unit'";
+	$script .= "CREATE TABLE keys.k$i (k $type) PARTITION BY RANGE (k); "
+	  . "CREATE TABLE keys.k${i}_1 PARTITION OF keys.k$i FOR VALUES FROM (MINVALUE) TO ($bound);\n"
+	  . "INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('k$i', 'keys.k$i', 'regress_slow', '1 s');"
+	  . "UPDATE tier_policy SET enabled = true$set WHERE name = 'k$i';\n";
+}
+sql($script);
+my %planned = map { /^(\w+)\|(.*)/ ? ($1 => $2) : () }
+  split /\n/, sql("ALTER ROLE CURRENT_USER SET TimeZone = 'UTC'; SELECT policy, moves, reason FROM tier_plan()");
+foreach my $i (0 .. $#keys)
+{
+	my ($type, $unit, $bound, $end) = @{ $keys[$i] };
+	my $is = ($planned{"k$i"} // '') =~ s/its rows end at [-\w.]+(?=[;,])/its rows end at B/r;
+	is($is, ref $end ? "f|its rows end at B; but $$end" : !defined $end ? '' : $type =~ /date|time/ ? "t|its rows end at $end"
+		: "t|its rows end at B, which is $end", "a key: $type, " . ($unit // 'no unit') . ", $bound");
+}
+my ($days) = grep { ($keys[$_][1] // '') eq 'days' && $keys[$_][2] eq '19675' } 0 .. $#keys;
+is(sql("ALTER ROLE CURRENT_USER SET TimeZone = 'Asia/Tokyo'; SELECT regexp_replace(reason, '.*which is ', '') FROM tier_plan('k$days')"),
+	'2023-11-14 00:00:00+09', 'a day ends in the time zone of the owner\'s sessions');
+sql('ALTER ROLE CURRENT_USER RESET TimeZone');
+sql("UPDATE tier_policy SET older_than = '10 days'");
+my $ends = sub { return sql("SELECT count(*) FROM tier_plan('k0', at => '$at'::timestamptz + interval '240 h' + interval '$_[0]')") };
+is(join(' ', map { $ends->($_) } '-1 microsecond', '0', '1 s'), '0 1 1', 'the end of a range is exclusive');
+
+# of several levels the highest of whose keys most is known; and no order of somebody's
 sql(<<'SQL');
 DELETE FROM tier_policy;
-CREATE TABLE public.called (who name);
-CREATE FUNCTION writes(interval) RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.called VALUES (current_user); RETURN 1; END $$;
-CREATE FUNCTION fails(interval) RETURNS int LANGUAGE sql AS 'SELECT 1 / 0';
-CREATE FUNCTION many() RETURNS SETOF date LANGUAGE sql AS 'SELECT current_date';
-SELECT take_index_sample();
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay) VALUES ('plain', 'days', 'regress_fast', '1 year', '0');
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
-	('fails', 'numbers', 'regress_fast', '1 day', 'fails(interval)'),
-	('dots', 'days', 'regress_fast', '1 day', NULL), ('open', 'days', 'regress_fast', '1 day', NULL),
-	('many', 'days', 'regress_fast', '1 day', 'many()'),
-	('none', 'days', 'regress_fast', '1 day', 'no_such_function()'),
-	('sample', 'numbers', 'regress_fast', '1 day', 'take_index_sample(interval)'),
-	('writes', 'numbers', 'regress_fast', '1 day', 'writes(interval)');
-ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check;
-UPDATE tier_policy SET now_function = CASE name WHEN 'dots' THEN 'a.b.c.d.e()' ELSE 'foo(()' END WHERE name IN ('dots', 'open');
-ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check;
+CREATE TABLE levels (tenant int, k uuid, d date) PARTITION BY RANGE (tenant);
+CREATE TABLE levels_1 PARTITION OF levels FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (k);
+CREATE TABLE levels_1_1 PARTITION OF levels_1 FOR VALUES FROM (MINVALUE) TO ('018bcfe5-6800-7000-8000-000000000000');
+CREATE TABLE levels_1_2 PARTITION OF levels_1 FOR VALUES FROM ('018bcfe5-6800-7000-8000-000000000000') TO (MAXVALUE)
+	PARTITION BY RANGE (d);
+CREATE TABLE levels_1_2_1 PARTITION OF levels_1_2 FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE FUNCTION backwards(int, int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT btint4cmp($2, $1)';
+CREATE OPERATOR CLASS backwards FOR TYPE int USING btree AS OPERATOR 1 >, OPERATOR 2 >=, OPERATOR 3 =, OPERATOR 4 <=, OPERATOR 5 <,
+	FUNCTION 1 backwards(int, int);
+CREATE TABLE backwards (k int) PARTITION BY RANGE (k backwards);
+CREATE TABLE backwards_1 PARTITION OF backwards FOR VALUES FROM (2000000000) TO (1);
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, key_unit) VALUES
+	('backwards', 'backwards', 'regress_slow', '1 s', 'seconds'), ('levels', 'levels', 'regress_slow', '1 s', 'uuid7');
 SQL
-my $samples = sql('SELECT count(*) FROM index_mover.sample');
-my $shape = 'it must be a function() that returns a date or timestamp, or a function(interval) that returns an integer, and never NULL';
-my %reasons = (
-	fails => 'now_function "public.fails(interval)" has failed: division by zero',
-	dots => 'now_function "a.b.c.d.e()" has failed: improper qualified name (too many dotted names): a.b.c.d.e',
-	many => qq(now_function "public.many()" has failed: $shape),
-	none => 'now_function "no_such_function()" has failed: function "no_such_function()" does not exist',
-	open => 'now_function "foo(()" has failed: improper type name',
-	sample => 'now_function "public.take_index_sample(interval)" has failed: cannot execute take_index_sample() in a read-only transaction',
-	writes => 'now_function "public.writes(interval)" has failed: cannot execute INSERT in a read-only transaction');
-is(sql('SELECT policy, relation, moves, reason FROM tier_plan() WHERE moves OR relation IS NULL ORDER BY policy'),
-	join("\n", sort((map { "$_||f|$reasons{$_}" } keys %reasons), 'plain|days_1|t|its rows end at 2020-02-01')) ,
-		'functions that serve not: rows');
-my (undef, $rows, $said) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
-is($rows, 'days_1|moved', 'and the other policy is carried out');
-like($said, qr/WARNING:  policy "$_" moves nothing: \Q$reasons{$_}\E/, "a WARNING: $_") foreach sort keys %reasons;
-is(join(' ', sql('SELECT count(*) FROM called'), sql('SELECT count(*) FROM index_mover.sample')), "0 $samples", 'nothing is written');
-sql('BEGIN; SELECT count(*) FROM tier_plan(); CREATE TABLE writable (); COMMIT');
-is(sql("SELECT count(*) FROM tier_plan() WHERE policy = 'fails' AND reason ~ '^its last run has failed: now_function'"), 1,
-	'a run that has failed is told of');
+my $unit = "its rows end at 018bcfe5-6800-7000-8000-000000000000, which is $at";
+is(sql("SET TimeZone = 'UTC'; SELECT relation, moves, reason FROM tier_plan() ORDER BY relation::text"), <<"ROWS" =~ s/\n\z//r,
+backwards_1|f|it is in no range of dates, timestamps, numbers or UUIDs
+levels_1_1|t|$unit
+levels_1_2_1|t|its rows end at 2020-02-01
+ROWS
+	'several levels, and an operator class of somebody\'s');
+sql('DELETE FROM tier_policy; DROP TABLE levels, backwards; DROP OPERATOR CLASS backwards USING btree');
+sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('x', 'days', 'regress_slow', '1 s')");
+foreach my $case (
+	[ q(key_unit = 'fortnights'), 'key_unit must be seconds to days, yyyymmdd, yyyymm, or uuid7' ],
+	[ q(key_zero = 5), 'key_zero and keys_per_second go together' ],
+	[ q(key_zero = 5, keys_per_second = 1, key_unit = 'days'), 'a key has a key_unit, or key_zero and keys_per_second' ],
+	(map { [ "key_zero = 5, keys_per_second = '$_'", 'keys_per_second must be from 1e-15 to 1e30' ] } 0, -1, 'NaN', 'Infinity'),
+	(map { [ "key_zero = '$_', keys_per_second = 1", 'key_zero must be from -1e30 to 1e30' ] } 'NaN', 'Infinity', '-Infinity'),
+	[ q(key_unit = 'days', older_than = NULL, idle_for = '1 day'), 'key_unit, key_zero and keys_per_second are for older_than' ])
+{
+	my ($set, $message) = @$case;
+	like(($node->psql('postgres', "UPDATE tier_policy SET $set"))[2], qr/violates check constraint "\Q$message\E"/, "$message: $set");
+}
+# no interval is too long
+sql("DELETE FROM tier_policy; INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay) VALUES "
+	. "('long', 'days', 'regress_fast', '1 day', '178000000 years'), ('older', 'days', 'regress_fast', '178000000 years', '7 days'), "
+	. "('parts', 'days', 'regress_fast', '170000000 years -2000000000 days', '7 days')");
+sql("INSERT INTO tier_policy (name, to_tablespace, idle_for) VALUES ('idle', 'regress_slow', '178000000 years')");
+is(sql("SELECT policy || ' ' || regexp_replace(reason, '.*but job.*moved', 'moved') FROM tier_plan() WHERE policy <> 'idle'"),
+	"long moved it less than 178000000 years ago\nlong the partition has no upper bound\nolder the partition has no upper bound\n"
+		. 'parts the partition has no upper bound', 'no interval is out of range');
+unlike(sql("SELECT reason FROM tier_plan('idle')"), qr/out of range/, 'nor one of idleness');
 
 # ---- what a policy cannot be -----------------------------------------------------------------
 my $needs = 'start_at needs from_tablespace, which is too full then';
@@ -241,20 +320,18 @@ sql("SELECT count(*) FROM run_tier_policies('hot', wait => true)") foreach 1 .. 
 is(sql("SELECT relname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE spcname = 'regress_fast' AND relnamespace = "
 	. "'heat'::regnamespace AND relkind = 'r'"), 'hot', 'and in the end what belongs there');
 
-# a clock without a time, and two policies for the same partition
+# a policy that is wrong, and two for the same partition
 sql(<<'SQL');
 DELETE FROM tier_policy;
-CREATE FUNCTION no_time() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz';
 CREATE TABLE twice (d date, n int) PARTITION BY RANGE (d);
 CREATE TABLE twice_1 PARTITION OF twice FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
-	('a', 'twice', 'regress_fast', '1 year', 'public.no_time()'), ('b', 'twice', 'regress_fast', '1 year', NULL),
-		('c', 'twice', 'regress_slow', '2 years', NULL);
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('a', 'twice', 'no_such_place', '1 year'),
+	('b', 'twice', 'regress_fast', '1 year'), ('c', 'twice', 'regress_slow', '2 years');
 SQL
 is(sql('SELECT policy, moves, reason FROM tier_plan() ORDER BY 1'), <<"ROWS" =~ s/\n\z//r, 'the others go on, and one of them has it');
-a|f|now_function "public.no_time()" has failed: $shape
+a|f|tablespace "no_such_place" does not exist
 b|t|its rows end at 2020-02-01
-c|f|its rows end at 2020-02-01; but another policy has its table first
+c|f|its rows end at 2020-02-01; but a policy before it covers its table
 ROWS
 is(sql("SET TimeZone = 'Asia/Jakarta'; SET DateStyle = 'SQL, DMY'; SELECT reason FROM tier_plan('b')"), 'its rows end at 2020-02-01',
 	'whatever the style of dates');
@@ -274,7 +351,7 @@ my $halves = "SELECT string_agg(c.relname || ' ' || coalesce(t.spcname, 'default
 	. "pg_tablespace t ON t.oid = c.reltablespace WHERE c.relnamespace = 'halves'::regnamespace AND c.relkind IN ('r', 'i')";
 is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy, relation::text'), <<'ROWS' =~ s/\n\z//r,
 a|halves.t|t|not among the hottest that fit into the budget
-b|halves.t_pkey|f|not among the hottest that fit into the budget; but another policy has its table first
+b|halves.t_pkey|f|not among the hottest that fit into the budget; but a policy before it covers its table
 b|halves.u_pkey|t|not among the hottest that fit into the budget
 ROWS
 	'the second has its other tables only');

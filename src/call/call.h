@@ -37,6 +37,16 @@ pg_noreturn extern void call_no_such_job(int64 job);
 
 /* argument n, a job's settings; NULL if it is NULL */
 #define call_settings_argument(fcinfo, n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n))
+/* When a job starts */
+typedef enum JobStart
+{
+	JOB_STARTS_AT_COMMIT,
+	JOB_STARTS_NOW,				/* and nobody waits for it */
+	JOB_IS_WAITED_FOR,
+} JobStart;
+
+extern void result_rows_of_job(FunctionCallInfo fcinfo, List *plan,
+							   const MoveSettings *settings, JobStart start);
 extern void result_rows_of_plan(FunctionCallInfo fcinfo, List *plan,
 								const MoveSettings *settings, bool dry_run, bool wait);
 extern void progress_view_notices(int64 job);
@@ -56,13 +66,13 @@ extern void notices_raise(const JobSummary *summary, int elevel);
 extern void submit_init(void);
 extern int64 submit_last_job(void);
 extern void submit_job_has_begun(int64 job);
+extern void submit_own(void (*write) (void *arg), void *arg);
+extern void submit_now(int64 job, List *items, const MoveSettings *settings);
 extern void submit_alter_job(int64 job, const char *settings);
 extern void submit_skip_busy(List *plan);
 extern void submit_at_commit(int64 job, List *items, const MoveSettings *settings);
 extern void wait_for_rows(int64 job, JobSummary *summary, List *items,
 						  const MoveSettings *settings);
-extern void relay_messages(shm_mq_handle *queue, bool nowait, ErrorData *error, StringInfo data);
-pg_noreturn extern void worker_ended_early(const ErrorData *error);
 extern void cleanup_call_init(void);
 extern void cleanup_call(const List *plan, Oid role);
 

@@ -143,36 +143,36 @@ notice_plan(List *plan, const MoveSettings *settings)
 						notices_duration(plan_seconds(plan, settings)), space)));
 }
 
+/* Show a plan, and carry out nothing. */
+static void
+rows_of_dry_run(ReturnSetInfo *rsinfo, const List *plan, const MoveSettings *settings)
+{
+	foreach_ptr(const MoveItem, item, plan)
+		put_row(rsinfo, item, 0);
+	if (settings->progress_interval > 0)
+		notice_plan((List *) plan, settings);
+}
+
 /*
  * Carry out a plan (of MoveItem *), and materialize one row of type
  * move_result for each item: first the skipped ones, then the others, both in
- * the order of the plan.  ERRORs: those of wait_for_rows() or
+ * the order of the plan.  ERRORs: those of wait_for_rows(), submit_now() or
  * submit_at_commit(); 55000 with on_failure = error.
  */
 void
-result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
-					bool dry_run, bool wait)
+result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings, JobStart start)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	bool		wait = start == JOB_IS_WAITED_FOR;
 	bool		as_rows = (settings->on_failure == ON_FAILURE_ROW);
 	bool		tells = (settings->progress_interval > 0);
-	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz begin = GetCurrentTimestamp();
 	JobSummary	summary = {.warn = as_rows};
 	List	   *skipped = NIL;
 	List	   *items = NIL;
 
 	if (rsinfo->setResult == NULL)
 		InitMaterializedSRF(fcinfo, 0);
-
-	if (dry_run)
-	{
-		foreach_ptr(MoveItem, item, plan)
-			put_row(rsinfo, item, 0);
-		if (tells)
-			notice_plan(plan, settings);
-		return;
-	}
-
 	submit_skip_busy(plan);
 	summary.job = settings->terms.job != 0 ? settings->terms.job : history_next_job();
 	foreach_ptr(MoveItem, item, plan)
@@ -193,12 +193,17 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		notice_long_wait(items, settings);
 		wait_for_rows(summary.job, &summary, items, settings);
 	}
+	else if (start == JOB_STARTS_NOW && items != NIL)
+		submit_now(summary.job, items, settings);
 	else
 	{
 		/* first, see only_ours(): reading the ledger may write WAL */
 		(void) leftovers_tables(false);
 		/* also without items: the number that the rows show leads somewhere */
 		submit_at_commit(summary.job, items, settings);
+	}
+	if (!wait)
+	{
 		foreach_ptr(MoveItem, item, items)
 			item->status = STATUS_QUEUED;
 	}
@@ -209,7 +214,22 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 			notices_item(&summary, item, item->status);
 	}
 	if (tells)
-		notices_end(&summary, (GetCurrentTimestamp() - start) / 1e6);
+		notices_end(&summary, (GetCurrentTimestamp() - begin) / 1e6);
 	cleanup_call(plan, TERMS_ROLE(settings));
 	notices_raise(&summary, wait && !as_rows ? ERROR : 0);
+}
+
+/* The same, or with dry_run, show the plan. */
+void
+result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
+					bool dry_run, bool wait)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	if (rsinfo->setResult == NULL)
+		InitMaterializedSRF(fcinfo, 0);
+	if (dry_run)
+		rows_of_dry_run(rsinfo, plan, settings);
+	else
+		result_rows_of_job(fcinfo, plan, settings, wait ? JOB_IS_WAITED_FOR : JOB_STARTS_AT_COMMIT);
 }

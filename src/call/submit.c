@@ -157,6 +157,28 @@ submit_at_commit(int64 job, List *items, const MoveSettings *settings)
 	only_ours_upto = ours ? XactLastRecEnd : InvalidXLogRecPtr;
 }
 
+/* Start a job at once, for which no session waits, and which does not end with this transaction. */
+void
+submit_now(int64 job, List *items, const MoveSettings *settings)
+{
+	dsm_segment *segment;
+	JobShared  *shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings), JOB_MOVE,
+										   JOB_STARTING, items, settings, false, &segment);
+
+	(void) job_launch_worker(shared->slot, job);
+	dsm_detach(segment);
+}
+
+/* Have rows of our own tables written, for which no commit waits, see only_ours_upto. */
+void
+submit_own(void (*write) (void *arg), void *arg)
+{
+	bool		ours = only_ours();
+
+	write(arg);
+	only_ours_upto = ours ? XactLastRecEnd : InvalidXLogRecPtr;
+}
+
 /* Record altered settings of a job. */
 void
 submit_alter_job(int64 job, const char *settings)

@@ -61,17 +61,14 @@ typedef struct JobWait
 
 PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
 
-/*
- * Take the messages of a worker that are there or, unless nowait, until it ends: raise
- * its notices, and keep its last error, and what else it has sent (data).
- */
-void
-relay_messages(shm_mq_handle *queue, bool nowait, ErrorData *error, StringInfo data)
+/* Take the messages of a worker that are there: raise its notices, and keep its last error. */
+static void
+relay_messages(shm_mq_handle *queue, ErrorData *error)
 {
 	Size		nbytes;
 	void	   *message;
 
-	while (shm_mq_receive(queue, &nbytes, &message, nowait) == SHM_MQ_SUCCESS)
+	while (shm_mq_receive(queue, &nbytes, &message, true) == SHM_MQ_SUCCESS)
 	{
 		StringInfoData msg = {.data = message,.len = nbytes};
 		char		msgtype = pq_getmsgbyte(&msg);
@@ -85,13 +82,11 @@ relay_messages(shm_mq_handle *queue, bool nowait, ErrorData *error, StringInfo d
 			pq_parse_errornotice(&msg, &notice);
 			ThrowErrorData(&notice);
 		}
-		else if (msgtype == 'D')
-			appendBinaryStringInfo(data, msg.data + msg.cursor, msg.len - msg.cursor);
 	}
 }
 
 /* Raise ERROR 55000 for a worker without a result; error: its last one, elevel 0 = none. */
-void
+pg_noreturn static void
 worker_ended_early(const ErrorData *error)
 {
 	ereport(ERROR,
@@ -105,7 +100,7 @@ static void
 relay_all(JobWait *wait)
 {
 	for (int i = 0; i < wait->shared->max_runners; i++)
-		relay_messages(wait->messages[i], true, &wait->worker_error, NULL);
+		relay_messages(wait->messages[i], &wait->worker_error);
 }
 
 /* Become the receiver of the messages of all runners. */

@@ -61,45 +61,6 @@ struct HeatSample
 #define SAME_RELATION(a, b) \
 	((a)->table_oid == (b)->table_oid && strcmp(NameStr((a)->index_name), NameStr((b)->index_name)) == 0)
 
-/* Return the interval, or the longest that moment_plus() and moment_minus() add: 4,000 years. */
-static Interval
-interval_within_limit(const Interval *interval)
-{
-	const int	limit = 4000 * MONTHS_PER_YEAR;
-	double		months = interval->month + interval->day / (double) DAYS_PER_MONTH +
-		interval->time / ((double) USECS_PER_DAY * DAYS_PER_MONTH);
-
-	if (fabs(months) < limit)
-		return *interval;
-	return (Interval)
-	{
-		.month = months > 0 ? limit : -limit
-	};
-}
-
-/*
- * Return a moment that is later, by the time zone of the session.  A user can give any
- * interval, which is not to fail with core's "timestamp out of range".
- */
-TimestampTz
-moment_plus(TimestampTz moment, const Interval *interval)
-{
-	Interval	length = interval_within_limit(interval);
-
-	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(moment),
-												   IntervalPGetDatum(&length)));
-}
-
-/* The same of a moment that is earlier. */
-TimestampTz
-moment_minus(TimestampTz moment, const Interval *interval)
-{
-	Interval	length = interval_within_limit(interval);
-
-	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_mi_interval, TimestampTzGetDatum(moment),
-												   IntervalPGetDatum(&length)));
-}
-
 /* First the moments, then the samples of each relation, and its counters of now. */
 static int
 compare_samples(const void *x, const void *y)

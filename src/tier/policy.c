@@ -1,13 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * policy.c
- *	  Rows of tier_policy: reading them, whose they are, and their last runs.
+ *	  Rows of tier_policy: reading them, and whose they are.
  *
  * A policy is carried out as its owner: a name together with the OID that it had
  * when a role set it that may SET ROLE to it.  If the two do not fit together, because
  * the role was dropped and created again, or renamed, or the row comes from another
  * cluster, the policy does nothing until its owner is set again.  So no restore makes
  * a superuser the owner of a policy that another role has written.
+ *
+ * A trigger fills in the owner before a row is written, and one looks after it: no other
+ * trigger can change the row in between.  Whoever holds TRIGGER on a table runs code as
+ * everybody who writes it, and can write what he likes as a superuser; so while the table
+ * has a trigger or rule that is not ours, or lacks one of ours, no policy is carried out
+ * (policy_fault.c).
  *
  * Rows are read here without a check of privileges on the table, and the same
  * ones are seen as with its row security.
@@ -19,37 +25,31 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_tablespace_d.h"
 #include "commands/extension.h"
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
-#include "utils/regproc.h"
+#include "utils/rel.h"
 
-#include "history.h"
 #include "own_tables.h"
-#include "test_points.h"
 #include "tier/tier.h"
 #include "tier/tier_private.h"
 
 PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 
-#define RUN_TABLE	"policy_run"
-
 /* Columns of tier_policy; the script makes them so. */
 #define COLUMNS \
-	name, enabled, relation, schema, from_tablespace, to_tablespace, parts, older_than, now_function, \
-	budget, start_at, stop_at, freeze_first, min_stay, max_bytes_per_run, settings, idle_for, idle_of, \
+	name, enabled, relation, schema, from_tablespace, to_tablespace, parts, older_than, key_unit, \
+	key_zero, keys_per_second, budget, start_at, stop_at, freeze_first, min_stay, max_bytes_per_run, settings, idle_for, idle_of, \
 	every, window_start, window_end, owner, owner_oid
 
 /* A row that was taken apart */
@@ -65,6 +65,7 @@ typedef struct PolicyRow
 	}			null;
 } PolicyRow;
 
+#define NCOLUMNS	((int) sizeof(((PolicyRow *) 0)->null))
 #define ANUM(column)	((int) (offsetof(PolicyRow, null.column) - offsetof(PolicyRow, null)) + 1)
 #define VALUE_OR(column, type, none)	(row.null.column ? (none) : DatumGet##type(row.value.column))
 #define NAME(column)	(row.null.column ? NULL : pstrdup(NameStr(*DatumGetName(row.value.column))))
@@ -77,8 +78,68 @@ deform(HeapTuple tuple, TupleDesc desc)
 {
 	PolicyRow	row;
 
-	extension_deform(tuple, desc, sizeof(row.null), (Datum *) &row.value, (bool *) &row.null);
+	extension_deform(tuple, desc, NCOLUMNS, (Datum *) &row.value, (bool *) &row.null);
 	return row;
+}
+
+/*
+ * Return the text of the column now_function, palloc'd, NULL if there is none: 1.0.0 had
+ * it, and who restores a dump of that adds it for the time being.
+ */
+static char *
+now_function(HeapTuple tuple, TupleDesc desc)
+{
+	for (int i = NCOLUMNS; i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+		bool		isnull;
+		Datum		value;
+
+		if (column->attisdropped || column->atttypid != TEXTOID ||
+			namestrcmp(&column->attname, "now_function") != 0)
+			continue;
+		value = heap_getattr(tuple, i + 1, desc, &isnull);
+		return isnull ? NULL : TextDatumGetCString(value);
+	}
+	return NULL;
+}
+
+static PolicyKind
+kind_of(const PolicyRow *row)
+{
+	if (!row->null.older_than)
+		return POLICY_OLDER_THAN;
+	if (!row->null.idle_for)
+		return POLICY_IDLE_FOR;
+	if (!row->null.budget)
+		return POLICY_BUDGET;
+	return POLICY_START_AT;
+}
+
+static IdleOf
+idle_of(const char *word)
+{
+	if (strcmp(word, "change") == 0)
+		return IDLE_OF_CHANGE;
+	if (strcmp(word, "index use") == 0)
+		return IDLE_OF_INDEX_USE;
+	return IDLE_OF_USE;
+}
+
+static KeyMeaning
+key_meaning(const PolicyRow *row)
+{
+	KeyMeaning	result = {.unit = KEY_UNIT_NONE};
+
+	if (!row->null.key_unit)
+		result.unit = key_unit_named(TextDatumGetCString(row->value.key_unit));
+	else if (!row->null.key_zero && !row->null.keys_per_second)
+	{
+		result.unit = KEY_UNIT_RATE;
+		result.zero = DatumGetNumericCopy(row->value.key_zero);
+		result.per_second = DatumGetNumericCopy(row->value.keys_per_second);
+	}
+	return result;
 }
 
 static Policy *
@@ -93,8 +154,7 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 		policy->owner = owner;
 	policy->is_visible = superuser() || (OidIsValid(owner) && has_privs_of_role(GetUserId(), owner));
 	policy->enabled = DatumGetBool(row.value.enabled);
-	policy->kind = !row.null.older_than ? POLICY_OLDER_THAN : !row.null.idle_for ? POLICY_IDLE_FOR :
-		!row.null.budget ? POLICY_BUDGET : POLICY_START_AT;
+	policy->kind = kind_of(&row);
 	policy->relation = VALUE_OR(relation, ObjectId, InvalidOid);
 	policy->schema = NAME(schema);
 	policy->from_tablespace = NAME(from_tablespace);
@@ -102,9 +162,9 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->tables = !IS(parts, "indexes");
 	policy->indexes = !IS(parts, "table");
 	policy->age = policy->kind == POLICY_OLDER_THAN ? INTERVAL(older_than) : INTERVAL(idle_for);
-	policy->idle_of = IS(idle_of, "change") ? IDLE_OF_CHANGE :
-		IS(idle_of, "index use") ? IDLE_OF_INDEX_USE : IDLE_OF_USE;
-	policy->now_function = row.null.now_function ? NULL : TextDatumGetCString(row.value.now_function);
+	policy->idle_of = idle_of(TextDatumGetCString(row.value.idle_of));
+	policy->key = key_meaning(&row);
+	policy->now_function = now_function(tuple, desc);
 	policy->budget = VALUE_OR(budget, Int64, 0);
 	policy->start_at = VALUE_OR(start_at, Float8, 0);
 	policy->stop_at = VALUE_OR(stop_at, Float8, 0);
@@ -115,6 +175,8 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->window_start = VALUE_OR(window_start, TimeADT, -1);
 	policy->window_end = VALUE_OR(window_end, TimeADT, -1);
 	policy->settings = row.null.settings ? NULL : DatumGetJsonbPCopy(row.value.settings);
+	if (!row.null.owner)
+		policy->owner_name = *DatumGetName(row.value.owner);
 	return policy;
 }
 
@@ -124,64 +186,58 @@ compare_policies(const ListCell *a, const ListCell *b)
 	return strcmp(NameStr(((const Policy *) lfirst(a))->name), NameStr(((const Policy *) lfirst(b))->name));
 }
 
-/*
- * Lock tier_policy and, with hold, the extension, so that DROP EXTENSION waits.
- * Returns the table.  Does not wait: a role that may only delete its own policies can
- * lock it for long.  Then ERROR 55P03 or, with noerror, 0.
- */
-Oid
-policy_lock_table(bool hold, bool noerror)
+/* Return the rows of tier_policy, which is locked, in the order of their names. */
+List *
+policies_of_table(Oid table)
 {
-	bool		held = !hold || extension_hold() == EXTENSION_HELD;
-	Oid			table = InvalidOid;
+	Relation	rel = table_open(table, NoLock);
+	List	   *result = NIL;
 
-	/* it is in the extension's schema */
-	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId, Anum_pg_extension_oid,
-												 get_extension_oid("index_mover", true), 0, InvalidOid))
-		table = get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
-	if (held && OidIsValid(table) && ConditionalLockRelationOid(table, AccessShareLock))
-		return table;
-	if (!noerror)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
-				 errdetail("Another session has locked the extension, or table \"%s\".", "tier_policy")));
-	return InvalidOid;
+	foreach_ptr(HeapTupleData, tuple, catalog_all(table))
+		result = lappend(result, read_policy(tuple, RelationGetDescr(rel)));
+	table_close(rel, AccessShareLock);
+	list_sort(result, compare_policies);
+	return result;
 }
 
 /*
  * Return the policies that are enabled, in the order of their names, or the one of
  * this name: of the roles whose privileges the current user has.  ERROR 42704 if there
- * is none of this name, enabled or not.  all: of all roles, and the disabled ones, without
- * this error.
+ * is none of this name, enabled or not; 55000 if none is carried out.  all: of all roles,
+ * and the disabled ones, without these errors.
  */
 List *
 policies_read(const char *name, bool all)
 {
-	Relation	rel = table_open(policy_lock_table(false, false), NoLock);
+	Oid			table = policy_lock_table(false, false);
+	PolicyFault fault = policy_fault();
 	List	   *result = NIL;
 	bool		found = false;
 
-	foreach_ptr(HeapTupleData, tuple, catalog_all(RelationGetRelid(rel)))
+	if (!all && fault.reason != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("no tier policy is carried out"),
+				 errdetail_internal("%s", fault.reason),
+				 errhint("To mend this: %s", fault.command)));
+	foreach_ptr(Policy, policy, policies_of_table(table))
 	{
-		Policy	   *policy = read_policy(tuple, RelationGetDescr(rel));
-
-		if ((name != NULL && strcmp(name, NameStr(policy->name)) != 0) ||
-			(!all && !policy->is_visible))
+		if (name != NULL && strcmp(name, NameStr(policy->name)) != 0)
+			continue;
+		if (!all && !policy->is_visible)
 			continue;
 		found = true;
-		if (all || policy->enabled)
+		/* one that had a now_function tells so in the plan */
+		if (all || policy->enabled || policy->now_function != NULL)
 			result = lappend(result, policy);
-		else if (name != NULL)
+		if (!all && name != NULL && !policy->enabled)
 			ereport(NOTICE,
 					(errmsg("tier policy \"%s\" is disabled", name)));
 	}
-	table_close(rel, AccessShareLock);
 	if (name != NULL && !found && !all)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("tier policy \"%s\" does not exist", name)));
-	list_sort(result, compare_policies);
 	return result;
 }
 
@@ -191,11 +247,15 @@ policies_notice_target(Oid tablespace)
 {
 	const char *target = tablespace_name(tablespace);
 
+	Oid			table = policy_lock_table(false, true);
+
 	/* this tells of a policy, and needs none */
-	if (!OidIsValid(policy_lock_table(false, true)))
+	if (!OidIsValid(table))
 		return;
-	foreach_ptr(const Policy, policy, policies_read(NULL, false))
+	foreach_ptr(const Policy, policy, policies_of_table(table))
 	{
+		if (!policy->enabled || !policy->is_visible)
+			continue;
 		if (strcmp(NameStr(*policy->to_tablespace), target) == 0 ||
 			(policy->kind == POLICY_BUDGET && strcmp(policy->from_tablespace, target) == 0))
 			ereport(NOTICE,
@@ -218,23 +278,52 @@ policy_check_target(const char *tablespace, bool tables)
 				 errhint("Move only indexes there: set parts to \"indexes\".")));
 }
 
-/* The trigger of tier_policy */
+/* Why a policy fails whatever it plans; NULL: it does not. */
+char *
+policy_obstacle(const Policy *policy)
+{
+	if (policy->now_function != NULL)
+		return psprintf("it is disabled: now_function \"%s\" is called no more", policy->now_function);
+	if (!OidIsValid(policy->owner))
+		return "the policy has no valid owner";
+	return NULL;
+}
+
+/* The triggers of tier_policy */
+
+/* ERROR 42501 unless the current user may SET ROLE to a role; if there is none, only a superuser may. */
+static void
+require_set_role(Oid role, const char *name)
+{
+	bool		may = OidIsValid(role) ? im_can_set_role(GetUserId(), role) : superuser();
+
+	if (!may)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be able to SET ROLE \"%s\"", name)));
+}
+
+/* The same for the owner that a row names.  Row security asks this, too, but some roles bypass it. */
+static void
+require_owner(const PolicyRow *row)
+{
+	const char *owner = row->null.owner ? "" : NameStr(*DatumGetName(row->value.owner));
+
+	require_set_role(row->null.owner ? InvalidOid : get_role_oid(owner, true), owner);
+}
 
 /*
  * Return the owner to be set for a row.  given: the OID that comes with the name,
- * as in a dump; 0 = none.  ERROR 42501 unless the current user may SET ROLE to
- * the owner; 42704 if there is no such role, but for a superuser who inserts, whose
- * restore must not fail.  The result is 0 if the owner is to be set again.
+ * as in a dump; 0 = none.  ERROR 42501 as require_set_role(), 42704 if there is no such role,
+ * but for a superuser who inserts, whose restore must not fail.  The result is 0 if the
+ * policy has no valid owner.
  */
 static Oid
-check_owner(const char *owner, Oid given, bool update)
+find_owner(const char *owner, Oid given, bool update)
 {
 	Oid			role = get_role_oid(owner, superuser() && !update);
 
-	if (OidIsValid(role) && !im_can_set_role(GetUserId(), role))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be able to SET ROLE \"%s\"", owner)));
+	require_set_role(role, owner);
 
 	/*
 	 * With its OID it comes from a dump.  In another cluster another role can
@@ -247,103 +336,69 @@ check_owner(const char *owner, Oid given, bool update)
 	return role;
 }
 
-/* Return the full name of a function, as text; the same if there is none: the plan says so. */
-static Datum
-full_name(Datum name)
-{
-	LOCAL_FCINFO(call, 1);
-	Datum		function;
-
-	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
-	call->args[0].value = name;
-	call->args[0].isnull = false;
-	function = strchr(TextDatumGetCString(name), '(') ? to_regprocedure(call) : (Datum) 0;
-	return function == (Datum) 0 ? name : CStringGetTextDatum(format_procedure_qualified(DatumGetObjectId(function)));
-}
-
-/* Delete the record of the last run of a policy, or of all (NULL). */
+/* Check the settings of a row as for its owner. */
 static void
-forget_runs(const char *policy)
+check_settings(const PolicyRow *row)
 {
-	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
+	MoveSettings settings;
+	Oid			caller;
+	int			context;
 
-	(void) extension_delete(RUN_TABLE, policy != NULL ? 1 : 0, &key);
+	GetUserIdAndSecContext(&caller, &context);
+	SetUserIdAndSecContext(DatumGetObjectId(row->value.owner_oid), context | SECURITY_RESTRICTED_OPERATION);
+	settings_capture(&settings, DatumGetJsonbP(row->value.settings), true);
+	SetUserIdAndSecContext(caller, context);
 }
 
 /*
- * index_mover_tier_policy_check() RETURNS trigger, of tier_policy, BEFORE INSERT
- * OR UPDATE OR DELETE FOR EACH ROW, and BEFORE TRUNCATE
- *
- * Sets owner_oid; owner, if NULL, to the current user; and the full name of
- * now_function, as the search_path finds it now.  Checks the settings.
- * ERROR 42501, 42704 owner; 22023, 42501 settings.
+ * Disable a policy that comes from a dump of 1.0.0 with a function: what its key means is
+ * to be said in another way, and now() in its place would move what is not old.
  */
-Datum
-index_mover_tier_policy_check(PG_FUNCTION_ARGS)
+static void
+refuse_function(HeapTuple tuple, TupleDesc desc, PolicyRow *row, bool update)
 {
-	TriggerData *data = (TriggerData *) fcinfo->context;
-	TupleDesc	desc;
-	PolicyRow	row;
-	bool		update;
-	bool		new_owner;
-	bool		is_restored;
+	if (now_function(tuple, desc) == NULL || !DatumGetBool(row->value.enabled))
+		return;
+	if (update)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("tier policy \"%s\" has a now_function", NameStr(*DatumGetName(row->value.name))),
+				 errdetail("No function is called any more."),
+				 errhint("Set key_unit, or key_zero and keys_per_second, and set now_function to NULL.")));
+	row->value.enabled = BoolGetDatum(false);
+}
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		return PointerGetDatum(NULL);
-	if (TRIGGER_FIRED_BY_TRUNCATE(data->tg_event))
-	{
-		forget_runs(NULL);
-		return PointerGetDatum(NULL);
-	}
-	desc = RelationGetDescr(data->tg_relation);
-	update = TRIGGER_FIRED_BY_UPDATE(data->tg_event);
+/* Before a row is written: set its owner and owner_oid, and check what else it says. */
+static HeapTuple
+before_row(const TriggerData *data)
+{
+	TupleDesc	desc = RelationGetDescr(data->tg_relation);
+	bool		update = TRIGGER_FIRED_BY_UPDATE(data->tg_event);
+	HeapTuple	tuple = update ? data->tg_newtuple : data->tg_trigtuple;
+	PolicyRow	row = deform(tuple, desc);
+	bool		is_restored = !update && !row.null.owner_oid;
+	bool		new_owner;
+
 #define IS_SET(column) \
 	(!update || bms_is_member(ANUM(column) - FirstLowInvalidHeapAttributeNumber, data->tg_updatedcols))
-	row = deform(data->tg_trigtuple, desc);
-	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
-	{
-		forget_runs(NAME(name));
-		return PointerGetDatum(data->tg_trigtuple);
-	}
-	if (update)
-	{
-		const char *old_name = NAME(name);
 
-		/* row security asks this, too, but some roles bypass it */
-		if (!has_privs_of_role(GetUserId(), row.null.owner ? InvalidOid : get_role_oid(NAME(owner), true)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("permission denied for tier policy \"%s\"", old_name)));
-		row = deform(data->tg_newtuple, desc);
-		if (row.null.name || namestrcmp(DatumGetName(row.value.name), old_name) != 0)
-			forget_runs(old_name);
-	}
 	new_owner = IS_SET(owner) || IS_SET(owner_oid);
-	is_restored = !update && !row.null.owner_oid;
 	if (new_owner)
 	{
-		Oid			role = row.null.owner ? GetUserId() :
-			check_owner(NAME(owner), is_restored ? DatumGetObjectId(row.value.owner_oid) : InvalidOid, update);
+		Oid			given = is_restored ? DatumGetObjectId(row.value.owner_oid) : InvalidOid;
+		Oid			role = GetUserId();
 
 		if (row.null.owner)
 			row.value.owner = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
+		else
+			role = find_owner(NAME(owner), given, update);
 		row.value.owner_oid = ObjectIdGetDatum(role);
 		row.null.owner = false;
 		row.null.owner_oid = !OidIsValid(role);
 	}
-	if (IS_SET(now_function) && !row.null.now_function)
-		row.value.now_function = full_name(row.value.now_function);
+	refuse_function(tuple, desc, &row, update);
 	if ((IS_SET(settings) || new_owner) && !row.null.settings && !row.null.owner_oid)
-	{
-		MoveSettings settings;
-		Oid			caller;
-		int			context;
-
-		GetUserIdAndSecContext(&caller, &context);
-		SetUserIdAndSecContext(DatumGetObjectId(row.value.owner_oid), context | SECURITY_RESTRICTED_OPERATION);
-		settings_capture(&settings, DatumGetJsonbP(row.value.settings), true);
-		SetUserIdAndSecContext(caller, context);
-	}
+		check_settings(&row);
 	/* a restore must not fail: then the plan says so */
 	if (!is_restored && (IS_SET(to_tablespace) || IS_SET(from_tablespace) || IS_SET(parts)))
 	{
@@ -354,119 +409,75 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 			policy_check_target(NAME(from_tablespace), tables);
 	}
 	{
-		int			columns[] = {ANUM(now_function), ANUM(owner), ANUM(owner_oid)};
-		Datum		values[] = {row.value.now_function, row.value.owner, row.value.owner_oid};
-		bool		nulls[] = {row.null.now_function, row.null.owner, row.null.owner_oid};
+		int			columns[] = {ANUM(enabled), ANUM(owner), ANUM(owner_oid)};
+		Datum		values[] = {row.value.enabled, row.value.owner, row.value.owner_oid};
+		bool		nulls[] = {row.null.enabled, row.null.owner, row.null.owner_oid};
 
-		return PointerGetDatum(heap_modify_tuple_by_cols(update ? data->tg_newtuple : data->tg_trigtuple, desc,
-														 lengthof(columns), columns, values, nulls));
+		return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns, values, nulls);
 	}
 }
 
-/* The last run */
-
-/*
- * Wait until no other session plans a policy of this role, for the rest of the
- * transaction: a now_function can sleep, and no role is to take all worker slots so.
- * With nowait, returns false instead, also if this session has the lock.
- */
-bool
-policy_lock(Oid owner, bool nowait)
+/* After a row was written, as it is now: may the current user do so? */
+static void
+after_row(const TriggerData *data)
 {
-	LOCKTAG		tag;
+	TupleDesc	desc = RelationGetDescr(data->tg_relation);
+	PolicyRow	row = deform(data->tg_trigtuple, desc);
+	PolicyRow	new_row;
 
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, AuthIdRelationId, owner, 0);
-	return LockAcquire(&tag, ExclusiveLock, false, nowait) == LOCKACQUIRE_OK;
-}
-
-/* Read the last run of a policy, and which job has the rest of it; all is 0 if there was none. */
-void
-policy_run_read(const char *policy, PolicyRun *run)
-{
-	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
-	ExtensionScan scan;
-	const Datum *values = scan.row.values;
-
-	memset(run, 0, sizeof(PolicyRun));
-	extension_scan_begin(&scan, RUN_TABLE, 1, &key);
-	while (extension_scan_next(&scan))
-	{
-		/* SELECT .. FOR UPDATE, which sets xmax, too, deletes nothing */
-		run->is_being_deleted = !HEAP_XMAX_IS_LOCKED_ONLY(scan.tuple->t_data->t_infomask) &&
-			TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(scan.tuple->t_data));
-		run->started_at = DatumGetTimestampTz(values[1]);
-		run->job = DatumGetInt64(values[2]);
-		if (run->job > 0)
-			run->job = history_last_of_policy(policy, run->job);
-		run->failures = DatumGetInt32(values[3]);
-		if (!scan.row.nulls[4])
-			run->message = TextDatumGetCString(values[4]);
-	}
-}
-
-/*
- * Record that a run begins (RUN_BEGUN), or has ended: its job, 0 = none, and why it has
- * failed.  Not of a policy that is not there: the caller has not committed it, or
- * another session deletes it, which is not waited for.
- */
-void
-policy_run_record(const char *policy, int64 job, const char *message)
-{
-	Row			row;
-	PolicyRun	before;
-	char	   *why;
-
-	/* a run as the owner before may end at this moment */
-	LockDatabaseObject(extension_relation(RUN_TABLE),
-					   hash_any((const unsigned char *) policy, strlen(policy)), 0, ExclusiveLock);
-	policy_run_read(policy, &before);
-	if (before.is_being_deleted || (OidIsValid(policy_lock_table(false, true)) && policies_read(policy, true) == NIL))
+	require_owner(&row);
+	if (TRIGGER_FIRED_BY_INSERT(data->tg_event))
 		return;
-	forget_runs(policy);
-	row_clear(&row);
-	row_set(&row, 1, DirectFunctionCall1(namein, CStringGetDatum(policy)));
-	row_set(&row, 2, TimestampTzGetDatum(MyStartTimestamp));
-	row_set(&row, 3, Int64GetDatum(job));
-	row_set(&row, 4, Int32GetDatum(policy_failures(&before, &why)));
-	row_text(&row, 5, message);
-	extension_insert(RUN_TABLE, &row);
-	IM_POINT("policy-run");
-	CommandCounterIncrement();
-}
-
-/* Return whether a run has not ended: it is planned, or its job is there. */
-bool
-policy_is_running(const PolicyRun *run)
-{
-	JobSlot		slot;
-	int64		age = GetCurrentTimestamp() - run->started_at;
-
-	return run->job == RUN_BEGUN ? age >= 0 && age < PLAN_GONE_MS * INT64CONST(1000) :
-		run->job != 0 && job_find(run->job, &slot);
+	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
+	{
+		policy_run_forget(NAME(name));
+		return;
+	}
+	new_row = deform(data->tg_newtuple, desc);
+	require_owner(&new_row);
+	if (namestrcmp(DatumGetName(row.value.name), NameStr(*DatumGetName(new_row.value.name))) != 0)
+		policy_run_forget(NAME(name));
 }
 
 /*
- * Return how many runs of a policy have failed in a row, up to the last one, and
- * why that has.  A run fails by itself, or if one of its moves does.
+ * index_mover.tier_policy_check() RETURNS trigger, of tier_policy: BEFORE INSERT OR
+ * UPDATE and AFTER INSERT OR UPDATE OR DELETE, FOR EACH ROW, and BEFORE TRUNCATE
+ *
+ * Sets owner_oid, and owner, if NULL, to the current user.  Checks the settings, and
+ * that the current user may SET ROLE to the owner before and after the change.
+ * ERROR 42501, 42704 owner; 22023, 42501 settings; 55000 target; 39P01 another use.
  */
-int
-policy_failures(const PolicyRun *run, char **why)
+Datum
+index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 {
-	/* why those before have failed was overwritten */
-	*why = run->message != NULL ? run->message : "?";
-	if (run->started_at == 0 || policy_is_running(run))
-		return run->failures;
-	if (run->message == NULL)
-		*why = RUN_DIED;
-	if (run->message != NULL || run->job == RUN_BEGUN)
-		return run->failures + 1;
-	foreach_ptr(const HistoryEntry, entry, run->job != 0 ? history_read(run->job) : NIL)
+	TriggerData *data = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager", "tier_policy_check")));
+	if (RelationGetRelid(data->tg_relation) != policy_table())
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be fired for table \"%s\"", "tier_policy_check", "tier_policy")));
+	if (TRIGGER_FIRED_BY_TRUNCATE(data->tg_event))
 	{
-		if (STATUS_IS_DONE(entry->status) || entry->status == STATUS_CANCELED)
-			continue;
-		if (entry->message != NULL && entry->status == STATUS_FAILED)
-			*why = entry->message;
-		return run->failures + 1;
+		LockRelationOid(RelationGetRelid(data->tg_relation), AccessShareLock);
+		foreach_ptr(const Policy, policy, policies_of_table(RelationGetRelid(data->tg_relation)))
+			require_set_role(get_role_oid(NameStr(policy->owner_name), true), NameStr(policy->owner_name));
+		policy_run_forget(NULL);
+		return PointerGetDatum(NULL);
 	}
-	return 0;
+	if (!TRIGGER_FIRED_FOR_ROW(data->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be fired for row", "tier_policy_check")));
+	if (TRIGGER_FIRED_AFTER(data->tg_event))
+	{
+		after_row(data);
+		return PointerGetDatum(NULL);
+	}
+	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
+		return PointerGetDatum(data->tg_trigtuple);
+	return PointerGetDatum(before_row(data));
 }

@@ -3,13 +3,18 @@
  * tier_plan.c
  *	  The relations that a policy would move or not, and why.
  *
- * Hindrances of a move are found by the planner of moves, as in a dry run; the
+ * A policy wishes relations into its target, in an order; about each wish a decision
+ * is made.  Hindrances of a move are found by the planner of moves, as in a dry run; the
  * policies' own hindrances are min_stay, max_bytes_per_run, and a policy that has
  * the table first.
  *
- * Each policy is planned as its owner, in a security-restricted operation, because
- * it may name a function; this cannot write, either.  Takes no locks but on
- * catalogs and the extension's own tables.
+ * Each policy is planned in the caller's session, as its owner, in a security-restricted
+ * operation, and with the settings of the owner's sessions.  No code of a user runs: what
+ * a bound means is known (key_units.c), rows are read without the planner of queries,
+ * expressions of indexes and policies of row security are not evaluated, and no function
+ * of a type or an operator class is called but those of core's types.
+ *
+ * Takes no locks but on catalogs and the extension's own tables.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,10 +26,9 @@
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_proc.h"
-#include "catalog/pg_type_d.h"
 #include "common/string.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "storage/proc.h"
 #include "utils/float.h"
 #include "utils/lsyscache.h"
@@ -36,51 +40,85 @@
 
 PG_FUNCTION_INFO_V1(index_mover_tier_plan);
 
-/* The outcome of a policy for one relation, or, with relid 0, about itself */
-typedef struct TierRow
+/* When a wish is granted, within its turn by its order */
+typedef enum TierTurn
+{
+	TURN_POLICY,				/* about the policy itself */
+	TURN_LEAVES,				/* a resident that the budget has no place for */
+	TURN_NORMAL,
+	TURN_FAILED_LATELY,			/* so that it keeps no others out */
+} TierTurn;
+
+/* What a policy wants of a relation, or, with relid 0, says about itself */
+typedef struct TierWish
 {
 	Oid			relid;
-	Oid			table_oid;		/* of an index its table, else relid */
 	Oid			to;				/* tablespace */
-	int64		size;			/* of the items; -1 = unknown */
-	char	   *why;			/* it is wanted there; NULL = it is not */
-	const char *hindrance;		/* NULL = none */
-	bool		is_usual;		/* without a bound, as it is meant to be */
-	bool		is_busy;		/* a job, or another policy, has its table */
+	const char *why;			/* it is wanted there; NULL = it is not */
+	TierTurn	turn;
 	double		order;			/* smaller first */
 	double		heat;			/* -1 = does not matter */
+} TierWish;
+
+typedef enum TierVerdict
+{
+	VERDICT_NONE,				/* nobody has looked, or nothing is to be done */
+	VERDICT_MOVES,
+	VERDICT_STAYS,				/* as it is meant to be */
+	VERDICT_WAITS,				/* until it moves later, by itself */
+	VERDICT_HINDERED,			/* until somebody does something about it */
+} TierVerdict;
+
+typedef struct TierDecision
+{
+	TierVerdict verdict;
+	const char *reason;			/* why it does not move; NULL if it does */
+} TierDecision;
+
+/* A row of the plan */
+typedef struct TierRow
+{
+	TierWish	wish;
+	TierDecision decision;
+	Oid			table_oid;		/* of an index its table, else relid */
+	bool		is_busy;		/* a job, or another policy, has its table */
+	int64		size;			/* of the items; -1 = unknown */
 	List	   *items;			/* of MoveItem; NIL = not planned, or nothing
 								 * to do */
 } TierRow;
 
-typedef struct TierPlan
+/* A policy while it is planned */
+typedef struct PolicyWork
 {
-	/* for all policies of a call */
+	const Policy *policy;
+	PlanRequest request;		/* of one relation; has the job's settings */
+	TierRow    *row;			/* of that */
+	TierScope	scope;
+	List	   *rows;			/* of TierRow */
+	HTAB	   *moved;			/* within min_stay; NULL = not read yet */
+	const char *pressure;		/* why relations have to leave; NULL = they do
+								 * not have to */
+	double		excess;			/* bytes that have to */
+} PolicyWork;
+
+/* The plan of all policies of a call */
+struct TierPlan
+{
 	TimestampTz now;			/* or the moment that is planned for */
 	const HeatTable *heat;		/* NULL = not read yet */
 	const List *places;
 	HTAB	   *busy;			/* of BusyTable; job 0: a policy before has it */
 	PlanParts  *parts;			/* used space goes on from policy to policy */
-
-	/* for the one that is planned */
-	const Policy *policy;
-	PlanRequest request;		/* of one relation; has the job's settings */
-	TierRow    *row;			/* of that */
-	Bound		limit;			/* older_than: up to where a range must end */
-	TierScope	scope;
-	List	   *rows;			/* of TierRow: what the policy wants */
-	HTAB	   *moved;			/* within min_stay */
-	char	   *pressure;		/* why relations have to leave; NULL = they do
-								 * not have to */
-	double		excess;			/* bytes that have to */
-} TierPlan;
+	PolicyWork *work;			/* on the policy that is planned */
+};
 
 /* Plan the policies as of a moment, which is finite. */
-static TierPlan *
-begin_plan(TimestampTz at)
+TierPlan *
+tier_plan_begin(TimestampTz at)
 {
 	TierPlan   *plan = palloc0_object(TierPlan);
 
+	Assert(!TIMESTAMP_NOT_FINITE(at));
 	plan->now = at;
 	plan->places = places_read();
 	plan->busy = job_busy_tables();
@@ -88,62 +126,76 @@ begin_plan(TimestampTz at)
 	return plan;
 }
 
-/* else it has a hindrance, or there is nothing to be done */
-#define MOVES(row)	((row)->hindrance == NULL && (row)->items != NIL)
+/* Rows */
 
-/* Make the row of a relation, or, with relid 0, about the policy itself. */
+static void
+decide(TierRow *row, TierVerdict verdict, const char *reason)
+{
+	row->decision.verdict = verdict;
+	row->decision.reason = reason;
+}
+
 static TierRow *
-new_row(Oid relid, Oid to, char *why, double order, double heat)
+new_row(TierWish wish)
 {
 	TierRow    *row = palloc0_object(TierRow);
 
-	row->relid = row->table_oid = relid;
-	row->to = to;
-	row->why = why;
-	row->order = order;
-	row->heat = heat;
+	row->wish = wish;
+	row->table_oid = wish.relid;
 	row->size = -1;
 	return row;
 }
 
 /* Add a row about the policy itself, before the others. */
 static void
-say(TierPlan *plan, const char *hindrance)
+say(PolicyWork *work, TierVerdict verdict, const char *reason)
 {
-	plan->rows = lcons(new_row(InvalidOid, InvalidOid, NULL, -get_float8_infinity(), -1), plan->rows);
-	((TierRow *) linitial(plan->rows))->hindrance = hindrance;
+	TierWish	wish = {.turn = TURN_POLICY,.heat = -1};
+	TierRow    *row = new_row(wish);
+
+	decide(row, verdict, reason);
+	work->rows = lcons(row, work->rows);
 }
 
 /* Add a relation to those that the policy wants in its target. */
 static TierRow *
-want(TierPlan *plan, Oid relid, char *why, double order, double heat)
+want(PolicyWork *work, Oid relid, const char *why, double order, double heat)
 {
-	plan->rows = lappend(plan->rows, new_row(relid, plan->scope.to, why, order, heat));
-	return llast(plan->rows);
+	TierWish	wish = {.relid = relid,.to = work->scope.to,.why = why,.turn = TURN_NORMAL,
+	.order = order,.heat = heat};
+	TierRow    *row = new_row(wish);
+
+	work->rows = lappend(work->rows, row);
+	return row;
 }
 
 static int
 compare_rows(const ListCell *a, const ListCell *b)
 {
-	const TierRow *row1 = lfirst(a);
-	const TierRow *row2 = lfirst(b);
+	const TierWish *wish1 = &((const TierRow *) lfirst(a))->wish;
+	const TierWish *wish2 = &((const TierRow *) lfirst(b))->wish;
 
-	if (row1->order != row2->order)
-		return row1->order < row2->order ? -1 : 1;
-	return row1->relid < row2->relid ? -1 : row1->relid > row2->relid;
+	if (wish1->turn != wish2->turn)
+		return wish1->turn < wish2->turn ? -1 : 1;
+	if (wish1->order != wish2->order)
+		return wish1->order < wish2->order ? -1 : 1;
+	return (wish1->relid > wish2->relid) - (wish1->relid < wish2->relid);
 }
 
 /* Return why a relation moves, or does not. */
 static const char *
 reason_of(const TierRow *row)
 {
-	return row->hindrance == NULL ? row->why : row->why == NULL ? row->hindrance :
-		psprintf("%s; but %s", row->why, row->hindrance);
+	if (row->decision.reason == NULL)
+		return row->wish.why;
+	if (row->wish.why == NULL)
+		return row->decision.reason;
+	return psprintf("%s; but %s", row->wish.why, row->decision.reason);
 }
 
 /* Hindrances of a move */
 
-/* Take what hinders an item, as a clause, if nothing hinders the row yet. */
+/* Take what hinders the first of the items that cannot move, as a clause. */
 static void
 take_hindrance(TierRow *row)
 {
@@ -151,12 +203,13 @@ take_hindrance(TierRow *row)
 	{
 		char	   *clause;
 
-		if (row->hindrance != NULL || item->status != STATUS_SKIPPED)
+		if (item->status != STATUS_SKIPPED)
 			continue;
 		clause = pnstrdup(item->detail, strlen(item->detail) - pg_str_endswith(item->detail, "."));
 		if (clause[0] >= 'A' && clause[0] <= 'Z' && !(clause[1] >= 'A' && clause[1] <= 'Z'))
 			clause[0] = pg_tolower((unsigned char) clause[0]);
-		row->hindrance = clause;
+		decide(row, VERDICT_HINDERED, clause);
+		return;
 	}
 }
 
@@ -171,42 +224,97 @@ add_items(TierRow *row, List *items)
 		if (!OidIsValid(item->part_of) || !relkind_is_index(item->relkind))
 			row->size = Max(row->size, 0) + Max(item->size_before, 0);
 	}
-	take_hindrance(row);
+	if (row->decision.verdict == VERDICT_NONE && row->items != NIL)
+		row->decision.verdict = VERDICT_MOVES;
+	if (row->decision.verdict == VERDICT_MOVES)
+		take_hindrance(row);
 }
 
 static void
 plan_one(void *arg)
 {
-	TierPlan   *plan = arg;
-	List	   *items = plan_moves(&plan->request);
+	PolicyWork *work = arg;
+	List	   *items = plan_moves(&work->request);
 
 	plan_skip_parts(items);
-	add_items(plan->row, items);
+	add_items(work->row, items);
+}
+
+/* Return whether a relation has to move for a wish, whoever asks. */
+static bool
+has_to_move(const PolicyWork *work, const TierWish *wish, const RelationFacts *facts)
+{
+	const TierScope *scope = &work->scope;
+
+	if (facts->tablespace == wish->to && parts_are_in(facts, wish->to))
+		return false;
+	return scope->residents || !OidIsValid(scope->from) || facts->tablespace == scope->from;
 }
 
 /*
- * Plan the move of the relation of a row, and set its items, and what hinders it:
- * neither if nothing is to be done, or it is gone.
+ * Plan the move of the relation of a row, and set its items and its decision; neither
+ * if nothing is to be done, or it is gone.
  */
 static void
-plan_row(TierPlan *plan, TierRow *row)
+plan_row(PolicyWork *work, TierRow *row)
 {
 	RelationFacts facts;
 	ErrorData  *error;
 
-	/* whoever asks: a relation that need not move has no hindrance */
-	if (!relation_facts(row->relid, &facts) || (facts.tablespace == row->to && parts_are_in(&facts, row->to)) ||
-		(!plan->scope.residents && OidIsValid(plan->scope.from) && facts.tablespace != plan->scope.from))
+	if (!relation_facts(row->wish.relid, &facts) || !has_to_move(work, &row->wish, &facts))
 		return;
 	row->table_oid = facts.heap_oid;
-	plan->row = row;
-	plan->request.object = row->relid;
-	plan->request.to_tablespace = row->to;
-	error = errors_catch(plan_one, plan);
+	work->row = row;
+	work->request.object = row->wish.relid;
+	work->request.to_tablespace = row->wish.to;
+	error = errors_catch(plan_one, work);
 	if (errors_was_canceled(error))
 		ReThrowError(error);
-	if (error != NULL && relation_facts(row->relid, &facts))
-		row->hindrance = error->message;
+	if (error != NULL && relation_facts(row->wish.relid, &facts))
+		decide(row, VERDICT_HINDERED, error->message);
+}
+
+/* Return the number of the job that has moved a relation within min_stay, 0 if none has. */
+static int64
+last_mover(const TierPlan *plan, const TierRow *row, bool itself)
+{
+	PolicyWork *work = plan->work;
+	const LastMove *last;
+
+	if (work->moved == NULL)
+		work->moved = history_last_moves(moment_minus(plan->now, work->policy->min_stay));
+	last = hash_search(work->moved, &row->wish.relid, HASH_FIND, NULL);
+	if (last == NULL)
+		return 0;
+	/* of a table of whose parts only the indexes move */
+	return itself ? last->job : last->index_job;
+}
+
+/* Find the policy's own hindrances of a relation that can move. */
+static void
+apply_policy(TierPlan *plan, TierRow *row, bool itself)
+{
+	const Policy *policy = plan->work->policy;
+	const BusyTable *busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
+	int64		mover = last_mover(plan, row, itself);
+
+	row->is_busy = busy != NULL;
+	if (busy != NULL && busy->job == 0)
+		decide(row, VERDICT_WAITS, "a policy before it covers its table");
+	else if (busy != NULL)
+		decide(row, VERDICT_WAITS, psprintf("job " INT64_FORMAT " is at work on its table", busy->job));
+	else if (mover != 0)
+		decide(row, VERDICT_WAITS,
+			   psprintf("job " INT64_FORMAT " has moved it less than %s ago", mover,
+						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay)))));
+	else if (policy->max_bytes_per_run > 0 && row->size > policy->max_bytes_per_run)
+		decide(row, VERDICT_HINDERED, "it is larger than max_bytes_per_run");
+	else
+	{
+		/* without those before it in a run, which decide_all() counts */
+		plan_complete(plan_parts_alone(plan->parts), row->items, &plan->work->request);
+		take_hindrance(row);
+	}
 }
 
 /*
@@ -216,153 +324,102 @@ plan_row(TierPlan *plan, TierRow *row)
 static void
 examine(TierPlan *plan, TierRow *row)
 {
-	const Policy *policy = plan->policy;
-	bool		by_age = policy->kind == POLICY_OLDER_THAN;
-	bool		itself = !by_age || policy->tables;
-	const BusyTable *busy;
-	const LastMove *last;
-	int64		mover;
+	PolicyWork *work = plan->work;
+	bool		by_age = work->policy->kind == POLICY_OLDER_THAN;
+	bool		itself = !by_age || work->policy->tables;
 
+	CHECK_FOR_INTERRUPTS();
 	if (itself)
-		plan_row(plan, row);
+		plan_row(work, row);
 	/* without their table, its indexes do not go */
-	foreach_oid(index, by_age && policy->indexes && row->hindrance == NULL ? indexes_of_table(row->relid) : NIL)
+	if (by_age && work->policy->indexes && row->decision.verdict != VERDICT_HINDERED)
 	{
-		TierRow    *part = new_row(index, row->to, row->why, row->order, -1);
+		foreach_oid(index, indexes_of_table(row->wish.relid))
+		{
+			TierRow    *part = new_row(row->wish);
 
-		plan_row(plan, part);
-		if (part->hindrance != NULL)
-			plan->rows = lappend(plan->rows, part);
-		else
-			add_items(row, part->items);
+			part->wish.relid = index;
+			plan_row(work, part);
+			if (part->decision.verdict == VERDICT_HINDERED)
+				work->rows = lappend(work->rows, part);
+			else
+				add_items(row, part->items);
+		}
 	}
-	if (row->items == NIL || row->hindrance != NULL)
-		return;
+	if (row->decision.verdict == VERDICT_MOVES)
+		apply_policy(plan, row, itself);
+}
 
-	if (plan->moved == NULL)
-		plan->moved = history_last_moves(moment_minus(plan->now, policy->min_stay));
-	last = hash_search(plan->moved, &row->relid, HASH_FIND, NULL);
-	/* of a table of whose parts only the indexes move */
-	mover = last == NULL ? 0 : itself ? last->job : last->index_job;
-	busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
-	row->is_busy = busy != NULL;
-	if (busy != NULL && busy->job == 0)
-		row->hindrance = "another policy has its table first";
-	else if (busy != NULL)
-		row->hindrance = psprintf("job " INT64_FORMAT " is at work on its table", busy->job);
-	else if (mover != 0)
-		row->hindrance = psprintf("job " INT64_FORMAT " has moved it less than %s ago", mover,
-								  DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay))));
-	else if (policy->max_bytes_per_run > 0 && row->size > policy->max_bytes_per_run)
-		row->hindrance = "it is larger than max_bytes_per_run";
-	else
+/* Have those wait that have just failed, or an index of which has. */
+static void
+postpone_failed(PolicyWork *work)
+{
+	PolicyRun	run;
+
+	policy_run_read(NameStr(work->policy->name), &run);
+	if (run.job == 0)
+		return;
+	foreach_ptr(const HistoryEntry, entry, history_read(run.job))
 	{
-		/* without those before it in a run, which decide() counts */
-		plan_complete(plan_parts_alone(plan->parts), row->items, &plan->request);
-		take_hindrance(row);
+		if (entry->status != STATUS_FAILED)
+			continue;
+		foreach_ptr(TierRow, row, work->rows)
+		{
+			TierWish   *wish = &row->wish;
+
+			if (wish->turn == TURN_NORMAL && (wish->relid == entry->relid || wish->relid == entry->heap_oid))
+				wish->turn = TURN_FAILED_LATELY;
+		}
 	}
 }
 
-/* Decide about the wanted relations one by one. */
+/* Decide about the wishes one by one. */
 static void
-decide(TierPlan *plan)
+decide_all(TierPlan *plan)
 {
-	int64		most = plan->policy->max_bytes_per_run;
+	PolicyWork *work = plan->work;
+	int64		most = work->policy->max_bytes_per_run;
 	int64		so_far = 0;		/* bytes of this run */
 	double		leaving = 0;
-	bool		stays = false;	/* one that has to leave the budget */
-	PolicyRun	run;
+	bool		stays = false;	/* a resident that has to leave the budget */
 
-	/*
-	 * what has just failed, or an index of it, comes last, and keeps no
-	 * others out
-	 */
-	policy_run_read(NameStr(plan->policy->name), &run);
-	foreach_ptr(const HistoryEntry, entry, run.job > 0 ? history_read(run.job) : NIL)
-		foreach_ptr(TierRow, row, entry->status == STATUS_FAILED ? plan->rows : NIL)
-	{
-		if ((row->relid == entry->relid || row->relid == entry->heap_oid) && row->order > -get_float8_infinity())
-			row->order = get_float8_infinity();
-	}
-	list_sort(plan->rows, compare_rows);
+	postpone_failed(work);
+	list_sort(work->rows, compare_rows);
 	/* examine() may add rows */
-	foreach_ptr(TierRow, row, plan->rows)
+	foreach_ptr(TierRow, row, work->rows)
 	{
-		CHECK_FOR_INTERRUPTS();
 		/* those of a budget were examined */
-		if (row->hindrance == NULL && row->items == NIL && leaving <= plan->excess)
+		if (row->decision.verdict == VERDICT_NONE && row->items == NIL && leaving <= work->excess)
 			examine(plan, row);
-		if (!MOVES(row))
+		if (row->decision.verdict != VERDICT_MOVES)
 			continue;
 		leaving += row->size;
-		if (stays && row->order > -get_float8_infinity())
-			row->hindrance = "others have to leave first, in a later run";
-		else if (most > 0 && so_far + row->size > most)
-			row->hindrance = "a later run moves it: max_bytes_per_run";
+		if (stays && row->wish.turn != TURN_LEAVES)
+			decide(row, VERDICT_WAITS, "others have to move out first; it moves in a later run");
+		else if (most > 0 && row->size > most - so_far)
+			decide(row, VERDICT_WAITS, "a later run moves it: max_bytes_per_run");
 		else
-			plan_complete(plan->parts, row->items, &plan->request);
-		take_hindrance(row);
-		if (row->hindrance == NULL)
+		{
+			plan_complete(plan->parts, row->items, &work->request);
+			take_hindrance(row);
+		}
+		if (row->decision.verdict == VERDICT_MOVES)
 			so_far += row->size;
-		else
-			stays |= row->order == -get_float8_infinity();
+		else if (row->wish.turn == TURN_LEAVES)
+			stays = true;
 	}
-	if (plan->pressure != NULL && leaving <= plan->excess)
-		say(plan, psprintf("%s; but only %s of %s may be moved", plan->pressure,
-						   size_text((int64) leaving), size_text((int64) ceil(plan->excess))));
-	foreach_ptr(const TierRow, row, plan->rows)
+	if (work->pressure != NULL && leaving <= work->excess)
+		say(work, VERDICT_HINDERED,
+			psprintf("%s; but only %s of %s may be moved", work->pressure,
+					 size_text((int64) leaving), size_text((int64) ceil(work->excess))));
+	foreach_ptr(const TierRow, row, work->rows)
 	{
-		if (MOVES(row))
+		if (row->decision.verdict == VERDICT_MOVES)
 			((BusyTable *) hash_search(plan->busy, &row->table_oid, HASH_ENTER, NULL))->job = 0;
 	}
 }
 
 /* older_than */
-
-/*
- * In a subtransaction, in which it cannot write: call a policy's now_function, a
- * function() for the present, or a function(interval) for the key of so long ago.  Set
- * up to where a range must end to be old.  ERROR if the function is none of these, or fails.
- */
-static void
-read_clock(void *arg)
-{
-	TierPlan   *plan = arg;
-	const char *name = plan->policy->now_function;
-	Oid			function = DatumGetObjectId(DirectFunctionCall1(regprocedurein, CStringGetDatum(name)));
-	Interval	ahead = {.time = plan->now - GetCurrentTransactionStartTimestamp()};
-	int			nargs;
-	Oid		   *types;
-	Oid			type = getBaseType(get_func_signature(function, &types, &nargs));
-	BoundKind	kind = bound_kind(type);
-	bool		usable = get_func_prokind(function) == PROKIND_FUNCTION && !get_func_retset(function) &&
-		(kind == BOUND_TIME ? nargs == 0 : kind == BOUND_NUMBER && nargs == 1 && types[0] == INTERVALOID);
-	FmgrInfo	flinfo;
-	Datum		result = (Datum) 0;
-
-	LOCAL_FCINFO(call, 1);
-
-	if (object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, name);
-	XactReadOnly = true;
-	if (usable)
-	{
-		fmgr_info(function, &flinfo);
-		InitFunctionCallInfoData(*call, &flinfo, nargs, InvalidOid, NULL, NULL);
-		call->args[0].value = DirectFunctionCall2(interval_mi, IntervalPGetDatum(plan->policy->age),
-												  IntervalPGetDatum(&ahead));
-		call->args[0].isnull = false;
-		result = FunctionCallInvoke(call);
-	}
-	if (!usable || call->isnull)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
-				 errmsg("it must be a function() that returns a date or timestamp, or a function(interval) that returns an integer, and never NULL")));
-	plan->limit.kind = kind;
-	plan->limit.value = bound_value(type, result);
-	if (kind == BOUND_TIME)
-		plan->limit.value = moment_minus(moment_plus(plan->limit.value, &ahead), plan->policy->age);
-}
 
 /* Other extensions' tables are left alone, unless they are named. */
 static bool
@@ -373,44 +430,54 @@ is_root(Form_pg_class form)
 		!OidIsValid(getExtensionOfObject(RelationRelationId, form->oid));
 }
 
+/* Return why a partition is wanted: where its rows end, and of a key with a unit, what that means. */
+static const char *
+why_old(const PartitionLeaf *leaf)
+{
+	if (leaf->text == NULL)
+		return NULL;
+	if (leaf->why_none != NULL || leaf->kind == KEY_TIME)
+		return psprintf("its rows end at %s", leaf->text);
+	return psprintf("its rows end at %s, which is %s", leaf->text, moment_text(leaf->end));
+}
+
+static void
+want_leaf(PolicyWork *work, const PartitionLeaf *leaf, TimestampTz limit)
+{
+	TierRow    *row;
+
+	if (leaf->why_none == NULL && leaf->end > limit)
+		return;
+	row = want(work, leaf->relid, why_old(leaf), leaf->why_none == NULL ? leaf->end : get_float8_infinity(), -1);
+	if (leaf->why_none == NULL)
+		return;
+
+	/*
+	 * A partition without a bound stays, as it is meant to; so do tables in
+	 * other ranges, of a policy for all tables.
+	 */
+	if (leaf->text == NULL && (leaf->kind != KEY_OTHER || !OidIsValid(work->policy->relation)))
+		decide(row, VERDICT_STAYS, leaf->why_none);
+	else if (leaf->text !=NULL && !OidIsValid(work->policy->relation) && leaf->kind == KEY_WITHOUT_UNIT)
+		decide(row, VERDICT_STAYS, leaf->why_none);
+	else
+		decide(row, VERDICT_HINDERED, leaf->why_none);
+}
+
 static void
 want_by_age(TierPlan *plan)
 {
-	const Policy *policy = plan->policy;
-	const Bound *limit = &plan->limit;
-	ErrorData  *error = NULL;
+	PolicyWork *work = plan->work;
+	const Policy *policy = work->policy;
+	TimestampTz limit = moment_minus(plan->now, policy->age);
+	List	   *roots = OidIsValid(policy->relation) ? list_make1_oid(policy->relation) : relations_such(is_root);
 
-	plan->limit.kind = BOUND_TIME;
-	if (policy->now_function != NULL)
-		error = errors_catch(read_clock, plan);
-	else
-		plan->limit.value = moment_minus(plan->now, policy->age);
-	if (errors_was_canceled(error))
-		ReThrowError(error);
-	if (error != NULL)
-		ereport(ERROR,
-				(errcode(error->sqlerrcode),
-				 errmsg("now_function \"%s\" has failed: %s", policy->now_function, error->message)));
-
-	foreach_oid(root, OidIsValid(policy->relation) ? list_make1_oid(policy->relation) : relations_such(is_root))
+	foreach_oid(root, roots)
 	{
-		if (OidIsValid(plan->scope.schema) && get_rel_namespace(root) != plan->scope.schema)
+		if (OidIsValid(work->scope.schema) && get_rel_namespace(root) != work->scope.schema)
 			continue;
-		foreach_ptr(const PartitionLeaf, leaf, partition_leaves(root))
-		{
-			bool		has_end = leaf->why_none == NULL;
-			TierRow    *row;
-
-			if (has_end && leaf->end.kind == limit->kind && leaf->end.value > limit->value)
-				continue;
-			row = want(plan, leaf->relid, has_end ? psprintf("its rows end at %s", leaf->text) : NULL,
-					   has_end ? leaf->end.value : get_float8_infinity(), -1);
-			row->hindrance = !has_end ? leaf->why_none : leaf->end.kind == limit->kind ? NULL :
-				leaf->end.kind == BOUND_NUMBER ?
-				"an integer key needs a now_function(interval) that returns an integer" :
-				"a date or timestamp key needs a now_function() that returns a date or timestamp";
-			row->is_usual = !has_end && leaf->column != NULL;
-		}
+		foreach_ptr(const PartitionLeaf, leaf, partition_leaves(root, &policy->key))
+			want_leaf(work, leaf, limit);
 	}
 }
 
@@ -420,20 +487,20 @@ static void
 want_by_idleness(TierPlan *plan)
 {
 	static const char *const uses[] = {"scan or change", "index scan or change", "change"};
+	PolicyWork *work = plan->work;
 	const HeatTable *heat = plan->heat;
-	IdleOf		of = plan->policy->idle_of;
-	TimestampTz since = moment_minus(plan->now, plan->policy->age);
-	char	   *why = psprintf("no %s on this server since %s", uses[of],
-							   timestamptz_to_str(since - since % USECS_PER_SEC));
+	IdleOf		of = work->policy->idle_of;
+	TimestampTz since = moment_minus(plan->now, work->policy->age);
+	const char *why = psprintf("no %s on this server since %s", uses[of], moment_text(since));
 	TimestampTz known_since = 0;
 	int			not_known = 0;
 
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
-		if (!scope_includes(&plan->scope, h) || (h->last_use[of] != 0 && h->last_use[of] > since))
+		if (!scope_includes(&work->scope, h) || (h->last_use[of] != 0 && h->last_use[of] > since))
 			continue;
 		if (h->known_since[of] <= since)
-			want(plan, h->facts.relid, why, 0, h->wanted_per_second);
+			want(work, h->facts.relid, why, 0, h->wanted_per_second);
 		else
 		{
 			known_since = Max(known_since, h->known_since[of]);
@@ -441,62 +508,104 @@ want_by_idleness(TierPlan *plan)
 		}
 	}
 	if (not_known > 0)
-		say(plan, psprintf("of %d relations nothing is known on this server before %s",
-						   not_known, timestamptz_to_str(known_since - known_since % USECS_PER_SEC)));
+		say(work, VERDICT_WAITS, psprintf("of %d relations nothing is known on this server before %s",
+										  not_known, moment_text(known_since)));
+}
+
+/* Plan the move of a candidate, if it was not planned yet, and return its row. */
+static const TierRow *
+row_of_candidate(TierPlan *plan, Candidate *candidate)
+{
+	const Heat *heat = candidate->heat;
+	TierWish	wish = {.relid = heat->facts.relid,.to = candidate->to,.heat = heat->wanted_per_second};
+
+	if (candidate->row != NULL)
+		return candidate->row;
+	if (candidate->is_resident)
+	{
+		wish.why = "not among the hottest that fit into the budget";
+		wish.turn = TURN_LEAVES;
+	}
+	else
+	{
+		wish.why = psprintf("%.1f blocks a second by index scans and changes", heat->wanted_per_second);
+		wish.turn = TURN_NORMAL;
+		wish.order = -candidate->value / Max(candidate->size, BLCKSZ);
+	}
+	candidate->row = new_row(wish);
+	examine(plan, candidate->row);
+	return candidate->row;
 }
 
 /* For the ranking: can a candidate move, or is a job maybe moving it in? */
 static bool
 can_move(Candidate *candidate, void *arg)
 {
-	TierPlan   *plan = arg;
-	const Heat *heat = candidate->heat;
-	bool		leaves = candidate->is_resident;
-	TierRow    *row = candidate->row;
+	const TierRow *row = row_of_candidate(arg, candidate);
 
-	if (row == NULL)
+	if (row->items == NIL)
+		return false;
+	if (row->decision.verdict == VERDICT_MOVES)
+		return true;
+	return row->is_busy && !candidate->is_resident;
+}
+
+/* Fix a candidate that stays where it is, or that a job moves in. */
+static void
+fix_if_it_stays(TierPlan *plan, Candidate *candidate)
+{
+	const BusyTable *busy;
+
+	if (candidate->is_resident)
 	{
-		CHECK_FOR_INTERRUPTS();
-		row = candidate->row = new_row(heat->facts.relid, candidate->to, leaves ?
-									   "not among the hottest that fit into the budget" :
-									   psprintf("%.1f blocks a second by index scans and changes", heat->wanted_per_second),
-									   leaves ? -get_float8_infinity() : -candidate->value / Max(candidate->size, BLCKSZ),
-									   heat->wanted_per_second);
-		examine(plan, row);
+		if (candidate->is_chosen)
+			candidate->is_fixed = true;
+		else if (!can_move(candidate, plan))
+			candidate->is_fixed = true;
+		return;
 	}
-	return row->items != NIL && (row->hindrance == NULL || (row->is_busy && !leaves));
+	busy = hash_search(plan->busy, &candidate->heat->facts.relid, HASH_FIND, NULL);
+	if (busy != NULL && busy->job != 0 && busy->to_tablespace == plan->work->scope.to)
+		candidate->is_fixed = true;
 }
 
 static void
 want_by_heat(TierPlan *plan)
 {
+	PolicyWork *work = plan->work;
+	int64		budget = work->policy->budget;
 	int			n;
-	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &plan->scope, &plan->request.settings, &n);
-	const Place *from = places_find(plan->places, plan->scope.from);
-	const Place *to = places_find(plan->places, plan->scope.to);
+	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &work->scope, &work->request.settings, &n);
+	const Place *from = places_find(plan->places, work->scope.from);
+	const Place *to = places_find(plan->places, work->scope.to);
 	PlaceBasis	basis;
 
 	if (from != NULL && to != NULL && place_difference(from, to, &basis) <= 0)
-		say(plan, psprintf("reads in \"%s\" are not known to take longer than in \"%s\"%s",
-						   NameStr(from->name), NameStr(to->name),
-						   basis == PLACE_SAME_DEVICE ? ", which is on the same device" : ""));
-	ranking_choose(candidates, n, plan->policy->budget, can_move, plan);
+	{
+		const char *reason = psprintf("reads in \"%s\" are not known to take longer than in \"%s\"",
+									  NameStr(from->name), NameStr(to->name));
+
+		if (basis == PLACE_SAME_DEVICE)
+			reason = psprintf("%s, which is on the same device", reason);
+		say(work, VERDICT_HINDERED, reason);
+	}
+	ranking_choose(candidates, n, budget, can_move, plan);
 
 	/*
-	 * One that cannot leave, or that a job moves in, takes bytes of other new
-	 * ones, and makes no resident leave.
+	 * A second time, since whether a resident can leave is asked only if it
+	 * has to.  One that cannot leave, or that a job moves in, takes bytes of
+	 * other new ones, and makes no resident leave.
 	 */
 	for (Candidate *c = candidates; c < candidates + n; c++)
-	{
-		const BusyTable *busy = hash_search(plan->busy, &c->heat->facts.relid, HASH_FIND, NULL);
-
-		c->is_fixed |= c->is_resident ? c->is_chosen || !can_move(c, plan) :
-			busy != NULL && busy->job != 0 && busy->to_tablespace == plan->scope.to;
-	}
-	ranking_choose(candidates, n, plan->policy->budget, can_move, plan);
+		fix_if_it_stays(plan, c);
+	ranking_choose(candidates, n, budget, can_move, plan);
 	for (const Candidate *c = candidates; c < candidates + n; c++)
-		if (c->row != NULL && (c->row->hindrance != NULL || CANDIDATE_MOVES(c)))
-			plan->rows = lappend(plan->rows, c->row);
+	{
+		TierVerdict verdict = c->row != NULL ? c->row->decision.verdict : VERDICT_NONE;
+
+		if (verdict == VERDICT_MOVES ? CANDIDATE_MOVES(c) : verdict != VERDICT_NONE)
+			work->rows = lappend(work->rows, c->row);
+	}
 }
 
 /* Return the bytes that jobs still have to move out of a tablespace, or to remove. */
@@ -504,14 +613,17 @@ static int64
 bytes_leaving(Oid tablespace)
 {
 	JobSlot		slots[IM_MAX_JOBS];
+	int			nslots = job_read_slots(slots, NULL);
 	int64		result = 0;
 
-	for (int i = job_read_slots(slots, NULL) - 1; i >= 0; i--)
-		foreach_ptr(const HistoryEntry, entry, history_read(slots[i].job))
+	for (int i = 0; i < nslots; i++)
 	{
-		if ((entry->status == STATUS_QUEUED || entry->status == STATUS_RUNNING) &&
-			entry->from_tablespace == tablespace && entry->to_tablespace != tablespace)
-			result += entry->size;
+		foreach_ptr(const HistoryEntry, entry, history_read(slots[i].job))
+		{
+			if ((entry->status == STATUS_QUEUED || entry->status == STATUS_RUNNING) &&
+				entry->from_tablespace == tablespace && entry->to_tablespace != tablespace)
+				result += entry->size;
+		}
 	}
 	return result;
 }
@@ -520,7 +632,8 @@ bytes_leaving(Oid tablespace)
 static void
 want_by_pressure(TierPlan *plan)
 {
-	const Policy *policy = plan->policy;
+	PolicyWork *work = plan->work;
+	const Policy *policy = work->policy;
 	const HeatTable *heat = plan->heat;
 	FileSystemFacts facts;
 	FileSystemFacts target;
@@ -528,47 +641,79 @@ want_by_pressure(TierPlan *plan)
 	double		used;
 
 	/* before how full it is: a move that ends now counts twice, not never */
-	int64		leaving = bytes_leaving(plan->scope.from);
+	int64		leaving = bytes_leaving(work->scope.from);
 
-	if (!file_system_facts(plan->scope.from, &facts) || facts.total_bytes == 0)
+	if (!file_system_facts(work->scope.from, &facts) || facts.total_bytes == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the file system of \"%s\" does not say how full it is", policy->from_tablespace)));
-	if (file_system_facts(plan->scope.to, &target) && target.device == facts.device)
+	if (file_system_facts(work->scope.to, &target) && target.device == facts.device)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tablespaces \"%s\" and \"%s\" are on the same file system",
 						policy->from_tablespace, NameStr(*policy->to_tablespace))));
 	total = facts.total_bytes;
 	used = total - facts.free_bytes;
-	plan->excess = used - policy->stop_at * total - leaving;
-	if (used < policy->start_at * total || plan->excess < 0)
+	work->excess = used - policy->stop_at * total - leaving;
+	if (used < policy->start_at * total || work->excess < 0)
 		return;
-	plan->pressure = psprintf("file system of \"%s\" is %g%% full, stop_at is %g%%", policy->from_tablespace,
+	work->pressure = psprintf("file system of \"%s\" is %g%% full, stop_at is %g%%", policy->from_tablespace,
 							  rint(used * 1000 / total) / 10, rint(policy->stop_at * 1000) / 10);
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
 		double		wanted = h->wanted_per_second;
-		int64		size = scope_includes(&plan->scope, h) ? relation_main_size(&h->facts) : 0;
+		int64		size;
 
+		if (!scope_includes(&work->scope, h))
+			continue;
+		size = relation_main_size(&h->facts);
+		if (size <= 0)
+			continue;
 		/* without any heat, in the order of size: all below 0 */
-		if (size > 0)
-			want(plan, h->facts.relid, plan->pressure, wanted > 0 ? wanted / Max(size, BLCKSZ) : -size, wanted);
+		want(work, h->facts.relid, work->pressure, wanted > 0 ? wanted / Max(size, BLCKSZ) : -size, wanted);
 	}
 }
 
 /* One policy */
 
-/* Look up the objects that the policy names.  ERROR if one does not exist. */
+/* ERROR unless the policy can be for the relation that it names. */
 static void
-look_up_names(TierPlan *plan)
+check_named_relation(const Policy *policy, Oid schema)
 {
-	const Policy *policy = plan->policy;
-	TierScope  *scope = &plan->scope;
 	bool		by_age = policy->kind == POLICY_OLDER_THAN;
 	char		relkind = get_rel_relkind(policy->relation);
+	const char *name = get_rel_name(policy->relation);
+	bool		is_table = relkind == RELKIND_PARTITIONED_TABLE || relkind == RELKIND_RELATION ||
+		relkind == RELKIND_MATVIEW;
 
-	memset(scope, 0, sizeof(TierScope));
+	if (relkind == '\0' || name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", policy->relation)));
+	if (by_age && relkind != RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a partitioned table", name)));
+	if (!by_age && (!is_table || IsCatalogRelationOid(policy->relation) ||
+					OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation))))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a table or materialized view of users", name)));
+	/* partitions can be in another schema */
+	if (OidIsValid(schema) && schema != get_rel_namespace(policy->relation) &&
+		(by_age || relkind != RELKIND_PARTITIONED_TABLE))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" is not in schema \"%s\"", name, policy->schema)));
+}
+
+/* Look up the objects that the policy names.  ERROR if one does not exist. */
+static void
+look_up_names(PolicyWork *work)
+{
+	const Policy *policy = work->policy;
+	TierScope  *scope = &work->scope;
+
 	scope->tables = policy->tables;
 	scope->indexes = policy->indexes;
 	/* relations beyond a budget go back, to from_tablespace */
@@ -583,33 +728,16 @@ look_up_names(TierPlan *plan)
 		policy_check_target(policy->from_tablespace, policy->tables);
 	if (!OidIsValid(policy->relation))
 		return;
-	if (relkind == '\0')
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", policy->relation)));
-	if (by_age ? relkind != RELKIND_PARTITIONED_TABLE :
-		(relkind != RELKIND_PARTITIONED_TABLE && relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW) ||
-		IsCatalogRelationOid(policy->relation) ||
-		OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation)))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg(by_age ? "\"%s\" is not a partitioned table" :
-						"\"%s\" is not a table or materialized view of users", get_rel_name(policy->relation))));
-	/* partitions can be in another schema */
-	if (OidIsValid(scope->schema) && scope->schema != get_rel_namespace(policy->relation) &&
-		(by_age || relkind != RELKIND_PARTITIONED_TABLE))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"%s\" is not in schema \"%s\"", get_rel_name(policy->relation), policy->schema)));
+	check_named_relation(policy, scope->schema);
 	/* a partitioned table without partitions is not every table */
 	scope->within = list_make1_oid(policy->relation);
-	foreach_ptr(const PartitionLeaf, leaf, partition_leaves(policy->relation))
+	foreach_ptr(const PartitionLeaf, leaf, partition_leaves(policy->relation, &policy->key))
 		scope->within = lappend_oid(scope->within, leaf->relid);
 }
 
-/* Plan plan->policy, as its owner.  ERROR if the policy itself is wrong. */
+/* Plan the policy of plan->work, as its owner.  ERROR if the policy itself is wrong. */
 static void
-plan_policy(void *arg)
+work_as_owner(void *arg)
 {
 	static void (*const want_by[]) (TierPlan *plan) =
 	{
@@ -619,95 +747,170 @@ plan_policy(void *arg)
 		[POLICY_START_AT] = want_by_pressure,
 	};
 	TierPlan   *plan = arg;
-	const Policy *policy = plan->policy;
+	PolicyWork *work = plan->work;
+	const Policy *policy = work->policy;
+	char	   *obstacle = policy_obstacle(policy);
 	int			nestlevel = NewGUCNestLevel();
 	Oid			caller;
 	int			context;
 
+	if (obstacle != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg_internal("%s", obstacle),
+				 policy->now_function != NULL ?
+				 errhint("Set key_unit, or key_zero and keys_per_second, and set now_function to NULL.") :
+				 errhint("Update the column \"owner\" of its row in tier_policy.")));
 	GetUserIdAndSecContext(&caller, &context);
 	SetUserIdAndSecContext(policy->owner, context | SECURITY_RESTRICTED_OPERATION);
-	plan->request = (PlanRequest)
-	{
-		.scope = SCOPE_ONE,.method = METHOD_AUTO
-	};
-	plan->moved = NULL;
-	plan->pressure = NULL;
-	plan->excess = get_float8_infinity();
 	settings_begin_as(policy->owner);
-	/* before the search_path of the clock: it may name a schema of the role's */
-	settings_capture(&plan->request.settings, policy->settings, true);
-	plan->request.settings.terms.policy = policy->name;
-	plan->request.settings.terms.freeze_first = policy->freeze_first && policy->kind == POLICY_OLDER_THAN;
+	settings_capture(&work->request.settings, policy->settings, true);
+	work->request.settings.terms.role = policy->owner;
+	work->request.settings.terms.policy = policy->name;
+	work->request.settings.terms.freeze_first = policy->freeze_first && policy->kind == POLICY_OLDER_THAN;
+	/* names and bounds in texts are the same whoever plans */
 	settings_set_here("search_path", WORKER_SEARCH_PATH, PGC_USERSET, ERROR);
 	settings_set_here("DateStyle", "ISO, YMD", PGC_USERSET, ERROR);
-	look_up_names(plan);
+	look_up_names(work);
 	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
 		plan->heat = heat_read();
 	want_by[policy->kind] (plan);
-	decide(plan);
+	decide_all(plan);
 	SetUserIdAndSecContext(caller, context);
 	AtEOXact_GUC(false, nestlevel);
 }
 
-/*
- * Return the items of the job of a policy, and its settings; if there are none
- * although the policy wants something to move, a NOTICE tells why.  ERROR if the
- * policy is wrong.
- */
-List *
-tier_plan_items(const Policy *policy, MoveSettings *settings)
+/* Plan a policy, and leave its rows in plan->work.  Returns the error of the policy itself, or NULL. */
+static ErrorData *
+work_on(TierPlan *plan, const Policy *policy)
 {
-	TierPlan   *plan = begin_plan(GetCurrentTransactionStartTimestamp());
-	List	   *items = NIL;
-	const TierRow *first = NULL;
+	ErrorData  *error;
 
-	plan->policy = policy;
-	plan_policy(plan);
-	*settings = plan->request.settings;
-	foreach_ptr(const TierRow, row, plan->rows)
+	CHECK_FOR_INTERRUPTS();
+	plan->work = palloc0_object(PolicyWork);
+	plan->work->policy = policy;
+	plan->work->excess = get_float8_infinity();
+	plan->work->request = (PlanRequest)
 	{
-		if (row->hindrance == NULL)
-			items = list_concat(items, row->items);
-		else if (first == NULL && !row->is_usual)
-			first = row;
-	}
-	if (items == NIL && first != NULL)
-		ereport(NOTICE,
-				(errmsg("policy \"%s\" moves nothing: %s%s", NameStr(policy->name),
-						!OidIsValid(first->relid) ? "" :
-						psprintf("%s: ", DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(first->relid)))),
-						reason_of(first))));
-	return items;
+		.scope = SCOPE_ONE,.method = METHOD_AUTO
+	};
+	error = errors_catch(work_as_owner, plan);
+	if (errors_was_canceled(error))
+		ReThrowError(error);
+	return error;
 }
+
+/* Return why nothing of a row, and so of a policy, is moved: with the relation's name. */
+static char *
+full_reason(const TierRow *row)
+{
+	if (!OidIsValid(row->wish.relid))
+		return pstrdup(reason_of(row));
+	return psprintf("%s: %s", DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(row->wish.relid))),
+					reason_of(row));
+}
+
+/* Return the first row about which this was decided, or NULL. */
+static const TierRow *
+first_with(const PolicyWork *work, TierVerdict verdict)
+{
+	foreach_ptr(const TierRow, row, work->rows)
+	{
+		if (row->decision.verdict == verdict)
+			return row;
+	}
+	return NULL;
+}
+
+/* Plan a policy for a run.  Raises no error but a cancel. */
+PolicyPlan *
+tier_plan_policy(TierPlan *plan, const Policy *policy)
+{
+	PolicyPlan *result = palloc0_object(PolicyPlan);
+	const PolicyWork *work;
+	const TierRow *first;
+	int			nestlevel;
+
+	result->policy = policy;
+	result->error = work_on(plan, policy);
+	work = plan->work;
+	result->settings = work->request.settings;
+	if (result->error != NULL)
+	{
+		result->result = RUN_FAILED;
+		return result;
+	}
+	foreach_ptr(const TierRow, row, work->rows)
+	{
+		if (row->decision.verdict == VERDICT_MOVES)
+			result->items = list_concat(result->items, row->items);
+	}
+	if (result->items != NIL)
+	{
+		result->result = RUN_JOB;
+		return result;
+	}
+	/* full names */
+	nestlevel = NewGUCNestLevel();
+	settings_set_here("search_path", WORKER_SEARCH_PATH, PGC_USERSET, ERROR);
+	result->result = RUN_NOTHING;
+	first = first_with(work, VERDICT_HINDERED);
+	if (first != NULL)
+		result->result = RUN_HINDERED;
+	else
+		first = first_with(work, VERDICT_WAITS);
+	if (first != NULL)
+		result->reason = full_reason(first);
+	AtEOXact_GUC(false, nestlevel);
+	return result;
+}
+
+/* tier_plan() */
 
 static void
 put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 {
-	Row			result;
-
+	bool		moves = row->decision.verdict == VERDICT_MOVES;
 	double		estimated = 0;	/* seconds */
+	Row			result;
 
 	row_clear(&result);
 	row_set(&result, 1, NameGetDatum(&policy->name));
-	if (OidIsValid(row->relid))
+	if (OidIsValid(row->wish.relid))
 	{
-		row_set(&result, 2, ObjectIdGetDatum(row->relid));
-		row_text(&result, 3, relkind_is_index(get_rel_relkind(row->relid)) ? "index" : "table");
+		row_set(&result, 2, ObjectIdGetDatum(row->wish.relid));
+		row_text(&result, 3, relkind_is_index(get_rel_relkind(row->wish.relid)) ? "index" : "table");
 	}
 	row_int64(&result, 4, row->size);
 	if (row->items != NIL)
 		row_tablespace(&result, 5, ((const MoveItem *) linitial(row->items))->from_tablespace);
 	row_set(&result, 6, NameGetDatum(policy->to_tablespace));
-	row_tablespace(&result, 6, row->to);
-	row_set(&result, 7, BoolGetDatum(row->hindrance == NULL));
+	row_tablespace(&result, 6, row->wish.to);
+	row_set(&result, 7, BoolGetDatum(moves));
 	row_text(&result, 8, reason_of(row));
-	if (row->heat >= 0)
-		row_set(&result, 9, Float8GetDatum(row->heat));
+	if (row->wish.heat >= 0)
+		row_set(&result, 9, Float8GetDatum(row->wish.heat));
 	foreach_ptr(const MoveItem, item, row->items)
 		estimated += Max(item->estimated, 0);
-	if (row->hindrance == NULL)
+	if (moves)
 		row_interval(&result, 10, (int64) ceil(estimated * 10) * (USECS_PER_SEC / 10));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, result.values, result.nulls);
+}
+
+/* Say how often a policy has failed up to now. */
+static void
+say_failures(PolicyWork *work)
+{
+	PolicyRun	run;
+	char	   *why;
+	int			failures;
+
+	policy_run_read(NameStr(work->policy->name), &run);
+	failures = policy_failures(&run, &why);
+	if (failures == 1)
+		say(work, VERDICT_HINDERED, psprintf("its last run has failed: %s", why));
+	else if (failures > 1)
+		say(work, VERDICT_HINDERED, psprintf("it has failed %d times in a row: %s", failures, why));
 }
 
 /*
@@ -716,7 +919,7 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
  *
  * The relations that run_tier_policies() would move or not; a policy that fails is
  * a row with its error.  EXECUTE is revoked from PUBLIC.  ERROR 42704 no such policy,
- * 22023 at.
+ * 22023 at, 55P03 a lock, 55000 a foreign trigger.
  */
 Datum
 index_mover_tier_plan(PG_FUNCTION_ARGS)
@@ -734,42 +937,23 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 	call_check_moment("tier_plan()", true, false);
 	InitMaterializedSRF(fcinfo, 0);
 
-	/*
-	 * another session can have locked an own table, or one that a
-	 * now_function reads
-	 */
+	/* another session can have locked an own table */
 	if (LockTimeout == 0 || LockTimeout > 10000)
 		settings_set_here("lock_timeout", "10s", PGC_USERSET, ERROR);
-	plan = begin_plan(at);
+	plan = tier_plan_begin(at);
 	foreach_ptr(const Policy, policy, policies)
 	{
-		ErrorData  *error = NULL;
-		PolicyRun	run;
-		char	   *why;
-		int			failures;
+		ErrorData  *error = work_on(plan, policy);
 
-		CHECK_FOR_INTERRUPTS();
-		plan->policy = policy;
-		plan->rows = NIL;
-		if (OidIsValid(policy->owner))
-			error = errors_catch(plan_policy, plan);
-		else
-			say(plan, "its owner is to be set again");
-		if (errors_was_canceled(error))
-			ReThrowError(error);
 		if (error != NULL)
 		{
-			plan->rows = NIL;
-			say(plan, error->message);
+			plan->work->rows = NIL;
+			say(plan->work, VERDICT_HINDERED, error->message);
 		}
-		policy_run_read(NameStr(policy->name), &run);
-		failures = policy_failures(&run, &why);
-		if (failures > 0)
-			say(plan, failures == 1 ? psprintf("its last run has failed: %s", why) :
-				psprintf("it has failed %d times in a row: %s", failures, why));
-		foreach_ptr(const TierRow, row, plan->rows)
+		say_failures(plan->work);
+		foreach_ptr(const TierRow, row, plan->work->rows)
 		{
-			if (MOVES(row) || row->hindrance != NULL)
+			if (row->decision.verdict != VERDICT_NONE)
 				put_tier_row(rsinfo, policy, row);
 		}
 	}

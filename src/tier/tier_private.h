@@ -11,19 +11,20 @@
 #define IM_TIER_PRIVATE_H
 
 #include "nodes/pg_list.h"
-#include "postmaster/bgworker.h"
-#include "storage/dsm.h"
 #include "utils/date.h"
 #include "utils/fmgrprotos.h"
+#include "utils/numeric.h"
 
 #include "file_system.h"
 #include "relation_facts.h"
 #include "settings.h"
 
-/* heat.c: how much a relation is used, and how sure that is */
-
+/* moments.c: arithmetic without an error; what is out of range is an infinity */
 extern TimestampTz moment_plus(TimestampTz moment, const Interval *interval);
 extern TimestampTz moment_minus(TimestampTz moment, const Interval *interval);
+extern const char *moment_text(TimestampTz moment);
+
+/* heat.c: how much a relation is used, and how sure that is */
 
 /* The counters of a relation; the order is that of the table "sample" */
 enum
@@ -156,33 +157,59 @@ extern bool scope_includes(const TierScope *scope, const Heat *heat);
 extern Candidate *candidates_collect(const HeatTable *heats, const List *places,
 									 const TierScope *scope, const MoveSettings *settings, int *n);
 
-/* partition_bounds.c */
-typedef enum BoundKind
-{
-	BOUND_NONE,
-	BOUND_NUMBER,
-	BOUND_TIME,
-} BoundKind;
+/* key_units.c: what the keys of range partitions mean */
 
-typedef struct Bound
+/* What a policy says of integers and UUIDs */
+typedef enum KeyUnit
 {
-	BoundKind	kind;
-	int64		value;			/* the number, or a TimestampTz */
-} Bound;
+	KEY_UNIT_NONE,
+	KEY_UNIT_SECONDS,			/* since 1970, as the next three */
+	KEY_UNIT_MILLISECONDS,
+	KEY_UNIT_MICROSECONDS,
+	KEY_UNIT_DAYS,
+	KEY_UNIT_YYYYMMDD,
+	KEY_UNIT_YYYYMM,
+	KEY_UNIT_UUID7,				/* of RFC 9562 */
+	KEY_UNIT_RATE,				/* key_zero and keys_per_second */
+} KeyUnit;
+
+typedef struct KeyMeaning
+{
+	KeyUnit		unit;
+	Numeric		zero;			/* the key of 1970-01-01 UTC, of a rate */
+	Numeric		per_second;
+} KeyMeaning;
+
+/* What is known of a partition key: of two levels the greater one counts */
+typedef enum KeyKind
+{
+	KEY_OTHER,					/* it is no time */
+	KEY_WITHOUT_UNIT,			/* an integer or UUID: it needs a key_unit */
+	KEY_WITH_UNIT,				/* the policy says what it means */
+	KEY_TIME,					/* a date or timestamp */
+} KeyKind;
+
+extern KeyUnit key_unit_named(const char *name);
+extern KeyKind key_kind(Oid type, const KeyMeaning *meaning);
+extern const char *key_unit_hint(Oid type);
+extern const char *key_moment(Oid type, Datum key, const KeyMeaning *meaning, TimestampTz *moment);
+extern char *key_text(Oid type, Datum key);
+
+/* partition_bounds.c */
 
 /* A table with a file, and where its range ends */
 typedef struct PartitionLeaf
 {
 	Oid			relid;
-	Bound		end;
-	char	   *text;			/* the same as its type prints it */
-	const char *why_none;		/* it has none; else NULL */
-	const char *column;			/* of the key that counts; NULL = none does */
+	KeyKind		kind;			/* of the key that counts */
+	const char *column;			/* of that; NULL = none does */
+	TimestampTz end;			/* exclusive; undefined if why_none is set */
+	char	   *text;			/* of the bound, as its type prints it; NULL =
+								 * it has none */
+	const char *why_none;		/* the end is not known; else NULL */
 } PartitionLeaf;
 
-extern List *partition_leaves(Oid relid);
-extern BoundKind bound_kind(Oid type);
-extern int64 bound_value(Oid type, Datum value);
+extern List *partition_leaves(Oid relid, const KeyMeaning *meaning);
 
 /* policy.c */
 typedef enum PolicyKind
@@ -197,7 +224,8 @@ typedef enum PolicyKind
 typedef struct Policy
 {
 	NameData	name;
-	Oid			owner;			/* 0 = is to be set again */
+	NameData	owner_name;		/* "" = none */
+	Oid			owner;			/* 0 = it has no valid one */
 	bool		is_visible;		/* to the current user */
 	bool		enabled;
 	PolicyKind	kind;
@@ -209,7 +237,9 @@ typedef struct Policy
 	bool		indexes;
 	Interval   *age;			/* older_than or idle_for */
 	IdleOf		idle_of;
-	char	   *now_function;	/* NULL = now() */
+	KeyMeaning	key;			/* of integers and UUIDs, for older_than */
+	char	   *now_function;	/* of a dump of 1.0.0: it is disabled; else
+								 * NULL */
 	int64		budget;
 	double		start_at;
 	double		stop_at;
@@ -222,55 +252,73 @@ typedef struct Policy
 	Jsonb	   *settings;		/* NULL = none */
 } Policy;
 
+/* Why policies are not carried out now */
+typedef struct PolicyFault
+{
+	char	   *reason;			/* NULL = they are */
+	char	   *command;		/* that mends it; NULL = there is none */
+} PolicyFault;
+
+/* policy_fault.c */
+extern Oid	policy_table(void);
 extern Oid	policy_lock_table(bool hold, bool noerror);
+extern PolicyFault policy_fault(void);
+
+/* policy.c */
+extern List *policies_of_table(Oid table);
 extern List *policies_read(const char *name, bool all);
+extern char *policy_obstacle(const Policy *policy);
 extern void policy_check_target(const char *tablespace, bool tables);
 
-#define RUN_BEGUN	INT64CONST(-1)	/* it is planned, or its worker has died */
-#define RUN_DIED	"its worker, or the server, has ended early"
-#define PLAN_TIMEOUT_MS	((int) IM_LIMIT("plan-ms", 5 * 60 * 1000))	/* a now_function can
-																	 * sleep */
-#define PLAN_END_MS		(PLAN_TIMEOUT_MS / 5 * 6)	/* or not let itself be
-													 * canceled */
-#define PLAN_GONE_MS	(PLAN_TIMEOUT_MS / 5 * 7)	/* its worker has died */
+/* policy_run.c */
+
+/* What a run of a policy, or its plan, has come to */
+typedef enum RunResult
+{
+	RUN_JOB,					/* its job says it */
+	RUN_NOTHING,				/* nothing is to be moved */
+	RUN_HINDERED,				/* nothing can be moved, although it should be */
+	RUN_FAILED,					/* the plan, or the submission of the job */
+} RunResult;
 
 /* The last run of a policy: a row of index_mover.policy_run, in the order of its columns */
 typedef struct PolicyRun
 {
 	TimestampTz started_at;		/* 0 = there was none */
-	int64		job;			/* 0 = nothing to move; or RUN_BEGUN */
+	int64		job;			/* 0 = it has none */
 	int			failures;		/* runs before it that failed in a row */
-	char	   *message;		/* error of the run itself; NULL = none */
+	RunResult	result;
+	char	   *message;		/* why, if it is hindered or failed; else NULL */
 	bool		is_being_deleted;	/* by a transaction that has not ended */
 } PolicyRun;
 
-extern bool policy_lock(Oid owner, bool nowait);
+extern void policy_run_forget(const char *policy);
+extern bool policy_run_claim(const char *policy);
+extern const char *policy_run_word(RunResult result);
 extern void policy_run_read(const char *policy, PolicyRun *run);
-extern void policy_run_record(const char *policy, int64 job, const char *message);
+extern void policy_run_record(const char *policy, PolicyRun *run, PolicyRun *before);
 extern bool policy_is_running(const PolicyRun *run);
 extern int	policy_failures(const PolicyRun *run, char **why);
 
 /* tier_plan.c, tier_run.c, tier_scheduler.c */
+typedef struct TierPlan TierPlan;
 
-/* The arguments of a worker: it runs a policy, or looks into a database */
-typedef struct TierWorker
+/* A policy's plan: what is to be moved, or why nothing is */
+typedef struct PolicyPlan
 {
-	Oid			database;
-	Oid			role;			/* owner of the policy */
-	NameData	name;			/* of the policy, or of the database */
-	bool		looks;
-	dsm_handle	segment;		/* for a caller's queue, or a look's answer */
+	const Policy *policy;
+	MoveSettings settings;
+	List	   *items;			/* of MoveItem; NIL = nothing */
+	RunResult	result;
+	const ErrorData *error;		/* of RUN_FAILED; else NULL */
+	char	   *reason;			/* why it is hindered, or waits; else NULL */
+} PolicyPlan;
 
-	/* of a run of the scheduler: after which no relation begins; 0 = none */
-	TimestampTz window_end;
-
-	/* of a look */
-	bool		sample;			/* is due */
-	int			next;			/* in ms; set by the look */
-} TierWorker;
-
-extern List *tier_plan_items(const Policy *policy, MoveSettings *settings);
-extern BackgroundWorkerHandle *tier_worker_start(const TierWorker *args, int elevel);
-extern void tier_look(TierWorker *args);
+extern TierPlan *tier_plan_begin(TimestampTz at);
+extern PolicyPlan *tier_plan_policy(TierPlan *plan, const Policy *policy);
+extern void tier_run_scheduled(const Policy *policy, TimestampTz window_end);
+extern bool tier_scheduler_looks(void);
+extern TimestampTz tier_next_run(TimestampTz last, const Interval *every, TimeADT window_start,
+								 TimeADT window_end, TimestampTz now, TimestampTz *end);
 
 #endif							/* IM_TIER_PRIVATE_H */

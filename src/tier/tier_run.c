@@ -1,298 +1,199 @@
 /*-------------------------------------------------------------------------
  *
  * tier_run.c
- *	  Carrying out a policy: planned in a worker's session of its owner, then a job
- *	  of the owner's.
+ *	  Carrying out policies: each is planned in this session as its owner, and becomes
+ *	  a job of the owner's.
  *
- * The worker hands its plan back to a caller, which submits the job, so that it
- * begins with the caller's commit, or the caller waits for its rows; for the
- * scheduler, it submits the job itself.  A policy that fails is a WARNING, of the call
- * or in the server log, and is on record in policy_run.
+ * A call plans all its policies, then submits all jobs, and then waits for those of its own
+ * role: nobody waits for another role's plan or job.  For the scheduler, a worker that looks
+ * into a database plans the policies that are due, one after the other, each in a transaction
+ * of its own.  No user's code runs in a plan, so none of them can sleep, nor go on.
+ *
+ * How a run ends is on record in policy_run.  A line in the server log tells when that
+ * changes, and not in each run.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <signal.h>
-
 #include "access/xact.h"
-#include "catalog/pg_authid.h"
 #include "funcapi.h"
-#include "libpq/pqformat.h"
-#include "libpq/pqmq.h"
-#include "storage/ipc.h"
-#include "storage/lmgr.h"
-#include "storage/pmsignal.h"
-#include "utils/memutils.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "utils/builtins.h"
 #include "utils/timeout.h"
 
 #include "call/call.h"
 #include "own_tables.h"
 #include "tier/tier_private.h"
-#include "worker/worker.h"
 
 PG_FUNCTION_INFO_V1(index_mover_run_tier_policies);
-PGDLLEXPORT void index_mover_tier_main(Datum arg);
 
-#define QUEUE_SIZE		65536
-
-StaticAssertDecl(sizeof(TierWorker) <= BGW_EXTRALEN, "TierWorker is too large");
-
-/* The job that a policy is planned to be */
-typedef struct PlannedJob
-{
-	MoveSettings settings;
-	List	   *items;			/* NIL = nothing is to be moved */
-} PlannedJob;
+#define PLAN_TIMEOUT_MS	(5 * 60 * 1000) /* of one policy: the next of another
+										 * role waits for it */
+#define MAX_TRIES		3		/* of a plan whose relations other jobs take */
 
 /* A policy in a call of run_tier_policies() */
 typedef struct PolicyCall
 {
 	FunctionCallInfo fcinfo;
-	const Policy *policy;
-	List	   *claimed;		/* tables of the policies before */
+	PolicyPlan *plan;
+	PolicyRun	run;
+	JobStart	start;
 } PolicyCall;
 
-static void
-warn_of_error(const char *policy, const ErrorData *error)
+/* A policy that is due, in a worker of the scheduler */
+typedef struct ScheduledRun
 {
-	ereport(WARNING,
-			(errcode(error->sqlerrcode),
-			 errmsg("policy \"%s\" moves nothing: %s", policy, error->message),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0));
-}
-
-/* In the worker */
-
-static TierWorker my_args;
-static const char *volatile failure = NULL; /* of the run, if it ends now */
-static TimeoutId end_timeout;
-
-/* What it runs can catch the error of a cancel, but not this. */
-static void
-end_planning(void)
-{
-	failure = "it was planned for too long, and could not be canceled";
-	kill(MyProcPid, SIGTERM);
-}
-
-/* An exit cannot be interrupted, so it does not wait for a session with the table locked. */
-static void
-record_failure(void *arg)
-{
-	if (!proc_exit_inprogress ||
-		ConditionalLockRelationOid(extension_relation("policy_run"), RowExclusiveLock))
-		policy_run_record(NameStr(my_args.name), 0, failure);
-}
-
-/* Exit callback: no PG_CATCH sees a FATAL.  Without a postmaster, exit at once. */
-static void
-end_at_exit(int code, Datum arg)
-{
-	AbortOutOfAnyTransaction();
-	if (failure != NULL && PostmasterIsAlive())
-		(void) errors_catch_in_transaction(record_failure, NULL);
-	extension_release();
-}
-
-/*
- * Plan the policy as the current user, its owner, record the run, and for the
- * scheduler submit the job.  In a security-restricted operation here, too: before 17
- * the session's own user is a superuser (worker_connect_as()), and what the policy
- * runs must not become it.
- */
-static void
-carry_out(void *arg)
-{
-	PlannedJob *job = arg;
-	const char *name = NameStr(my_args.name);
-	MoveSettings *settings = &job->settings;
-	List	   *policies;
 	const Policy *policy;
-	bool		scheduled = my_args.segment == DSM_HANDLE_INVALID;
+	TimestampTz window_end;		/* after which no relation begins; 0 = none */
+	PolicyRun	run;
+} ScheduledRun;
 
-	MemoryContextSwitchTo(TopMemoryContext);
-	(void) policy_lock_table(true, false);
-	if (scheduled)				/* else the caller has the lock */
-	{
-		PolicyRun	record;
+/* On record */
 
-		(void) policy_lock(my_args.role, false);
-		policy_run_read(name, &record);
-		if (record.job != RUN_BEGUN)
-		{
-			failure = NULL;
-			proc_exit(0);		/* another came first, or that has failed */
-		}
-	}
-	policies = policies_read(name, false);
-	policy = policies != NIL ? linitial(policies) : NULL;
-	if (policy == NULL || policy->owner != GetUserId())
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("tier policy \"%s\" has changed", name)));
-	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
-	enable_timeout_after(end_timeout, PLAN_END_MS);
-	job->items = tier_plan_items(policy, settings);
-
-	/* no relation begins after it, however long this took */
-	if (my_args.window_end != 0)
-	{
-		int			left = (my_args.window_end - GetCurrentTimestamp()) / USECS_PER_SEC;
-		char	   *json = psprintf("{\"max_duration\": %d}", left);
-
-		if (left <= 0)
-			job->items = NIL;
-		else if (settings->max_duration == 0 || settings->max_duration > left)
-			settings_alter(settings, DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(json))));
-	}
-	settings->terms.role = GetUserId();
-	settings->terms.job = job->items != NIL ? history_next_job() : 0;
-	policy_run_record(name, settings->terms.job, NULL);
-	if (job->items != NIL && scheduled)
-		submit_at_commit(settings->terms.job, job->items, settings);
+static bool
+is_in_trouble(const PolicyRun *run)
+{
+	return run->result == RUN_HINDERED || run->result == RUN_FAILED;
 }
 
-/* Run a policy, and hand the plan to the caller, if there is one. */
+static bool
+is_same_trouble(const PolicyRun *run, const PolicyRun *before)
+{
+	return run->result == before->result && run->message != NULL && before->message != NULL &&
+		strcmp(run->message, before->message) == 0;
+}
+
+/* Write to the server log what has changed since the run before. */
 static void
-run_policy(bool called)
+log_change(const char *policy, const PolicyRun *run, const PolicyRun *before)
 {
-	PlannedJob	job = {0};
-	ErrorData  *error;
-	int			tries = 0;
-
-	failure = called ? NULL : RUN_DIED;
-	/* its messages go to the caller, who writes them to the log */
-	if (called)
-		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
-	end_timeout = RegisterTimeout(USER_TIMEOUT, end_planning);
-
-	/* a relation that another job has taken since is a hindrance in the next */
-	do
-		error = errors_catch_in_transaction(carry_out, &job);
-	while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
-	disable_all_timeouts(false);
-	if (error != NULL)
+	if (is_in_trouble(run) ? is_same_trouble(run, before) : !is_in_trouble(before))
+		return;
+	switch (run->result)
 	{
-		failure = error->message;
-		job.items = NIL;
-		(void) errors_catch_in_transaction(record_failure, NULL);
-		warn_of_error(NameStr(my_args.name), error);
-	}
-	failure = NULL;
-	if (called)
-	{
-		StringInfoData message;
-
-		pq_beginmessage(&message, 'D');
-		pq_sendbytes(&message, (char *) &job.settings, sizeof(MoveSettings));
-		foreach_ptr(const char, item, job.items)
-			pq_sendbytes(&message, item, sizeof(MoveItem));
-		pq_endmessage(&message);
+		case RUN_FAILED:
+			ereport(LOG,
+					(errmsg("tier policy \"%s\" has failed", policy),
+					 errdetail_internal("%s", run->message)));
+			break;
+		case RUN_HINDERED:
+			ereport(LOG,
+					(errmsg("tier policy \"%s\" is hindered", policy),
+					 errdetail_internal("%s", run->message)));
+			break;
+		case RUN_JOB:
+		case RUN_NOTHING:
+			ereport(LOG,
+					(errmsg("tier policy \"%s\" is well again", policy)));
+			break;
 	}
 }
 
-void
-index_mover_tier_main(Datum arg)
+/* Return whether a policy was deleted; false if another session has locked the table. */
+static bool
+is_gone(const char *policy)
 {
-	dsm_segment *segment = NULL;
-
-	memcpy(&my_args, MyBgworkerEntry->bgw_extra, sizeof(my_args));
-	worker_unblock_signals();
-	if (my_args.segment != DSM_HANDLE_INVALID && (segment = dsm_attach(my_args.segment)) == NULL)
-		proc_exit(0);			/* its caller, or the scheduler, has gone */
-	if (segment != NULL && !my_args.looks)
-	{
-		shm_mq_set_sender(dsm_segment_address(segment), MyProc);
-		pq_redirect_to_shm_mq(segment, shm_mq_attach(dsm_segment_address(segment), segment, NULL));
-	}
-	worker_connect_as(my_args.database, my_args.role);
-	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-	before_shmem_exit(end_at_exit, (Datum) 0);
-	if (my_args.looks)
-	{
-		tier_look(&my_args);
-		*(int *) dsm_segment_address(segment) = my_args.next;
-	}
-	else
-		run_policy(segment != NULL);
-	proc_exit(0);
+	return OidIsValid(policy_lock_table(false, true)) && policies_read(policy, true) == NIL;
 }
 
-/* In the caller */
-
+/* Record a run, if nobody else does so now, and tell what has changed. */
 static void
-terminate_worker(int code, Datum worker)
+record(const char *policy, PolicyRun *run)
 {
-	TerminateBackgroundWorker((BackgroundWorkerHandle *) DatumGetPointer(worker));
+	PolicyRun	before;
+
+	/* or it is deleted, or its table is locked, which nobody waits for */
+	if (!policy_run_claim(policy) || is_gone(policy))
+		return;
+	policy_run_record(policy, run, &before);
+	log_change(policy, run, &before);
 }
 
-/* Have a policy planned; ERROR if its worker ends without a plan. */
-static PlannedJob *
-plan_in_worker(const Policy *policy)
+/* Begin the record of a run: all that the plan knows. */
+static PolicyRun
+run_of_plan(const PolicyPlan *plan)
 {
-	dsm_segment *segment = dsm_create(QUEUE_SIZE, 0);
-	shm_mq	   *queue = shm_mq_create(dsm_segment_address(segment), QUEUE_SIZE);
-	TierWorker	worker_args = {.database = MyDatabaseId,.role = policy->owner,.name = policy->name,
-	.segment = dsm_segment_handle(segment)};
-	BackgroundWorkerHandle *worker;
-	ErrorData	error = {0};
-	StringInfoData plan;
-	PlannedJob *result = palloc_object(PlannedJob);
+	PolicyRun	result = {.started_at = GetCurrentTimestamp(),.result = plan->result};
 
-	if (!OidIsValid(policy->owner))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("its owner is to be set again"),
-				 errhint("Update the column \"owner\" of its row in tier_policy.")));
-	initStringInfo(&plan);
-	shm_mq_set_receiver(queue, MyProc);
-	(void) policy_lock(policy->owner, false);
-	worker = tier_worker_start(&worker_args, ERROR);
-	/* also if this session is terminated: its worker may sleep */
-	PG_ENSURE_ERROR_CLEANUP(terminate_worker, PointerGetDatum(worker));
-	{
-		relay_messages(shm_mq_attach(queue, segment, worker), false, &error, &plan);
-	}
-	PG_END_ENSURE_ERROR_CLEANUP(terminate_worker, PointerGetDatum(worker));
-	UnlockDatabaseObject(AuthIdRelationId, policy->owner, 0, ExclusiveLock);
-	dsm_detach(segment);
-	if (plan.len == 0)
-		worker_ended_early(&error);
-	memcpy(&result->settings, plan.data, sizeof(MoveSettings));
-	result->items = NIL;
-	for (int at = sizeof(MoveSettings); at < plan.len; at += sizeof(MoveItem))
-		result->items = lappend(result->items, memcpy(palloc_object(MoveItem), plan.data + at, sizeof(MoveItem)));
+	if (plan->error != NULL)
+		result.message = plan->error->message;
+	else if (plan->result == RUN_HINDERED)
+		result.message = plan->reason;
 	return result;
 }
 
-/* In a subtransaction: plan a policy, and submit its job. */
+/* Draw the number of the job of a plan; it is quiet about what has failed in the run before, too. */
+static void
+draw_job(PolicyPlan *plan, PolicyRun *run)
+{
+	PolicyRun	before;
+	char	   *why;
+
+	policy_run_read(NameStr(plan->policy->name), &before);
+	plan->settings.terms.quiet = before.result == RUN_JOB && policy_failures(&before, &why) > 0;
+	plan->settings.terms.job = run->job = history_next_job();
+}
+
+/* run_tier_policies() */
+
+static void
+record_call(void *arg)
+{
+	PolicyCall *call = arg;
+
+	record(NameStr(call->plan->policy->name), &call->run);
+}
+
+/* In a subtransaction: submit the job of a policy, or tell why there is none. */
 static void
 call_policy(void *arg)
 {
 	PolicyCall *call = arg;
-	const PlannedJob *job = plan_in_worker(call->policy);
-	List	   *items = NIL;
-	List	   *tables = NIL;
+	PolicyPlan *plan = call->plan;
 
-	foreach_ptr(MoveItem, item, job->items)
+	if (plan->items != NIL)
 	{
-		/* a TOAST table goes with its table */
-		Oid			table = OidIsValid(item->part_of) ? item->part_of : item->heap_oid;
-
-		if (list_member_oid(call->claimed, table))
-			continue;
-		items = lappend(items, item);
-		tables = lappend_oid(tables, table);
+		draw_job(plan, &call->run);
+		result_rows_of_job(call->fcinfo, plan->items, &plan->settings, call->start);
 	}
-	call->claimed = list_concat(call->claimed, tables);
-	if (items != NIL)
-		result_rows_of_plan(call->fcinfo, items, &job->settings, false, DatumGetBool(call->fcinfo->args[1].value));
-	else if (job->items != NIL)
+	else if (plan->reason != NULL)
 		ereport(NOTICE,
-				(errmsg("policy \"%s\" moves nothing: %s", NameStr(call->policy->name),
-						"other policies have its tables first")));
+				(errmsg("policy \"%s\" moves nothing: %s", NameStr(plan->policy->name), plan->reason)));
+}
+
+/* Carry out a planned policy.  An error is a WARNING, so that the others are carried out. */
+static void
+run_planned(FunctionCallInfo fcinfo, PolicyPlan *plan, JobStart start)
+{
+	const char *name = NameStr(plan->policy->name);
+	PolicyCall	call = {.fcinfo = fcinfo,.plan = plan,.run = run_of_plan(plan),.start = start};
+	const ErrorData *error = plan->error;
+
+	if (error == NULL)
+	{
+		error = errors_catch(call_policy, &call);
+		if (errors_was_canceled(error))
+			ReThrowError((ErrorData *) error);
+	}
+	if (error != NULL)
+	{
+		/* a job that was waited for has the reason, with on_failure = error */
+		if (start != JOB_IS_WAITED_FOR || call.run.job == 0 || submit_last_job() != call.run.job)
+		{
+			call.run.result = RUN_FAILED;
+			call.run.job = 0;
+			call.run.message = error->message;
+		}
+		/* the server log has it from log_change() */
+		ereport(WARNING_CLIENT_ONLY,
+				(errcode(error->sqlerrcode),
+				 errmsg("policy \"%s\" moves nothing: %s", name, error->message),
+				 error->detail ? errdetail_internal("%s", error->detail) : 0,
+				 error->hint ? errhint("%s", error->hint) : 0));
+	}
+	submit_own(record_call, &call);
 }
 
 /*
@@ -300,28 +201,158 @@ call_policy(void *arg)
  *		RETURNS SETOF move_result
  *
  * Moves as tier_plan() says, in one job for each policy, which belongs to the
- * policy's owner.  A policy counts once it is committed.  EXECUTE is revoked from
- * PUBLIC.  ERRORs: those of call_check_moment(); 42704 no such policy.
+ * policy's owner.  With wait, jobs of other roles than the current user begin at once,
+ * and are not waited for.  EXECUTE is revoked from PUBLIC.  ERRORs: those of
+ * call_check_moment(); 42704 no such policy; 55P03 a lock; 55000 a foreign trigger.
  */
 Datum
 index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 {
-	PolicyCall	call = {.fcinfo = fcinfo};
+	bool		wait = PG_GETARG_BOOL(1);
+	List	   *plans = NIL;
+	TierPlan   *plan;
+	int			nestlevel;
 
 	reject_null(fcinfo, 1, "wait");
-	call_check_moment("run_tier_policies()", false, PG_GETARG_BOOL(1));
+	call_check_moment("run_tier_policies()", false, wait);
 	/* not in a subtransaction, which would close its file */
 	InitMaterializedSRF(fcinfo, 0);
+
+	nestlevel = NewGUCNestLevel();
+	/* another session can have locked an own table */
+	if (LockTimeout == 0 || LockTimeout > 10000)
+		settings_set_here("lock_timeout", "10s", PGC_USERSET, ERROR);
+	plan = tier_plan_begin(GetCurrentTransactionStartTimestamp());
 	foreach_ptr(const Policy, policy, policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false))
 	{
-		ErrorData  *error;
+		/* it had a now_function */
+		if (!policy->enabled)
+			continue;
+		/* a call that waits may take hours, and claims it for the record only */
+		if (wait || policy_run_claim(NameStr(policy->name)))
+			plans = lappend(plans, tier_plan_policy(plan, policy));
+		else
+			ereport(NOTICE,
+					(errmsg("another session carries out policy \"%s\"", NameStr(policy->name))));
+	}
+	AtEOXact_GUC(false, nestlevel);
 
-		call.policy = policy;
-		error = errors_catch(call_policy, &call);
-		if (errors_was_canceled(error))
-			ReThrowError(error);
-		if (error != NULL)
-			warn_of_error(NameStr(policy->name), error);
+	foreach_ptr(PolicyPlan, planned, plans)
+	{
+		if (!wait)
+			run_planned(fcinfo, planned, JOB_STARTS_AT_COMMIT);
+		else if (planned->policy->owner != GetUserId())
+			run_planned(fcinfo, planned, JOB_STARTS_NOW);
+	}
+	foreach_ptr(PolicyPlan, planned, plans)
+	{
+		if (wait && planned->policy->owner == GetUserId())
+			run_planned(fcinfo, planned, JOB_IS_WAITED_FOR);
 	}
 	return (Datum) 0;
+}
+
+/* For the scheduler */
+
+static void
+record_scheduled(void *arg)
+{
+	ScheduledRun *scheduled = arg;
+
+	(void) policy_lock_table(true, false);
+	record(NameStr(scheduled->policy->name), &scheduled->run);
+}
+
+/* Have no relation begin after the end of the window, however long the plan took. */
+static void
+apply_window(PolicyPlan *plan, TimestampTz window_end)
+{
+	int64		left = (window_end - GetCurrentTimestamp()) / USECS_PER_SEC;
+	char	   *json;
+
+	if (window_end == 0)
+		return;
+	if (left <= 0)
+	{
+		plan->items = NIL;
+		plan->result = RUN_NOTHING;
+	}
+	else if (plan->settings.max_duration == 0 || plan->settings.max_duration > left)
+	{
+		json = psprintf("{\"max_duration\": " INT64_FORMAT "}", left);
+		settings_alter(&plan->settings, DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(json))));
+	}
+}
+
+/* Find a policy again, which was due; NULL if it has changed so that it may not be. */
+static const Policy *
+find_again(const Policy *before)
+{
+	foreach_ptr(const Policy, policy, policies_read(NameStr(before->name), true))
+	{
+		if (policy->enabled && policy->every != NULL && OidIsValid(policy->owner) && policy->owner == before->owner)
+			return policy;
+	}
+	return NULL;
+}
+
+/* In a transaction: plan a policy, record the run, and submit its job. */
+static void
+run_scheduled(void *arg)
+{
+	ScheduledRun *scheduled = arg;
+	const Policy *policy;
+	PolicyPlan *plan;
+
+	(void) policy_lock_table(true, false);
+	policy = find_again(scheduled->policy);
+	if (policy == NULL || !policy_run_claim(NameStr(policy->name)))
+		return;
+	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
+	plan = tier_plan_policy(tier_plan_begin(GetCurrentTransactionStartTimestamp()), policy);
+	disable_timeout(STATEMENT_TIMEOUT, false);
+	apply_window(plan, scheduled->window_end);
+	scheduled->run = run_of_plan(plan);
+	if (plan->items != NIL)
+	{
+		draw_job(plan, &scheduled->run);
+		submit_at_commit(scheduled->run.job, plan->items, &plan->settings);
+	}
+	record(NameStr(policy->name), &scheduled->run);
+}
+
+/*
+ * In a worker of the scheduler, outside a transaction: carry out a policy that is due, which
+ * may have changed since.  window_end: after which no relation begins; 0 = none.
+ */
+void
+tier_run_scheduled(const Policy *policy, TimestampTz window_end)
+{
+	ScheduledRun scheduled = {.policy = policy,.window_end = window_end};
+	ErrorData  *error = NULL;
+
+	for (int try = 0; try < MAX_TRIES; try++)
+	{
+		error = errors_catch_in_transaction(run_scheduled, &scheduled);
+
+		/*
+		 * a relation that another job has taken since is a hindrance in the
+		 * next plan
+		 */
+		if (error == NULL || error->sqlerrcode != ERRCODE_OBJECT_IN_USE)
+			break;
+	}
+	disable_all_timeouts(false);
+	if (error == NULL)
+		return;
+	scheduled.run = (PolicyRun)
+	{
+		.started_at = GetCurrentTimestamp(),.result = RUN_FAILED,.message = error->message
+	};
+	error = errors_catch_in_transaction(record_scheduled, &scheduled);
+	if (error != NULL)
+		ereport(LOG,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not record the run of tier policy \"%s\"", NameStr(policy->name)),
+				 errdetail_internal("%s", error->message)));
 }

@@ -23,7 +23,10 @@
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
+#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -36,17 +39,33 @@
 #include "tier/tier_private.h"
 #include "worker/worker.h"
 
-PG_FUNCTION_INFO_V1(index_mover_next_run);
+PG_FUNCTION_INFO_V1(index_mover_scheduler_looks);
+PGDLLEXPORT void index_mover_tier_main(Datum arg);
 PGDLLEXPORT void index_mover_scheduler_main(Datum arg);
 
 #define LOOK_MS			60000	/* longest time between two looks */
-#define NEXT_MS			1000	/* until the next policy of a role */
 #define RESTART_S		60
 
 static char *scheduler_databases = NULL;
 static int	sample_interval = 10;
 
 static bool is_registered = false;	/* by the postmaster, when it started */
+
+/* The arguments of a worker that looks into a database, and its answer */
+typedef struct TierWorker
+{
+	Oid			database;
+	NameData	name;			/* of the database */
+	dsm_handle	segment;		/* for the answer, which is this struct */
+	bool		sample;			/* is due */
+	bool		failed_before;	/* the last look */
+
+	/* the answer */
+	bool		failed;
+	int			next;			/* when to look again, in ms */
+} TierWorker;
+
+StaticAssertDecl(sizeof(TierWorker) <= BGW_EXTRALEN, "TierWorker is too large");
 
 /* A database that is looked after; only the scheduler has it */
 typedef struct Watched
@@ -55,7 +74,7 @@ typedef struct Watched
 	int64		next_look;		/* in ms of the scheduler's clock */
 	int64		next_sample;
 	BackgroundWorkerHandle *worker; /* NULL = none looks now */
-	dsm_segment *answer;		/* of that one, an int: args.next */
+	dsm_segment *answer;		/* of that one, a TierWorker */
 	bool		missing;		/* it was said that there is no such database */
 } Watched;
 
@@ -101,8 +120,10 @@ next_time(TimestampTz after, TimeADT time)
 {
 	Datum		now = DirectFunctionCall1(timestamptz_timestamp, TimestampTzGetDatum(after));
 	TimeADT		time_now = DatumGetTimeADT(DirectFunctionCall1(timestamp_time, now));
-	Timestamp	result = DatumGetTimestamp(now) - time_now + time + (time > time_now ? 0 : USECS_PER_DAY);
+	Timestamp	result = DatumGetTimestamp(now) - time_now + time;
 
+	if (time <= time_now)
+		result += USECS_PER_DAY;
 	return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz, TimestampGetDatum(result)));
 }
 
@@ -111,16 +132,19 @@ next_time(TimestampTz after, TimeADT time)
  * never, and it has a window unless start is -1.  *end: when this closes then; 0 = never.
  * All that by the session's time zone, which is to be the database's, whoever asks.
  */
-static TimestampTz
-next_run(TimestampTz last, const Interval *every, TimeADT window_start, TimeADT window_end,
-		 TimestampTz now, TimestampTz *end)
+TimestampTz
+tier_next_run(TimestampTz last, const Interval *every, TimeADT window_start, TimeADT window_end,
+			  TimestampTz now, TimestampTz *end)
 {
 	TimestampTz result = now;
 
+	*end = 0;
 	if (last != 0 && last <= now)
 		result = Max(now, moment_plus(last, every));
-	*end = window_start < 0 ? 0 : next_time(result, window_end);
-	if (window_start >= 0 && *end > next_time(result, window_start))
+	if (window_start < 0)
+		return result;
+	*end = next_time(result, window_end);
+	if (*end > next_time(result, window_start))
 	{
 		result = next_time(result, window_start);
 		*end = next_time(result, window_end);
@@ -128,104 +152,88 @@ next_run(TimestampTz last, const Interval *every, TimeADT window_start, TimeADT 
 	return result;
 }
 
-/*
- * index_mover.next_run(started_at timestamptz, every interval, window_start time,
- * window_end time) RETURNS timestamptz: when the next run of such a policy begins at the
- * earliest; NULL: the scheduler of this server does not look into this database
- */
-Datum
-index_mover_next_run(PG_FUNCTION_ARGS)
+/* Return whether the scheduler of this server looks into this database. */
+bool
+tier_scheduler_looks(void)
 {
-	bool		looks = false;
-	TimestampTz result;
-	TimestampTz end;
-	int			nestlevel;
+	const char *here = get_database_name(MyDatabaseId);
 
+	if (!is_registered || RecoveryInProgress() || here == NULL)
+		return false;
 	foreach_ptr(const char, name, database_names())
-		looks |= strcmp(name, get_database_name(MyDatabaseId)) == 0;
-	if (!looks || !is_registered || RecoveryInProgress() || PG_ARGISNULL(1))
-		PG_RETURN_NULL();
-	nestlevel = NewGUCNestLevel();
-	settings_begin_as(InvalidOid);
-	result = next_run(PG_ARGISNULL(0) ? 0 : PG_GETARG_TIMESTAMPTZ(0), PG_GETARG_INTERVAL_P(1),
-					  PG_ARGISNULL(2) ? -1 : PG_GETARG_TIMEADT(2), PG_ARGISNULL(3) ? -1 : PG_GETARG_TIMEADT(3),
-					  GetCurrentTransactionStartTimestamp(), &end);
-	AtEOXact_GUC(false, nestlevel);
-	PG_RETURN_TIMESTAMPTZ(result);
+	{
+		if (strcmp(name, here) == 0)
+			return true;
+	}
+	return false;
 }
 
-/*
- * Ask for a worker.  If there is no free worker slot, ERROR or, with a lower elevel, NULL.
- * For a run of the scheduler it has to be committed that it has begun.
- */
-BackgroundWorkerHandle *
-tier_worker_start(const TierWorker *args, int elevel)
+/* index_mover.scheduler_looks() RETURNS boolean: whether the scheduler looks into this database */
+Datum
+index_mover_scheduler_looks(PG_FUNCTION_ARGS)
 {
-	BackgroundWorker worker = {0};
-	BackgroundWorkerHandle *handle;
-
-	snprintf(worker.bgw_name, BGW_MAXLEN, args->looks ? "index_mover scheduler in %s" : "index_mover policy %s",
-			 NameStr(args->name));
-	worker_describe(&worker, args->looks ? "index_mover scheduler" : "index_mover policy", "index_mover_tier_main");
-	memcpy(worker.bgw_extra, args, sizeof(TierWorker));
-	worker.bgw_notify_pid = MyProcPid;
-	if (RegisterDynamicBackgroundWorker(&worker, &handle))
-		return handle;
-	ereport(elevel,
-			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-			 elevel >= ERROR ? errmsg("could not register background process") :
-			 errmsg("%s has to wait for a free background worker slot", worker.bgw_name),
-			 errhint("You may need to increase \"max_worker_processes\".")));
-	return NULL;
+	PG_RETURN_BOOL(tier_scheduler_looks());
 }
 
 /* A look into a database */
 
+/* Take a sample, if the extension is installed, and is not being dropped. */
 static void
 take_sample(void *arg)
 {
 	Interval	retention = {.day = 100};
 
+	if (extension_hold() != EXTENSION_HELD)
+		return;
 	(void) DirectFunctionCall1(index_mover_take_index_sample, IntervalPGetDatum(&retention));
 }
 
-/* Start a policy if it is due, and return in how many ms to look at it again. */
-static int64
-look_at_policy(const Policy *policy, TimestampTz now)
+/* A policy that is due */
+typedef struct DuePolicy
 {
-	const char *name = NameStr(policy->name);
-	TierWorker	args = {.database = MyDatabaseId,.role = policy->owner,.name = policy->name};
-	PolicyRun	run;
-	PolicyRun	before;
-	TimestampTz next;
+	const Policy *policy;
+	TimestampTz window_end;		/* after which no relation begins; 0 = none */
+} DuePolicy;
 
-	policy_run_read(name, &before);
-	next = next_run(before.started_at, policy->every, policy->window_start, policy->window_end, now, &args.window_end);
+/*
+ * If a policy is due, add it to the list.  Returns in how many ms to look at it again.
+ */
+static int64
+look_at_policy(const Policy *policy, TimestampTz now, List **due)
+{
+	DuePolicy  *found;
+	PolicyRun	last;
+	TimestampTz next;
+	TimestampTz end;
+
+	policy_run_read(NameStr(policy->name), &last);
+	next = tier_next_run(last.started_at, policy->every, policy->window_start, policy->window_end, now, &end);
 	if (next > now)
 		return (next - now) / 1000 + 1;
-	/* one at a time */
-	if (!OidIsValid(policy->owner) || before.is_being_deleted || policy_is_running(&before))
+	/* one run at a time */
+	if (last.is_being_deleted || policy_is_running(&last))
 		return LOOK_MS;
-	/* of a role, too; this look keeps the lock, and its worker waits for that */
-	if (!policy_lock(policy->owner, true))
-		return NEXT_MS;
-	/* the session that had it may have begun a run */
-	policy_run_read(name, &run);
-	if (run.started_at != before.started_at)
-		return NEXT_MS;
-	if (tier_worker_start(&args, LOG) == NULL)
-		return LOOK_MS / 4;
-	/* first, so that a worker that dies is not started again at once */
-	policy_run_record(name, RUN_BEGUN, NULL);
+	found = palloc_object(DuePolicy);
+	found->policy = policy;
+	found->window_end = end;
+	*due = lappend(*due, found);
 	return (moment_plus(now, policy->every) - now) / 1000;
 }
 
-/* Take a sample, if it is due, and start the policies that are. */
-static void
-look(void *arg)
+/* What a look has found */
+typedef struct DatabaseLook
 {
-	TierWorker *args = arg;
-	ErrorData  *error;
+	TierWorker *args;
+	MemoryContext context;		/* of what outlives its transaction */
+	List	   *due;			/* of DuePolicy */
+} DatabaseLook;
+
+/* Find the policies that are due. */
+static void
+find_due(void *arg)
+{
+	DatabaseLook *look = arg;
+	TierWorker *args = look->args;
 	TimestampTz now;
 	List	   *policies;
 
@@ -233,38 +241,101 @@ look(void *arg)
 	if (!extension_installed())
 		return;
 	(void) policy_lock_table(true, false);
-	error = args->sample ? errors_catch(take_sample, NULL) : NULL;
+	(void) NewGUCNestLevel();	/* up to the end of the transaction */
+	settings_begin_as(InvalidOid);
+	now = GetCurrentTimestamp();
+	MemoryContextSwitchTo(look->context);
+	policies = policies_read(NULL, false);
+
+	/*
+	 * each time in another order, so that no role's policies are always the
+	 * first
+	 */
+	for (int i = 0; i < list_length(policies); i++)
+	{
+		const Policy *policy = list_nth(policies, (i + (uint64) now) % list_length(policies));
+
+		if (policy->enabled && policy->every != NULL && OidIsValid(policy->owner))
+			args->next = Min(args->next, look_at_policy(policy, now, &look->due));
+	}
+}
+
+/* In a worker: look into its database, carry out the policies that are due, and set args->next. */
+static void
+look_into_database(TierWorker *args)
+{
+	DatabaseLook found = {.args = args,.context = CurrentMemoryContext};
+	ErrorData  *error = NULL;
+
+	if (args->sample)
+		error = errors_catch_in_transaction(take_sample, NULL);
 	if (error != NULL)
 		ereport(LOG,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not take a sample in database \"%s\": %s",
 						NameStr(args->name), error->message)));
-	(void) NewGUCNestLevel();	/* up to the end of the transaction */
-	settings_begin_as(InvalidOid);
-	now = GetCurrentTimestamp();
-	policies = policies_read(NULL, true);
-	/* none of a role is always the first */
-	for (int64 i = now; i < now + list_length(policies); i++)
+	error = errors_catch_in_transaction(find_due, &found);
+	args->failed = error != NULL;
+	if (error != NULL)
 	{
-		const Policy *policy = list_nth(policies, (uint64) i % list_length(policies));
-
-		if (policy->enabled && policy->every != NULL)
-			args->next = Min(args->next, look_at_policy(policy, now));
+		args->next = LOOK_MS;
+		/* once, up to the next look that succeeds */
+		ereport(args->failed_before ? DEBUG1 : LOG,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not look into database \"%s\": %s", NameStr(args->name), error->message),
+				 error->detail ? errdetail_internal("%s", error->detail) : 0,
+				 error->hint ? errhint("%s", error->hint) : 0));
+		return;
 	}
+	foreach_ptr(const DuePolicy, due, found.due)
+		tier_run_scheduled(due->policy, due->window_end);
 }
 
-/* In a worker: look into its database, and set args->next. */
-void
-tier_look(TierWorker *args)
+/* Exit callback: the lock on the extension is the session's. */
+static void
+release_at_exit(int code, Datum arg)
 {
-	ErrorData  *error = errors_catch_in_transaction(look, args);
+	AbortOutOfAnyTransaction();
+	extension_release();
+}
 
-	if (error == NULL)
-		return;
-	args->next = LOOK_MS;
+void
+index_mover_tier_main(Datum arg)
+{
+	TierWorker	args;
+	dsm_segment *segment;
+
+	memcpy(&args, MyBgworkerEntry->bgw_extra, sizeof(args));
+	worker_unblock_signals();
+	segment = dsm_attach(args.segment);
+	if (segment == NULL)
+		proc_exit(0);			/* the scheduler has gone */
+	worker_connect_as(args.database, BOOTSTRAP_SUPERUSERID);
+	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
+	before_shmem_exit(release_at_exit, (Datum) 0);
+	look_into_database(&args);
+	memcpy(dsm_segment_address(segment), &args, sizeof(args));
+	proc_exit(0);
+}
+
+/* Start a worker that looks; NULL if there is no free worker slot. */
+static BackgroundWorkerHandle *
+start_worker(const TierWorker *args)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+
+	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", NameStr(args->name));
+	worker_describe(&worker, "index_mover scheduler", "index_mover_tier_main");
+	memcpy(worker.bgw_extra, args, sizeof(TierWorker));
+	worker.bgw_notify_pid = MyProcPid;
+	if (RegisterDynamicBackgroundWorker(&worker, &handle))
+		return handle;
 	ereport(LOG,
-			(errcode(error->sqlerrcode),
-			 errmsg("could not look into database \"%s\": %s", NameStr(args->name), error->message)));
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 errmsg("%s has to wait for a free background worker slot", worker.bgw_name),
+			 errhint("You may need to increase \"max_worker_processes\".")));
+	return NULL;
 }
 
 /* The scheduler */
@@ -292,7 +363,7 @@ start_look(Watched *watched, int64 now)
 	args->database = linitial_oid(found);
 	list_free(found);
 	/* no resource owner: it lasts until end_look() */
-	watched->answer = dsm_create(sizeof(int), DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	watched->answer = dsm_create(sizeof(TierWorker), DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	if (watched->answer == NULL)
 	{
 		ereport(LOG,
@@ -301,10 +372,13 @@ start_look(Watched *watched, int64 now)
 						"too many dynamic shared memory segments")));
 		return;
 	}
-	*(int *) dsm_segment_address(watched->answer) = LOOK_MS;	/* if it fails */
+	/* if its worker dies */
+	args->next = LOOK_MS;
+	args->failed = args->failed_before;
+	memcpy(dsm_segment_address(watched->answer), args, sizeof(TierWorker));
 	args->segment = dsm_segment_handle(watched->answer);
 	args->sample = sample_interval > 0 && now >= watched->next_sample;
-	watched->worker = tier_worker_start(args, LOG);
+	watched->worker = start_worker(args);
 	if (watched->worker == NULL)
 	{
 		dsm_detach(watched->answer);
@@ -319,10 +393,13 @@ static void
 end_look(Watched *watched, int64 now)
 {
 	pid_t		pid;
+	const TierWorker *answer;
 
 	if (watched->worker == NULL || GetBackgroundWorkerPid(watched->worker, &pid) != BGWH_STOPPED)
 		return;
-	watched->next_look = Min(watched->next_look, now + *(int *) dsm_segment_address(watched->answer));
+	answer = dsm_segment_address(watched->answer);
+	watched->args.failed_before = answer->failed;
+	watched->next_look = Min(watched->next_look, now + answer->next);
 	dsm_detach(watched->answer);
 	watched->answer = NULL;
 	pfree(watched->worker);
@@ -370,8 +447,6 @@ watch_databases(List *before)
 		if (watched == NULL)
 		{
 			watched = palloc0_object(Watched);
-			watched->args.role = BOOTSTRAP_SUPERUSERID;
-			watched->args.looks = true;
 			namestrcpy(&watched->args.name, name);
 		}
 		watched->next_look = 0;

@@ -341,7 +341,7 @@ log_outcome(const MoveItem *item)
 						size_text(item->size_after), NameStr(from_name), NameStr(to_name), seconds),
 				 errdetail_internal("%s", item->detail)));
 	else
-		ereport(LOG,
+		ereport(TERMS_LOG(runner_settings()),
 				(errhidecontext(true),
 				 errmsg("%s: did not move %s \"%s.%s\" (%s%s%s)",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),

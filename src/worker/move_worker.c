@@ -135,7 +135,7 @@ log_start(const JobShared *shared)
 {
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
-	ereport(LOG,
+	ereport(TERMS_LOG(&shared->settings),
 			(errhidecontext(true),
 			 errmsg(shared->settings.terms.rehearse ? "%s: begins to rehearse the move of %d %s, %s" :
 					"%s: begins to move %d %s, %s",
@@ -149,7 +149,7 @@ log_end(const JobShared *shared)
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
 	bool		rehearsed = shared->settings.terms.rehearse;
 
-	ereport(LOG,
+	ereport(TERMS_LOG(&shared->settings),
 			(errhidecontext(true),
 			 errmsg(rehearsed ? "%s: has ended, %d of %d %s rehearsed in %.1f s%s" :
 					"%s: has ended, %d of %d %s moved in %.1f s%s",

@@ -1,6 +1,7 @@
 # IndexMover::Tiers
 #   Orders of 24 months in as many partitions, a policy that moves them by age, another
-#   that would move them on at once, but for min_stay, and the clock that they go by.
+#   that would move them on at once, but for min_stay, and a clock, by which the ages of
+#   both policies are set: set_clock(timestamptz), in SQL.
 #
 #   orders_by_month($node);
 #   tiers_by_month_ok($node, 'name', $steps, sub { run the policies; wait_for_jobs($node) });
@@ -43,10 +44,16 @@ INSERT INTO orders SELECT g, timestamptz '2024-01-01 UTC' + make_interval(hours 
 CREATE TABLE clock (now timestamptz);
 INSERT INTO clock VALUES ('2024-01-15 UTC');
 CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT now FROM public.clock';
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function)
-VALUES ('old orders', 'orders', 'regress_slow', '90 days', 'clock()');
-INSERT INTO tier_policy (name, relation, from_tablespace, to_tablespace, older_than, now_function)
-VALUES ('oldest orders', 'orders', 'regress_slow', 'regress_fast', '1 year', 'clock()');
+CREATE OR REPLACE FUNCTION set_clock(at timestamptz) RETURNS void LANGUAGE sql AS $$
+	UPDATE public.clock SET now = at;
+	UPDATE public.tier_policy SET older_than = make_interval(secs =>
+		extract(epoch FROM statement_timestamp() - at + CASE name WHEN 'old orders' THEN '90 days' ELSE '365 days' END::interval)::float8)
+	  WHERE name ~ '^old(est)? orders$'
+$$;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('old orders', 'orders', 'regress_slow', '0');
+INSERT INTO tier_policy (name, relation, from_tablespace, to_tablespace, older_than)
+VALUES ('oldest orders', 'orders', 'regress_slow', 'regress_fast', '0');
+SELECT set_clock(now) FROM clock;
 SQL
 	return;
 }
@@ -71,7 +78,7 @@ SQL
 	my $misplaced = 0;
 	for my $step (1 .. $steps)
 	{
-		$sql->("UPDATE clock SET now = timestamptz '2024-01-15 UTC' + make_interval(days => " . int($step * 800 / $steps) . ')');
+		$sql->("SELECT set_clock(timestamptz '2024-01-15 UTC' + make_interval(days => " . int($step * 800 / $steps) . '))');
 		$carry_out->();
 		$misplaced += $sql->(<<'SQL');
 SELECT count(*) FROM pg_partition_tree('orders') p

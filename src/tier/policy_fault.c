@@ -1,0 +1,241 @@
+/*-------------------------------------------------------------------------
+ *
+ * policy_fault.c
+ *	  What keeps policies from being carried out, whoever's they are.
+ *
+ * Whoever holds TRIGGER on tier_policy runs code as everybody who writes it, and could have
+ * a superuser write what he likes.  So nothing is carried out while the table has a trigger,
+ * a rule or a child that is not ours, or lacks one of our triggers, as after pg_restore
+ * --disable-triggers.  Nor while a session has locked the table: it is not waited for.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_rewrite.h"
+#include "catalog/pg_trigger.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/tuplestore.h"
+
+#include "job.h"
+#include "own_tables.h"
+#include "printed_command.h"
+#include "row.h"
+#include "tier/tier_private.h"
+#include "wait/wait.h"
+
+PG_FUNCTION_INFO_V1(index_mover_policy_fault);
+
+/* for a lock of tier_policy, in ms */
+#define LOCK_WAIT_MS	1000
+#define LOCK_NAP_MS		20
+
+/* Return the OID of tier_policy, which is in the extension's schema; InvalidOid if there is none. */
+Oid
+policy_table(void)
+{
+	Oid			extension = get_extension_oid("index_mover", true);
+
+	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId,
+												 Anum_pg_extension_oid, extension, 0, InvalidOid))
+	{
+		return get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
+	}
+	return InvalidOid;
+}
+
+/* Lock tier_policy.  Waits for a moment: VACUUM may cut it.  Returns false if another session keeps it. */
+static bool
+lock_for_reading(Oid table)
+{
+	for (int waited = 0; !ConditionalLockRelationOid(table, AccessShareLock); waited += LOCK_NAP_MS)
+	{
+		if (waited >= LOCK_WAIT_MS)
+			return false;
+		latch_nap(LOCK_NAP_MS, "IndexMoverWait");
+		CHECK_FOR_INTERRUPTS();
+	}
+	return true;
+}
+
+/*
+ * Lock tier_policy and, with hold, the extension, so that DROP EXTENSION waits.
+ * Returns the table.  Waits for a second at most: a role that may only delete its own
+ * policies can lock it for long.  Then ERROR 55P03 or, with noerror, 0.
+ */
+Oid
+policy_lock_table(bool hold, bool noerror)
+{
+	bool		held = !hold || extension_hold() == EXTENSION_HELD;
+	Oid			table = policy_table();
+
+	if (held && OidIsValid(table) && lock_for_reading(table))
+		return table;
+	if (!noerror)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover"),
+				 errdetail("Another session has locked the extension, or table \"%s\".", "tier_policy")));
+	return InvalidOid;
+}
+
+/* What keeps policies from being carried out */
+
+/* The triggers of tier_policy, as the script makes them */
+static const struct
+{
+	const char *name;
+	const char *function;
+	char		enabled;		/* as in pg_trigger */
+	const char *state;			/* the same for ALTER TABLE */
+}			own_triggers[] = {
+	{"not_by_replication", "not_by_replication", TRIGGER_FIRES_ON_REPLICA, "REPLICA"},
+	{"tier_policy_check", "tier_policy_check", TRIGGER_FIRES_ALWAYS, "ALWAYS"},
+	{"tier_policy_owner", "tier_policy_check", TRIGGER_FIRES_ALWAYS, "ALWAYS"},
+	{"tier_policy_truncate", "tier_policy_check", TRIGGER_FIRES_ALWAYS, "ALWAYS"},
+};
+
+/* Return the number of a trigger in own_triggers, -1 if it is another one. */
+static int
+own_trigger(Form_pg_trigger form)
+{
+	if (get_func_namespace(form->tgfoid) != get_namespace_oid("index_mover", true))
+		return -1;
+	for (int i = 0; i < lengthof(own_triggers); i++)
+	{
+		if (namestrcmp(&form->tgname, own_triggers[i].name) == 0 &&
+			strcmp(get_func_name(form->tgfoid), own_triggers[i].function) == 0)
+			return i;
+	}
+	return -1;
+}
+
+/* Look for a trigger that is not ours, and for one of ours that does not fire. */
+static PolicyFault
+trigger_fault(Oid table, const char *name)
+{
+	PolicyFault result = {NULL};
+	bool		found[lengthof(own_triggers)] = {false};
+
+	foreach_ptr(HeapTupleData, row, catalog_rows(TriggerRelationId, TriggerRelidNameIndexId,
+												 Anum_pg_trigger_tgrelid, table, 0, InvalidOid))
+	{
+		Form_pg_trigger form = (Form_pg_trigger) GETSTRUCT(row);
+		int			own = own_trigger(form);
+
+		/* foreign keys' */
+		if (form->tgisinternal)
+			continue;
+		if (own < 0)
+		{
+			result.reason = psprintf("Trigger \"%s\" on table \"tier_policy\" is not of index_mover.",
+									 NameStr(form->tgname));
+			result.command = printed_command("drop_trigger", NameStr(form->tgname), name);
+			return result;
+		}
+		found[own] = form->tgenabled == own_triggers[own].enabled;
+	}
+	for (int i = 0; i < lengthof(own_triggers); i++)
+	{
+		if (found[i])
+			continue;
+		result.reason = psprintf("Trigger \"%s\" of table \"tier_policy\" is not enabled as it must be.",
+								 own_triggers[i].name);
+		result.command = printed_command("enable_trigger", name, own_triggers[i].state, own_triggers[i].name);
+		return result;
+	}
+	return result;
+}
+
+/* Return why no policy is carried out now, whoever's. */
+PolicyFault
+policy_fault(void)
+{
+	Oid			table = policy_table();
+	char	   *name;
+	PolicyFault result = {NULL};
+
+	if (!OidIsValid(table))
+		return result;
+	name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)), "tier_policy");
+	foreach_ptr(HeapTupleData, row, catalog_rows(RewriteRelationId, RewriteRelRulenameIndexId,
+												 Anum_pg_rewrite_ev_class, table, 0, InvalidOid))
+	{
+		Form_pg_rewrite form = (Form_pg_rewrite) GETSTRUCT(row);
+
+		result.reason = psprintf("Rule \"%s\" on table \"tier_policy\" is not of index_mover.",
+								 NameStr(form->rulename));
+		result.command = printed_command("drop_rule", NameStr(form->rulename), name);
+		return result;
+	}
+	/* their rows look like policies, and no trigger of ours sees them */
+	foreach_oid(child, find_inheritance_children(table, NoLock))
+	{
+		const char *schema = get_namespace_name(get_rel_namespace(child));
+
+		if (schema == NULL)
+			continue;
+		result.reason = psprintf("Table \"%s\" inherits from table \"tier_policy\".", get_rel_name(child));
+		result.command = printed_command("no_inherit",
+										 quote_qualified_identifier(schema, get_rel_name(child)), name);
+		return result;
+	}
+	return trigger_fault(table, name);
+}
+
+/* Say which session keeps tier_policy, or the extension, locked. */
+static PolicyFault
+lock_fault(void)
+{
+	PolicyFault result = {.reason = "Another session has locked the extension, or table \"tier_policy\"."};
+	LOCKTAG		tag;
+	int			count;
+	int			pid;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, policy_table());
+	if (virtual_transaction_pids(GetLockConflicts(&tag, AccessShareLock, &count), count, &pid, 1) == 1 && pid != 0)
+	{
+		result.reason = psprintf("Process %d has locked table \"tier_policy\".", pid);
+		result.command = printed_command("terminate_backend", (int64) pid);
+	}
+	return result;
+}
+
+/*
+ * index_mover.policy_fault(OUT reason text, OUT command text) RETURNS SETOF record
+ *
+ * Why no policy is carried out: no row, or one.  Waits a second at most if another session
+ * has locked tier_policy, which is such a reason.  EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_policy_fault(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Oid			table = policy_lock_table(false, true);
+	PolicyFault fault = policy_fault();
+	Row			row;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (OidIsValid(table))
+		UnlockRelationOid(table, AccessShareLock);
+	else
+		fault = lock_fault();
+	if (fault.reason == NULL)
+		return (Datum) 0;
+	row_clear(&row);
+	row_text(&row, 1, fault.reason);
+	row_text(&row, 2, fault.command);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
+	return (Datum) 0;
+}

@@ -1,0 +1,158 @@
+/*-------------------------------------------------------------------------
+ *
+ * policy_run.c
+ *	  The last run of each policy: rows of index_mover.policy_run.
+ *
+ * A run that has a job is what that says; the table has the others, and how many have
+ * failed in a row.  Nobody waits for a row that another session writes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "storage/lmgr.h"
+#include "storage/procarray.h"
+#include "utils/fmgroids.h"
+
+#include "history.h"
+#include "job.h"
+#include "own_tables.h"
+#include "test_points.h"
+#include "tier/tier_private.h"
+
+#define RUN_TABLE	"policy_run"
+
+/* Delete the record of the last run of a policy, or of all (NULL). */
+void
+policy_run_forget(const char *policy)
+{
+	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
+
+	(void) extension_delete(RUN_TABLE, policy != NULL ? 1 : 0, &key);
+}
+
+/*
+ * Claim a policy for a run of the current transaction.  Returns false if another session
+ * has it, or deletes it: it is not waited for, so that no role waits for another one.
+ */
+bool
+policy_run_claim(const char *policy)
+{
+	LOCKTAG		tag;
+	PolicyRun	run;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension_relation(RUN_TABLE),
+					   hash_any((const unsigned char *) policy, strlen(policy)), 0);
+	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	policy_run_read(policy, &run);
+	return !run.is_being_deleted;
+}
+
+static const char *const run_results[] = {
+	[RUN_JOB] = "job",
+	[RUN_NOTHING] = "nothing to move",
+	[RUN_HINDERED] = "hindered",
+	[RUN_FAILED] = "failed",
+};
+
+/* Return the word for a result, as monitors see it. */
+const char *
+policy_run_word(RunResult result)
+{
+	return run_results[result];
+}
+
+/* Read the last run of a policy, and which job has the rest of it; all is 0 if there was none. */
+void
+policy_run_read(const char *policy, PolicyRun *run)
+{
+	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
+
+	memset(run, 0, sizeof(PolicyRun));
+	extension_scan_begin(&scan, RUN_TABLE, 1, &key);
+	while (extension_scan_next(&scan))
+	{
+		HeapTupleHeader header = scan.tuple->t_data;
+
+		/* a row that is only locked is not deleted */
+		run->is_being_deleted = !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+			!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(header)) &&
+			TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(header));
+		run->started_at = DatumGetTimestampTz(values[1]);
+		run->job = DatumGetInt64(values[2]);
+		run->failures = DatumGetInt32(values[3]);
+		for (int i = 0; i < lengthof(run_results); i++)
+		{
+			if (strcmp(TextDatumGetCString(values[4]), run_results[i]) == 0)
+				run->result = i;
+		}
+		run->message = scan.row.nulls[5] ? NULL : TextDatumGetCString(values[5]);
+	}
+	if (run->job > 0)
+		run->job = history_last_of_policy(policy, run->job);
+}
+
+/*
+ * Record a run, which the caller has claimed: when it began, its result, its job, and why it
+ * is hindered or has failed.  Gets the run before.
+ */
+void
+policy_run_record(const char *policy, PolicyRun *run, PolicyRun *before)
+{
+	Row			row;
+	char	   *why;
+
+	policy_run_read(policy, before);
+	run->failures = policy_failures(before, &why);
+	policy_run_forget(policy);
+	row_clear(&row);
+	row_set(&row, 1, DirectFunctionCall1(namein, CStringGetDatum(policy)));
+	row_set(&row, 2, TimestampTzGetDatum(run->started_at));
+	row_set(&row, 3, Int64GetDatum(run->job));
+	row_set(&row, 4, Int32GetDatum(run->failures));
+	row_text(&row, 5, run_results[run->result]);
+	row_text(&row, 6, run->message);
+	extension_insert(RUN_TABLE, &row);
+	IM_POINT("policy-run");
+	CommandCounterIncrement();
+}
+
+/* Return whether a run has not ended: its job is there. */
+bool
+policy_is_running(const PolicyRun *run)
+{
+	JobSlot		slot;
+
+	return run->job != 0 && job_find(run->job, &slot);
+}
+
+/*
+ * Return how many runs of a policy have failed in a row, up to the last one, and
+ * why that has.  A run fails by itself, or if one of its moves does.
+ */
+int
+policy_failures(const PolicyRun *run, char **why)
+{
+	*why = run->message != NULL ? run->message : "?";
+	if (run->started_at == 0 || policy_is_running(run))
+		return run->failures;
+	if (run->result == RUN_FAILED)
+		return run->failures + 1;
+	if (run->job == 0)
+		return 0;
+	foreach_ptr(const HistoryEntry, entry, history_read(run->job))
+	{
+		if (STATUS_IS_DONE(entry->status) || entry->status == STATUS_CANCELED)
+			continue;
+		if (entry->message != NULL && entry->status == STATUS_FAILED)
+			*why = entry->message;
+		return run->failures + 1;
+	}
+	return 0;
+}
