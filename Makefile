@@ -71,6 +71,7 @@ OBJS = \
 	src/report/reports.o \
 	src/report/tablespace_probe.o \
 	src/citus.o \
+	src/device_marker.o \
 	src/errors.o \
 	src/evidence.o \
 	src/file_system.o \

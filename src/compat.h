@@ -157,6 +157,7 @@ extern void ReportWalSummaryError(void *callback_arg, char *fmt,...) pg_attribut
 	pg_class_aclcheck(relid, roleid, ACL_MAINTAIN)
 #else
 #define TransactionTimeout 0
+#define TransamVariables ShmemVariableCache
 static inline void *
 GetNamedDSMSegment(const char *name, size_t size, void (*init) (IM_AREA_INIT_ARGS),
 				   bool *found, void *arg)

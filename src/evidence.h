@@ -9,6 +9,8 @@
 #ifndef IM_EVIDENCE_H
 #define IM_EVIDENCE_H
 
+#include "nodes/pg_list.h"
+
 #include "compat.h"
 
 /* What the device says of files of permanent relations, in order of severity */
@@ -26,5 +28,12 @@ extern Evidence evidence_of_file(Oid tablespace, RelFileNumber relfilenumber);
 extern bool evidence_vouches(Oid tablespace, RelFileNumber relfilenumber);
 extern bool evidence_may_remove(Oid tablespace);
 extern const char *evidence_reason(Oid tablespace);
+extern bool evidence_knows_lost(Oid tablespace, RelFileNumber relfilenumber);
+
+/* for the janitor */
+extern void evidence_watch(void);
+extern void evidence_look(void);
+extern List *evidence_doubtful(void);
+extern void evidence_settle(Oid tablespace);
 
 #endif							/* IM_EVIDENCE_H */

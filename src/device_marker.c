@@ -1,0 +1,350 @@
+/*-------------------------------------------------------------------------
+ *
+ * device_marker.c
+ *	  The file by which the device below a tablespace is told from others.
+ *
+ * It is in the tablespace's location, beside the directory of the server's version:
+ * within that it would be in base backups, and DROP TABLESPACE would refuse.  It has the
+ * version in its name, because two clusters may share a location, as they do after
+ * pg_upgrade.  In it are a random number, by which the device is known, the server that
+ * wrote it, and its own inode and birth time: one that a program has copied (rsync,
+ * pg_rewind, a restored backup) names another file, and proves nothing.
+ *
+ * A tablespace in place has no marker: DROP TABLESPACE removes that directory, which must
+ * be empty.  It is in the data directory, so the birth of its directory serves.
+ *
+ * Assumption: of two servers that use one location, the second one finds the marker of
+ * the first.  If both write at the same moment, the last one has it.
+ *
+ * Called by the postmaster, too, before recovery.  Failures are results.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/file_perm.h"
+#include "common/relpath.h"
+#include "lib/stringinfo.h"
+#include "storage/fd.h"
+
+#include "device_marker.h"
+#include "test_points.h"
+
+#define MARKER_NAME		"index_mover." TABLESPACE_VERSION_DIRECTORY
+#define MARKER_HEAD		"index_mover knows this device by this file; do not copy or remove it"
+
+/* Set the identity of an open file, or with fd = -1 of a path; false with errno. */
+static bool
+identify(int fd, const char *path, FileIdentity *identity)
+{
+	struct stat st;
+
+	memset(identity, 0, sizeof(*identity));
+	if ((fd >= 0 ? fstat(fd, &st) : stat(path, &st)) != 0)
+		return false;
+	identity->inode = st.st_ino;
+	identity->device = st.st_dev;
+#ifdef STATX_BTIME
+	{
+		struct statx stx;
+		int			result = fd >= 0 ? statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &stx) :
+			statx(AT_FDCWD, path, 0, STATX_BTIME, &stx);
+
+		if (result == 0 && (stx.stx_mask & STATX_BTIME) != 0)
+			identity->birth = (int64) stx.stx_btime.tv_sec * INT64CONST(1000000000) + stx.stx_btime.tv_nsec;
+	}
+#endif
+	return true;
+}
+
+/* Set the identity of a file or directory; false with errno, and inode 0. */
+bool
+file_identity(const char *path, FileIdentity *identity)
+{
+	return identify(-1, path, identity);
+}
+
+/*
+ * Return whether two identities are of one file.  A reboot may number devices anew; a
+ * new file system repeats inodes, but no birth.
+ */
+bool
+file_identity_equals(const FileIdentity *a, const FileIdentity *b)
+{
+	if (a->inode == 0 || a->inode != b->inode || a->birth != b->birth)
+		return false;
+	return a->birth != 0 || a->device == b->device;
+}
+
+/* Set the identity of this server; the current directory is its data directory. */
+void
+server_identity(ServerIdentity *server)
+{
+	char		path[PATH_MAX] = "";
+
+	memset(server, 0, sizeof(*server));
+	(void) file_identity(".", &server->directory);
+	if (gethostname(server->host, sizeof(server->host) - 1) != 0 || server->host[0] == '\0')
+		strlcpy(server->host, "?", sizeof(server->host));
+	if (realpath(".", path) != NULL)
+		strlcpy(server->path, path, sizeof(server->path));
+}
+
+/*
+ * Return whether a server is this one, or on this host and gone: its data directory was
+ * moved, or removed, or another one is at its path now, as after a restore.  The clone of
+ * a file system has the inodes and births of the original, which then still is there.
+ */
+bool
+server_is_us(const ServerIdentity *server)
+{
+	ServerIdentity us;
+	FileIdentity now;
+
+	server_identity(&us);
+	if (!file_identity_equals(&server->directory, &us.directory) &&
+		strcmp(server->host, us.host) != 0)
+		return false;
+	if (strcmp(server->path, us.path) == 0)
+		return true;
+	if (!file_identity(server->path, &now))
+		return errno == ENOENT || errno == ENOTDIR;
+	return !file_identity_equals(&server->directory, &now);
+}
+
+/* Make a number that no other device has. */
+void
+device_id_make(char *id)
+{
+	uint8		bytes[(DEVICE_ID_SIZE - 1) / 2];
+
+	if (!pg_strong_random(bytes, sizeof(bytes)))
+		elog(ERROR, "could not generate random values");
+	for (int i = 0; i < lengthof(bytes); i++)
+		snprintf(id + 2 * i, 3, "%02x", bytes[i]);
+}
+
+/* Set what the directory of the server's version is, and whether it is empty. */
+static void
+look_at_directory(Oid tablespace, DeviceLook *look)
+{
+	char		path[MAXPGPATH];
+	DIR		   *dir;
+	struct dirent *entry;
+
+	look->is_empty = true;
+	snprintf(path, sizeof(path), "pg_tblspc/%u/%s", tablespace, TABLESPACE_VERSION_DIRECTORY);
+	if (!file_identity(path, &look->directory))
+		return;
+	dir = AllocateDir(path);
+	if (dir == NULL)
+	{
+		look->is_empty = false;
+		return;
+	}
+	while (look->is_empty && (entry = ReadDirExtended(dir, path, LOG)) != NULL)
+	{
+		if (strspn(entry->d_name, "0123456789") == strlen(entry->d_name))
+			look->is_empty = false;
+	}
+	FreeDir(dir);
+}
+
+/*
+ * Write a file that names itself: its head, its own identity, and then the text.
+ * Durable, in place of an older one.  False with errno; nothing is reported.
+ */
+bool
+own_file_write(const char *path, const char *head, const char *text)
+{
+	char		temporary[MAXPGPATH];
+	StringInfoData contents;
+	FileIdentity itself;
+	int			fd;
+	int			save_errno = 0;
+
+	snprintf(temporary, sizeof(temporary), "%s.tmp", path);
+	fd = OpenTransientFile(temporary, O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
+	if (fd < 0)
+		return false;
+	initStringInfo(&contents);
+	if (!identify(fd, path, &itself))
+		save_errno = errno;
+	appendStringInfo(&contents, "%s\nfile " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n%s",
+					 head, itself.inode, itself.birth, itself.device, text);
+	if (save_errno == 0)
+	{
+		errno = 0;
+		if (write(fd, contents.data, contents.len) != contents.len)
+			save_errno = errno != 0 ? errno : ENOSPC;
+	}
+	pfree(contents.data);
+	if (CloseTransientFile(fd) != 0 && save_errno == 0)
+		save_errno = errno;
+	if (save_errno == 0 && durable_rename(temporary, path, DEBUG1) != 0)
+		save_errno = errno;
+	if (save_errno != 0)
+		(void) unlink(temporary);
+	errno = save_errno;
+	return save_errno == 0;
+}
+
+/*
+ * Read such a file: return the text, palloc'd, and set whether the file still is the
+ * one that it names.  NULL with errno, 0 if it is no such file.
+ */
+char *
+own_file_read(const char *path, const char *head, bool *is_itself)
+{
+	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
+	StringInfoData contents;
+	FileIdentity itself;
+	FileIdentity named;
+	char		chunk[8192];
+	ssize_t		got;
+	int			begin = 0;
+	bool		known;
+
+	if (fd < 0)
+		return NULL;
+	initStringInfo(&contents);
+	errno = 0;
+	while ((got = read(fd, chunk, sizeof(chunk))) > 0)
+		appendBinaryStringInfo(&contents, chunk, got);
+	known = got == 0;
+	if (known)
+		known = identify(fd, path, &itself);
+	(void) CloseTransientFile(fd);
+	if (known)
+		errno = 0;
+	if (!known || strncmp(contents.data, head, strlen(head)) != 0 ||
+		sscanf(contents.data + strlen(head), "\nfile " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n%n",
+			   &named.inode, &named.birth, &named.device, &begin) != 3 || begin == 0)
+	{
+		pfree(contents.data);
+		return NULL;
+	}
+	*is_itself = file_identity_equals(&itself, &named);
+	begin += strlen(head);
+	memmove(contents.data, contents.data + begin, contents.len - begin + 1);
+	return contents.data;
+}
+
+/* Set the path of the marker in a directory. */
+static void
+marker_path(char *path, const char *directory)
+{
+	snprintf(path, MAXPGPATH, "%s/%s", directory, MARKER_NAME);
+}
+
+/* Set what a marker says; it is of no use if that cannot be read. */
+static void
+look_at_marker(const char *directory, DeviceLook *look)
+{
+	char		path[MAXPGPATH];
+	ServerIdentity *owner = &look->owner;
+	bool		is_itself;
+	char	   *text;
+
+	marker_path(path, directory);
+	text = own_file_read(path, MARKER_HEAD, &is_itself);
+	if (text == NULL)
+		look->marker = errno == ENOENT || errno == ENOTDIR || errno == 0 ? MARKER_NONE : MARKER_UNREADABLE;
+	else if (sscanf(text, "device %32[0-9a-f]\ndirectory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
+					"\nhost %63[^\n]\npath %1023[^\n]", look->id, &owner->directory.inode, &owner->directory.birth,
+					&owner->directory.device, owner->host, owner->path) != 6)
+		look->id[0] = '\0';
+	else if (!is_itself)
+		look->marker = MARKER_COPY;
+	else
+		look->marker = server_is_us(owner) ? MARKER_OURS : MARKER_FOREIGN;
+	if (text != NULL)
+		pfree(text);
+}
+
+/* Look at the location of a tablespace now. */
+void
+device_look(Oid tablespace, DeviceLook *look)
+{
+	char		path[MAXPGPATH];
+	struct stat st;
+
+	memset(look, 0, sizeof(*look));
+	look_at_directory(tablespace, look);
+	snprintf(path, sizeof(path), "pg_tblspc/%u", tablespace);
+	look->is_in_place = lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
+	if (!look->is_in_place)
+		look_at_marker(path, look);
+	else if (look->directory.inode != 0)
+	{
+		look->marker = MARKER_OURS;
+		snprintf(look->id, sizeof(look->id), "%016" INT64_MODIFIER "x%016" INT64_MODIFIER "x",
+				 look->directory.inode, look->directory.birth);
+	}
+}
+
+/*
+ * Mark the device as this server's, by a new number, and set it in look, which is of
+ * just now.  False with errno.
+ */
+bool
+device_mark(Oid tablespace, DeviceLook *look)
+{
+	char		directory[MAXPGPATH];
+	char		path[MAXPGPATH];
+	char		id[DEVICE_ID_SIZE];
+	ServerIdentity us;
+	char	   *text;
+	bool		done;
+
+	Assert(look->marker != MARKER_FOREIGN && look->marker != MARKER_UNREADABLE);
+	if (look->is_in_place)
+		return true;
+	device_id_make(id);
+	server_identity(&us);
+	snprintf(directory, sizeof(directory), "pg_tblspc/%u", tablespace);
+	marker_path(path, directory);
+	text = psprintf("device %s\ndirectory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
+					id, us.directory.inode, us.directory.birth, us.directory.device, us.host, us.path);
+	done = own_file_write(path, MARKER_HEAD, text);
+	pfree(text);
+	if (done)
+	{
+		look->marker = MARKER_OURS;
+		memcpy(look->id, id, sizeof(id));
+	}
+	return done;
+}
+
+/* Set the directory, outside of the data directory, to which a tablespace's link leads; "" if it cannot be found. */
+void
+device_location(Oid tablespace, char *location)
+{
+	char		link[MAXPGPATH];
+	char		path[PATH_MAX];
+
+	snprintf(link, sizeof(link), "pg_tblspc/%u", tablespace);
+	location[0] = '\0';
+	if (realpath(link, path) != NULL && strlen(path) < MAXPGPATH)
+		strlcpy(location, path, MAXPGPATH);
+}
+
+/* Remove the marker with this number from the directory of a dropped tablespace. */
+void
+device_unmark(const char *location, const char *id)
+{
+	char		path[MAXPGPATH];
+	DeviceLook	look = {0};
+
+	look_at_marker(location, &look);
+	marker_path(path, location);
+	if (look.marker == MARKER_OURS && strcmp(look.id, id) == 0 && unlink(path) != 0)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not remove file \"%s\": %m", path)));
+}
