@@ -63,6 +63,7 @@ OBJS = \
 	src/wait/relation_locks.o \
 	src/wait/wait_others.o \
 	src/report/bloat.o \
+	src/report/device_report.o \
 	src/report/duplicates.o \
 	src/report/page_links.o \
 	src/report/page_measure.o \

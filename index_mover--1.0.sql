@@ -693,6 +693,10 @@ CREATE VIEW index_mover.ended_jobs AS
 								WHERE n.relation = l.relation AND n.job > l.job AND n.status <> 'skipped' AND NOT j.rehearse)) m
 	 WHERE m.relations > 0;
 
+-- Tablespaces whose devices are lost, another server's, or cannot be told from others; see evidence.c
+CREATE FUNCTION index_mover.device_problems(OUT kind text, OUT tablespace name, OUT detail text, OUT command text) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_device_problems' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+
 CREATE FUNCTION @extschema@.index_mover_check(
 	max_wait interval DEFAULT '10 min',
 	OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text)
@@ -705,6 +709,9 @@ BEGIN ATOMIC
 								   ',' || substring(p.action from 'otherwise( kept until [^,]*)')) END,
 		   p.command
 	  FROM index_mover.problems() p
+	UNION ALL
+	SELECT CASE d.kind WHEN 'lost device' THEN 'error' ELSE 'warning' END, d.kind, d.tablespace::text, d.detail, d.command
+	  FROM index_mover.device_problems() d
 	UNION ALL
 	SELECT 'warning', 'waiting job', CASE r.job WHEN 0 THEN 'cleanup' ELSE 'job ' || r.job END,
 		   -- it may look between two relations, and between two in its way
@@ -994,8 +1001,8 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
 	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval),
-	index_mover.problems, index_mover.relation_report, index_mover.movable_methods, index_mover.relation_heat,
-	index_mover.is_ours, index_mover.check_relation, index_mover.stats_since,
+	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,
+	index_mover.relation_heat, index_mover.is_ours, index_mover.check_relation, index_mover.stats_since,
 	index_mover.scheduler_looks, index_mover.policy_fault TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, index_mover.ended_jobs TO pg_monitor;
 

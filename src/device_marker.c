@@ -35,7 +35,6 @@
 #include "device_marker.h"
 #include "test_points.h"
 
-#define MARKER_NAME		"index_mover." TABLESPACE_VERSION_DIRECTORY
 #define MARKER_HEAD		"index_mover knows this device by this file; do not copy or remove it"
 
 /* Set the identity of an open file, or with fd = -1 of a path; false with errno. */
@@ -141,12 +140,11 @@ look_at_directory(Oid tablespace, DeviceLook *look)
 	snprintf(path, sizeof(path), "pg_tblspc/%u/%s", tablespace, TABLESPACE_VERSION_DIRECTORY);
 	if (!file_identity(path, &look->directory))
 		return;
+	look->is_empty = false;
 	dir = AllocateDir(path);
 	if (dir == NULL)
-	{
-		look->is_empty = false;
 		return;
-	}
+	look->is_empty = true;
 	while (look->is_empty && (entry = ReadDirExtended(dir, path, LOG)) != NULL)
 	{
 		if (strspn(entry->d_name, "0123456789") == strlen(entry->d_name))
@@ -156,14 +154,14 @@ look_at_directory(Oid tablespace, DeviceLook *look)
 }
 
 /*
- * Write a file that names itself: its head, its own identity, and then the text.
+ * Write a file that names itself: its head, its own identity, and then the body.
  * Durable, in place of an older one.  False with errno; nothing is reported.
  */
 bool
-own_file_write(const char *path, const char *head, const char *text)
+own_file_write(const char *path, const char *head, const char *body)
 {
 	char		temporary[MAXPGPATH];
-	StringInfoData contents;
+	StringInfoData whole;
 	FileIdentity itself;
 	int			fd;
 	int			save_errno = 0;
@@ -172,18 +170,18 @@ own_file_write(const char *path, const char *head, const char *text)
 	fd = OpenTransientFile(temporary, O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
 	if (fd < 0)
 		return false;
-	initStringInfo(&contents);
+	initStringInfo(&whole);
 	if (!identify(fd, path, &itself))
 		save_errno = errno;
-	appendStringInfo(&contents, "%s\nfile " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n%s",
-					 head, itself.inode, itself.birth, itself.device, text);
+	appendStringInfo(&whole, "%s\nfile " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n%s",
+					 head, itself.inode, itself.birth, itself.device, body);
 	if (save_errno == 0)
 	{
 		errno = 0;
-		if (write(fd, contents.data, contents.len) != contents.len)
+		if (write(fd, whole.data, whole.len) != whole.len)
 			save_errno = errno != 0 ? errno : ENOSPC;
 	}
-	pfree(contents.data);
+	pfree(whole.data);
 	if (CloseTransientFile(fd) != 0 && save_errno == 0)
 		save_errno = errno;
 	if (save_errno == 0 && durable_rename(temporary, path, DEBUG1) != 0)
@@ -195,7 +193,7 @@ own_file_write(const char *path, const char *head, const char *text)
 }
 
 /*
- * Read such a file: return the text, palloc'd, and set whether the file still is the
+ * Read such a file: return the body, palloc'd, and set whether the file still is the
  * one that it names.  NULL with errno, 0 if it is no such file.
  */
 char *
@@ -249,13 +247,13 @@ look_at_marker(const char *directory, DeviceLook *look)
 	char		path[MAXPGPATH];
 	ServerIdentity *owner = &look->owner;
 	bool		is_itself;
-	char	   *text;
+	char	   *contents;
 
 	marker_path(path, directory);
-	text = own_file_read(path, MARKER_HEAD, &is_itself);
-	if (text == NULL)
+	contents = own_file_read(path, MARKER_HEAD, &is_itself);
+	if (contents == NULL)
 		look->marker = errno == ENOENT || errno == ENOTDIR || errno == 0 ? MARKER_NONE : MARKER_UNREADABLE;
-	else if (sscanf(text, "device %32[0-9a-f]\ndirectory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
+	else if (sscanf(contents, "device %32[0-9a-f]\ndirectory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
 					"\nhost %63[^\n]\npath %1023[^\n]", look->id, &owner->directory.inode, &owner->directory.birth,
 					&owner->directory.device, owner->host, owner->path) != 6)
 		look->id[0] = '\0';
@@ -263,8 +261,8 @@ look_at_marker(const char *directory, DeviceLook *look)
 		look->marker = MARKER_COPY;
 	else
 		look->marker = server_is_us(owner) ? MARKER_OURS : MARKER_FOREIGN;
-	if (text != NULL)
-		pfree(text);
+	if (contents != NULL)
+		pfree(contents);
 }
 
 /* Look at the location of a tablespace now. */
@@ -299,7 +297,7 @@ device_mark(Oid tablespace, DeviceLook *look)
 	char		path[MAXPGPATH];
 	char		id[DEVICE_ID_SIZE];
 	ServerIdentity us;
-	char	   *text;
+	char	   *contents;
 	bool		done;
 
 	Assert(look->marker != MARKER_FOREIGN && look->marker != MARKER_UNREADABLE);
@@ -309,10 +307,10 @@ device_mark(Oid tablespace, DeviceLook *look)
 	server_identity(&us);
 	snprintf(directory, sizeof(directory), "pg_tblspc/%u", tablespace);
 	marker_path(path, directory);
-	text = psprintf("device %s\ndirectory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
-					id, us.directory.inode, us.directory.birth, us.directory.device, us.host, us.path);
-	done = own_file_write(path, MARKER_HEAD, text);
-	pfree(text);
+	contents = psprintf("device %s\ndirectory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
+						id, us.directory.inode, us.directory.birth, us.directory.device, us.host, us.path);
+	done = own_file_write(path, MARKER_HEAD, contents);
+	pfree(contents);
 	if (done)
 	{
 		look->marker = MARKER_OURS;

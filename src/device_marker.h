@@ -8,7 +8,12 @@
 #ifndef IM_DEVICE_MARKER_H
 #define IM_DEVICE_MARKER_H
 
+#include "common/relpath.h"
+
 #include "compat.h"
+
+/* in a tablespace's location */
+#define MARKER_NAME		"index_mover." TABLESPACE_VERSION_DIRECTORY
 
 /* By what a file is told from a copy of it */
 typedef struct FileIdentity
@@ -53,7 +58,7 @@ typedef struct DeviceLook
 
 extern bool file_identity(const char *path, FileIdentity *identity);
 extern bool file_identity_equals(const FileIdentity *a, const FileIdentity *b);
-extern bool own_file_write(const char *path, const char *head, const char *text);
+extern bool own_file_write(const char *path, const char *head, const char *body);
 extern char *own_file_read(const char *path, const char *head, bool *is_itself);
 extern void server_identity(ServerIdentity *server);
 extern bool server_is_us(const ServerIdentity *server);

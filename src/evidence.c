@@ -25,13 +25,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "access/htup_details.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_control.h"
-#include "catalog/pg_tablespace_d.h"
+#include "catalog/pg_tablespace.h"
 #include "common/controldata_utils.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -40,6 +41,7 @@
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/pmsignal.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -62,6 +64,9 @@
 
 /* Tablespaces made while the server runs, beyond those that are there at its start */
 #define SPARE_ENTRIES	64
+
+/* varsup.c logs the counter of OIDs ahead by so many */
+#define OIDS_AHEAD		8192
 
 /* Below this number are all files: while their end is not known */
 #define ALL_FILES		((RelFileNumber) PG_UINT32_MAX)
@@ -107,6 +112,13 @@ typedef struct KnownDevice
 	RelFileNumber lost_below;	/* are lost; 0 = none is */
 	RelFileNumber unknown_below;	/* are not known to be whole; 0 = all are */
 	RelFileNumber vouched_from; /* were or were not whole, in the past */
+
+	/*
+	 * of a loss on a standby: where the counter was, its checkpoint tells to
+	 * OIDS_AHEAD.  A file that a row of pg_class from this transaction on
+	 * names may be from after the loss; 0 = of a primary
+	 */
+	TransactionId lost_xid;
 	EvidenceReason reason;		/* of the last verdict that was not "same" */
 
 	/* not on record */
@@ -120,6 +132,8 @@ typedef struct KnownDevice
 	bool		is_away;		/* there was no directory, or an empty one */
 	int			mark_errno;		/* of the last attempt to write the marker */
 	bool		told;			/* the loss is in the log */
+	bool		is_in_round;	/* the janitor's round looks at its files, */
+	bool		is_refuted;		/* and not all are whole */
 } KnownDevice;
 
 /* What the state file has, and shared memory.  Written as the devices. */
@@ -154,6 +168,7 @@ typedef struct Circumstances
 	bool		is_trusted;		/* the state file is of this server */
 	bool		is_watched;		/* no server has run without the library since */
 	RelFileNumber below;		/* files from before this look */
+	TransactionId standby_xid;	/* the next transaction; 0: on a primary */
 } Circumstances;
 
 static EvidenceArea *area = NULL;
@@ -211,28 +226,28 @@ area_size(int max_devices)
 static bool
 list_save(const DeviceList *list)
 {
-	StringInfoData text;
+	StringInfoData contents;
 	ServerIdentity us;
 	bool		result;
 
 	server_identity(&us);
-	initStringInfo(&text);
-	appendStringInfo(&text, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
+	initStringInfo(&contents);
+	appendStringInfo(&contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
 					 us.directory.inode, us.directory.birth, us.directory.device, us.host, us.path);
-	appendStringInfo(&text, "run %s\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n",
+	appendStringInfo(&contents, "run %s\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n",
 					 list->run, list->control_crc, list->control_time, list->control_checkpoint);
 	for (int i = 0; i < list->ndevices; i++)
 	{
 		const KnownDevice *device = &list->devices[i];
 
-		appendStringInfo(&text, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT " %u %u %u %d %s %s\n",
+		appendStringInfo(&contents, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT " %u %u %u %u %d %s %s\n",
 						 device->tablespace, device->directory.inode, device->directory.birth, device->directory.device,
-						 device->lost_below, device->unknown_below, device->vouched_from, device->reason,
+						 device->lost_below, device->unknown_below, device->vouched_from, device->lost_xid, device->reason,
 						 device->id[0] ? device->id : "-", device->location[0] ? device->location : "-");
 	}
-	appendStringInfoString(&text, "end\n");
-	result = own_file_write(STATE_FILE, STATE_HEAD, text.data);
-	pfree(text.data);
+	appendStringInfoString(&contents, "end\n");
+	result = own_file_write(STATE_FILE, STATE_HEAD, contents.data);
+	pfree(contents.data);
 	return result;
 }
 
@@ -241,14 +256,14 @@ static bool
 list_load(DeviceList *list)
 {
 	bool		is_itself;
-	const char *text = own_file_read(STATE_FILE, STATE_HEAD, &is_itself);
+	const char *contents = own_file_read(STATE_FILE, STATE_HEAD, &is_itself);
 	ServerIdentity owner = {0};
 	ServerIdentity us;
 	int			length = 0;
 
 	list->ndevices = 0;
-	if (text == NULL || !is_itself ||
-		sscanf(text, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %63[^\n]\npath %1023[^\n]\n"
+	if (contents == NULL || !is_itself ||
+		sscanf(contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %63[^\n]\npath %1023[^\n]\n"
 			   "run %32[0-9a-f]\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n%n",
 			   &owner.directory.inode, &owner.directory.birth, &owner.directory.device, owner.host, owner.path,
 			   list->run, &list->control_crc, &list->control_time, &list->control_checkpoint, &length) != 9)
@@ -256,7 +271,7 @@ list_load(DeviceList *list)
 	server_identity(&us);
 	if (!file_identity_equals(&owner.directory, &us.directory) || !server_is_us(&owner))
 		return false;
-	for (text += length; strcmp(text, "end\n") != 0; text += length)
+	for (contents += length; strcmp(contents, "end\n") != 0; contents += length)
 	{
 		KnownDevice *device = &list->devices[list->ndevices];
 		int			reason;
@@ -265,10 +280,10 @@ list_load(DeviceList *list)
 			return false;
 		memset(device, 0, sizeof(*device));
 		length = 0;
-		if (sscanf(text, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT " %u %u %u %d %32[0-9a-f-] %1023[^\n]%n",
+		if (sscanf(contents, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT " %u %u %u %u %d %32[0-9a-f-] %1023[^\n]%n",
 				   &device->tablespace, &device->directory.inode, &device->directory.birth, &device->directory.device,
-				   &device->lost_below, &device->unknown_below, &device->vouched_from, &reason,
-				   device->id, device->location, &length) != 10 || text[length] != '\n')
+				   &device->lost_below, &device->unknown_below, &device->vouched_from, &device->lost_xid, &reason,
+				   device->id, device->location, &length) != 11 || contents[length] != '\n')
 			return false;
 		if (strcmp(device->id, "-") == 0)
 			device->id[0] = '\0';
@@ -290,8 +305,8 @@ list_load(DeviceList *list)
  * src/README has the cases in this order.
  */
 static Evidence
-judge(const KnownDevice *device, bool is_known, const DeviceLook *look,
-	  const Circumstances *now, EvidenceReason *reason)
+verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
+		   const Circumstances *now, EvidenceReason *reason)
 {
 	bool		is_expected = device->id[0] != '\0';
 
@@ -347,7 +362,8 @@ mark(KnownDevice *device, DeviceLook *look)
 		return false;
 	}
 	memcpy(device->id, look->id, sizeof(device->id));
-	device_location(device->tablespace, device->location);
+	if (!look->is_in_place)
+		device_location(device->tablespace, device->location);
 	return true;
 }
 
@@ -369,14 +385,16 @@ look_at_device(KnownDevice *device, bool is_known, const Circumstances *now)
 		device->is_retractable = false;
 		changed = true;
 	}
-	verdict = judge(device, is_known, &look, now, &reason);
+	verdict = verdict_on(device, is_known, &look, now, &reason);
 	if (verdict != EVIDENCE_SAME)
 	{
+		device->is_in_round = false;
 		if (verdict == EVIDENCE_LOST)
 		{
 			device->is_retractable = reason == REASON_RECOVERED_EMPTY;
 			device->lost_before = device->lost_below;
 			device->lost_below = Max(device->lost_below, now->below);
+			device->lost_xid = now->standby_xid;
 			device->told = false;
 		}
 		else
@@ -402,7 +420,7 @@ look_at_device(KnownDevice *device, bool is_known, const Circumstances *now)
 
 /* Return the entry of a tablespace, or NULL. */
 static KnownDevice *
-find_device(DeviceList *list, Oid tablespace)
+known_device(DeviceList *list, Oid tablespace)
 {
 	for (int i = 0; i < list->ndevices; i++)
 	{
@@ -481,9 +499,9 @@ static bool
 is_running(const char *run)
 {
 	bool		is_itself;
-	char	   *text = own_file_read(RUNNING_FILE, RUNNING_HEAD, &is_itself);
+	char	   *contents = own_file_read(RUNNING_FILE, RUNNING_HEAD, &is_itself);
 
-	return text != NULL && is_itself && strcmp(text, run) == 0;
+	return contents != NULL && is_itself && strcmp(contents, run) == 0;
 }
 
 static bool
@@ -506,12 +524,13 @@ look_before_recovery(void)
 
 	/*
 	 * What was created since the redo position has a higher number, and the
-	 * WAL has all of it.  With wal_level = minimal it may not: then the end of
-	 * recovery is waited for.
+	 * WAL has all of it.  With wal_level = minimal it may not: then the end
+	 * of recovery is waited for.
 	 */
 	now.below = control->wal_level >= WAL_LEVEL_REPLICA ? control->checkPointCopy.nextOid : ALL_FILES;
-	now.recovers = control->state != DB_SHUTDOWNED || is_restored ||
-		file_exists("standby.signal") || file_exists("recovery.signal");
+	if (file_exists("standby.signal") || file_exists("recovery.signal"))
+		now.standby_xid = XidFromFullTransactionId(control->checkPointCopy.nextXid);
+	now.recovers = control->state != DB_SHUTDOWNED || is_restored || now.standby_xid != 0;
 	old->max_devices = area->list.max_devices;
 	now.is_trusted = list_load(old) && !is_restored && crc_ok;
 	if (now.is_trusted)
@@ -525,7 +544,7 @@ look_before_recovery(void)
 	area->made_before = now.below;
 	foreach_oid(tablespace, list_tablespaces())
 	{
-		KnownDevice *known = find_device(old, tablespace);
+		KnownDevice *known = known_device(old, tablespace);
 		KnownDevice *device = add_device(&area->list, tablespace);
 
 		if (device == NULL)
@@ -567,7 +586,7 @@ note_end(int code, Datum arg)
 static int	max_devices = 0;
 
 static void
-request_shmem(void)
+request_evidence_shmem(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
@@ -648,12 +667,14 @@ look_again(Oid only)
 
 	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
 	now.below = next_number();
+	if (now.recovers)
+		now.standby_xid = ReadNextTransactionId();
 	changed = forget_dropped(&area->list);
 	if (!now.recovers)
 		changed |= narrow(&area->made_before, now.below);
 	foreach_oid(tablespace, tablespaces)
 	{
-		KnownDevice *device = find_device(&area->list, tablespace);
+		KnownDevice *device = known_device(&area->list, tablespace);
 		bool		is_known = device != NULL;
 
 		if (!tablespace_exists(tablespace))
@@ -686,7 +707,7 @@ look_for(Oid tablespace, KnownDevice *device)
 		return false;
 	look_again(tablespace);
 	LWLockAcquire(area_lock(), LW_SHARED);
-	found = find_device(&area->list, tablespace);
+	found = known_device(&area->list, tablespace);
 	if (found != NULL)
 		*device = *found;
 	LWLockRelease(area_lock());
@@ -700,6 +721,34 @@ is_in_data_directory(Oid tablespace)
 	return tablespace == DEFAULTTABLESPACE_OID || tablespace == GLOBALTABLESPACE_OID;
 }
 
+/* Return whether a file is lost, by its number, and the row of pg_class that names it, or NULL. */
+static bool
+is_lost(const KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
+{
+	if (relfilenumber >= device->lost_below)
+		return false;
+	if (row == NULL || device->lost_xid == InvalidTransactionId ||
+		relfilenumber < device->lost_below - Min(device->lost_below, OIDS_AHEAD))
+		return true;
+	return TransactionIdPrecedes(HeapTupleHeaderGetXmin(row->t_data), device->lost_xid);
+}
+
+/* The same by its number alone. */
+static bool
+file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber)
+{
+	HeapTuple	row = NULL;
+	bool		result;
+
+	if (device->lost_xid != InvalidTransactionId)
+		row = SearchSysCache1(RELOID, ObjectIdGetDatum(RelidByRelfilenumber(tablespace_in_catalog(device->tablespace),
+																			relfilenumber)));
+	result = is_lost(device, relfilenumber, row);
+	if (HeapTupleIsValid(row))
+		ReleaseSysCache(row);
+	return result;
+}
+
 /*
  * Return what is to be thought of the tablespace as a whole, looking at its device now.
  *
@@ -711,12 +760,23 @@ is_in_data_directory(Oid tablespace)
 Evidence
 evidence_of_tablespace(Oid tablespace)
 {
-	return evidence_of_file(tablespace, FirstNormalObjectId);
+	KnownDevice device;
+	int			forced = IM_LIMIT("evidence", -1);
+
+	if (is_in_data_directory(tablespace))
+		return EVIDENCE_SAME;
+	if (forced >= 0)
+		return forced;
+	if (!look_for(tablespace, &device))
+		return EVIDENCE_UNKNOWN;
+	if (device.lost_below != 0)
+		return EVIDENCE_LOST;
+	return device.unknown_below != 0 || !device.is_here ? EVIDENCE_UNKNOWN : EVIDENCE_SAME;
 }
 
 /*
  * The same of the file of one permanent relation, index or table.  One that was made
- * since the device was lost, or since it is known, is not concerned.
+ * since the device was lost, or since it is known, is not concerned.  In a transaction.
  */
 Evidence
 evidence_of_file(Oid tablespace, RelFileNumber relfilenumber)
@@ -731,7 +791,7 @@ evidence_of_file(Oid tablespace, RelFileNumber relfilenumber)
 	if (!look_for(tablespace, &device))
 		return EVIDENCE_UNKNOWN;
 	if (relfilenumber < device.lost_below)
-		return EVIDENCE_LOST;
+		return file_is_lost(&device, relfilenumber) ? EVIDENCE_LOST : EVIDENCE_UNKNOWN;
 	return relfilenumber < device.unknown_below || !device.is_here ? EVIDENCE_UNKNOWN : EVIDENCE_SAME;
 }
 
@@ -776,6 +836,45 @@ evidence_may_remove(Oid tablespace)
 	return look.marker == MARKER_OURS;
 }
 
+/* Return whether another server uses the tablespace's location. */
+bool
+evidence_is_foreign(Oid tablespace)
+{
+	DeviceLook	look;
+
+	if (is_in_data_directory(tablespace))
+		return false;
+	device_look(tablespace, &look);
+	return look.marker == MARKER_FOREIGN;
+}
+
+/*
+ * Return whether a loss of the tablespace's device would not be known: there is no
+ * library in the postmaster, or no marker.
+ */
+bool
+evidence_is_missing(Oid tablespace)
+{
+	KnownDevice device;
+	DeviceLook	look;
+
+	if (is_in_data_directory(tablespace))
+		return false;
+	device_look(tablespace, &look);
+	if (look.is_in_place)
+		return false;
+	if (!look_for(tablespace, &device) || !area->is_saved)
+		return true;
+	return !device.is_here && !device.is_away;
+}
+
+/* Return the name of the marker in a location. */
+const char *
+evidence_file_name(void)
+{
+	return MARKER_NAME;
+}
+
 /*
  * Return why evidence_of_tablespace() is not EVIDENCE_SAME, or evidence_may_remove() is
  * false: a sentence, constant or palloc'd; NULL if neither is so.
@@ -794,7 +893,9 @@ evidence_reason(Oid tablespace)
 						look.owner.path, look.owner.host);
 	if (!is_preloaded)
 		return "The library is not in shared_preload_libraries.";
-	if (area == NULL || !look_for(tablespace, &device))
+	if (area != NULL && !area->is_saved)
+		return "The server log says why its state file could not be written.";
+	if (!look_for(tablespace, &device))
 		return "There was no place for this tablespace in shared memory; a restart makes it.";
 	if (device.lost_below == 0 && device.is_away)
 		return "The tablespace's directory is missing; its file system may not be mounted.";
@@ -803,26 +904,31 @@ evidence_reason(Oid tablespace)
 		errno = device.mark_errno;
 		return psprintf("The marker file could not be written to the tablespace's location: %m.");
 	}
+	if (look.marker == MARKER_UNREADABLE)
+		return reasons[REASON_UNREADABLE];
 	if (device.lost_below == 0 && device.unknown_below == 0 && device.is_here)
 		return NULL;
 	return reasons[device.reason];
 }
 
 /*
- * Return whether a file is known to be lost, without looking at the device: one atomic
- * read where nothing is.
+ * Return whether the file of a row of pg_class is known to be lost, without looking at the
+ * device: one atomic read where nothing is.
  */
 bool
-evidence_knows_lost(Oid tablespace, RelFileNumber relfilenumber)
+evidence_knows_lost(HeapTuple row)
 {
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 	KnownDevice *device;
 	bool		result;
 
-	if (area == NULL || pg_atomic_read_u32(&area->nlost) == 0 || !RelFileNumberIsValid(relfilenumber))
+	if (area == NULL || pg_atomic_read_u32(&area->nlost) == 0)
+		return false;
+	if (!RelFileNumberIsValid(form->relfilenode) || form->relpersistence != RELPERSISTENCE_PERMANENT)
 		return false;
 	LWLockAcquire(area_lock(), LW_SHARED);
-	device = find_device(&area->list, tablespace);
-	result = device != NULL && relfilenumber < device->lost_below;
+	device = known_device(&area->list, tablespace_from_catalog(form->reltablespace));
+	result = device != NULL && is_lost(device, form->relfilenode, row);
 	LWLockRelease(area_lock());
 	return result;
 }
@@ -841,17 +947,14 @@ hide_lost(RELATION_INFO_PARAMS)
 	{
 		IndexOptInfo *index = lfirst_node(IndexOptInfo, lc);
 		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index->indexoid));
-		Form_pg_class form;
-		bool		is_lost;
+		bool		hides;
 
 		/* a hypothetical index of an extension */
 		if (!HeapTupleIsValid(tuple))
 			continue;
-		form = (Form_pg_class) GETSTRUCT(tuple);
-		is_lost = form->relpersistence == RELPERSISTENCE_PERMANENT &&
-			evidence_knows_lost(tablespace_from_catalog(form->reltablespace), form->relfilenode);
+		hides = evidence_knows_lost(tuple);
 		ReleaseSysCache(tuple);
-		if (is_lost && !IM_MUTATION("show-lost"))
+		if (hides && !IM_MUTATION("show-lost"))
 			rel->indexlist = foreach_delete_current(rel->indexlist, lc);
 	}
 }
@@ -883,7 +986,7 @@ evidence_init(void)
 		return;
 	is_preloaded = true;
 	prev_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
+	shmem_request_hook = request_evidence_shmem;
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = startup_shmem;
 	prev_relation_info_hook = relation_info_hook;
@@ -898,7 +1001,9 @@ evidence_init(void)
 static void
 stop_watching(int code, Datum arg)
 {
-	(void) unlink(RUNNING_FILE);
+	/* a postmaster that is gone has not shut down */
+	if (PostmasterIsAlive())
+		(void) unlink(RUNNING_FILE);
 	area->janitor = -1;
 }
 
@@ -958,21 +1063,63 @@ evidence_doubtful(void)
 	return result;
 }
 
-/* In every database all files of a tablespace from before are whole, or were replaced. */
+/* Begin a round through all databases, after which what nobody has refuted is settled. */
 void
-evidence_settle(Oid tablespace)
+evidence_begin_round(void)
+{
+	if (area == NULL)
+		return;
+	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
+	for (int i = 0; i < area->list.ndevices; i++)
+	{
+		KnownDevice *device = &area->list.devices[i];
+
+		device->is_refuted = false;
+		device->is_in_round = device->lost_below != 0 || device->unknown_below != 0;
+	}
+	LWLockRelease(area_lock());
+}
+
+/* In a worker of the round: this database has files there that are lost. */
+void
+evidence_refute(Oid tablespace)
 {
 	KnownDevice *device;
 
+	if (area == NULL)
+		return;
 	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
-	device = find_device(&area->list, tablespace);
-	if (device != NULL && device->is_here)
+	device = known_device(&area->list, tablespace);
+	if (device != NULL)
+		device->is_refuted = true;
+	LWLockRelease(area_lock());
+}
+
+/*
+ * The round has found all files from before whole, or replaced, in every database: there
+ * is nothing more to be known of them.
+ */
+void
+evidence_settle(void)
+{
+	bool		changed = false;
+
+	if (area == NULL)
+		return;
+	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
+	for (int i = 0; i < area->list.ndevices; i++)
 	{
+		KnownDevice *device = &area->list.devices[i];
+
+		if (!device->is_in_round || device->is_refuted || !device->is_here || device->is_retractable)
+			continue;
 		device->lost_below = 0;
 		device->unknown_below = 0;
-		area_save();
+		changed = true;
 		ereport(LOG,
-				(errmsg("all indexes in tablespace %u are whole, and its device is known from now on", tablespace)));
+				(errmsg("all indexes in tablespace %u are whole; from now on its device is known", device->tablespace)));
 	}
+	if (changed)
+		area_save();
 	LWLockRelease(area_lock());
 }

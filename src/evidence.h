@@ -9,6 +9,7 @@
 #ifndef IM_EVIDENCE_H
 #define IM_EVIDENCE_H
 
+#include "access/htup.h"
 #include "nodes/pg_list.h"
 
 #include "compat.h"
@@ -27,13 +28,18 @@ extern Evidence evidence_of_tablespace(Oid tablespace);
 extern Evidence evidence_of_file(Oid tablespace, RelFileNumber relfilenumber);
 extern bool evidence_vouches(Oid tablespace, RelFileNumber relfilenumber);
 extern bool evidence_may_remove(Oid tablespace);
+extern bool evidence_is_foreign(Oid tablespace);
+extern bool evidence_is_missing(Oid tablespace);
 extern const char *evidence_reason(Oid tablespace);
-extern bool evidence_knows_lost(Oid tablespace, RelFileNumber relfilenumber);
+extern const char *evidence_file_name(void);
+extern bool evidence_knows_lost(HeapTuple row);
 
 /* for the janitor */
 extern void evidence_watch(void);
 extern void evidence_look(void);
 extern List *evidence_doubtful(void);
-extern void evidence_settle(Oid tablespace);
+extern void evidence_begin_round(void);
+extern void evidence_refute(Oid tablespace);
+extern void evidence_settle(void);
 
 #endif							/* IM_EVIDENCE_H */

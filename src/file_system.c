@@ -41,6 +41,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "evidence.h"
 #include "file_system.h"
 #include "own_tables.h"
 #include "relation_facts.h"
@@ -132,6 +133,8 @@ tablespace_make_directory(Oid tablespace)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not create directory \"%s\": %m", directory)));
+	/* what comes there now is on this device */
+	(void) evidence_of_tablespace(tablespace);
 }
 
 /* Return the mount point above the directory of a tablespace; NULL if that does not exist. */

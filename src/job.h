@@ -237,6 +237,7 @@ typedef struct Look
 	Oid			database;
 	Oid			from;
 	Oid			stopped;		/* InvalidOid = at the end */
+	bool		done;			/* it came to the end */
 } Look;
 
 /*

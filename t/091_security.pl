@@ -413,7 +413,7 @@ my %expected = (
 		qw(index_mover_history index_mover_jobs index_mover_progress)),
 	'PUBLIC USAGE' => 'index_mover_call move_result',
 	'pg_monitor EXECUTE' => join(' ',
-		map({ "index_mover.$_" } qw(check_relation is_ours movable_methods policy_fault problems relation_heat
+		map({ "index_mover.$_" } qw(check_relation device_problems is_ours movable_methods policy_fault problems relation_heat
 			  relation_report scheduler_looks stats_since)),
 		qw(index_mover_blockers index_mover_check index_report recommend_moves tablespace_probe take_index_sample)),
 	'pg_monitor SELECT' => 'index_mover.ended_jobs relation_heat tier_policy_status',

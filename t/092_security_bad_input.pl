@@ -207,7 +207,7 @@ my %only = (
 	(map { $_ => 'monitor' } qw(index_mover.relation_report index_mover.check_relation index_mover.movable_methods
 		  index_mover.policy_fault index_mover.scheduler_looks index_mover.stats_since index_report tablespace_probe
 		  take_index_sample index_mover.relation_heat recommend_moves index_mover_blockers
-		  index_mover_check index_mover.problems)));
+		  index_mover_check index_mover.problems index_mover.device_problems)));
 # Functions of ours are out of reach for who may not look into their schema, and
 # their privileges the same as those of the functions that use them.
 is($node->safe_psql('postgres',

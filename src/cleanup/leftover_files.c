@@ -51,6 +51,7 @@
 
 #include "cleanup/cleanup.h"
 #include "errors.h"
+#include "evidence.h"
 #include "file_system.h"
 #include "own_tables.h"
 #include "printed_command.h"
@@ -126,6 +127,24 @@ directory_is_away(const RelFileLocator *locator)
 			 errdetail("Directory \"%s\" does not exist.", path),
 			 errhint("When it is there again, the next move removes the file, or: %s",
 					 printed_command("cleanup"))));
+	return true;
+}
+
+/*
+ * Return whether another server uses the tablespace's location: one that was restored from a
+ * backup on the same host has this ledger, but the file may be the other one's by now.
+ */
+static bool
+is_of_other_server(const RelFileLocator *locator)
+{
+	if (evidence_may_remove(locator->spcOid))
+		return false;
+	ereport(WARNING,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("did not remove file \"%s\", which a move has left behind",
+					relation_fork_path(*locator, MAIN_FORKNUM)),
+			 errdetail_internal("%s", evidence_reason(locator->spcOid)),
+			 errhint("If no other server uses the location, remove the file \"%s\" there.", evidence_file_name())));
 	return true;
 }
 
@@ -319,7 +338,8 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
 
 /*
  * Remove an old file and its ledger row piece by piece, in transactions of
- * its own, and call between_steps() between them.
+ * its own, and call between_steps() between them.  Both stay, with a WARNING, where
+ * another server uses the location.
  */
 void
 leftover_file_remove(const LedgerEntry *entry, bool paced,
@@ -328,15 +348,22 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 	RelFileLocator locator = entry_locator(entry);
 	BlockNumber step = Min(Max(STEP_BLOCKS, NBuffers / 512), LARGEST_STEP_BLOCKS);
 	BlockNumber nblocks = 0;
+	bool		is_foreign = false;
 
 	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	if (ledger_exists(entry->id) && is_removable(&locator) && relation_file_size(&locator) >= 0)
 	{
-		leftover_file_drop_buffers(&locator);
-		nblocks = file_blocks(&locator, MAIN_FORKNUM);
+		is_foreign = is_of_other_server(&locator);
+		if (!is_foreign)
+		{
+			leftover_file_drop_buffers(&locator);
+			nblocks = file_blocks(&locator, MAIN_FORKNUM);
+		}
 	}
 	CommitTransactionCommand();
+	if (is_foreign)
+		return;
 	IM_POINT("old-file-start");
 
 	/* the commit that removes the file would discard the last step at once */
@@ -393,7 +420,8 @@ leftover_files_remove(bool kept_too)
 			locked = ledger_row_claim(entry->id, false);
 			busy = !locked || !leftover_file_is_dead(entry) ||
 				(!kept_too && leftover_file_is_kept(entry));
-			if (!busy && is_removable(&locator) && relation_file_size(&locator) >= 0)
+			if (!busy && is_removable(&locator) && relation_file_size(&locator) >= 0 &&
+				evidence_may_remove(locator.spcOid))
 				ereport(LOG,
 						(errhidecontext(true),
 						 errmsg("%s: removing file \"%s\" (%s), left by job " INT64_FORMAT,

@@ -13,6 +13,10 @@
  * a file system that is mounted late, it looks now and then whether it has come;
  * and once a day it does all of this again.
  *
+ * It also watches the devices of the tablespaces, on a standby, too: see evidence.c.  Where
+ * one is not known, or lost, the round through the databases looks at all files there; if
+ * all are whole in every database, the matter is settled.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -21,6 +25,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
@@ -37,6 +42,7 @@
 
 #include "compat.h"
 #include "errors.h"
+#include "evidence.h"
 #include "file_system.h"
 #include "history.h"
 #include "own_tables.h"
@@ -47,11 +53,15 @@
 
 #define RESTART_S	60
 #define POLL_MS		100
+/* on a standby: for the end of recovery */
+#define STANDBY_MS	1000
 #define RETRY_MS	5000
 /* a look may read all pages of relations that are not lost */
 #define LOOK_AGAIN_MS	IM_LIMIT("look-again", 20000)
 /* for files that were kept until then */
 #define AGAIN_MS	(24 * 60 * 60 * 1000)
+/* while a device is not known, or files are lost: somebody may have healed it */
+#define DOUBTFUL_MS	(60 * 60 * 1000)
 
 static bool heal_at_start = false;
 
@@ -70,6 +80,7 @@ janitor_register(void)
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	worker_describe(&worker, "index_mover janitor", "index_mover_janitor_main");
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	worker.bgw_restart_time = RESTART_S;
 	RegisterBackgroundWorker(&worker);
 }
@@ -137,11 +148,20 @@ wait_a_while(long timeout_ms)
 	}
 }
 
+/* A tablespace to look at; with nothing but indexes, what is lost there may be rebuilt. */
+typedef struct LookAt
+{
+	Oid			tablespace;
+	bool		has_tables;
+} LookAt;
+
 /* Tell of the lost indexes of a tablespace, or start a job that rebuilds them. */
 static void
 look_at(void *arg)
 {
-	Oid			tablespace = *(Oid *) arg;
+	const LookAt *what = arg;
+	Oid			tablespace = what->tablespace;
+	bool		heals = heal_at_start && !what->has_tables && evidence_may_remove(tablespace);
 	char	   *name = get_tablespace_name(tablespace);
 	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
 	.method = METHOD_REBUILD,.object = tablespace,.to_tablespace = tablespace};
@@ -155,12 +175,14 @@ look_at(void *arg)
 	{
 		/* a job may be at it; a job of ours waits for that one's end */
 		if (item->status == STATUS_PLANNED &&
-			(heal_at_start || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL))
+			(heals || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL))
 			lost = lappend(lost, item);
 	}
+	if (plan != NIL)
+		evidence_refute(tablespace);
 	if (!plan_has_moves(plan))
 		mount_point_note(tablespace);
-	else if (heal_at_start)
+	else if (heals)
 	{
 		dsm_segment *segment;
 		JobShared  *shared;
@@ -183,7 +205,7 @@ look_at(void *arg)
 
 /*
  * Look for lost indexes in this database, in the tablespaces in which there is
- * nothing else.  Called with no transaction open.  Stops where a job cannot start yet:
+ * nothing else, or whose device is not known.  Called with no transaction open.  Stops where a job cannot start yet:
  * other jobs may have all workers, or its tables, if several databases or devices are
  * lost.  The janitor goes on from there, and meanwhile the session is not in the way.
  */
@@ -192,29 +214,47 @@ janitor_look(void)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *tablespaces = NIL;
-	List	   *others = list_make1_oid(InvalidOid);	/* the default */
+	List	   *others = list_make1_oid(MyDatabaseTableSpace);
 	Look	   *look = job_look();
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
-	foreach_ptr(HeapTupleData, row, extension_installed() ? catalog_all(RelationRelationId) : NIL)
+	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		List	  **list = form->relkind == RELKIND_INDEX ? &tablespaces : &others;
 
+		if (!RELKIND_HAS_STORAGE(form->relkind))
+			continue;
 		MemoryContextSwitchTo(context);
-		if (RELKIND_HAS_STORAGE(form->relkind))
-			*list = list_append_unique_oid(*list, form->reltablespace);
+		*list = list_append_unique_oid(*list, tablespace_from_catalog(form->reltablespace));
+		if (evidence_knows_lost(row))
+			evidence_refute(tablespace_from_catalog(form->reltablespace));
 	}
-	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 	tablespaces = list_difference_oid(tablespaces, others);
+	foreach_oid(tablespace, evidence_doubtful())
+	{
+		if (list_member_oid(others, tablespace))
+			tablespaces = list_append_unique_oid(tablespaces, tablespace);
+	}
+	if (!extension_installed())
+		tablespaces = NIL;
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
 	list_sort(tablespaces, list_oid_cmp);
 	foreach_oid(tablespace, tablespaces)
 	{
-		ErrorData  *error = tablespace < look->from ? NULL : errors_catch_in_transaction(look_at, &tablespace);
-		bool		later = error != NULL && (error->sqlerrcode == ERRCODE_OBJECT_IN_USE ||
-											  error->sqlerrcode == ERRCODE_INSUFFICIENT_RESOURCES);
+		LookAt		what = {tablespace, list_member_oid(others, tablespace)};
+		ErrorData  *error = NULL;
+		bool		later;
+
+		if (tablespace >= look->from)
+			error = errors_catch_in_transaction(look_at, &what);
+		later = error != NULL && (error->sqlerrcode == ERRCODE_OBJECT_IN_USE ||
+								  error->sqlerrcode == ERRCODE_INSUFFICIENT_RESOURCES);
+		if (error != NULL)
+			evidence_refute(tablespace);
 
 		if (error != NULL && (!later || tablespace != look->from))
 			ereport(WARNING,
@@ -228,6 +268,7 @@ janitor_look(void)
 			break;
 		}
 	}
+	look->done = true;
 }
 
 /* Return a list of looks, one for each database. */
@@ -246,9 +287,12 @@ first_looks(void)
 	return result;
 }
 
-/* Run a cleanup worker for each of these looks, and return those that are to go on. */
+/*
+ * Run a cleanup worker for each of these looks, and return those that are to go on.  If all
+ * came to their end, *complete stays.
+ */
 static List *
-visit_databases(const List *looks)
+visit_databases(const List *looks, bool *complete)
 {
 	List	   *put_off = NIL;
 	bool		told = false;
@@ -269,6 +313,7 @@ visit_databases(const List *looks)
 		while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 			wait_a_while(POLL_MS);
 		look->from = job_look()->stopped;
+		*complete &= job_look()->done;
 		if (OidIsValid(look->from))
 			put_off = lappend(put_off, look);
 	}
@@ -284,18 +329,47 @@ index_mover_janitor_main(Datum arg)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	MemoryContextSwitchTo(context);
+	evidence_watch();
+	while (RecoveryInProgress())
+	{
+		evidence_look();
+		wait_a_while(STANDBY_MS);
+	}
 	for (;;)
 	{
 		uint64		missing = missing_tablespaces();
 		TimestampTz visited = GetCurrentTimestamp();
-		List	   *put_off = visit_databases(first_looks());
+		bool		complete = true;
+		bool		is_over = false;
+		List	   *doubtful;
+		List	   *put_off;
 
-		do
+		evidence_look();
+		doubtful = evidence_doubtful();
+		evidence_begin_round();
+		put_off = visit_databases(first_looks(), &complete);
+		if (complete && put_off == NIL)
+			evidence_settle();
+
+		/* what set the latch meanwhile may have been a new tablespace */
+		evidence_look();
+		while (!is_over)
 		{
-			wait_a_while(put_off != NIL ? LOOK_AGAIN_MS : missing != 0 ? RETRY_MS : AGAIN_MS);
-			put_off = visit_databases(put_off);
-		} while (missing_tablespaces() == missing &&
-				 !TimestampDifferenceExceeds(visited, GetCurrentTimestamp(), AGAIN_MS));
+			List	   *now = evidence_doubtful();
+			int			again_ms = now != NIL ? DOUBTFUL_MS : AGAIN_MS;
+
+			if (put_off != NIL)
+				wait_a_while(LOOK_AGAIN_MS);
+			else if (missing != 0 || now != NIL)
+				wait_a_while(RETRY_MS);
+			else
+				wait_a_while(AGAIN_MS);
+			put_off = visit_databases(put_off, &complete);
+			evidence_look();
+			is_over = missing_tablespaces() != missing ||
+				list_difference_oid(evidence_doubtful(), doubtful) != NIL ||
+				TimestampDifferenceExceeds(visited, GetCurrentTimestamp(), again_ms);
+		}
 		MemoryContextReset(context);
 	}
 }

@@ -34,6 +34,7 @@
 #include "cleanup/cleanup.h"
 #include "compat.h"
 #include "errors.h"
+#include "evidence.h"
 #include "file_system.h"
 #include "history.h"
 #include "own_tables.h"
@@ -480,15 +481,21 @@ run_item(JobShared *shared, int n)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/* Note below which mount points the job's targets are. */
+/* Note below which mount points the job's targets are, and mark their devices as this server's. */
 static void
 note_targets(void *shared)
 {
 	const JobShared *job = shared;
 
 	for (int i = 0; i < job->nitems; i++)
-		if (i == 0 || job->items[i].to_tablespace != job->items[i - 1].to_tablespace)
-			mount_point_note(job->items[i].to_tablespace);
+	{
+		Oid			target = job->items[i].to_tablespace;
+
+		if (i > 0 && target == job->items[i - 1].to_tablespace)
+			continue;
+		mount_point_note(target);
+		(void) evidence_may_remove(target);
+	}
 }
 
 /* Do the work of a job before its first move; no error keeps it from moving. */

@@ -1,0 +1,90 @@
+/*-------------------------------------------------------------------------
+ *
+ * device_report.c
+ *	  Tablespaces of this database whose devices are lost, another server's, or not known
+ *	  by evidence: rows of index_mover_check().
+ *
+ * Locks: none.  A tablespace that is dropped meanwhile has no row.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xlog.h"
+#include "catalog/pg_class.h"
+#include "commands/tablespace.h"
+#include "fmgr.h"
+#include "funcapi.h"
+
+#include "evidence.h"
+#include "printed_command.h"
+#include "relation_facts.h"
+#include "row.h"
+
+PG_FUNCTION_INFO_V1(index_mover_device_problems);
+
+/* Add a row: what is wrong, with which tablespace, why, and a command against it, or NULL. */
+static void
+put_device(ReturnSetInfo *rsinfo, const char *kind, Oid tablespace, const char *command)
+{
+	Row			row;
+
+	row_clear(&row);
+	row_text(&row, 1, kind);
+	row_tablespace(&row, 2, tablespace);
+	row_text(&row, 3, evidence_reason(tablespace));
+	row_text(&row, 4, command);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
+}
+
+/* Add the row of a tablespace in which this database has relations, if there is to be one. */
+static void
+put_problem(ReturnSetInfo *rsinfo, Oid tablespace, bool has_lost)
+{
+	char	   *name = get_tablespace_name(tablespace);
+
+	if (name == NULL)
+		return;
+	if (!evidence_may_remove(tablespace) && evidence_is_foreign(tablespace))
+		put_device(rsinfo, "foreign device", tablespace, NULL);
+	else if (has_lost)
+		put_device(rsinfo, "lost device", tablespace,
+				   RecoveryInProgress() ? NULL : printed_command("heal", name));
+	else if (evidence_is_missing(tablespace))
+		put_device(rsinfo, "evidence missing", tablespace, NULL);
+}
+
+/*
+ * index_mover.device_problems(OUT kind text, OUT tablespace name, OUT detail text,
+ *		OUT command text) RETURNS SETOF record
+ *
+ * A row for each tablespace in which this database has relations, if its device lacks
+ * changes of their files, has another server's marker, or cannot be told from another.
+ * Looks at the devices.
+ *
+ * Privileges: EXECUTE is granted to pg_monitor.
+ */
+Datum
+index_mover_device_problems(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	List	   *tablespaces = NIL;
+	List	   *lost = NIL;
+
+	InitMaterializedSRF(fcinfo, 0);
+	foreach_ptr(HeapTupleData, tuple, catalog_all(RelationRelationId))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		Oid			tablespace = tablespace_from_catalog(form->reltablespace);
+
+		if (!RELKIND_HAS_STORAGE(form->relkind) || form->relpersistence != RELPERSISTENCE_PERMANENT)
+			continue;
+		tablespaces = list_append_unique_oid(tablespaces, tablespace);
+		if (evidence_knows_lost(tuple))
+			lost = list_append_unique_oid(lost, tablespace);
+	}
+	foreach_oid(tablespace, tablespaces)
+		put_problem(rsinfo, tablespace, list_member_oid(lost, tablespace));
+	return (Datum) 0;
+}

@@ -1,0 +1,293 @@
+# What the server knows of the device below a tablespace: the marker in its location, the
+# state file, the look before recovery.  Each way to lose a device, to move one, and to
+# copy a server; which verdict it gets, and that it is the right one.
+#
+# Fault (storage): the device of the indexes comes back empty after a crash, or a stop; a server
+#   starts without it and gets it back; another device, or that of another server, is in its
+#   place; a server runs without the library; one is restored from a backup, or rewound
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Copy qw(copy);
+use File::Path qw(make_path rmtree);
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $location = "$dir/fast";
+make_path($location);
+my $node = new_node('evidence', streaming => 1, conf => <<CONF);
+shared_preload_libraries = 'index_mover'
+wal_log_hints = on
+checkpoint_timeout = 1h
+CONF
+
+sub value { return $node->safe_psql('postgres', $_[0]); }
+
+# ---- what is on record ---------------------------------------------------------------------------
+my $oid;
+my $version;
+
+sub marker { return "$_[0]/index_mover.$version"; }
+
+# The numbers below which files are lost, unknown, and not vouched for.
+sub known
+{
+	my ($of) = @_;
+	my $path = ($of // $node)->data_dir . '/index_mover.evidence';
+	return () unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) (\d+) \d+ /m;
+	return ($1, $2, $3);
+}
+
+sub verdict
+{
+	my ($lost, $unknown) = known(@_);
+	return 'none' unless defined $lost;
+	return $lost ? 'lost' : $unknown ? 'unknown' : 'same';
+}
+
+sub verdict_is
+{
+	my ($expected, $name, $of) = @_;
+	return is(verdict($of), $expected, "$name: $expected") || diag(slurp_file(($of // $node)->data_dir . '/index_mover.evidence'));
+}
+
+sub wait_until
+{
+	my ($what, $is_so) = @_;
+	for (my $left = 60; $left > 0; $left -= 0.05)
+	{
+		return if $is_so->();
+		usleep(50_000);
+	}
+	die "in vain: $what: " . verdict();
+}
+
+# Wait until the janitor has looked at all pages, and the matter is settled.
+sub settled
+{
+	my ($of) = @_;
+	return wait_until('settled', sub { verdict($of) eq 'same' });
+}
+
+$node->backup('before');
+
+# ---- a new tablespace ----------------------------------------------------------------------------
+value("CREATE TABLESPACE fast LOCATION '$location'");
+$oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
+$version = (map { m{([^/]+)$} } glob("$location/PG_*"))[0];
+wait_until('marked', sub { -e marker($location) && verdict() eq 'same' });
+ok(1, 'a new tablespace is marked, and known');
+
+value(<<'SQL');
+CREATE TABLE t (id int PRIMARY KEY, v int);
+INSERT INTO t SELECT g, g % 100 FROM generate_series(1, 20000) g;
+CREATE INDEX t_v ON t (v);
+SELECT move_indexes('t', 'fast');
+SELECT oracle.remember_keys('t');
+SQL
+
+# ---- the location of another server --------------------------------------------------------------
+# A backup from before CREATE TABLESPACE is restored on the same host, while the original runs.
+{
+	my @files = map { $node->data_dir . "/$_" }
+	  split /\n/, value("SELECT pg_relation_filepath(indexrelid) FROM pg_index WHERE indrelid = 't'::regclass");
+	my $restored = PostgreSQL::Test::Cluster->new('restored');
+	$restored->init_from_backup($node, 'before', has_streaming => 1);
+	$restored->start;
+	$node->wait_for_catchup($restored);
+	my $marker = slurp_file(marker($location));
+	$restored->promote;
+	like($restored->safe_psql('postgres', 'SELECT kind, object, detail FROM index_mover_check()'),
+		qr/^foreign device\|fast\|Another server uses .* location, with data directory ".*evidence_data\/pgdata" on host ".+"\.$/,
+		'a restored server knows whose the location is');
+	my ($rc, $out, $err) = $restored->psql('postgres', "SELECT name, status FROM move_indexes('t', 'pg_default')");
+	is($out, "t_v|moved\nt_pkey|moved", 'what it moves away');
+	like(slurp_file($restored->logfile), qr/WARNING: .*did not remove file "pg_tblspc\/$oid\/.*\n.*DETAIL:  Another server uses/,
+		'stays, with a warning');
+	is((grep { -s $_ } @files), 2, 'as the live server uses it');
+	is($restored->safe_psql('postgres', "SELECT count(*) FROM index_mover_cleanup() WHERE action ~ 'kept'"), 2, 'also in a cleanup');
+	is((grep { -s $_ } @files), 2, 'which removes nothing either');
+	is(slurp_file(marker($location)), $marker, 'the marker is that of the live server');
+	$restored->stop;
+	verdict_ok($node, 't', 'the live server', max_keys => 200);
+}
+
+# ---- the same device -----------------------------------------------------------------------------
+sub write_some { return value('UPDATE t SET v = v + 1 WHERE id % 50 = 0; INSERT INTO t SELECT max(id) + 1, 7 FROM t'); }
+sub planned { return value("SELECT string_agg(name || ' ' || status, ', ') FROM heal_tablespace('fast', dry_run => true)"); }
+sub plan_of { return $node->safe_psql('postgres', 'SET enable_seqscan = off; EXPLAIN (COSTS off) SELECT * FROM t WHERE id = 7'); }
+
+sub crash { return $node->stop('immediate'); }
+sub kill_all { return $node->kill9; }
+# The children of a killed postmaster need a moment.
+sub start
+{
+	return wait_until('started', sub { $node->{_pid} = undef; return $node->start(fail_ok => 1); });
+}
+sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
+watched();
+foreach my $end ([ 'a restart', sub { $node->stop } ], [ 'an immediate stop', \&crash ], [ 'a kill of the postmaster', \&kill_all ])
+{
+	write_some();
+	$end->[1]->();
+	start();
+	verdict_is('same', "after $end->[0]");
+	watched();
+	is(planned(), '', "after $end->[0]: nothing is lost");
+}
+
+# ---- a device that is moved, or copied -----------------------------------------------------------
+sub move_by
+{
+	my ($what) = @_;
+	rename $location, "$location.old" or die $!;
+	make_path($location);
+	system("cp -a '$location.old'/$what '$location'") == 0 or die;
+	rmtree("$location.old");
+	return;
+}
+
+foreach my $case (
+	[ 'copied after a stop', sub { $node->stop; move_by('*') }, 'unknown' ],
+	[ 'copied after a crash', sub { crash(); move_by('*') }, 'unknown' ],
+	[ 'copied without the marker after a stop', sub { $node->stop; move_by('PG_*') }, 'unknown' ],
+	[ 'moved by renames', sub { $node->stop; rename $location, "$location.2"; rename "$location.2", $location; }, 'same' ])
+{
+	my ($name, $do, $verdict) = @$case;
+	write_some();
+	$do->();
+	my $from = -s $node->logfile;
+	my ($before) = known();
+	start();
+	my ($lost, $unknown, $vouched) = known();
+	is($lost, 0, "$name: nothing is lost");
+	settled();
+	my $log = slurp_file($node->logfile, $from);
+	like($log, qr/LOG: .*all indexes in tablespace $oid are whole/, "$name: known again, and the log says so") if $verdict eq 'unknown';
+	unlike($log, qr/all indexes in tablespace/, "$name: nothing was to be read") if $verdict eq 'same';
+	ok(-e marker($location), "$name: marked");
+	watched();
+}
+
+# ---- a server without the library ----------------------------------------------------------------
+foreach my $end ('fast', 'immediate')
+{
+	$node->stop($end);
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+	$node->start;
+	write_some();
+	like(value("SELECT kind, object, detail FROM index_mover_check()"),
+		qr/^evidence missing\|fast\|The library is not in shared_preload_libraries\.$/, 'without the library: index_mover_check() says so');
+	$node->stop($end);
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover'");
+	my $from = -s $node->logfile;
+	$node->start;
+	settled();
+	like(slurp_file($node->logfile, $from), qr/all indexes in tablespace $oid are whole/,
+		"run without the library, $end: not known, until read");
+	watched();
+}
+
+# ---- the device comes back empty -----------------------------------------------------------------
+my %empty = (
+	'everything' => sub { rmtree($location); make_path($location) },
+	"the version's directory" => sub { rmtree("$location/$version") },
+	"the databases' directories" => sub { rmtree([ glob("$location/$version/*") ]) },
+	'all but empty directories' => sub { rmtree($location); make_path("$location/$version", { mode => 0700 }) });
+foreach my $what (sort keys %empty)
+{
+	value('CHECKPOINT');
+	write_some();
+	crash();
+	$empty{$what}->();
+	start();
+	verdict_is('lost', "$what gone in a crash");
+	my ($rc, $out, $err) = $node->psql('postgres', 'SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 7');
+	like("$out$err", qr/^1$|could not|zero page|is not a btree/, "$what gone in a crash: a query has the right answer, or fails");
+	is(value("SELECT severity, kind, object FROM index_mover_check() WHERE kind = 'lost device'"), 'error|lost device|fast',
+		"$what gone in a crash: index_mover_check() says so");
+	crash();
+	start();
+	verdict_is('lost', "$what gone in a crash, and another crash");
+	note value("SELECT name, status, detail FROM heal_tablespace('fast')");
+	value('REINDEX TABLE t');
+	like(plan_of(), qr/Index/, 'healed: plans use the index');
+	$node->restart;
+	settled();
+	watched();
+}
+
+# ---- a start without the device, which is mounted late -------------------------------------------
+sub unmount { rename $location, "$location.away" or die $!; make_path($location); return; }
+sub mount { rmtree($location); rename "$location.away", $location or die $!; return; }
+
+foreach my $case (
+	# how the server ends, whether there is something to replay, whether it is restarted for the mount
+	[ 'fast', 1, 'restart', 'same' ],
+	[ 'fast', 1, 'run', 'same' ],
+	[ 'immediate', 1, 'restart', 'lost' ],
+	[ 'immediate', 1, 'run', 'lost' ],
+	[ 'immediate', 0, 'restart', 'same' ],
+	[ 'immediate', 0, 'run', 'same' ])
+{
+	my ($end, $changes, $how, $expected) = @$case;
+	my $name = "mounted late, after $end, " . ($changes ? 'changes' : 'no change') . ", in a $how";
+	value('CHECKPOINT');
+	write_some() if $changes;
+	my ($device) = slurp_file(marker($location)) =~ /^device (\S+)/m;
+	$node->stop($end);
+	unmount();
+	start();
+	watched();
+	my ($rc) = $node->psql('postgres', 'SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 7');
+	isnt($rc, 0, "$name: the index cannot be used before") if $expected eq 'same';
+	$node->stop if $how eq 'restart';
+	mount();
+	start() if $how eq 'restart';
+	if ($expected eq 'same')
+	{
+		watched();
+		is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 7'), 1, "$name: and then");
+		is(value("SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), 0, "$name: nothing is to be healed");
+	}
+	wait_until($name, sub { verdict() eq $expected });
+	verdict_is($expected, $name);
+	next if $expected eq 'same';
+	# the device that was not there is another one; whoever heals looks first
+	wait_until('seen', sub { slurp_file(marker($location)) =~ /^device (\S+)/m && $1 ne $device });
+	# as nobody else can tell: the file is a whole one, of a moment before
+	value('REINDEX TABLE t');
+	$node->restart;
+	settled();
+	watched();
+}
+verdict_ok($node, 't', 'mounted late', max_keys => 200);
+
+# ---- a tablespace is dropped ---------------------------------------------------------------------
+make_path("$dir/other");
+value("CREATE TABLESPACE other LOCATION '$dir/other'");
+wait_until('marked', sub { -e marker("$dir/other") });
+value('DROP TABLESPACE other');
+wait_until('removed', sub { !-e marker("$dir/other") });
+is_deeply([ glob("$dir/other/*") ], [], 'DROP TABLESPACE leaves nothing');
+
+# ---- a location that cannot be written -----------------------------------------------------------
+make_path("$dir/other");
+value("CREATE TABLESPACE other LOCATION '$dir/other'");
+wait_until('marked', sub { -e marker("$dir/other") });
+value('CREATE TABLE there TABLESPACE other AS SELECT 1 AS i');
+unlink marker("$dir/other");
+chmod 0500, "$dir/other";
+is(value("SELECT kind, object, detail FROM index_mover_check()"),
+	"evidence missing|other|The marker file could not be written to the tablespace's location: Permission denied.",
+	'a location that cannot be written');
+chmod 0700, "$dir/other";
+is(value("SELECT count(*) FROM index_mover_check()"), 0, 'now it can');
+
+done_testing();
