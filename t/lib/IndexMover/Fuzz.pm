@@ -27,6 +27,7 @@ use IndexMover::Fuzz::Random;
 use IndexMover::Fuzz::Watch qw(%FATAL read_source scan_log check_answer lock_query check_locks check_rows check_indexes check_files
   check_views check_plan check_commands cpu_seconds);
 use IndexMover::Fuzz::World qw(draw_world quote_name literal);
+use IndexMover::Storage;
 use IndexMover::Test;
 use IO::Select;
 use JSON::PP ();
@@ -67,11 +68,13 @@ lc_messages = C
 deadlock_timeout = @{[ $r->pick('100ms', '1s') ]}
 index_mover.verify = @{[ $r->pick('on', 'off') ]}
 index_mover.min_free_space = 0
+index_mover.max_rate = @{[ $r->pick(0, 0, "'2MB'", "'300kB'") ]}
 index_mover.scheduler_databases = '@{[ $r->pick('', '*', 'fuzz') ]}'
 index_mover.resumable_size = @{[ $r->pick('64kB', '1GB') ]}
 @{[ $r->chance(60) ? "shared_preload_libraries = 'index_mover'" : '' ]}
 CONF
 	$node->append_conf('postgresql.conf', 'summarize_wal = on') if $node->pg_version >= 17;
+	mend_calls();
 	$node->start;
 	$node->safe_psql('postgres', $world->{roles});
 	foreach my $db (@IndexMover::Fuzz::World::DATABASES)
@@ -86,6 +89,7 @@ CONF
 	my $catalogs = IndexMover::Fuzz::Calls::read_catalogs($node, 'fuzz');
 	my $w = { %$world, node => $node, catalogs => $catalogs, log_offset => 0, killed => {}, ledger => {}, told => {}, history => [],
 		seen_locks => {},
+		core_files => {},
 		start => time };
 	$w->{ours} = join '|',
 		map { quotemeta } sort map { $_->{name} } grep { $_->{name} !~ /^(alive|running|problems)$/ } @{ $catalogs->{routines} };
@@ -97,8 +101,8 @@ CONF
 		my $standby = PostgreSQL::Test::Cluster->new("fuzz_standby_$worlds");
 		$standby->init_from_backup($node, 'world', has_streaming => 1);
 		$standby->append_conf('postgresql.conf', "max_standby_streaming_delay = 2s\n");
-		$standby->start;
 		$w->{standby} = $standby;
+		IndexMover::Fuzz::Actions::start_standby($w);
 	}
 	# who the sessions are
 	my $s = IndexMover::Fuzz::Random->new($seed, 'sessions');
@@ -159,7 +163,8 @@ sub source_of_steps
 	my $session = $w->{sessions}{$number} || { number => 0, role => superuser(), db => 'fuzz' };
 	my $kind = (grep { $_ eq $session->{role} } @IndexMover::Fuzz::World::OWNERS) ? 'owner' : $session->{role} eq superuser()
 		? 'superuser' : 'other';
-	my $calls = IndexMover::Fuzz::Calls->new(seed => $w->{seed}, round => $round, %$session, weights => $weights{$kind}, world => $w,
+	my $calls = IndexMover::Fuzz::Calls->new(seed => $w->{seed}, round => $round, %$session, kind => $kind, weights => $weights{$kind},
+		world => $w,
 		catalogs => $w->{catalogs});
 	my $until = time + $f->{round};
 	return sub {
@@ -294,6 +299,7 @@ sub run_round
 		last if @{ $w->{findings} || [] } && !$f->{plant};
 	}
 	kill 'CONT', $_->[1] for @{ $w->{wake} };
+	mend_calls();
 	$watch->end;
 	come_to_rest($f, $w, \%state);
 	return;
@@ -416,10 +422,10 @@ sub look
 	my $cleanup = $ask->("SELECT kind, object, tablespace, size, action FROM $schema.index_mover_cleanup()", 1);
 	found($f, $w, [ 'file', "index_mover_cleanup(): $cleanup->{C}: $cleanup->{M}" ])
 	  if ref $cleanup eq 'HASH' && $cleanup->{C} !~ /^(55P03|55006|57)/;
-	my $had_crash = $w->{crashed};
+	my $had_crash = delete $w->{crashed};
 	my @checks = (
 		[ rows => sub { check_rows($ask, $w->{twins}) } ],
-		[ files => sub { check_files($ask, $w->{ledger}, $had_crash) } ],
+		[ files => sub { check_files($ask, $w->{ledger}, $had_crash, $w->{core_files}) } ],
 		[ indexes => sub { check_indexes($ask, $w->{twins}) } ],
 		[ views => sub { check_views($ask, $schema) } ],
 		[ plan => sub { check_plan($ask, $r, $schema, $f->{plant} && IndexMover::Fuzz::Plants::between($f->{plant}, $w)) } ],
@@ -462,7 +468,7 @@ sub look_at_standby
 		{
 			my $schema = $w->{catalogs}{schema};
 			$ask->("SELECT * FROM $schema.index_mover_cleanup()", 1);
-			found($f, $w, map { [ $_->[0], "on the promoted standby: $_->[1]" ] } check_files($ask, $w->{ledger}, 1));
+			found($f, $w, map { [ $_->[0], "on the promoted standby: $_->[1]" ] } check_files($ask, $w->{ledger}, 1, {}));
 			$ask->("SELECT * FROM $schema.move_table('fz.d1', 'fz_b', indexes => true)", 1);
 			found($f, $w, map { [ $_->[0], "on the promoted standby: $_->[1]" ] } check_rows($ask, $w->{twins}), check_indexes($ask,
 				$w->{twins}, 0));
@@ -472,6 +478,47 @@ sub look_at_standby
 	$client->end;
 	my (undef, @findings) = scan_log($standby->logfile, 0, $f->{source}, {}, $w->{ours});
 	found($f, $w, map { [ $_->[0], "on the standby: $_->[1]" ] } @findings);
+	return;
+}
+
+# The device of a tablespace comes back empty.  Tables that were there are gone; indexes
+# are healed, and what is in other tablespaces is as it was.
+sub lose_device
+{
+	my ($f, $w) = @_;
+	my $r = IndexMover::Fuzz::Random->new($w->{seed}, 'loss');
+	return unless $r->chance(40);
+	my $ask = asker($w, $w->{admin});
+	my $oid = $ask->("SELECT oid FROM pg_tablespace WHERE spcname = 'fz_lost'")->[0][0];
+	# whose tables stay
+	my $elsewhere = $ask->(<<SQL);
+SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'fz'::regnamespace AND c.relname ~ '^d[0-9]\$' AND NOT EXISTS (
+	SELECT FROM (SELECT relid FROM pg_partition_tree(c.oid) UNION SELECT c.oid) p JOIN pg_class t ON t.oid = p.relid LEFT
+		JOIN pg_class o ON o.oid = t.reltoastrelid
+	 WHERE $oid IN (t.reltablespace, o.reltablespace)) AND c.relpersistence = 'p'
+SQL
+	my @twins = map { $_->[0] } @$elsewhere;
+	$w->{node}->stop($r->pick('fast', 'immediate'));
+	foreach my $dir (glob($w->{node}->data_dir . "/pg_tblspc/$oid/PG_*/*")) { File::Path::remove_tree($dir) }
+	$w->{node}->start;
+	note_down($w, '-', 'the device of fz_lost is empty', join(' ', @twins));
+	my $schema = $w->{catalogs}{schema};
+	my $healed = $ask->("SELECT name, kind, status, sqlstate, detail FROM $schema.heal_tablespace('fz_lost')", 1);
+	return note_down($w, '-', 'heal_tablespace', "$healed->{C} $healed->{M}") if ref $healed eq 'HASH';
+	note_down($w, '-', 'heal_tablespace', lines_of($healed));
+	my %failed = map { $_->[0] => 1 } grep { ($_->[2] // '') ne 'moved' } @$healed;
+	$ask->('RESET ALL');
+	foreach my $table (@twins)
+	{
+		found($f, $w, map { [ $_->[0], "after the loss of a device: $_->[1]" ] } check_rows($ask, [$table]));
+		next if keys %failed;
+		my $verdict = $ask->("SELECT oracle.verdict('fz.$table', 30)", 1);
+		next if ref $verdict eq 'HASH';
+		found($f, $w, [ 'index', "after the loss of a device: fz.$table: $verdict->[0][0]" ]) if $verdict->[0][0] !~ /^\d+ right(,
+			no keys)?$/;
+	}
+	my (undef, @findings) = scan_log($w->{node}->logfile, $w->{log_offset}, $f->{source}, $w->{killed}, $w->{ours});
+	found($f, $w, map { [ $_->[0], "after the loss of a device: $_->[1]" ] } grep { $FATAL{ $_->[0] } } @findings);
 	return;
 }
 
@@ -502,8 +549,11 @@ sub live
 			last if @{ $w->{findings} || [] } || time > $until;
 		}
 		look_at_standby($f, $w) unless @{ $w->{findings} || [] };
+		lose_device($f, $w) unless @{ $w->{findings} || [] } || $f->{plant};
 		1;
 	};
+	# (of a signal that is for us)
+	die $@ if !$done && $@ =~ /^death by signal/;
 	found($f, $w, [ 'fuzzer', "died: $@" ]) unless $done;
 	if (!$done)
 	{
@@ -619,6 +669,8 @@ sub fuzz
 	my $root = "$FindBin::RealBin/..";
 	my $f = { round => $options{round} // ROUND, plant => $options{plant}, counts => {}, statements => 0, source => read_source($root),
 		out => $options{out} // PostgreSQL::Test::Utils::tempdir(), with_standby => $options{standby} };
+	$IndexMover::Fuzz::Actions::plain = $ENV{LD_PRELOAD} // '';
+	$ENV{LD_PRELOAD} = join ':', preload_library('io_faults'), grep { defined && length } $ENV{LD_PRELOAD};
 	my $start = time;
 	my $until = $start + $options{seconds};
 	my @seeds = @{ $options{seeds} || [] };
@@ -655,9 +707,8 @@ sub fuzz
 		{
 			my ($oracle) = IndexMover::Fuzz::Plants::oracle_of($f->{plant});
 			my $seen = grep { $_->[0] eq $oracle } @{ $w->{findings} };
-			ok($seen, sprintf("planted: %s: found by the oracle \"%s\" after %.0f s", $f->{plant}, $oracle, time - $start));
-			return if $seen;
-			next;
+			next unless $seen;
+			return pass(sprintf 'planted: %s: found by the oracle "%s" after %.0f s', $f->{plant}, $oracle, time - $start);
 		}
 		if ($options{shorten})
 		{

@@ -38,9 +38,10 @@ SELECT format('%I.%I', n.nspname, c.relname)
 	JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE d.classid = 'pg_class'::regclass AND e.extname = 'index_mover' AND c.relkind IN ('v', 'r') ORDER BY 1
 SQL
-	my @settings = map { { name => $_->[0], type => $_->[1], values => [ split /,/, $_->[2] ], unit => $_->[3] } } $rows->(<<'SQL');
+	my @settings = map { { name => $_->[0], type => $_->[1], values => [ split /,/, $_->[2] ], unit => $_->[3], context =>
+		$_->[4] } } $rows->(<<'SQL');
 LOAD 'index_mover';
-SELECT concat_ws(E'\x1f', substr(name, 13), vartype, coalesce(array_to_string(enumvals, ','), ''), coalesce(unit, ''))
+SELECT concat_ws(E'\x1f', substr(name, 13), vartype, coalesce(array_to_string(enumvals, ','), ''), coalesce(unit, ''), context)
   FROM pg_settings WHERE name LIKE 'index\_mover.%' AND name NOT LIKE '%test%' ORDER BY 1
 SQL
 	my @policy = map { $_->[0] } $rows->(<<'SQL');
@@ -99,7 +100,7 @@ sub tablespace
 	my ($self) = @_;
 	my $r = $self->{r};
 	return 'NULL' if $r->chance(2);
-	return literal($r->pick('no such', '', 'pg_global', 'x' x 60)) if $r->chance(4);
+	return literal($r->pick('no such', '', 'pg_global', 'x' x 60, 'fz_brief', 'fz_brief')) if $r->chance(5);
 	return literal($r->pick('pg_default', 'pg_default', 'fz_a', 'fz_a', 'fz_b', 'fz_b', q{fz C'd}, 'fz_lost'));
 }
 
@@ -130,6 +131,8 @@ sub settings
 	foreach (0 .. $r->below(3))
 	{
 		my $setting = $r->pick(@{ $self->{catalogs}{settings} });
+		# one that only superusers may set is refused at once
+		next if $setting->{context} ne 'user' && $self->{kind} ne 'superuser' && !$r->chance(15);
 		$chosen{ $setting->{name} } = $self->setting_value($setting);
 	}
 	return literal('{' . join(', ', map { "\"$_\": $chosen{$_}" } sort keys %chosen) . '}') . '::jsonb';
@@ -203,6 +206,8 @@ sub routine_call
 		my $needed = $i < $n - $routine->{defaults};
 		next unless $needed || $i < $given && $r->chance(60);
 		my $value = $self->argument($name, $type);
+		# CALL takes no subquery
+		$value = 1 + $r->below(40) if $routine->{kind} eq 'p' && $value =~ /^\(SELECT/;
 		push @arguments, $needed || $name eq '' ? $value : "$name => $value";
 	}
 	return (quote_name($routine->{schema}) . ".$routine->{name}(" . join(', ', @arguments) . ')', $routine->{kind} eq 'p',
@@ -357,6 +362,14 @@ sub ddl
 	my $n = $self->{number};
 	my $d = 'd' . $r->below(6);
 	my $space = quote_name($r->pick('pg_default', @IndexMover::Fuzz::World::TABLESPACES));
+	my $function = $r->pick(map { "index_mover.$_" } 'tier_policy_check', 'not_by_replication', 'tier_policy_change', 'no_such');
+	return { statements => ["CREATE TABLE IF NOT EXISTS fz.brief$n (i int PRIMARY KEY)",
+			"CREATE TRIGGER odd " . $r->pick('BEFORE', 'AFTER') . ' ' . $r->pick('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE')
+				. " ON fz.brief$n "
+			. $r->pick('', 'FOR EACH ROW') . " EXECUTE FUNCTION $function()", "INSERT INTO fz.brief$n VALUES (-1)",
+				"UPDATE fz.brief$n SET i = i",
+			"DELETE FROM fz.brief$n WHERE i < 0", "TRUNCATE fz.brief$n", "DROP TABLE fz.brief$n"], call => 1 }
+	  if $r->chance(4);
 	return { statements => [ $r->pick(
 			"REINDEX INDEX CONCURRENTLY fz.${d}_pkey", "REINDEX TABLE CONCURRENTLY fz.$d", "REINDEX TABLE fz.$d",
 			"CREATE INDEX CONCURRENTLY IF NOT EXISTS \"extra $n\" ON fz.$d (k)", "DROP INDEX CONCURRENTLY IF EXISTS fz.\"extra $n\"",
@@ -415,15 +428,21 @@ sub disturb
 	my ($self) = @_;
 	my $r = $self->{r};
 	my $nth = $r->below(8);
-	my $what = $r->weighted(cancel => 10, terminate => 5, cancel_worker => 8, terminate_worker => 6, kill_worker => 4, kill_backend => 1,
-		restart => 1, immediate => 1, settings => 6, checkpoint => 8, switch => 3, steer => 12, cleanup => 5, vacuum => 6, stop_process =>
+	# in the first round nothing crashes: what is left over then has no excuse
+	my $crashes = $self->{round} > 1 ? 1 : 0;
+	my $what = $r->weighted(cancel => 10, terminate => 5, cancel_worker => 8, terminate_worker => 6, kill_worker => 4 * $crashes,
+		kill_backend => $crashes,
+		restart => 1, immediate => $crashes, settings => 6, checkpoint => 8, switch => 3, steer => 12, cleanup => 5, vacuum => 6, full =>
+			3,
+			unreadable => 2, stop_process =>
 			3, lock => 5,
 		owner => 2, standby => 1, sleep => 10);
 	my $schema = $self->{catalogs}{schema};
 	my %statement = (
-		map({ $_ => "\\$_ $nth" } 'cancel', 'terminate', 'cancel_worker', 'terminate_worker', 'kill_worker', 'kill_backend',
+		map({ $_ => "\\$_ $nth" } 'cancel', 'terminate', 'cancel_worker', 'terminate_worker', 'kill_worker', 'kill_backend', 'database',
 			'stop_process'),
-		map({ $_ => "\\$_" } 'restart', 'immediate', 'standby'),
+		map({ $_ => "\\$_" } 'restart', 'immediate', 'standby', 'extension'),
+		tablespace => $r->pick("CREATE TABLESPACE fz_brief LOCATION ''", 'DROP TABLESPACE IF EXISTS fz_brief'),
 		settings => '\set ' . $r->pick('index_mover.verify = on', 'index_mover.verify = off', 'autovacuum = on', 'autovacuum = off',
 			"index_mover.scheduler_databases = '*'", "index_mover.scheduler_databases = ''", 'full_page_writes = off',
 				'full_page_writes = on',
@@ -443,6 +462,8 @@ sub disturb
 		  . ' MODE; SELECT pg_sleep(' . $r->pick(0.05, 0.3, 1, 3) . '); COMMIT',
 		owner => 'REASSIGN OWNED BY fz_nobody TO fz_one',
 		sleep => 'SELECT pg_sleep(0.5)');
+	return { statements => [ "\\$what $nth", 'SELECT pg_sleep(' . $r->pick(0.3, 1, 2.5) . ')', '\mend' ], what => $what, think => 0.1 }
+	  if $what eq 'full' || $what eq 'unreadable';
 	return { statements => [ $statement{$what} ], what => $what, think => $r->pick(0.1, 0.4, 1) };
 }
 

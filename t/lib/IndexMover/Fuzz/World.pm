@@ -109,7 +109,7 @@ DECLARE
 BEGIN
 	FOR f IN SELECT d.objid::regprocedure FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid JOIN pg_proc p ON p.oid = d.objid
 			 WHERE d.classid = 'pg_proc'::regclass AND e.extname = 'index_mover' AND p.pronamespace <> 'index_mover'::regnamespace LOOP
-		EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO ', f) || @{[ literal($all) ]};
+		EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO ', f) || @{[ literal("$all, fz_monitor") ]};
 	END LOOP;
 END \$\$;
 SQL
@@ -155,7 +155,7 @@ SQL
 		$sql .= "ALTER TABLE fz.d$i OWNER TO $owner; GRANT SELECT, INSERT, UPDATE, DELETE ON fz.d$i, twin.d$i TO $all;\n";
 		my $row = $kind eq 'toast' ? $ROW =~ s/repeat\('text ' \|\| g % 1009, 1 \+ g % 3\)/repeat(md5(g::text), 1 + (g % 3) * 70)/r
 			: $ROW;
-		my $rows = $r->pick(50, 300, 1200);
+		my $rows = $r->pick(50, 300, 1200, 5000);
 		$sql .= "INSERT INTO twin.d$i SELECT $row FROM generate_series(1, $rows) g;\n";
 		$sql .= "INSERT INTO fz.d$i (id, k, t, n, p, rng, a, doc, j) SELECT * FROM twin.d$i;\n";
 		push @{ $world->{twins} }, "d$i";
