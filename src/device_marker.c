@@ -281,8 +281,8 @@ device_look(Oid tablespace, DeviceLook *look)
 	else if (look->directory.inode != 0)
 	{
 		look->marker = MARKER_OURS;
-		snprintf(look->id, sizeof(look->id), "%016" INT64_MODIFIER "x%016" INT64_MODIFIER "x",
-				 look->directory.inode, look->directory.birth);
+		snprintf(look->id, sizeof(look->id), "%016llx%016llx",
+				 (unsigned long long) look->directory.inode, (unsigned long long) look->directory.birth);
 	}
 }
 
