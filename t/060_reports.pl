@@ -462,9 +462,9 @@ SKIP:
 {
 	my ($type, $free) = split ' ', `stat -f -c '%T %a' /dev/shm 2>/dev/null` || 'none 0';
 	my $block = `stat -f -c '%S' /dev/shm 2>/dev/null` || 0;
-	skip 'no tmpfs at /dev/shm with 64 MB free', 7
+	skip 'no tmpfs at /dev/shm with 64 MB free', 8
 	  unless $type eq 'tmpfs' && $free * $block >= 64e6 && -w '/dev/shm';
-	skip 'the server itself is on /dev/shm', 7
+	skip 'the server itself is on /dev/shm', 8
 	  if (stat $node->data_dir)[0] == (stat '/dev/shm')[0];
 	my $directory = tempdir(DIR => '/dev/shm', CLEANUP => 1);
 	$node->safe_psql('postgres', "CREATE TABLESPACE regress_shm LOCATION '$directory'");
@@ -473,6 +473,10 @@ SKIP:
 	is($node->safe_psql('postgres', q(SELECT lost_on_reboot FROM tablespace_probe('regress_shm', '50 ms'))), 'tmpfs', 'in a column, too');
 	($rc, $out, $err) = $node->psql('postgres', q(SELECT count(*) FROM move_table('zoo', 'regress_shm', dry_run => true)));
 	like($err, qr/WARNING:  a reboot loses tables in tablespace "regress_shm", which is on tmpfs/, 'and so does the plan of a table');
+	($rc, $out, $err) = $node->psql('postgres', q(CREATE TABLE parent (i int) PARTITION BY RANGE (i); )
+		. q(SELECT count(*) FROM move_table('parent', 'regress_shm', dry_run => true); DROP TABLE parent));
+	like($err, qr/WARNING:  a reboot loses tables in tablespace "regress_shm", which is on tmpfs/,
+		'and of a partitioned table without partitions, whose new ones would be made there');
 	($rc, $out, $err) = $node->psql('postgres', q(SELECT count(*) FROM move_indexes('zoo', 'regress_shm', dry_run => true)));
 	unlike($err, qr/reboot/, 'but not that of indexes');
 	is($node->safe_psql('postgres', q(SELECT same_device_as FROM tablespace_probe('regress_shm', '50 ms'))),

@@ -227,6 +227,12 @@ SQL
 rates(10000, %rate, hot_d => 15);
 is(advice('regress_same', 'NULL'), '1 hot_d copy regress_fast regress_same 60.0', 'as probed');
 like(sql("SELECT reason FROM recommend_moves('regress_same')"), qr/read times as probed/, 'it says so');
+my $probed = "SELECT count(*) FROM recommend_moves('regress_same') WHERE reason ~ 'as probed'";
+sql("UPDATE index_mover.probe SET probed_at = now() - interval '89 days'");
+is(sql($probed), 1, 'a probe of 89 days ago counts');
+sql("UPDATE index_mover.probe SET probed_at = now() - interval '91 days'");
+is(sql($probed), 0, 'one of 91 days ago does not');
+sql('UPDATE index_mover.probe SET probed_at = now()');
 file_systems(map { $_ => '1:1000000000:1000000000' } keys %file_system);
 my $no_slower = 'NOTICE:  nothing to gain: no tablespace on another device is known to be slower than "regress_same"; set its and the '
 	. "others' random_page_cost, or run for it and the others: SELECT * FROM index_mover_call.tablespace_probe('regress_same');";
@@ -337,6 +343,18 @@ foreach my $call ("recommend_moves('regress_fast')", 'take_index_sample()', 'rel
 like(notice("BEGIN READ ONLY; SELECT take_index_sample()"), qr/cannot execute take_index_sample\(\) in a read-only transaction/,
 	'it writes');
 
+# ---- how old a measurement may be ----------------------------------------------------------------
+sql('DELETE FROM index_mover.sample');
+# 80,000,000 blocks in 70 days, of which 10,000,700 in the last 7
+sql(<<'SQL');
+INSERT INTO index_mover.sample
+SELECT now() - d * interval '1 day' + interval '1 min', t, CASE WHEN t <> 0 THEN 'hot_a' END, r - 80000000, r - 80000000, 0
+  FROM (VALUES (70, 0), (7, 69999300)) v(d, r), (VALUES (0::oid), ('hot'::regclass)) s(t);
+SQL
+my $ever = sql("SELECT pg_stat_get_blocks_fetched(oid) - pg_stat_get_blocks_hit(oid) FROM pg_class WHERE relname = 'hot_a'");
+is(sql("SELECT round(extract(epoch FROM period) / 86400), round((reads_per_second * extract(epoch FROM period) - $ever)::numeric / 1e6) "
+	. "FROM relation_heat WHERE relation = 'hot_a'::regclass"), '7|10', 'rates are of the last seven days');
+
 # ---- samples: only what changed, and fewer with age --------------------------------------------
 sql('DELETE FROM index_mover.sample');
 is(sql('SELECT take_index_sample()'), sql('SELECT count(*) FROM relation_heat'), 'the first sample has all relations');
@@ -383,8 +401,13 @@ my $sample = sub {
 		. "days 1 hour', 'idle'::regclass, NULL, 0, 0, $scans, $built + 1001 * $other, $changes)");
 };
 # From 16 on the statistics have the time of the last scan, of the index's build, too: with these,
-# the table was used today (t/122 has idle tables there).
-sub before_16_ok { return $node->pg_version < 16 ? is($_[0], $_[1], $_[2]) : like($_[0], qr/^\w+\|0\|/, "$_[2]: a scan of today"); }
+# the table was used today (t/122 has idle tables there), and all else is the same, unless $later says other.
+sub before_16_ok
+{
+	my ($answer, $expected, $name, $later) = @_;
+	return is($answer, $expected, $name) if $node->pg_version < 16;
+	return is($answer, $later // $expected =~ s/^(\w+)\|\d*/$1|0/r, "$name, and a scan of today");
+}
 sql('DELETE FROM index_mover.sample');
 before_16_ok(sql("$idle 'idle'::regclass"), 'idle||||0', 'without samples, of a new table: nothing is known');
 $sample->(150, 0, 0, 1000);
@@ -407,7 +430,8 @@ is(sql("$idle 'idle'::regclass"), 'idle|0|0|0|0', 'an index was dropped, and as 
 sql('DELETE FROM index_mover.sample WHERE changes = 995');
 sql("SET enable_seqscan = off; SELECT v FROM idle WHERE id = 5; SELECT pg_stat_force_next_flush()");
 is(sql("$idle 'idle'::regclass"), 'idle|0|0||150', 'an index scan');
-before_16_ok(sql("$idle 'idle_pkey'::regclass"), 'idle_pkey||||0', 'of its index, without samples, nothing is known before');
+before_16_ok(sql("$idle 'idle_pkey'::regclass"), 'idle_pkey||||0', 'of its index, without samples, nothing is known before',
+	'idle_pkey|0|0||0');
 my $other = "INSERT INTO index_mover.sample VALUES (now() - interval '150 days 1 hour', 'idle'::regclass, 'idle_pkey', %d, 0, 1, 0, 1000)";
 sql(sprintf($other, 0));
 like(sql("$idle 'idle_pkey'::regclass"), qr/\|150$/, 'with one, it is');

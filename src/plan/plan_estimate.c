@@ -373,7 +373,9 @@ warn_of_risks(const List *items)
 		if (item->status != STATUS_PLANNED)
 			continue;
 		wal_bytes += Max(item->wal_bytes, 0);
-		if (medium != NULL || !RELKIND_HAS_TABLE_AM(item->relkind))
+		/* of a partitioned table: where new partitions are made */
+		if (medium != NULL ||
+			!(RELKIND_HAS_TABLE_AM(item->relkind) || item->relkind == RELKIND_PARTITIONED_TABLE))
 			continue;
 		medium = tablespace_loses_tables(item->to_tablespace);
 		if (medium != NULL)
