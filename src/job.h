@@ -187,6 +187,8 @@ typedef struct JobShared
 										 * job */
 	int			max_runners;	/* constant: how many may run at the same time */
 	JobAccount	accounts[IM_BUDGETS];
+	TimestampTz turn_began;		/* a runner's, see runner_begin_turn(); under
+								 * the area's lock */
 
 	/* behind the items, a queue for messages for each runner: job_queue() */
 	MoveItem	items[FLEXIBLE_ARRAY_MEMBER];
@@ -387,6 +389,8 @@ extern bool runner_of_same_job(int pid);
 extern double runner_use(JobBudget budget, double amount);
 extern double runner_owes(JobBudget budget, double mark, double rate);
 extern bool runner_is_alone(void);
+extern void runner_begin_turn(void);
+extern TimestampTz runner_turn_began(void);
 extern bool runner_rows_are_final(void);
 
 /* Results of runner_claim() other than the number of an item */

@@ -234,6 +234,51 @@ runner_owes(JobBudget budget, double mark, double rate)
 	return rate > 0 ? Max(owed, 0) * 1000 / rate : 0;
 }
 
+/*
+ * Tell the other runners of the job that this one begins to queue for an exclusive lock,
+ * so that those that wait for one, too, do so in the same moment.
+ */
+void
+runner_begin_turn(void)
+{
+	int			pids[IM_MAX_RUNNERS];
+	int			n = 0;
+
+	if (my_shared == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_shared->turn_began = GetCurrentTimestamp();
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		RunnerSlot *runner = &area->runners[i];
+
+		if (runner->in_use && runner != my_runner && runner->slot == my_runner->slot)
+			pids[n++] = runner->pid;
+	}
+	LWLockRelease(&area->lock);
+	for (int i = 0; i < n; i++)
+	{
+		PGPROC	   *proc = BackendPidGetProc(pids[i]);
+
+		if (proc != NULL)
+			SetLatch(&proc->procLatch);
+	}
+}
+
+/* Return when a runner of the job has done so last; 0 = none yet. */
+TimestampTz
+runner_turn_began(void)
+{
+	TimestampTz result;
+
+	if (my_shared == NULL)
+		return 0;
+	LWLockAcquire(&area->lock, LW_SHARED);
+	result = my_shared->turn_began;
+	LWLockRelease(&area->lock);
+	return result;
+}
+
 /* Return whether this is the only runner of its job. */
 bool
 runner_is_alone(void)

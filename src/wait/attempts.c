@@ -13,6 +13,7 @@
  *	stay	but not behind a reader of the whole table, or VACUUM
  *	rest	how long to rest between two turns
  *	aim		a turn may come sooner, when those that wait behind us should end
+ *	join	the runners of a job take their turns together
  *
  * Assumption: nothing that conflicts with AccessExclusiveLock is asked for while another
  * lock of the same kind is held, except without queueing.  The caller sees to that.
@@ -45,6 +46,10 @@
 #define LONGEST_REST_MS		20000
 /* A rest is longer by up to this part, at random */
 #define REST_JITTER			0.2
+
+/* A turn that began so long ago is not joined, nor so soon after our last one */
+#define JOIN_US				(50 * INT64CONST(1000))
+#define JOIN_REST_US		(250 * INT64CONST(1000))
 
 /* Who is found so soon after a turn has waited behind it */
 #define DELAYED_US			(100 * INT64CONST(1000))
@@ -134,11 +139,30 @@ holders_should_end(const Attempts *attempts)
 	return all || (ndelayed > 0 && delayed);
 }
 
-/* turn: return whether it is time to ask for the lock, whoever holds it. */
+/*
+ * join: return whether another runner of the job has just begun a turn, and the last one of
+ * ours is not so near.  A query of all partitions of a table would wait behind each runner in
+ * turn; and when it ends, all that queue by then get their locks.
+ */
+static bool
+joins_turn(const Attempts *attempts)
+{
+	TimestampTz began = runner_turn_began();
+
+	return GetCurrentTimestamp() - began < JOIN_US &&
+		began - attempts->turn_ended >= (attempts->turns == 0 ? 0 : JOIN_REST_US) &&
+		rest_ms(attempts) <= REST_MS * (1 + REST_JITTER);
+}
+
+/* turn: return whether it is time to ask for the lock, whoever holds it; then others join. */
 bool
 attempts_turn_is_due(const Attempts *attempts)
 {
-	return next_turn_ms(attempts) <= 0 || holders_should_end(attempts);
+	bool		due = next_turn_ms(attempts) <= 0 || holders_should_end(attempts);
+
+	if (due && !attempts->barred)
+		runner_begin_turn();
+	return due || joins_turn(attempts);
 }
 
 /* Note the end of a turn, with an attempt or, if attempts_may_queue() forbids it, without. */
