@@ -11,6 +11,7 @@ use File::Basename qw(dirname);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
+use IPC::Run;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -349,6 +350,26 @@ $holder->quit;
 value("CALL wait_for_move($job)");
 is(value("SELECT relation_name, status FROM index_mover.move_log WHERE job = $job"), 't_r_excl|moved', 'and it is rebuilt');
 answers('exclusion constraint', 't');
+
+# a client that analyzes the table again and again, while the index takes a second to build: core's REINDEX waits for its
+# snapshot, and it for REINDEX's lock
+value(<<'SQL');
+CREATE FUNCTION slow(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM pg_sleep(0.001); RETURN i; END $$;
+CREATE TABLE slow (i int);
+INSERT INTO slow SELECT generate_series(1, 600);
+CREATE INDEX slow_i ON slow (slow(i)) TABLESPACE fast;
+CHECKPOINT;
+SQL
+$file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('slow_i')");
+$node->stop;
+unlink $file or die $!;
+$node->start;
+my $analyze = PostgreSQL::Test::Utils::tempdir() . '/analyze.sql';
+append_to_file($analyze, "ANALYZE slow (i);\n" x 100_000);
+my $client = IPC::Run::start([ 'psql', '-X', '-q', '-d', $node->connstr('postgres'), '-f', $analyze ], '>&', '/dev/null');
+is(value("SELECT name, status FROM heal_tablespace('fast')"), 'slow_i|moved', 'healed beside a client that analyzes its table');
+$client->kill_kill;
+value('DROP TABLE slow; DROP FUNCTION slow');
 
 value('CHECKPOINT');
 $node->stop;

@@ -177,6 +177,9 @@ before_core_waits(void)
 	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.max_ms = LOCK_WAIT,
 	.mc = rebuild.mc,.cancellable = true};
 
+	/* all miss an index that is lost */
+	if (rebuild.mc->item->heal)
+		limits.insist_on = rebuild.entry.heap_oid;
 	InvalidateCatalogSnapshot();
 	/* or another session could wait for our snapshot */
 	Assert(!TransactionIdIsValid(MyProc->xmin));
@@ -507,8 +510,9 @@ wait_and_lock(const MoveContext *mc)
 }
 
 /*
- * Do move_by_rebuild() once.  Returns false if it is to be done again: plain REINDEX
- * asks for its locks again and again for lock_wait, and lets others pass between.
+ * Do move_by_rebuild() once.  Returns false if it is to be done again, within lock_wait: plain
+ * REINDEX asks for its locks again and again, and lets others pass between; and an index that
+ * is lost is rebuilt again if that gave way to others.
  */
 static bool
 rebuild_once(MoveContext *mc, TimestampTz start)
@@ -539,7 +543,7 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 			/* a long time may have passed since the last check */
 			space_check(mc->job, item, mc->settings);
 			/* its handler reads two words of them at the time of each tick */
-			rebuild_timer_begin(&mc->job->settings);
+			rebuild_timer_begin(&mc->job->settings, item->heal ? item->heap_oid : InvalidOid);
 		}
 		PopActiveSnapshot();
 		CommitTransactionCommand();
@@ -573,9 +577,12 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 			MemoryContextSwitchTo(TopMemoryContext);
 			edata->detail = psprintf("It waited for %s.", list);
 		}
-		again = item->plain && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
-			(mc->settings->lock_wait == 0 ||
-			 !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), mc->settings->lock_wait));
+		/* what is lost is healed again if the rebuild gave way to somebody */
+		again = (item->plain && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE) ||
+			(item->heal && item->status == STATUS_RUNNING && edata->sqlerrcode == ERRCODE_OBJECT_IN_USE);
+		if (mc->settings->lock_wait > 0 &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), mc->settings->lock_wait))
+			again = false;
 		if (!again)
 			ReThrowError(edata);
 		FreeErrorData(edata);
@@ -613,6 +620,9 @@ move_by_rebuild(MoveContext *mc)
 
 	while (!rebuild_once(mc, start))
 	{
+		/* the new index that it was making */
+		if (!mc->item->plain)
+			rebuild_cleanup(mc);
 		runner_nap(mc->job, PLAIN_RETRY_MS);
 		job_check_cancel();
 	}

@@ -12,7 +12,7 @@
 #include "settings.h"
 
 extern void rebuild_init(void);
-extern void rebuild_timer_begin(const MoveSettings *job_settings);
+extern void rebuild_timer_begin(const MoveSettings *job_settings, Oid insist_on);
 extern void rebuild_timer_explain(ErrorData *edata, const MoveItem *item);
 extern void rebuild_timer_end(void);
 

@@ -10,7 +10,8 @@
  *   before max_slot_wal_keep_size invalidates a slot whose reader does not keep up:
  *   a standby that has lost its slot has to be rebuilt, while a move can be repeated;
  * - the transaction that core waits for.  After lock_wait, the handler sends the
- *   signal that index_mover.on_blocker asks for.  Core's own lock_timeout is longer
+ *   signal that index_mover.on_blocker asks for.  Where it heals, VACUUM and ANALYZE that
+ *   wait for the table get it at once: one of both has to give up, and core would take us.  Core's own lock_timeout is longer
  *   then, see set_core_lock_timeout(), and ends a wait for any other lock;
  * - the session that waits for the job, which may ask to step back.
  *
@@ -49,6 +50,8 @@
 
 /* in a deadlock, we should be the one to give up */
 #define DEADLOCK_LOOK_MS	50
+/* unless others give up before, at a look at the holder */
+#define DEADLOCK_INSIST_MS	(4 * HOLDER_TICKS * TICK_MS)
 
 /* Less WAL than this since the last check only marks catalog changes. */
 #define NEXT_TO_NOTHING		(1024 * 1024)
@@ -57,6 +60,7 @@ static TimeoutId timer = MAX_TIMEOUTS;	/* not registered yet */
 
 /* Read by the handler, and set while the timer is off. */
 static const MoveSettings *settings = NULL; /* NULL: the timer is off */
+static Oid	insists_on = InvalidOid;	/* see WaitLimits */
 static List *roles = NIL;		/* that may be signaled; in TopMemoryContext */
 
 /* Used by the handler only. */
@@ -107,9 +111,13 @@ look_at_holder(void)
 	LOCK	   *lock = MyProc->waitLock;
 	TimestampTz since = pg_atomic_read_u64(&MyProc->waitStart);
 	LOCKTAG		tag;
+	bool		is_over;
 
-	if (!SIGNALS_BLOCKERS(settings) || settings->lock_wait == 0 || lock == NULL || since == 0 ||
-		!TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait))
+	if (lock == NULL || since == 0)
+		return;
+	is_over = SIGNALS_BLOCKERS(settings) && settings->lock_wait > 0 &&
+		TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait);
+	if (!is_over && !OidIsValid(insists_on))
 		return;
 	/* others may clear waitLock, but only we set it: so the tag was valid */
 	tag = lock->tag;
@@ -122,11 +130,15 @@ look_at_holder(void)
 		PGPROC	   *proc = &ProcGlobal->allProcs[i];
 		int			pid = proc->pid;
 
-		if (pid != 0 && PROC_LXID(proc) == tag.locktag_field2 &&
-			PROC_VXID_NUMBER(proc) == tag.locktag_field1 &&
-			proc->databaseId == MyDatabaseId && !(proc->statusFlags & PROC_IS_AUTOVACUUM) &&
-			!is_walsender(pid) && list_member_oid(roles, proc->roleId))
+		if (pid == 0 || PROC_LXID(proc) != tag.locktag_field2 ||
+			PROC_VXID_NUMBER(proc) != tag.locktag_field1 ||
+			proc->databaseId != MyDatabaseId || (proc->statusFlags & PROC_IS_AUTOVACUUM) ||
+			is_walsender(pid) || !list_member_oid(roles, proc->roleId))
+			continue;
+		if (is_over)
 			(void) blockers_kill(pid, proc->roleId, settings);
+		else
+			(void) blockers_cancel_maintenance(proc, insists_on, settings);
 	}
 }
 
@@ -187,11 +199,15 @@ handle_timer(void)
 /*
  * Begin to watch core's command, until rebuild_timer_end().  Deadlocks are
  * looked for early; waits are not logged, since each tick would log them again.
- * job_settings must remain valid.
+ * job_settings must remain valid.  insist_on: see WaitLimits.
  */
 void
-rebuild_timer_begin(const MoveSettings *job_settings)
+rebuild_timer_begin(const MoveSettings *job_settings, Oid insist_on)
 {
+	int			deadlock_ms = Min(DeadlockTimeout, DEADLOCK_LOOK_MS);
+
+	if (OidIsValid(insist_on))
+		deadlock_ms = DEADLOCK_INSIST_MS;
 	Assert(IsTransactionState() && settings == NULL);
 	collect_roles();
 	blockers_forget();
@@ -199,9 +215,10 @@ rebuild_timer_begin(const MoveSettings *job_settings)
 	slot_name.data[0] = '\0';
 	ticks = 0;
 	written_before = pgWalUsage.wal_bytes;
-	SetConfigOption("deadlock_timeout", psprintf("%d", Min(DeadlockTimeout, DEADLOCK_LOOK_MS)),
+	SetConfigOption("deadlock_timeout", psprintf("%d", deadlock_ms),
 					PGC_SUSET, PGC_S_SESSION);
 	SetConfigOption("log_lock_waits", "off", PGC_SUSET, PGC_S_SESSION);
+	insists_on = insist_on;
 	settings = job_settings;
 	if (timer == MAX_TIMEOUTS)
 		timer = RegisterTimeout(USER_TIMEOUT, handle_timer);

@@ -113,6 +113,39 @@ blockers_kill(int pid, Oid role, const MoveSettings *settings)
 	return true;
 }
 
+/*
+ * Signal a process that waits for the lock of VACUUM and ANALYZE on a table, to carry out one of
+ * these, each time.  Returns false if it does something else.  A signal handler may call
+ * it; so the caller has checked what else must not be signaled.
+ */
+bool
+blockers_cancel_maintenance(const PGPROC *proc, Oid table, const MoveSettings *settings)
+{
+	/* the array of these has the order of virtual transactions */
+	const PgBackendStatus *status = MyBEEntry +
+		((int) PROC_VXID_NUMBER(proc) - (int) PROC_VXID_NUMBER(MyProc));
+	const LOCK *lock = proc->waitLock;
+	int			pid = proc->pid;
+	LOCKTAG		tag;
+
+	/*
+	 * the memory of a lock stays one; a wait that has just ended is signaled
+	 * in vain
+	 */
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+	if (lock == NULL || proc->waitLockMode != ShareUpdateExclusiveLock ||
+		memcmp(&lock->tag, &tag, sizeof(LOCKTAG)) != 0)
+		return false;
+	if (status->st_procpid != pid || runner_knows_pid(pid) ||
+		(pg_strncasecmp(status->st_activity_raw, "vacuum", strlen("vacuum")) != 0 &&
+		 pg_strncasecmp(status->st_activity_raw, "analyze", strlen("analyze")) != 0))
+		return false;
+	/* of the next command of its session, the first one's report has to do */
+	if (!blockers_kill(pid, proc->roleId, settings))
+		(void) kill(pid, SIGINT);
+	return true;
+}
+
 /* Report the sessions signaled since the last call by a WARNING and, later, in the item's detail. */
 void
 blockers_report(const MoveItem *item)

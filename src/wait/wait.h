@@ -39,6 +39,8 @@ typedef struct WaitLimits
 	int			max_ms;			/* then ERROR 55P03; 0: never; or LOCK_WAIT */
 	const MoveContext *mc;		/* the move for which others are signaled
 								 * after its lock_wait; NULL = none */
+	Oid			insist_on;		/* VACUUM and ANALYZE of this table give way;
+								 * 0 = none */
 	bool		cancellable;	/* obey a cancel and, outside of transactions,
 								 * a pause; else only SIGTERM */
 
@@ -136,6 +138,7 @@ extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);
 
 extern void blockers_begin(void);
 extern void blockers_forget(void);
+extern bool blockers_cancel_maintenance(const PGPROC *proc, Oid table, const MoveSettings *settings);
 extern bool blockers_kill(int pid, Oid role, const MoveSettings *settings);
 extern void blockers_report(const MoveItem *item);
 extern bool blockers_signal(const MoveItem *item, const MoveSettings *settings,

@@ -352,8 +352,18 @@ wait_look(Wait *wait)
 
 	if (TimestampDifferenceExceeds(wait->checked_at, now, DeadlockTimeout))
 	{
-		if (!wait->ignore_deadlocks &&
-			(which = find_waiting_for_us(pids, npids, mc ? mc->job->caller_pid : 0)) != 0)
+		which = 0;
+		if (!wait->ignore_deadlocks)
+			which = find_waiting_for_us(pids, npids, mc ? mc->job->caller_pid : 0);
+		if (which != 0 && OidIsValid(wait->limits->insist_on))
+		{
+			PGPROC	   *proc = BackendPidGetProc(which);
+
+			if (proc != NULL && blockers_may_signal(proc->roleId) &&
+				blockers_cancel_maintenance(proc, wait->limits->insist_on, mc->settings))
+				which = 0;
+		}
+		if (which != 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
