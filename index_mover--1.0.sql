@@ -733,14 +733,14 @@ BEGIN ATOMIC
 	SELECT 'warning', 'paused job', 'job ' || a.job, format('it has been paused since %s', a.paused_since::timestamptz(0)),
 		   index_mover.printed_command('resume_move', a.job::text)
 	  FROM index_mover.alive() a
-	 WHERE a.paused_since < clock_timestamp() - coalesce($1, '10 min')
+	 WHERE a.paused_since < clock_timestamp() - greatest(least(coalesce($1, '10 min'), '4000 years'), '-4000 years')
 	UNION ALL
 	-- not for max_rate or slow storage, between whose rests it goes on, nor until swap_after
 	SELECT 'warning', 'resting job', 'job ' || r.job,
 		   format('%s has rested since %s: %s', coalesce(r.name, 'it'), r.rests_since::timestamptz(0), coalesce(r.throttled_by, 'a standby or a slot is behind')),
 		   index_mover.printed_command('blockers')
 	  FROM index_mover.running() r
-	 WHERE r.rests_since < clock_timestamp() - coalesce($1, '10 min')
+	 WHERE r.rests_since < clock_timestamp() - greatest(least(coalesce($1, '10 min'), '4000 years'), '-4000 years')
 	UNION ALL
 	SELECT 'warning', CASE t.result WHEN 'hindered' THEN 'hindered policy' ELSE 'failing policy' END, t.policy,
 		   coalesce(t.message, format('job %s: %s', t.job, t.result)),

@@ -202,7 +202,7 @@ sql("UPDATE tier_policy SET max_bytes_per_run = 1 WHERE name = 'bob'; DELETE FRO
 is(sql("SELECT policy, moves, reason FROM tier_plan('bob')"), "bob|f|$again", 'writing it makes no superuser its owner');
 is(error_of('alice', "UPDATE tier_policy SET owner = 'alice' WHERE name = 'bob'"), 'none', 'nor anybody who does not see it');
 sql("UPDATE tier_policy SET owner = 'alice' WHERE name = 'bob'");
-unlike(sql("SELECT reason FROM tier_plan('bob')"), qr/owner/, 'but setting it does');
+is(sql("SELECT count(*) > 0, bool_or(reason ~ 'owner') FROM tier_plan('bob')"), 't|f', 'but setting it does');
 sql('ALTER ROLE alice RENAME TO alicia');
 is(sql("SELECT DISTINCT reason FROM tier_plan('alice')"), $again, 'a role that was renamed');
 sql("ALTER ROLE alicia RENAME TO alice; REVOKE CREATE ON TABLESPACE regress_slow FROM index_admin; UPDATE tier_policy SET min_stay = '0'");

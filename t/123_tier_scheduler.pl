@@ -28,6 +28,16 @@ sub sql { return $node->safe_psql($_[1] // 'postgres', $_[0]); }
 # It looks once a minute, or when the configuration is loaded again.
 sub look { sql('SELECT pg_reload_conf()'); return; }
 
+# It has looked into "postgres" since now, and what it has begun there is on record.
+sub look_to_end
+{
+	my $from = -s $node->logfile;
+	my $worker = '"index_mover scheduler in postgres"';
+	look();
+	$node->wait_for_log(qr/ starting background worker process $worker(?s:.*) unregistering background worker $worker/, $from);
+	return;
+}
+
 my $tables = <<'SQL';
 CREATE TABLE events (d date, n int) PARTITION BY RANGE (d);
 CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
@@ -67,8 +77,7 @@ is(sql("SELECT count(DISTINCT role) || ' ' || min(role) FROM index_mover_history
 	'1 ' . sql('SELECT current_user'), 'the jobs are their owner\'s');
 like(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/database "missing" does not exist/, 'a database that is missing is told of');
 my $before = -s $node->logfile;
-look();
-sleep 2;
+look_to_end();
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/database "missing" does not exist/, 'once');
 
 # databases that are named twice, and then not at all
@@ -117,7 +126,7 @@ $settle->();
 my $failures = sql("SELECT failures FROM index_mover.policy_run WHERE policy = 'fails'");
 sql("UPDATE index_mover.policy_run SET started_at = now() - interval '200 years'");
 look() foreach 1 .. 20;
-sleep 3;
+look_to_end();
 is(sql("SELECT failures FROM index_mover.policy_run WHERE policy = 'fails'"), $failures + 1, 'many looks, and one run');
 is(sql("SELECT next_run > now() + interval '99 years' FROM tier_policy_status WHERE policy = 'fails'"), 't', 'the next is in 100 years');
 sql("UPDATE tier_policy SET every = '1 s'");
@@ -143,8 +152,8 @@ UPDATE tier_policy SET window_start = (now() + interval '2 h')::time, window_end
 SQL
 $settle->();
 sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
-look();
-sleep 3;
+look_to_end();
+wait_for_jobs($node);
 is(sql($place), 'default', 'a window that is closed');
 is(sql("SELECT next_run - now() BETWEEN '1 h 55 min' AND '2 h 5 min' FROM tier_policy_status WHERE policy = 'old'"), 't',
 	'the next run is when it opens');
@@ -186,8 +195,8 @@ my $superuser = sql('SELECT current_user');
 sql("ALTER DATABASE postgres RESET TimeZone; ALTER ROLE \"$superuser\" SET TimeZone = 'Asia/Kolkata'");
 sql("UPDATE tier_policy SET window_start = (now() - interval '1 h')::time, window_end = (now() + interval '1 h')::time WHERE name = 'old'");
 sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
-look();
-sleep 3;
+look_to_end();
+wait_for_jobs($node);
 is(sql($place), 'default', 'not by the time zone of a role');
 sql("ALTER ROLE \"$superuser\" RESET TimeZone");
 # the day's midnight is always between these two
@@ -203,8 +212,8 @@ is(sql("SELECT (settings->>'max_duration')::interval > '20 h' FROM index_mover_j
 sql("UPDATE tier_policy SET window_start = NULL, window_end = NULL, every = NULL WHERE name = 'old'");
 $settle->();
 sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
-look();
-sleep 3;
+look_to_end();
+wait_for_jobs($node);
 is(sql($place), 'default', 'a policy without "every" is for calls only');
 
 # one run of a policy at a time
@@ -213,8 +222,7 @@ look();
 ok($node->poll_query_until('postgres', "SELECT status = 'running' FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"),
 	'a run that lasts');
 my $runs = sql("SELECT count(*) FROM index_mover_jobs WHERE policy = 'old'");
-look();
-sleep 3;
+look_to_end();
 is(sql("SELECT count(*) FROM index_mover_jobs WHERE policy = 'old'"), $runs, 'is the only one');
 sql("UPDATE tier_policy SET settings = NULL WHERE name = 'old'; SELECT cancel_move()");
 wait_for_jobs($node);

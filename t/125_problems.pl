@@ -184,6 +184,25 @@ poll_until($node, 'SELECT phase FROM index_mover_progress', 'waiting for time to
 say_ok('', 'a job that waits for its own time');
 $sql->("SELECT cancel_move($job)");
 wait_for_job_end($node, $job);
+
+# ---------------------------------------------------------------------------
+# A policy that can do nothing, and one that fails
+# ---------------------------------------------------------------------------
+$sql->(<<'SQL');
+CREATE ROLE regress_poor;
+CREATE TABLE aged (d date) PARTITION BY RANGE (d);
+CREATE TABLE aged_1 PARTITION OF aged FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+ALTER TABLE aged OWNER TO regress_poor;
+ALTER TABLE aged_1 OWNER TO regress_poor;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, owner) VALUES ('poor', 'aged', 'regress_slow', '1 day', 'regress_poor');
+SELECT count(*) FROM run_tier_policies('poor');
+SQL
+say_ok('hindered policy', 'a policy whose owner may not create anything in the target');
+$sql->('DELETE FROM tier_policy');
+$sql->("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('wrong', 't', 'regress_slow', '1 day')");
+$node->psql('postgres', "SELECT * FROM run_tier_policies('wrong')");
+say_ok('failing policy', 'a policy that fails');
+$sql->('DELETE FROM tier_policy');
 say_ok('', 'in the end');
 $node->stop;
 done_testing();
