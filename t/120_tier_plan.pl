@@ -509,6 +509,10 @@ $use->(90, 100);
 is(sql($plan), join("\n", "|f|$why; but only 0 bytes of 4883 kB may be moved",
 	map { "full_of.$_|f|$why; but tablespace \"regress_slow\" has no space for it" } qw(cold cool warm hot)), 'quite full');
 is(sql("SELECT count(*) FROM run_tier_policies('full', wait => true)"), 0, 'nothing moves then');
+is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'full'"), "hindered|$why; but only 0 bytes of 4883 kB may be moved",
+	'which is no state to be silent about');
+is(sql("SELECT detail FROM index_mover_check() WHERE kind = 'hindered policy'"), "$why; but only 0 bytes of 4883 kB may be moved",
+	'nor is the check');
 
 # what cannot move is not in the way of others: too large for the target, or an
 # index that a move would skip

@@ -143,6 +143,17 @@ sql('CREATE TABLE refers (policy name REFERENCES tier_policy)');
 is(sql($check), '', 'all is well again; a foreign key is no trigger');
 sql('DROP TABLE refers; DROP SCHEMA bypassed CASCADE; REVOKE TRUNCATE, TRIGGER ON tier_policy FROM bypasser');
 
+# a table of another version, as if only the library had been replaced
+sql('ALTER TABLE tier_policy RENAME COLUMN key_unit TO now_function');
+foreach my $call ('* FROM tier_plan()', '* FROM run_tier_policies()', '* FROM tier_policy_status', '* FROM index_mover_check()')
+{
+	is(error_of($super, "SELECT $call"), '55000: table "tier_policy" is of another version of extension "index_mover"',
+		"another version: $call");
+}
+is(error_of($super, 'UPDATE tier_policy SET enabled = true'), '55000: table "tier_policy" is of another version of extension "index_mover"',
+	'nor is it written');
+sql('ALTER TABLE tier_policy RENAME COLUMN now_function TO key_unit');
+
 # our function as a trigger of another table, and of the wrong kind
 sql('CREATE TABLE another (LIKE tier_policy INCLUDING DEFAULTS)');
 foreach my $case ([ 'BEFORE INSERT ON another FOR EACH ROW', 'for table "tier_policy"' ],

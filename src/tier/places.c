@@ -79,11 +79,21 @@ place_difference(const Place *here, const Place *target, PlaceBasis *basis)
 	bool		same = here->is_there && target->is_there ?
 		here->facts.device == target->facts.device : here->oid == target->oid;
 
-	*basis = same ? PLACE_SAME_DEVICE :
-		here->probed_at != 0 && target->probed_at != 0 ? PLACE_PROBED :
-		here->probed_at == 0 && target->probed_at == 0 && here->cost == target->cost ?
-		PLACE_HEAT_ALONE : PLACE_COSTS;
-	return same ? 0 : *basis == PLACE_HEAT_ALONE ? DIFFERENCE_UNKNOWN :
-		*basis == PLACE_PROBED ? here->read_ms - target->read_ms :
-		(here->cost - target->cost) * MS_OF_COST;
+	if (same)
+	{
+		*basis = PLACE_SAME_DEVICE;
+		return 0;
+	}
+	if (here->probed_at != 0 && target->probed_at != 0)
+	{
+		*basis = PLACE_PROBED;
+		return here->read_ms - target->read_ms;
+	}
+	if (here->probed_at == 0 && target->probed_at == 0 && here->cost == target->cost)
+	{
+		*basis = PLACE_HEAT_ALONE;
+		return DIFFERENCE_UNKNOWN;
+	}
+	*basis = PLACE_COSTS;
+	return (here->cost - target->cost) * MS_OF_COST;
 }

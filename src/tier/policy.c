@@ -65,6 +65,9 @@ typedef struct PolicyRow
 	}			null;
 } PolicyRow;
 
+#define STRING_OF(...) #__VA_ARGS__
+#define NAMES_OF(...) STRING_OF(__VA_ARGS__)
+#define COLUMN_NAMES NAMES_OF(COLUMNS)
 #define NCOLUMNS	((int) sizeof(((PolicyRow *) 0)->null))
 #define ANUM(column)	((int) (offsetof(PolicyRow, null.column) - offsetof(PolicyRow, null)) + 1)
 #define VALUE_OR(column, type, none)	(row.null.column ? (none) : DatumGet##type(row.value.column))
@@ -72,6 +75,30 @@ typedef struct PolicyRow
 #define IS(column, word)	(strcmp(TextDatumGetCString(row.value.column), word) == 0)
 #define INTERVAL(column) \
 	(row.null.column ? NULL : DatumGetIntervalP(datumCopy(row.value.column, false, sizeof(Interval))))
+
+/*
+ * ERROR 55000 unless the table has our columns: it is of another version of the extension
+ * if only the library was replaced, or pg_upgrade has brought it.
+ */
+static void
+require_columns(TupleDesc desc)
+{
+	StringInfoData names;
+
+	initStringInfo(&names);
+	for (int i = 0; i < Min(desc->natts, NCOLUMNS); i++)
+	{
+		if (i > 0)
+			appendStringInfoString(&names, ", ");
+		appendStringInfoString(&names, NameStr(TupleDescAttr(desc, i)->attname));
+	}
+	if (strcmp(names.data, COLUMN_NAMES) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" is of another version of extension \"%s\"", "tier_policy", "index_mover"),
+				 errhint("Drop the extension and create it again.")));
+	pfree(names.data);
+}
 
 static PolicyRow
 deform(HeapTuple tuple, TupleDesc desc)
@@ -193,6 +220,7 @@ policies_of_table(Oid table)
 	Relation	rel = table_open(table, NoLock);
 	List	   *result = NIL;
 
+	require_columns(RelationGetDescr(rel));
 	foreach_ptr(HeapTupleData, tuple, catalog_all(table))
 		result = lappend(result, read_policy(tuple, RelationGetDescr(rel)));
 	table_close(rel, AccessShareLock);
@@ -460,6 +488,7 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("function \"%s\" must be fired for table \"%s\"", "tier_policy_check", "tier_policy")));
+	require_columns(RelationGetDescr(data->tg_relation));
 	if (TRIGGER_FIRED_BY_TRUNCATE(data->tg_event))
 	{
 		LockRelationOid(RelationGetRelid(data->tg_relation), AccessShareLock);

@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_inherits.h"
@@ -55,14 +56,23 @@ policy_table(void)
 	return InvalidOid;
 }
 
-/* Lock tier_policy.  Waits for a moment: VACUUM may cut it.  Returns false if another session keeps it. */
+/*
+ * Lock tier_policy.  Waits for a moment, once in a statement: VACUUM may cut it.  Returns
+ * false if another session keeps it.
+ */
 static bool
 lock_for_reading(Oid table)
 {
+	static TimestampTz in_vain = -1;	/* a statement's start */
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+
 	for (int waited = 0; !ConditionalLockRelationOid(table, AccessShareLock); waited += LOCK_NAP_MS)
 	{
-		if (waited >= LOCK_WAIT_MS)
+		if (waited >= LOCK_WAIT_MS || in_vain == statement)
+		{
+			in_vain = statement;
 			return false;
+		}
 		latch_nap(LOCK_NAP_MS, "IndexMoverWait");
 		CHECK_FOR_INTERRUPTS();
 	}

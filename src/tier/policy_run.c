@@ -89,7 +89,7 @@ policy_run_read(const char *policy, PolicyRun *run)
 		run->failures = DatumGetInt32(values[3]);
 		for (int i = 0; i < lengthof(run_results); i++)
 		{
-			if (strcmp(TextDatumGetCString(values[4]), run_results[i]) == 0)
+			if (!scan.row.nulls[4] && strcmp(TextDatumGetCString(values[4]), run_results[i]) == 0)
 				run->result = i;
 		}
 		run->message = scan.row.nulls[5] ? NULL : TextDatumGetCString(values[5]);

@@ -58,7 +58,28 @@ compare_keys(const void *a, const void *b)
 	return (x->heat > y->heat) - (x->heat < y->heat);
 }
 
-#define CAN_COME(candidate) ((candidate)->is_resident || can_move == NULL || can_move(candidate, arg))
+/* Return whether a candidate is in the target already, or can move there, which may plan its move. */
+static bool
+can_be_there(Candidate *candidate, CandidateCheck can_move, void *arg)
+{
+	if (candidate->is_resident || can_move == NULL)
+		return true;
+	return can_move(candidate, arg);
+}
+
+/* Choose a candidate, if it is worth it and fits into what is left of the budget. */
+static void
+try_candidate(Candidate *candidate, int64 *budget, double *worth, CandidateCheck can_move, void *arg)
+{
+	candidate->is_chosen = candidate->is_fixed;
+	if (candidate->worth <= 0 || candidate->size > *budget)
+		return;
+	if (!can_be_there(candidate, can_move, arg))
+		return;
+	candidate->is_chosen = true;
+	*worth += candidate->worth;
+	*budget -= candidate->size;
+}
 
 /* Fill the budget in this order, after one (or NULL).  Returns the worth of the chosen ones. */
 static double
@@ -66,20 +87,25 @@ fill(Candidate *candidates, int n, Candidate *first, int64 budget, CandidateChec
 {
 	double		result = 0;
 
-	for (int i = first != NULL ? -1 : 0; i < n; i++)
+	if (first != NULL)
+		try_candidate(first, &budget, &result, can_move, arg);
+	for (Candidate *c = candidates; c < candidates + n; c++)
 	{
-		Candidate  *c = i < 0 ? first : &candidates[i];
-
-		if (i >= 0 && c == first)
-			continue;
-		c->is_chosen = c->is_fixed;
-		if (c->worth <= 0 || c->size > budget || !CAN_COME(c))
-			continue;
-		c->is_chosen = true;
-		result += c->worth;
-		budget -= c->size;
+		if (c != first)
+			try_candidate(c, &budget, &result, can_move, arg);
 	}
 	return result;
+}
+
+/* Return what a candidate counts: a resident more, so that nothing goes to and fro. */
+static double
+worth_of(const Candidate *candidate)
+{
+	if (candidate->is_fixed || candidate->value < 0)
+		return 0;
+	if (!candidate->is_resident)
+		return candidate->value;
+	return candidate->value * RANKING_STAYS + LEAST_WORTH;
 }
 
 /*
@@ -97,15 +123,18 @@ ranking_choose(Candidate *candidates, int n, int64 budget, CandidateCheck can_mo
 	{
 		if (c->is_fixed)
 			budget -= c->size;
-		c->worth = c->is_fixed || c->value < 0 ? 0 : !c->is_resident ? c->value :
-			c->value * RANKING_STAYS + LEAST_WORTH;
+		c->worth = worth_of(c);
 		c->key = c->worth / Max(c->size, 1);
 	}
 	qsort(candidates, n, sizeof(Candidate), compare_keys);
 	by_density = fill(candidates, n, NULL, budget, can_move, arg);
 	for (Candidate *c = candidates; c < candidates + n; c++)
-		if (c->size <= budget && (best == NULL || c->worth > best->worth) && CAN_COME(c))
+	{
+		if (c->size > budget || (best != NULL && c->worth <= best->worth))
+			continue;
+		if (can_be_there(c, can_move, arg))
 			best = c;
+	}
 	if (best != NULL && fill(candidates, n, best, budget, can_move, arg) <= by_density)
 		(void) fill(candidates, n, NULL, budget, can_move, arg);
 }

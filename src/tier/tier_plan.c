@@ -445,10 +445,14 @@ static void
 want_leaf(PolicyWork *work, const PartitionLeaf *leaf, TimestampTz limit)
 {
 	TierRow    *row;
+	double		order = leaf->end;
+	bool		stays;
 
 	if (leaf->why_none == NULL && leaf->end > limit)
 		return;
-	row = want(work, leaf->relid, why_old(leaf), leaf->why_none == NULL ? leaf->end : get_float8_infinity(), -1);
+	if (leaf->why_none != NULL)
+		order = get_float8_infinity();
+	row = want(work, leaf->relid, why_old(leaf), order, -1);
 	if (leaf->why_none == NULL)
 		return;
 
@@ -456,12 +460,13 @@ want_leaf(PolicyWork *work, const PartitionLeaf *leaf, TimestampTz limit)
 	 * A partition without a bound stays, as it is meant to; so do tables in
 	 * other ranges, of a policy for all tables.
 	 */
-	if (leaf->text == NULL && (leaf->kind != KEY_OTHER || !OidIsValid(work->policy->relation)))
-		decide(row, VERDICT_STAYS, leaf->why_none);
-	else if (leaf->text !=NULL && !OidIsValid(work->policy->relation) && leaf->kind == KEY_WITHOUT_UNIT)
-		decide(row, VERDICT_STAYS, leaf->why_none);
+	if (leaf->kind != KEY_OTHER && leaf->text == NULL)
+		stays = true;
+	else if (leaf->kind == KEY_OTHER || leaf->kind == KEY_WITHOUT_UNIT)
+		stays = !OidIsValid(work->policy->relation);
 	else
-		decide(row, VERDICT_HINDERED, leaf->why_none);
+		stays = false;
+	decide(row, stays ? VERDICT_STAYS : VERDICT_HINDERED, leaf->why_none);
 }
 
 static void
@@ -601,9 +606,10 @@ want_by_heat(TierPlan *plan)
 	ranking_choose(candidates, n, budget, can_move, plan);
 	for (const Candidate *c = candidates; c < candidates + n; c++)
 	{
-		TierVerdict verdict = c->row != NULL ? c->row->decision.verdict : VERDICT_NONE;
-
-		if (verdict == VERDICT_MOVES ? CANDIDATE_MOVES(c) : verdict != VERDICT_NONE)
+		if (c->row == NULL || c->row->decision.verdict == VERDICT_NONE)
+			continue;
+		/* one that can move, but does not have to, is no row */
+		if (c->row->decision.verdict != VERDICT_MOVES || CANDIDATE_MOVES(c))
 			work->rows = lappend(work->rows, c->row);
 	}
 }
@@ -662,6 +668,7 @@ want_by_pressure(TierPlan *plan)
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
 		double		wanted = h->wanted_per_second;
+		double		order;
 		int64		size;
 
 		if (!scope_includes(&work->scope, h))
@@ -670,7 +677,8 @@ want_by_pressure(TierPlan *plan)
 		if (size <= 0)
 			continue;
 		/* without any heat, in the order of size: all below 0 */
-		want(work, h->facts.relid, work->pressure, wanted > 0 ? wanted / Max(size, BLCKSZ) : -size, wanted);
+		order = wanted > 0 ? wanted / Max(size, BLCKSZ) : -size;
+		want(work, h->facts.relid, work->pressure, order, wanted);
 	}
 }
 
