@@ -335,7 +335,7 @@ my $standby = PostgreSQL::Test::Cluster->new('scheduler_standby');
 $standby->init_from_backup($node, 'before', has_streaming => 1);
 $standby->start;
 $node->wait_for_catchup($standby);
-is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'index_mover'"), 0,
+is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover scheduler'"), 0,
 	'nothing of it runs on a standby');
 like($standby->safe_psql('postgres', 'SELECT policy FROM tier_plan() LIMIT 1'), qr/^\w+$/, 'where policies can be planned');
 is($standby->safe_psql('postgres', 'SELECT DISTINCT scheduled, next_run FROM tier_policy_status'), 'f|', 'and the status says so');
