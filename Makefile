@@ -38,6 +38,7 @@ OBJS = \
 	src/copy/copy_rounds.o \
 	src/copy/copy_steps.o \
 	src/copy/copy_swap.o \
+	src/copy/copy_turn.o \
 	src/copy/copy_verify.o \
 	src/copy/file_copy.o \
 	src/copy/wal_changes.o \

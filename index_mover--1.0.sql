@@ -742,6 +742,14 @@ BEGIN ATOMIC
 	  FROM index_mover.running() r
 	 WHERE r.rests_since < clock_timestamp() - greatest(least(coalesce($1, '10 min'), '4000 years'), '-4000 years')
 	UNION ALL
+	-- nothing removes what these name, nor goes on from it: files may be those of a cluster that still runs
+	SELECT 'warning', 'rows of another cluster', 'index_mover.ledger',
+		   format('%s left by moves of the cluster with the system identifier %s, before pg_upgrade or pg_createsubscriber', count(*), l.system_identifier),
+		   index_mover.printed_command('adopt_ledger', l.system_identifier)
+	  FROM index_mover.ledger l, pg_control_system() c
+	 WHERE l.system_identifier <> c.system_identifier::text
+	 GROUP BY l.system_identifier
+	UNION ALL
 	SELECT 'warning', CASE t.result WHEN 'hindered' THEN 'hindered policy' ELSE 'failing policy' END, t.policy,
 		   coalesce(t.message, format('job %s: %s', t.job, t.result)),
 		   -- a message is not about the job

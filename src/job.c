@@ -38,8 +38,29 @@
 #include "test_points.h"
 
 #define AREA_NAME			"index_mover"
+#define LAYOUT_NAME			"index_mover layout"
 #define START_TIMEOUT_MS	(5 * 60 * 1000)
 
+/* To be incremented with a change of what processes share that no size shows */
+#define LAYOUT_VERSION		1
+
+/*
+ * Where the library is not preloaded, a package can replace it while the server runs: then
+ * old sessions have the old one, and their workers the new one.  So whoever uses what
+ * processes share (the area, a job's segment, the arguments and answers of workers)
+ * compares the number of its own library with that of the one that has made the area,
+ * first, in job_area().  What is behind may have any form; this struct never changes.
+ */
+typedef struct LayoutNote
+{
+	uint32		layout;			/* constant */
+	pg_atomic_uint32 refused;	/* the number of a worker that had another
+								 * one; 0 = the last worker had not */
+}			LayoutNote;
+
+static uint32 layout = LAYOUT_VERSION;
+
+static LayoutNote * layout_note = NULL;
 static JobArea *area = NULL;
 
 static const char *const phase_names[] = {
@@ -325,7 +346,89 @@ init_job_area(IM_AREA_INIT_ARGS)
 void
 job_request_shmem(void)
 {
-	RequestAddinShmemSpace(MAXALIGN(sizeof(JobArea)));
+	RequestAddinShmemSpace(MAXALIGN(sizeof(JobArea)) + MAXALIGN(sizeof(LayoutNote)));
+}
+
+/* Count the size of something that processes share; in _PG_init(), always in this order. */
+void
+job_layout_add(Size size)
+{
+	layout = layout * 31 + (uint32) size;
+}
+
+static uint32
+my_layout(void)
+{
+	static bool counted = false;
+
+	if (!counted)
+	{
+		job_layout_add(sizeof(JobArea));
+		job_layout_add(sizeof(JobSlot));
+		job_layout_add(sizeof(RunnerSlot));
+		job_layout_add(sizeof(JobShared));
+		job_layout_add(sizeof(MoveItem));
+		job_layout_add(sizeof(MoveSettings));
+	}
+	counted = true;
+	return layout + IM_LIMIT("layout", 0);
+}
+
+static void
+init_layout(IM_AREA_INIT_ARGS)
+{
+	LayoutNote *note = ptr;
+
+	note->layout = my_layout();
+	pg_atomic_init_u32(&note->refused, 0);
+}
+
+/* Raise ERROR 55000, since two versions of the library are in use. */
+static void
+library_was_replaced(uint32 one, uint32 other)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the library of index_mover was replaced while the server runs"),
+			 errdetail("Two versions of it are in use, and what they share is not the same (%u and %u).",
+					   one, other),
+			 errhint("Restart the server.")));
+}
+
+/* Compare our library with the one that has made the area.  ERROR 55000 if they differ. */
+static void
+check_layout(bool is_worker)
+{
+	bool		found;
+
+	layout_note = GetNamedDSMSegment(LAYOUT_NAME, sizeof(LayoutNote), init_layout, &found, NULL);
+	if (is_worker)
+		pg_atomic_write_u32(&layout_note->refused,
+							layout_note->layout == my_layout() ? 0 : my_layout());
+	if (layout_note->layout != my_layout())
+		library_was_replaced(layout_note->layout, my_layout());
+}
+
+/* Check, as the first thing that a worker does, that it has the library of its starter. */
+void
+job_check_library(void)
+{
+	check_layout(true);
+}
+
+/*
+ * Raise ERROR 55000 if the last worker had another library than we have; called by
+ * whoever starts workers, before, and if one has ended early.
+ */
+void
+job_check_worker_library(void)
+{
+	uint32		refused;
+
+	(void) job_area();
+	refused = pg_atomic_read_u32(&layout_note->refused);
+	if (refused != 0)
+		library_was_replaced(layout_note->layout, refused);
 }
 
 /* Return the area; attaches it at the first use. */
@@ -336,6 +439,7 @@ job_area(void)
 
 	if (area == NULL)
 	{
+		check_layout(false);
 		area = GetNamedDSMSegment(AREA_NAME, sizeof(JobArea), init_job_area, &found, NULL);
 		LWLockRegisterTranche(area->tranche, AREA_NAME);
 	}
@@ -810,6 +914,25 @@ job_request(int64 job, JobRequest request)
 	}
 	LWLockRelease(&area->lock);
 	return found;
+}
+
+/*
+ * Have an item of a job canceled for the owner of its table; the job goes on.  Its runner
+ * looks at the flag, and no signal is sent, which could meet the next item.  False if the
+ * item has ended.
+ */
+bool
+job_cancel_item(JobShared *shared, int n)
+{
+	MoveItem   *item = &shared->items[n];
+	bool		result;
+
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
+	result = item->status == STATUS_QUEUED || item->status == STATUS_RUNNING;
+	if (result)
+		item->owner_cancels = true;
+	LWLockRelease(&area->lock);
+	return result;
 }
 
 /* Copy the runner slots in use, IM_MAX_RUNNERS at most; return how many. */

@@ -99,6 +99,10 @@ typedef struct MoveItem
 	MoveMethod	requested;		/* by the caller */
 	MoveMethod	method;
 	MoveStatus	status;
+	int			turns;			/* that it has given to other relations, while
+								 * its copy waited; by its runner */
+	bool		owner_cancels;	/* only ever turns true: by a session of the
+								 * table's owner, under the area's lock */
 
 	/* by the planner */
 	bool		repair;			/* an invalid index that the user named is
@@ -282,6 +286,8 @@ typedef struct RunnerSlot
 	int			pid;
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
 	bool		rows_final;		/* it only cleans up from now on */
+	bool		gives_turn;		/* it gives up its relation for another one,
+								 * which it has not claimed yet */
 	int64		job;
 	Oid			database;
 	Oid			role;
@@ -342,6 +348,9 @@ typedef enum JobRequest
 } JobRequest;
 
 extern void job_request_shmem(void);
+extern void job_layout_add(Size size);
+extern void job_check_library(void);
+extern void job_check_worker_library(void);
 extern Look *job_look(void);
 extern HTAB *job_busy_tables(void);
 pg_noreturn extern void job_is_busy(const MoveItem *item, const BusyTable *table);
@@ -354,6 +363,7 @@ extern bool job_get_slot(int slot, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy);
 extern int	job_read_slots(JobSlot *copies, Snapshot snapshot);
 extern bool job_request(int64 job, JobRequest request);
+extern bool job_cancel_item(JobShared *shared, int n);
 extern int	job_read_runners(RunnerSlot *copies);
 extern dsm_segment *job_map_segment(const JobSlot *slot, bool *mapped);
 extern void job_alter_settings(JobShared *shared, Jsonb *json);
@@ -396,7 +406,11 @@ extern bool runner_rows_are_final(void);
 /* Results of runner_claim() other than the number of an item */
 #define CLAIM_NONE	(-1)
 #define CLAIM_LATER	(-2)
-extern int	runner_claim(JobShared *shared, bool anything_left);
+typedef bool (*RelationCheck) (Oid relid);
+extern int	runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free);
+extern bool runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free);
+extern void runner_put_back(JobShared *shared, int n);
+extern void runner_works_on(const MoveItem *item);
 
 /* progress of a runner (progress.c); no-ops elsewhere */
 
@@ -462,6 +476,8 @@ typedef struct MoveContext
 	MoveItem   *item;
 	const MoveSettings *settings;	/* runner_settings() */
 	int			max_wait_ms;	/* of a cleanup; 0 = no limit */
+	bool		gives_turn;		/* the copy was given up: its item is queued
+								 * again */
 } MoveContext;
 
 #endif							/* IM_JOB_H */

@@ -34,6 +34,7 @@
 static JobArea *area = NULL;
 static RunnerSlot *my_runner = NULL;
 static JobSlot *my_job = NULL;
+static const MoveItem *my_item = NULL;
 
 /* Our copy of the job's settings, and its version; see runner_settings(). */
 static JobShared *my_shared = NULL;
@@ -320,7 +321,25 @@ runner_detach(void)
 	return final;
 }
 
-/* Declare that this runner will change no row any more.  Returns as runner_detach(). */
+/* Return how many runners of the job give up an item, and have not claimed another one. */
+static int
+count_giving_turns(void)
+{
+	int			result = 0;
+
+	Assert(LWLockHeldByMe(&area->lock));
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		if (is_of_our_job(&area->runners[i]) && area->runners[i].gives_turn)
+			result++;
+	}
+	return result;
+}
+
+/*
+ * Declare that this runner will change no row any more, unless another one is about to
+ * queue an item again.  Returns as runner_detach().
+ */
 bool
 runner_rows_are_final(void)
 {
@@ -329,19 +348,35 @@ runner_rows_are_final(void)
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->rows_final = true;
-	final = !have_company(true);
+	my_runner->rows_final = count_giving_turns() == 0;
+	final = my_runner->rows_final && !have_company(true);
 	if (final)
 		my_job->state = JOB_CLEANING_UP;
 	LWLockRelease(&area->lock);
 	return final;
 }
 
+/* Return whether another runner of the job is just giving up a relation of this table. */
+static bool
+is_being_put_back(const MoveItem *item)
+{
+	Assert(LWLockHeldByMe(&area->lock));
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		const RunnerSlot *runner = &area->runners[i];
+
+		if (is_of_our_job(runner) && runner != my_runner && runner->gives_turn &&
+			runner->heap_oid == item->heap_oid)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Return whether this item may begin now.  Indexes of one table are rebuilt
  * one after the other, and not while one of them is copied, because a rebuild
  * waits for all transactions that use the table.  The default for new
- * partitions is set at the very end.
+ * partitions is set at the very end, but for relations that have given their turn.
  */
 static bool
 may_begin(const JobShared *shared, const MoveItem *item)
@@ -354,31 +389,61 @@ may_begin(const JobShared *shared, const MoveItem *item)
 
 		if (other == item)
 			continue;
+		/* a part goes with its table */
 		if (item->method == METHOD_DEFAULT && other->method != METHOD_DEFAULT &&
-			(running || other->status == STATUS_QUEUED))
+			(running || other->status == STATUS_QUEUED) &&
+			other->turns == 0 && !OidIsValid(other->part_of))
 			return false;
 		if (running && other->heap_oid == item->heap_oid &&
 			(item->method != METHOD_COPY || other->method != METHOD_COPY))
 			return false;
 	}
-	return true;
+	return !is_being_put_back(item);
+}
+
+/*
+ * Return the number of the item that has given its turn, and is to come again next: the
+ * first one that is free, or that has given the fewest turns; or CLAIM_NONE.
+ */
+static int
+find_put_back(const JobShared *shared, RelationCheck is_free)
+{
+	int			result = CLAIM_NONE;
+
+	for (int i = shared->first_queued; i < shared->nitems; i++)
+	{
+		const MoveItem *item = &shared->items[i];
+
+		if (item->status != STATUS_QUEUED || item->turns == 0 || OidIsValid(item->part_of) ||
+			!may_begin(shared, item))
+			continue;
+		if (is_free(item->relid))
+			return i;
+		if (result == CLAIM_NONE || item->turns < shared->items[result].turns)
+			result = i;
+	}
+	return result;
 }
 
 /*
  * Claim the next item of the job, and set its status to running.  Return its
  * number, CLAIM_NONE if there is none, or CLAIM_LATER if the next one has to
- * wait for another runner.  With anything_left, claim any item that is still
- * queued, for a runner that is going to give it up.
+ * wait for another runner.  Those that have given their turn come after the others;
+ * is_free() says whether nobody holds a lock of such a relation.  With anything_left,
+ * claim any item that is still queued, for a runner that is going to give it up.
  */
 int
-runner_claim(JobShared *shared, bool anything_left)
+runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 {
 	int			result = CLAIM_NONE;
 
+	/* what is queued again, it leaves to the others */
+	if (my_runner->rows_final)
+		return CLAIM_NONE;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	for (int i = shared->first_queued; i < shared->nitems; i++)
 	{
-		MoveItem   *item = &shared->items[i];
+		const MoveItem *item = &shared->items[i];
 
 		if (item->status != STATUS_QUEUED)
 		{
@@ -386,17 +451,84 @@ runner_claim(JobShared *shared, bool anything_left)
 				shared->first_queued++;
 			continue;
 		}
-		if (anything_left || may_begin(shared, item))
+		/* that is claimed with its table */
+		if (OidIsValid(item->part_of))
+			continue;
+		result = CLAIM_LATER;
+		if (anything_left || (item->turns == 0 && may_begin(shared, item)))
 		{
-			item->status = STATUS_RUNNING;
-			(void) job_parts_follow(shared, i);
 			result = i;
 			break;
 		}
-		result = CLAIM_LATER;
 	}
+	if (result == CLAIM_LATER)
+	{
+		int			put_back = find_put_back(shared, is_free);
+
+		if (put_back != CLAIM_NONE)
+			result = put_back;
+	}
+	if (result >= 0)
+	{
+		shared->items[result].status = STATUS_RUNNING;
+		(void) job_parts_follow(shared, result);
+	}
+	my_runner->gives_turn = false;
 	LWLockRelease(&area->lock);
 	return result;
+}
+
+/*
+ * Decide whether this runner gives up its item, whose copy waits, for another relation of
+ * the job that is ready: it may begin and, if it has given its turn before, is free now.
+ * As many runners as there are such relations do so.  If true, the caller is to clean up,
+ * and to call runner_put_back().
+ */
+bool
+runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
+{
+	int			ready = 0;
+	int			giving;
+
+	if (my_runner == NULL)
+		return false;
+	Assert(item->status == STATUS_RUNNING && !my_runner->gives_turn);
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	giving = count_giving_turns();
+
+	/* what could begin if this one were queued */
+	item->status = STATUS_QUEUED;
+	item->turns++;
+	for (int i = shared->first_queued; i < shared->nitems && ready <= giving; i++)
+	{
+		const MoveItem *other = &shared->items[i];
+
+		if (other != item && other->status == STATUS_QUEUED && !OidIsValid(other->part_of) &&
+			may_begin(shared, other) && (other->turns == 0 || is_free(other->relid)))
+			ready++;
+	}
+	item->status = STATUS_RUNNING;
+	my_runner->gives_turn = ready > giving;
+	if (!my_runner->gives_turn)
+		item->turns--;
+	LWLockRelease(&area->lock);
+	return ready > giving;
+}
+
+/* Queue an item again, with its parts; other runners leave it alone until progress_end(). */
+void
+runner_put_back(JobShared *shared, int n)
+{
+	MoveItem   *item = &shared->items[n];
+
+	Assert(my_runner->gives_turn && item->status == STATUS_RUNNING);
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	item->status = STATUS_QUEUED;
+	item->started_at = 0;
+	item->finished_at = 0;
+	(void) job_parts_follow(shared, n);
+	shared->first_queued = Min(shared->first_queued, n);
+	LWLockRelease(&area->lock);
 }
 
 /* Sleep until the latch is set, or the time is over.  The caller serves interrupts. */
@@ -459,6 +591,20 @@ job_check_cancel(void)
 	runner_check_step_back();
 }
 
+/* Set the item that this runner works on, or NULL. */
+void
+runner_works_on(const MoveItem *item)
+{
+	my_item = item;
+}
+
+/* Return whether the owner of the table has canceled the item, which has not moved yet. */
+static bool
+owner_has_canceled(void)
+{
+	return my_item != NULL && my_item->owner_cancels && my_item->status == STATUS_RUNNING;
+}
+
 /*
  * Ask a runner to give up its relation, because its move waits for a process
  * that waits for the calling session.  "seen" is a copy of the runner's slot.
@@ -499,10 +645,13 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 bool
 runner_must_step_back(void)
 {
-	return my_runner != NULL && my_runner->step_back_for != 0;
+	return (my_runner != NULL && my_runner->step_back_for != 0) || owner_has_canceled();
 }
 
-/* Raise ERROR 40P01, once, if asked to step back.  See job_check_cancel(). */
+/*
+ * Raise ERROR 40P01, once, if asked to step back, or 57014 if the owner of the table has
+ * canceled its move.  See job_check_cancel().
+ */
 void
 runner_check_step_back(void)
 {
@@ -510,6 +659,14 @@ runner_check_step_back(void)
 
 	if (!runner_must_step_back())
 		return;
+	if (owner_has_canceled())
+	{
+		/* the handling of the error may have to wait, too */
+		my_item = NULL;
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("canceling move due to request of the table's owner")));
+	}
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	blocker = my_runner->step_back_for;
 	/* the handling of the error may have to wait, too */

@@ -244,6 +244,12 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indexrelid 
 	'1', 'forged rows of other places, invalid index: it is there');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '4',
 	'forged rows of other places, invalid index: so are the rows');
+my $foreign = "FROM index_mover_check() WHERE kind = 'rows of another cluster'";
+is($node->safe_psql('postgres', "SELECT severity, object, detail $foreign"), 'warning|index_mover.ledger|2 left by moves of the cluster '
+		. 'with the system identifier 1, before pg_upgrade or pg_createsubscriber', 'the check tells of rows of another cluster');
+$node->safe_psql('postgres', $node->safe_psql('postgres', "SELECT command $foreign"));
+is($node->safe_psql('postgres', "SELECT count(*) $foreign; SELECT count(*) FROM index_mover.ledger WHERE database = $database"), "0\n2",
+	'its command makes them ours');
 $node->safe_psql('postgres', 'DELETE FROM index_mover.ledger; DROP INDEX small_ccnew');
 
 # ---------------------------------------------------------------------------

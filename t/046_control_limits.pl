@@ -142,7 +142,8 @@ CONF
 $node->restart;
 $running = 0;
 # the look of the scheduler and the cleanup of the janitor come and go
-my $busy = "SELECT string_agg(backend_type, ', ' ORDER BY backend_type) FROM pg_stat_activity WHERE backend_type ~ 'index_mover|logical'";
+my $busy = "SELECT string_agg(backend_type, ', ' ORDER BY backend_type) FROM pg_stat_activity "
+	. "WHERE backend_type ~ 'index_mover|logical'";
 poll_until($node, $busy, 'index_mover janitor, index_mover scheduler, logical replication launcher', 'the workers of an idle server');
 accepted_ok('regress_first', 1, 1);
 accepted_ok('regress_second', 2, 1);

@@ -5,6 +5,8 @@
 # never comes at all is given up after minutes, but not because its transaction
 # was open for that long.
 #
+# Fault (processes): the library is replaced while the server runs: an old session with a new worker,
+#   and the reverse
 # Fault (processes): worker dies before it begins, or cannot even be loaded; the caller waits,
 #   or does not
 use strict;
@@ -444,4 +446,46 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = '
 }
 
 $locker->end;
+
+# ---- a library that was replaced while the server runs ---------------------------------
+# What processes share has another form in the new one: its number says so before anything
+# of that is read (layout:1 is a library with that number).
+{
+	my $replaced = joined(qr/ERROR:  55000: the library of index_mover was replaced while the server runs\n/,
+		qr/DETAIL:  Two versions of it are in use, and what they share is not the same \(\d+ and \d+\)\.\nHINT:  Restart the server\./);
+	my $call = "SELECT status FROM move_indexes('u_i', 'regress_fast', dry_run => false)";
+	my $layout = "LOAD 'index_mover'; SET index_mover.test_mutation = 'layout:1'";
+	sub other_library_ok
+	{
+		my ($session, $sql, $name) = @_;
+		$session->send($sql);
+		is($session->answer, '', "$name: no rows");
+		like($session->errors, $replaced, "$name: what happened, and what helps");
+		return;
+	}
+
+	# the area is made by the session's library
+	$node->restart;
+	my $old = IndexMover::Session->new($node);
+	$old->run($layout);
+	my $lines = -s $node->logfile;
+	other_library_ok($old, $call, 'an old session and its new worker');
+	like(slurp_file($node->logfile, $lines), qr/the library of index_mover was replaced/, 'which says so in the server log');
+	other_library_ok($old, "SELECT job FROM move_indexes('u_i', 'regress_fast', wait => false)", 'the next job, which nobody waits for');
+	my $new = IndexMover::Session->new($node);
+	other_library_ok($new, $call, 'a new session');
+	other_library_ok($new, 'SELECT job FROM index_mover_progress', 'a view');
+	$_->end foreach $old, $new;
+
+	# the reverse: an area that is of the worker's library
+	$node->restart;
+	$new = IndexMover::Session->new($node);
+	is($new->run($call), 'moved', 'after a restart all is well');
+	$new->end;
+	$new = IndexMover::Session->new($node);
+	$new->run($layout);
+	other_library_ok($new, $call, 'a new session beside the old ones');
+	$new->end;
+	all_right($node, 't', 'libraries that were replaced', within => 5);
+}
 done_testing();

@@ -4,8 +4,14 @@
 # partitions, and of two tables in opposite directions.  Nobody may end in a
 # deadlock or hang; where only one can have it, the other is told at once.
 #
+# And of a job whose smallest tables others hold without end, the rest is moved all the same.
+#
 # INDEX_MOVER_ROUNDS says how many rounds of each; scripts/reliability has 1,000.
 #
+# Fault (locks): the owner of a table cancels its move in another role's job (17: by MAINTAIN), while
+#   it waits, is queued, or is rebuilt
+# Fault (locks): the smallest relations of a job are held without end, as many as it has workers, and
+#   more; a cancel, and the end of max_duration, while one has given its turn
 # Fault (locks): a transaction that has read, and then alters the table, beside a copy: 32
 #   rounds, in `scripts/reliability` 1,000
 # Fault (locks): two moves: of one index, one table, parent and partition, two tables in
@@ -136,6 +142,150 @@ ok(!$met{'two tables in opposite directions'}, 'who works on another table is no
 all_right($node, $_, "two moves, $_", within => 5, max_keys => 50) for 'a', 'b', 'p1';
 note "count: two moves at once, rounds $ROUNDS";
 note "count: two moves at once, deadlocks $deadlocks";
+
+# ---- relations that others hold without end ---------------------------------------------
+# The smallest ones first, all workers of the job: the rest is moved, in turn.
+$node->safe_psql('postgres', <<'SQL');
+SET default_tablespace = regress_slow;
+CREATE SCHEMA held;
+CREATE TABLE held.a AS SELECT g AS i, repeat('x', 10) AS t FROM generate_series(1, 10) g;
+CREATE TABLE held.b AS SELECT g AS i, repeat('x', 10) AS t FROM generate_series(1, 1000) g;
+CREATE TABLE held.c AS SELECT g AS i, repeat('x', 10) AS t FROM generate_series(1, 2000) g;
+CREATE TABLE held.free AS SELECT g AS i, repeat('x', 10) AS t FROM generate_series(1, 20000) g;
+ALTER TABLE held.a ADD PRIMARY KEY (i) USING INDEX TABLESPACE pg_default;
+ALTER TABLE held.b ADD PRIMARY KEY (i) USING INDEX TABLESPACE pg_default;
+ALTER TABLE held.c ADD PRIMARY KEY (i) USING INDEX TABLESPACE pg_default;
+ALTER TABLE held.free ADD PRIMARY KEY (i) USING INDEX TABLESPACE pg_default;
+CREATE TABLE held.parts (i int) PARTITION BY RANGE (i);
+CREATE TABLE held.part PARTITION OF held.parts FOR VALUES FROM (0) TO (100000);
+CREATE INDEX part_i ON held.part (i);
+INSERT INTO held.parts SELECT generate_series(1, 30000);
+CREATE SCHEMA other;
+CREATE TABLE other.one AS SELECT 1 AS i;
+CREATE TABLE other.two AS SELECT 2 AS i;
+SELECT oracle.remember_keys(c), oracle.remember_metadata(c)
+  FROM unnest('{held.a, held.b, held.c, held.free, held.part}'::regclass[]) c;
+SQL
+my @holders = map { IndexMover::Session->new($node) } 1 .. 3;
+$holders[$_]->run('BEGIN; SELECT count(*) FROM held.' . ('a', 'b', 'c')[$_]) for 0 .. 2;
+sub states
+{
+	my ($job) = @_;
+	return $look->run("SELECT string_agg(split_part(name, '.', 2) || ' ' || status, ', ' ORDER BY name) FROM index_mover_history "
+		. "WHERE job = $job AND name ~ '^(held|other)' AND kind !~ 'toast'");
+}
+my $job = $look->run("SELECT max(job) FROM evacuate_tablespace('regress_slow', 'regress_fast', wait => false) WHERE name !~ '^(a|b|p)'");
+my $of_job = "FROM index_mover_history WHERE job = $job AND name ~ '^held' AND kind !~ 'toast'";
+poll_until($node, "SELECT string_agg(name, ', ' ORDER BY name) $of_job AND status = 'moved'",
+	'held.free, held.part, held.part_i, held.parts', 'whatever nobody holds is moved');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'waiting for lock to swap' "
+	. "AND blocked_by <> '{}'", '2', 'and two copies wait, as many as there are workers');
+like($look->run("SELECT name || ': ' || message $of_job AND status = 'queued'"),
+	qr/^held\.[abc]: It has waited \d+ s for its lock; other relations of the job are moved first\.$/,
+	'the history says why the third is queued');
+my ($queued) = $look->run("SELECT split_part(name, '.', 2) $of_job AND status = 'queued'");
+$holders[ ord($queued) - ord('a') ]->run('COMMIT');
+poll_until($node, "SELECT status $of_job AND name = 'held.$queued'", 'moved',
+	'which is moved when it is free, while the others wait');
+my ($last) = grep { $_ ne $queued } 'a', 'b', 'c';
+$holders[ ord($last) - ord('a') ]->run('COMMIT');
+poll_until($node, "SELECT status $of_job AND name = 'held.$last'", 'moved',
+	'one that waits is moved, too, when it is free');
+$look->run("SELECT cancel_move($job)");
+wait_for_no_worker($node);
+like(states($job), qr/\bcanceled\b/, 'the last one is canceled');
+unlike(states($job), qr/queued|running|failed/, 'and none is forgotten');
+$_->run('ROLLBACK') for @holders;
+
+# one worker: the others of a job that is canceled, or has had its time, while one has given its turn
+$holders[0]->run('BEGIN; SELECT count(*) FROM other.one');
+$holders[1]->run('BEGIN; SELECT count(*) FROM other.two');
+foreach my $end ('cancel', 'max_duration')
+{
+	my $duration = $end eq 'cancel' ? 0 : 3;
+	$job = $look->run("SELECT max(job) FROM move_schema_tables('other', 'pg_default', wait => false, "
+		. qq[settings => '{"max_workers": 1, "max_duration": $duration}')]);
+	if ($end eq 'cancel')
+	{
+		poll_until($node, "SELECT count(*) FROM index_mover_history WHERE job = $job AND message ~ '^It has waited'", '1',
+			'one gives its turn');
+		$look->run("SELECT cancel_move($job)");
+	}
+	wait_for_no_worker($node);
+	my $outcome = $end eq 'cancel' ? 'canceled' : 'skipped';
+	is(states($job), "one $outcome, two $outcome", "$end, while one has given its turn");
+	is($look->run("SELECT string_agg(message, '; ' ORDER BY name) FROM index_mover_history WHERE job = $job"), $end eq 'cancel' ?
+		'the job was canceled; the job was canceled' :
+		'its lock could not be had before index_mover.max_duration was over; not started: index_mover.max_duration was over',
+		"$end: the history says so");
+}
+$_->end for @holders;
+all_right($node, "held.$_", "held, $_", within => 5) for 'a', 'b', 'c', 'free', 'part';
+
+# ---- the owner of a table, and another role's job --------------------------------------------
+# (17: MAINTAIN is enough to move its indexes; before, one must be a member of the owner)
+$node->safe_psql('postgres', <<'SQL');
+CREATE ROLE team; CREATE ROLE others; CREATE ROLE owner IN ROLE team; CREATE ROLE stranger; CREATE ROLE mover;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO PUBLIC;
+GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO team, others, mover;
+GRANT SET ON PARAMETER index_mover.max_workers TO mover;
+CREATE SCHEMA own;
+GRANT ALL ON SCHEMA own TO PUBLIC;
+CREATE TABLE own.one AS SELECT 1 AS i; CREATE INDEX one_i ON own.one (i);
+CREATE TABLE own.two AS SELECT generate_series(1, 1000) AS i; CREATE INDEX two_i ON own.two (i);
+ALTER TABLE own.one OWNER TO team; ALTER TABLE own.two OWNER TO others;
+DO $$ BEGIN
+  IF current_setting('server_version_num')::int >= 170000 THEN GRANT MAINTAIN ON own.one, own.two TO mover;
+  ELSE GRANT team, others TO mover; END IF;
+END $$;
+SQL
+sub own_states
+{
+	return $look->run("SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM index_mover_history WHERE job = $_[0]");
+}
+sub tried { my ($session, $sql) = @_; $session->send($sql); return $session->answer; }
+my %as = map { my $s = IndexMover::Session->new($node); $s->run("SET client_min_messages = warning; SET ROLE $_"); ($_ => $s) }
+  'owner', 'stranger', 'mover';
+my $move_own = "move_schema_indexes('own', 'regress_slow', method => 'copy', wait => false, settings => "
+	. q('{"max_workers": 1, "swap_after": "infinity"}');
+$job = $as{mover}->run("SELECT max(job) FROM $move_own)");
+poll_until($node, "SELECT name FROM index_mover_progress WHERE job = $job AND phase = 'waiting for time to swap'", 'own.one_i',
+	'a job waits');
+is(tried($as{stranger}, "SELECT cancel_move($job)"), '', 'a role that has nothing to do with it');
+like($as{stranger}->errors, qr/42501: permission denied to control job $job/, 'may not cancel the job');
+is($as{owner}->run("SELECT cancel_move($job)"), '1', 'the owner of one table may end the move of it');
+poll_until($node, "SELECT name FROM index_mover_progress WHERE job = $job AND phase = 'waiting for time to swap'", 'own.two_i',
+	'and the job goes on with the next one');
+is($look->run("SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job AND name = 'own.one_i'"),
+	'skipped|57014|the owner of the table has canceled its move', 'the history says so');
+is($as{owner}->run('SELECT cancel_move()'), '0', 'but not that of the other');
+is($as{owner}->run("SELECT status FROM move_table('own.one', 'regress_fast')"), 'moved', 'he moves his table himself');
+$as{mover}->run("SELECT resume_move($job)");
+wait_for_no_worker($node);
+is(own_states($job), 'own.one_i skipped, own.two_i moved', 'the other index has moved');
+
+# a table that is still queued, with NULL; a rebuild, which waits for a writer; a superuser's job
+$job = $as{mover}->run('SELECT max(job) FROM ' . $move_own =~ s/regress_slow/regress_fast/r . ')');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'waiting for time to swap'", '1', 'one waits');
+$look->run("GRANT others TO owner");
+is($as{owner}->run('SELECT cancel_move()'), '1', 'both tables of a job are his');
+wait_for_no_worker($node);
+is(own_states($job), 'own.one_i skipped, own.two_i skipped', 'and the job has ended');
+$writer->run('BEGIN; INSERT INTO own.one VALUES (3)');
+$job = $as{mover}->run("SELECT max(job) FROM move_indexes('own.one', 'regress_fast', 'rebuild', wait => false)");
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase ~ '^waiting for'", '1', 'a rebuild waits');
+is($as{owner}->run("SELECT cancel_move($job)"), '1', 'the move of an index of his');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', 'ends while the writer stays');
+is(own_states($job), 'own.one_i skipped', 'which is skipped, too');
+$writer->run('ROLLBACK');
+$job = $look->run("SELECT max(job) FROM $move_own)");
+is(tried($as{owner}, "SELECT cancel_move($job)"), '', "a superuser's job");
+like($as{owner}->errors, qr/42501: permission denied to control job $job/, 'is his own');
+$look->run("SELECT cancel_move($job)");
+wait_for_no_worker($node);
+leftovers_ok($node, 'moves that owners have ended', within => 5);
+files_ok($node, 'moves that owners have ended');
+$_->end for values %as;
 
 $_->end for @s, $look, $writer;
 $node->stop;

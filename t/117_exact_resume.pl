@@ -94,6 +94,11 @@ sub interrupt
 	}
 	if ($end eq 'cancel') { is(sql("SELECT cancel_move($job, keep => true)"), '1', 'canceled'); wait_for_no_worker($node); }
 	elsif ($end eq 'promote') { promote() }
+	elsif ($end eq 'sibling')
+	{
+		sql("SELECT pg_terminate_backend(pid) FROM index_mover_progress WHERE name = 'bystander'");
+		wait_for_no_worker($node);
+	}
 	else { $node->stop($end); $node->start; }
 	sql("ROLLBACK PREPARED 'holder'");
 	set_tests($node);
@@ -195,6 +200,24 @@ foreach my $end (grep { "ends $_" =~ /$only/ } picked { /kill|cancel/ } 'ends', 
 	}
 	change();
 	goes_on_ok($job, $end);
+}
+
+# ---- another worker of the job is terminated, which ends all of them ----------------------
+if ('sibling' =~ /$only/)
+{
+	sql('CREATE TABLE bystander AS SELECT generate_series(1, 200000) AS i');
+	my $to = other_place((split / /, places_of_table($node, 'big'))[0]);
+	my $job = interrupt('sibling', 'copy-half',
+		move => "SELECT max(job) FROM move_schema_tables('public', '$to', wait => false, name_like => 'b%', settings => "
+			. q['{"max_workers": 2}')],
+		meanwhile => sub {
+			poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover' AND wait_event = 'Extension'", '2',
+				'two copies are half done');
+		});
+	is(sql("SELECT status FROM index_mover_history WHERE job = $job AND name = 'big'"), 'canceled', 'sibling: the other one is canceled');
+	sql('DROP TABLE bystander');
+	change();
+	goes_on_ok($job, 'another worker was terminated');
 }
 
 # ---- each point ---------------------------------------------------------------------------

@@ -5,13 +5,15 @@
  *	  history of an earlier one: undo_move(), the rest of a job.
  *
  * Privileges: all functions here are for members of the job's role and for
- * superusers.  ERROR 25006 during recovery: the jobs are in the primary's memory.
+ * superusers; cancel_move() also for owners of tables, who end the moves of these in jobs
+ * of other roles, but not in those of superusers.  ERROR 25006 during recovery: the jobs are in the primary's memory.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
@@ -41,6 +43,42 @@ log_control(int64 job, const char *what)
 			(errmsg_internal("job " INT64_FORMAT " (%s): %s by role \"%s\"", job,
 							 get_database_name(MyDatabaseId), what,
 							 GetUserNameFromId(GetUserId(), true))));
+}
+
+/*
+ * Cancel the moves of a job whose tables the current user may act as the owner of, which
+ * have not ended; return how many.  With MAINTAIN (17) another role could keep an owner
+ * from moving his table.  None of a superuser's job, as pg_cancel_backend().
+ */
+static int
+cancel_owned(const JobSlot *slot)
+{
+	bool		mapped;
+	dsm_segment *segment;
+	JobShared  *shared;
+	int			count = 0;
+
+	if (slot->superuser || (segment = job_map_segment(slot, &mapped)) == NULL)
+		return 0;
+	shared = dsm_segment_address(segment);
+	for (int i = 0; i < shared->nitems; i++)
+	{
+		const MoveItem *item = &shared->items[i];
+
+		/*
+		 * a part goes with its table, and a relation that is gone has no
+		 * owner
+		 */
+		if (!OidIsValid(item->part_of) && get_rel_relkind(item->heap_oid) != '\0' &&
+			object_ownercheck(RelationRelationId, item->heap_oid, GetUserId()) &&
+			job_cancel_item(shared, i))
+			count++;
+	}
+	if (!mapped)
+		dsm_detach(segment);
+	if (count > 0)
+		log_control(slot->job, psprintf("the moves of %d tables canceled, as their owner,", count));
+	return count;
 }
 
 /*
@@ -77,16 +115,29 @@ static int
 control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
 {
 	JobSlot		slots[IM_MAX_JOBS];
-	int			nslots = PG_ARGISNULL(0) ? job_read_slots(slots, NULL) :
-		find_job(PG_GETARG_INT64(0), slots, NULL);
+	int			nslots;
 	int			done = 0;
+	bool		cancels = request == REQUEST_CANCEL || request == REQUEST_CANCEL_AND_KEEP;
 
+	if (PG_ARGISNULL(0))
+		nslots = job_read_slots(slots, NULL);
+	else if (cancels && job_find(PG_GETARG_INT64(0), slots) &&
+			 !has_privs_of_role(GetUserId(), slots[0].role) && cancel_owned(slots) > 0)
+		return 1;
+	else
+		nslots = find_job(PG_GETARG_INT64(0), slots, NULL);
 	for (int i = 0; i < nslots; i++)
 	{
-		if (!has_privs_of_role(GetUserId(), slots[i].role) || !job_request(slots[i].job, request))
-			continue;
-		done++;
-		log_control(slots[i].job, what);
+		if (!has_privs_of_role(GetUserId(), slots[i].role))
+		{
+			if (cancels && cancel_owned(&slots[i]) > 0)
+				done++;
+		}
+		else if (job_request(slots[i].job, request))
+		{
+			done++;
+			log_control(slots[i].job, what);
+		}
 	}
 	return done;
 }
@@ -95,7 +146,8 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
  * cancel_move(job bigint DEFAULT NULL, keep boolean DEFAULT false) RETURNS int
  *
  * Cancels a job, or, with NULL, all of this database that the caller may
- * control.  Moved relations stay moved; a relation that is being moved stays
+ * control; of other roles' jobs, the moves of tables whose owner the caller is, or may act
+ * as.  Moved relations stay moved; a relation that is being moved stays
  * where it was.  With keep, the file of a copy that has recorded how far it is
  * stays for resume_move().  An ended job that it names is acknowledged: then
  * index_mover_check() reports it no more.  Returns how many jobs were running.

@@ -193,6 +193,8 @@ copy_wait_for_locks(CopyState *cs)
 
 			copy_lock_wait_is_over(cs, named, nnamed);
 		}
+		if (copy_gives_turn(cs, limits.since))
+			copy_start_again("it gives its turn to another relation");
 		job_check_cancel();
 	}
 	copy_check_locks(cs);

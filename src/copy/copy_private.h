@@ -155,6 +155,7 @@ extern const char *copy_changes_lost(ChangesResult result);
 extern void copy_wait_for_locks(CopyState *cs);
 extern void copy_release_locks(CopyState *cs);
 extern void copy_check_locks(const CopyState *cs);
+extern bool copy_gives_turn(CopyState *cs, TimestampTz waits_since);
 extern void copy_check_relations(CopyState *cs, bool first);
 extern bool copy_is_in_the_way(CopyState *cs);
 extern void copy_rest_after_swap(void *arg);

@@ -483,14 +483,16 @@ move_by_copy(MoveContext *mc)
 					ledger_row_release(f->claimed);
 				if (f->new_file.id == 0)
 					continue;
-				leftover_file_drop(&f->new_file, f->new_file_made);
+				/* at its next turn the copy goes on from what is on record */
+				if (!mc->gives_turn || f->new_file.copied_blocks == 0)
+					leftover_file_drop(&f->new_file, f->new_file_made);
 				ledger_row_release(f->new_file.id);
 				f->new_file.id = 0;
 			}
 		}
 		Assert(!cs->locked);
 		forget_state();
-		if (item->status != STATUS_RUNNING)
+		if (item->status != STATUS_RUNNING || mc->gives_turn)
 			break;
 		if (start == MOST_STARTS)
 			ereport(ERROR,

@@ -566,6 +566,8 @@ make_attempts(CopyState *cs)
 			attempts_end_turn(&attempts);
 		/* each try costs a round: after lock_wait make it at the turns alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_turn));
+		if (copy_gives_turn(cs, wait->limits->since))
+			copy_start_again("it gives its turn to another relation");
 		throttle_rest(attempts_nap_ms(&attempts));
 	}
 }

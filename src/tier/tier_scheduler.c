@@ -94,6 +94,7 @@ tier_scheduler_register(void)
 {
 	BackgroundWorker worker = {0};
 
+	job_layout_add(sizeof(TierWorker));
 	DefineCustomStringVariable("index_mover.scheduler_databases",
 							   "Databases in which samples are taken, and tier policies carried out that are due.",
 							   "The library must be preloaded. If the list is empty when the server starts, a change needs a restart.",
@@ -305,6 +306,7 @@ index_mover_tier_main(Datum arg)
 	TierWorker	args;
 	dsm_segment *segment;
 
+	job_check_library();
 	memcpy(&args, MyBgworkerEntry->bgw_extra, sizeof(args));
 	worker_unblock_signals();
 	segment = dsm_attach(args.segment);

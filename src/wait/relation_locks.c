@@ -160,6 +160,16 @@ relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
 	return count;
 }
 
+/* Return whether no other process holds any lock on a relation.  Needs no transaction. */
+bool
+relation_is_free(Oid relid)
+{
+	int			count;
+
+	pfree(relation_lock_holders(relid, AccessExclusiveLock, &count));
+	return count == 0;
+}
+
 /* Return, without queueing, the transactions that hold a conflicting lock, palloc'd. */
 VirtualTransactionId *
 relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)

@@ -29,6 +29,7 @@ extern void check_relation_locks(int expected);
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
 #define extension_lock_waiters(pids, maxpids) relation_lock_waiters(InvalidOid, AccessShareLock, pids, maxpids)
 extern bool relation_row_changer(Oid relid, VirtualTransactionId *vxid);
+extern bool relation_is_free(Oid relid);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
 

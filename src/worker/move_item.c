@@ -287,10 +287,8 @@ clean_up(MoveContext *mc)
  * NULL.  After an error interrupts are held off; the caller resumes them.
  */
 static ErrorData *
-try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc), int max_wait_ms)
+try_item(MoveContext *mc, void (*work) (MoveContext *mc))
 {
-	MoveContext mc = {.job = job,.item = item,.settings = runner_settings(),
-	.max_wait_ms = max_wait_ms};
 	MemoryContext context = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
 
@@ -299,7 +297,7 @@ try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc), int max
 	{
 		runner_serve_cancel(true);
 		blockers_begin();
-		work(&mc);
+		work(mc);
 		runner_serve_cancel(false);
 	}
 	PG_CATCH();
@@ -349,10 +347,39 @@ log_outcome(const MoveItem *item)
 				 item->detail[0] ? errdetail_internal("%s", item->detail) : 0));
 }
 
-/* Move one item, and put the outcome into it.  Never throws. */
-void
+/*
+ * Name the target tablespace in the outcome of an error that tells of a file in it: core
+ * and we name files by the OID of their tablespace, and if that was dropped, core says that
+ * it could not create a directory.
+ */
+static void
+tell_of_target(MoveItem *item, const ErrorData *error)
+{
+	bool		is_gone = false;
+
+	if (item->status != STATUS_FAILED)
+		return;
+	if (error->sqlerrcode == ERRCODE_DISK_FULL && NameStr(to_name)[0] != '\0')
+		item_say(item, "Tablespace \"%s\" is the target.", NameStr(to_name));
+	else if (error->sqlerrcode == ERRCODE_UNDEFINED_FILE)
+	{
+		StartTransactionCommand();
+		is_gone = get_tablespace_name(item->to_tablespace) == NULL;
+		CommitTransactionCommand();
+	}
+	if (is_gone)
+		outcome_end(item, STATUS_FAILED, unpack_sql_state(ERRCODE_UNDEFINED_OBJECT),
+					"The target tablespace was dropped.");
+}
+
+/*
+ * Move one item, and put the outcome into it.  Returns false if its copy gives its turn to
+ * another relation: there is no outcome then, and nothing to clean up.  Never throws.
+ */
+bool
 move_item(JobShared *job, MoveItem *item)
 {
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
 	ErrorData  *error;
 
 	Assert(item->status == STATUS_RUNNING);
@@ -360,7 +387,20 @@ move_item(JobShared *job, MoveItem *item)
 	item->lock_time = -1;
 	item->size_after = -1;
 
-	error = try_item(job, item, move_with_preparation, 0);
+	error = try_item(&mc, move_with_preparation);
+	if (error == NULL && mc.gives_turn)
+	{
+		ereport(NOTICE,
+				(errmsg("%s \"%s\" gives its turn to other relations of the job",
+						relation_noun(item->relkind), NameStr(item->relname)),
+				 errdetail_internal("%s", item->detail)));
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("%s: puts off %s \"%s.%s\"", runner_name(), relation_noun(item->relkind),
+						NameStr(item->schema_name), NameStr(item->relname)),
+				 errdetail_internal("%s", item->detail)));
+		return false;
+	}
 	/* a copy has set the time of its swap */
 	if (item->finished_at == 0)
 	{
@@ -370,10 +410,12 @@ move_item(JobShared *job, MoveItem *item)
 	if (error != NULL)
 	{
 		outcome_take_error(job, item, error);
+		tell_of_target(item, error);
 		RESUME_INTERRUPTS();
 	}
 	blockers_tell(item);
 	log_outcome(item);
+	return true;
 }
 
 /* When the process ends in the middle of an item, set its status if it has moved. */
@@ -403,7 +445,8 @@ move_find_out(MoveItem *item)
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
-	ErrorData  *error = try_item(job, item, clean_up, max_wait_ms);
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings(),.max_wait_ms = max_wait_ms};
+	ErrorData  *error = try_item(&mc, clean_up);
 
 	if (error == NULL)
 		return;

@@ -230,12 +230,15 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 {
 	int			n;
 
-	while ((n = runner_claim(shared, true)) >= 0)
+	while ((n = runner_claim(shared, true, NULL)) >= 0)
 	{
 		MoveItem   *item = &shared->items[n];
 
 		if (why_skipped == NULL)
 			outcome_take_cancel(shared, item);
+		else if (item->turns > 0)
+			outcome_end(item, STATUS_SKIPPED, "",
+						"its lock could not be had before index_mover.max_duration was over");
 		else
 			outcome_end(item, STATUS_SKIPPED, "", why_skipped);
 
@@ -313,7 +316,7 @@ worker_exit(int code, Datum arg)
 	current_item = -1;
 	for (n = given_up; recordable && n >= 0 && n <= last_given_up; n++)
 		history_update(shared, n);
-	while ((n = runner_claim(shared, true)) >= 0)
+	while ((n = runner_claim(shared, true, NULL)) >= 0)
 		item_terminated(shared, n, recordable);
 	if (recordable)
 		history_close_job(shared);
@@ -434,6 +437,7 @@ run_item(JobShared *shared, int n)
 {
 	MoveItem   *item = &shared->items[n];
 	bool		canceled;
+	bool		ended = true;
 	int64		size = 0;
 
 	Assert(current_item < 0 && n >= 0 && n < shared->nitems);
@@ -445,8 +449,23 @@ run_item(JobShared *shared, int n)
 
 	if (outcome_extension_is_gone(shared))
 		outcome_take_cancel(shared, item);
+	else if (item->owner_cancels)
+		outcome_take_owners_cancel(item);
 	else
-		move_item(shared, item);
+	{
+		runner_works_on(item);
+		ended = move_item(shared, item);
+		runner_works_on(NULL);
+	}
+	if (!ended)
+	{
+		runner_put_back(shared, n);
+		outcome_record(shared, n, job_last_part(shared, n));
+		current_item = -1;
+		progress_end(0);
+		pgstat_report_activity(STATE_IDLE, NULL);
+		return;
+	}
 
 	outcome_record(shared, n, job_parts_follow(shared, n));
 	current_item = -1;
@@ -547,7 +566,7 @@ run_moves(JobShared *shared, bool first)
 			break;
 		}
 
-		n = runner_claim(shared, false);
+		n = runner_claim(shared, false, relation_is_free);
 		if (n == CLAIM_NONE)
 			break;
 		if (n == CLAIM_LATER)
@@ -602,6 +621,8 @@ index_mover_worker_main(Datum arg)
 	JobShared  *shared;
 	int			number;			/* among the runners of the job; 0 = the first */
 
+	/* even before its arguments are read */
+	job_check_library();
 	my_slot = DatumGetInt32(arg);
 	memcpy(&number, MyBgworkerEntry->bgw_extra, sizeof(number));
 	worker_unblock_signals();

@@ -71,6 +71,13 @@ outcome_take_cancel(JobShared *shared, MoveItem *item)
 				gone ? "the extension was dropped" : "the job was canceled");
 }
 
+/* The same because the owner of its table has canceled it; the job goes on. */
+void
+outcome_take_owners_cancel(MoveItem *item)
+{
+	outcome_end(item, STATUS_SKIPPED, "57014", "the owner of the table has canceled its move");
+}
+
 /* End an item by the error of its move. */
 void
 outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
@@ -82,6 +89,8 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 	/* core's words name a statement, and the user has canceled a job */
 	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED && job_cancel_requested())
 		outcome_take_cancel(shared, item);
+	else if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED && item->owner_cancels)
+		outcome_take_owners_cancel(item);
 	else
 	{
 		outcome_end(item, errors_was_canceled(edata) || job_cancel_requested() ?

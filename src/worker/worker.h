@@ -28,9 +28,10 @@ extern void worker_describe(BackgroundWorker *worker, const char *type, const ch
 extern void worker_unblock_signals(void);
 extern List *worker_databases(const char *name);
 extern void worker_connect_as(Oid database, Oid role);
-extern void move_item(JobShared *job, MoveItem *item);
+extern bool move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
 extern void outcome_take_cancel(JobShared *shared, MoveItem *item);
+extern void outcome_take_owners_cancel(MoveItem *item);
 extern void outcome_end(MoveItem *item, MoveStatus status, const char *sqlstate, const char *detail);
 extern void move_find_out(MoveItem *item);
 extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
