@@ -537,6 +537,13 @@ if (part('toast held'))
 			is($s->run("SELECT count(*) FROM index_mover_blockers('wide', NULL) WHERE holds_back ~ 'swap of a copy' AND "
 				. ($pid ? "pid = $pid" : "name = 'prep'")), '1', "$name: in index_mover_blockers()");
 			is($exclusive->(), '0', "$name: no exclusive lock meanwhile");
+			# it asks, whoever has it, but for VACUUM
+			if ($name =~ /VACUUM/)
+			{
+				usleep(1_500_000);
+				is($s->run('SELECT lock_attempts FROM index_mover_progress'), '0', "$name: the move has not asked for a lock");
+			}
+			else { poll_until($node, 'SELECT lock_attempts > 0 FROM index_mover_progress', 't', "$name: an attempt"); }
 			if ($name =~ /cancel_move/) { is($s->run("SELECT cancel_move($job)"), '1', "$name: canceled"); }
 			elsif ($name =~ /VACUUM/) { $s->run("SELECT pg_cancel_backend($pid)"); }
 			elsif ($name =~ /prepared/) { $holder->run(q{COMMIT PREPARED 'prep'}); }
