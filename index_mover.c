@@ -11,8 +11,10 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_tablespace.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 
 #include "call/call.h"
 #include "evidence.h"
@@ -69,6 +71,32 @@ _PG_init(void)
 	}
 }
 
+/*
+ * Make the directory of a tablespace that came back empty, and in which this database has
+ * nothing: it may be one for temporary files.  Nothing for those who may not use it.
+ */
+static void
+heal_directory(const PlanRequest *request)
+{
+	Oid			tablespace = request->object;
+
+	if (!tablespace_is_missing(tablespace) ||
+		object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
+		return;
+	mount_point_check(tablespace, request->dry_run || request->settings.heal_unmounted);
+	if (request->dry_run)
+	{
+		ereport(NOTICE,
+				(errmsg("the directory of tablespace \"%s\" is missing", tablespace_name(tablespace)),
+				 errdetail("Without dry_run, the call makes it.")));
+		return;
+	}
+	tablespace_make_directory(tablespace);
+	ereport(NOTICE,
+			(errmsg("made the directory of tablespace \"%s\"", tablespace_name(tablespace)),
+			 errdetail("It was missing, so there could be no temporary files.")));
+}
+
 /* Add the arguments to a request, plan its moves, carry them out, and return their rows. */
 static Datum
 move(FunctionCallInfo fcinfo, PlanRequest *request)
@@ -81,6 +109,8 @@ move(FunctionCallInfo fcinfo, PlanRequest *request)
 	plan = plan_moves(request);
 	if (request->heal && plan != NIL)
 		mount_point_check(request->object, request->dry_run || request->settings.heal_unmounted);
+	if (request->heal && plan == NIL)
+		heal_directory(request);
 	/* for those who may heal something */
 	if (request->heal && !request->dry_run && request->object == request->to_tablespace && plan_has_moves(plan))
 		tablespace_make_directory(request->object);

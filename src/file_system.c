@@ -123,6 +123,13 @@ tablespace_name(Oid tablespace)
 	return name ? name : "?";
 }
 
+/* Return whether a tablespace has no directory of this server's version. */
+bool
+tablespace_is_missing(Oid tablespace)
+{
+	return access(tablespace_directory(tablespace), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
 /* Make the directory of a tablespace, if it is missing.  ERROR by errno. */
 void
 tablespace_make_directory(Oid tablespace)
@@ -190,6 +197,18 @@ mount_point_note(Oid tablespace)
 	extension_insert("mount_point", &row);
 }
 
+/* Return the directory that CREATE TABLESPACE was given, palloc'd. */
+static char *
+location_of(Oid tablespace)
+{
+	char		target[MAXPGPATH];
+	char	   *link = psprintf("pg_tblspc/%u", tablespace);
+	ssize_t		length = readlink(link, target, sizeof(target) - 1);
+
+	/* one below the data directory is no link */
+	return length < 0 ? link : pnstrdup(target, length);
+}
+
 /*
  * Refuse to heal a tablespace whose file system seems to be not mounted yet: whose
  * directory does not exist, or is below another mount point than when it was last
@@ -203,13 +222,19 @@ mount_point_check(Oid tablespace, bool force)
 
 	if (mount_point_is_noted(tablespace, &now, &noted) || (now != NULL && noted == NULL))
 		return;
-	ereport(force ? WARNING : ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the file system of tablespace \"%s\" may not be mounted", get_tablespace_name(tablespace)),
-			 now == NULL ? errdetail("Its directory does not exist.") :
-			 errdetail("Its directory is below mount point \"%s\", and was below \"%s\" when it was last seen.", now, noted),
-			 force ? 0 :
-			 errhint("Mount it. If it is gone for good, make its directory, and set index_mover.heal_unmounted.")));
+	if (now == NULL)
+		ereport(force ? WARNING : ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the file system of tablespace \"%s\" may not be mounted", get_tablespace_name(tablespace)),
+				 errdetail("Its location \"%s\" does not exist.", location_of(tablespace)),
+				 errhint("Mount it. If it is gone for good, make that directory.")));
+	else
+		ereport(force ? WARNING : ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the file system of tablespace \"%s\" may not be mounted", get_tablespace_name(tablespace)),
+				 errdetail("Its location \"%s\" is below mount point \"%s\", and was below \"%s\" when it was last seen.",
+						   location_of(tablespace), now, noted),
+				 errhint("Mount it. If it is gone for good, set index_mover.heal_unmounted.")));
 }
 
 /*

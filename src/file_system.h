@@ -27,6 +27,7 @@ extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
 extern bool directory_facts(const char *directory, FileSystemFacts *facts);
 extern const char *tablespace_hindrance(Oid tablespace);
 extern const char *tablespace_name(Oid tablespace);
+extern bool tablespace_is_missing(Oid tablespace);
 extern void tablespace_make_directory(Oid tablespace);
 extern const char *tablespace_lost_on_reboot(Oid tablespace);
 extern const char *tablespace_loses_tables(Oid tablespace);

@@ -244,6 +244,8 @@ typedef struct Look
 	Oid			from;
 	Oid			stopped;		/* InvalidOid = at the end */
 	bool		done;			/* it came to the end */
+	int			jobs;			/* times at which it has begun some */
+	TimestampTz again_at;		/* not before this moment */
 } Look;
 
 /*

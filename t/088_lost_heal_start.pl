@@ -104,6 +104,48 @@ $node->poll_query_until('postgres', $healed) or die 'not healed';
 wait_for_no_worker($node);
 well('heal_at_start');
 
+# ---- a job that fails: another one follows it ----------------------------------------------------
+if (faults('a job that fails at the start'))
+{
+	value($_) foreach 'CREATE TABLE twice (i int)', 'INSERT INTO twice SELECT generate_series(1, 100)',
+		'CREATE UNIQUE INDEX twice_i ON twice (i) TABLESPACE fast',
+		"SET allow_system_table_mods = on; UPDATE pg_index SET indisready = false WHERE indexrelid = 'twice_i'::regclass",
+		'INSERT INTO twice VALUES (1)';
+	$from = -s $node->logfile;
+	restart_without();
+	$node->wait_for_log(qr/could not create unique index "twice_i/, $from);
+	value('DELETE FROM twice WHERE ctid = (SELECT max(ctid) FROM twice WHERE i = 1)');
+	poll_until($node, "SELECT indisvalid AND indisready FROM pg_index WHERE indexrelid = 'twice_i'::regclass", 't', 'another job');
+	wait_for_no_worker($node);
+	value('DROP TABLE twice');
+	well('a job after the one that failed');
+}
+
+# ---- a tablespace with nothing but temporary files -------------------------------------------------
+make_path("$dir/temporary");
+value("CREATE TABLESPACE temporary LOCATION '$dir/temporary'");
+my $temporary = "SET temp_tablespaces = temporary; CREATE TEMP TABLE tt AS SELECT 1; DROP TABLE tt; SELECT 'made'";
+is(value($temporary), 'made', 'temporary tables');
+$node->stop;
+rmtree("$dir/temporary");
+make_path("$dir/temporary");
+$from = -s $node->logfile;
+$node->start;
+$node->wait_for_log(qr/LOG: .*made the directory of tablespace "temporary"/, $from);
+is(value($temporary), 'made', 'temporary tables where the device came back empty');
+rmtree("$dir/temporary/$version");
+isnt($node->psql('postgres', $temporary), 0, 'lost while the server runs');
+my $missing = "SELECT severity, kind, object, command FROM index_mover_check() WHERE object = 'temporary'";
+is(value($missing), "warning|missing directory|temporary|SELECT * FROM index_mover_call.heal_tablespace('temporary');",
+	'index_mover_check()');
+my (undef, undef, $said) = $node->psql('postgres', "SELECT * FROM heal_tablespace('temporary', dry_run => true)");
+like($said, qr/NOTICE:  the directory of tablespace "temporary" is missing\nDETAIL:  Without dry_run, the call makes it\./,
+	'a plan says it');
+(undef, undef, $said) = $node->psql('postgres', "SELECT * FROM heal_tablespace('temporary')");
+like($said, qr/NOTICE:  made the directory of tablespace "temporary"\n/, 'the call makes it');
+is(value($temporary) . value($missing), 'made', 'temporary tables, then');
+value('DROP TABLESPACE temporary');
+
 # ---- a file system that is mounted late ----------------------------------------------------------
 my ($rc, $out, $err);
 value('CHECKPOINT');
@@ -113,7 +155,8 @@ $from = -s $node->logfile;
 $node->start;
 $node->wait_for_log(qr/could not look for lost indexes: the file system of tablespace "fast" may not be mounted/, $from);
 ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT * FROM heal_tablespace('fast')");
-like($err, qr/55000: the file system of tablespace "fast" may not be mounted\nDETAIL:  Its directory does not exist\./,
+like($err, qr/55000:\ the\ file\ system\ of\ tablespace\ "fast"\ may\ not\ be\ mounted
+\nDETAIL:\ \ Its\ location\ "[^"]*fast"\ does\ not\ exist\.\nHINT:\ \ Mount\ it\.\ If\ it\ is\ gone\ for\ good,\ make\ that\ directory\./x,
 	'refused while there is no directory');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT count(*) FROM heal_tablespace('fast', dry_run => true)");
 like($err, qr/WARNING:  the file system of tablespace "fast" may not be mounted/, 'a plan warns');
@@ -196,7 +239,7 @@ $from = -s $node->logfile;
 $node->append_conf('postgresql.conf', 'index_mover.heal_at_start = off');
 restart_without();
 ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT * FROM heal_tablespace('fast')");
-like($err, qr/55000: .*may not be mounted\nDETAIL:  Its directory is below mount point ".*", and was below "\/mnt\/nvme" when /,
+like($err, qr/55000: .*may not be mounted\nDETAIL:  Its location ".*fast" is below mount point ".*", and was below "\/mnt\/nvme" when /,
 	'below another mount point: refused');
 is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast', settings => '{\"heal_unmounted\": true}')"), 'moved moved',
 	'unless it is forced');

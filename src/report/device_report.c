@@ -13,11 +13,13 @@
 #include "access/htup_details.h"
 #include "access/xlog.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_tablespace.h"
 #include "commands/tablespace.h"
 #include "fmgr.h"
 #include "funcapi.h"
 
 #include "evidence.h"
+#include "file_system.h"
 #include "printed_command.h"
 #include "relation_facts.h"
 #include "row.h"
@@ -26,14 +28,14 @@ PG_FUNCTION_INFO_V1(index_mover_device_problems);
 
 /* Add a row: what is wrong, with which tablespace, why, and a command against it, or NULL. */
 static void
-put_device(ReturnSetInfo *rsinfo, const char *kind, Oid tablespace, const char *command)
+put_device(ReturnSetInfo *rsinfo, const char *kind, Oid tablespace, const char *why, const char *command)
 {
 	Row			row;
 
 	row_clear(&row);
 	row_text(&row, 1, kind);
 	row_tablespace(&row, 2, tablespace);
-	row_text(&row, 3, evidence_reason(tablespace));
+	row_text(&row, 3, why);
 	row_text(&row, 4, command);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
@@ -47,12 +49,12 @@ put_problem(ReturnSetInfo *rsinfo, Oid tablespace, bool has_lost)
 	if (name == NULL)
 		return;
 	if (!evidence_may_remove(tablespace) && evidence_is_foreign(tablespace))
-		put_device(rsinfo, "foreign device", tablespace, NULL);
+		put_device(rsinfo, "foreign device", tablespace, evidence_reason(tablespace), NULL);
 	else if (has_lost)
-		put_device(rsinfo, "lost device", tablespace,
+		put_device(rsinfo, "lost device", tablespace, evidence_reason(tablespace),
 				   RecoveryInProgress() ? NULL : printed_command("heal", name));
 	else if (evidence_is_missing(tablespace))
-		put_device(rsinfo, "evidence missing", tablespace, NULL);
+		put_device(rsinfo, "evidence missing", tablespace, evidence_reason(tablespace), NULL);
 }
 
 /*
@@ -86,5 +88,15 @@ index_mover_device_problems(PG_FUNCTION_ARGS)
 	}
 	foreach_oid(tablespace, tablespaces)
 		put_problem(rsinfo, tablespace, list_member_oid(lost, tablespace));
+	foreach_ptr(HeapTupleData, tuple, catalog_all(TableSpaceRelationId))
+	{
+		Oid			tablespace = ((Form_pg_tablespace) GETSTRUCT(tuple))->oid;
+
+		/* of others, the relations have rows */
+		if (tablespace_is_missing(tablespace) && !list_member_oid(tablespaces, tablespace))
+			put_device(rsinfo, "missing directory", tablespace,
+					   "The directory of this server's version is missing, so temporary files cannot be made there.",
+					   RecoveryInProgress() ? NULL : printed_command("heal", tablespace_name(tablespace)));
+	}
 	return (Datum) 0;
 }

@@ -24,11 +24,13 @@
 #include <sys/stat.h>
 
 #include "access/htup_details.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
+#include "catalog/pg_tablespace.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
@@ -58,6 +60,8 @@
 #define RETRY_MS	5000
 /* a look may read all pages of relations that are not lost */
 #define LOOK_AGAIN_MS	IM_LIMIT("look-again", 20000)
+/* after jobs that heal: doubled each time, this often */
+#define MOST_DOUBLINGS	8
 /* for files that were kept until then */
 #define AGAIN_MS	(24 * 60 * 60 * 1000)
 /* while a device is not known, or files are lost: somebody may have healed it */
@@ -153,13 +157,51 @@ typedef struct LookAt
 {
 	Oid			tablespace;
 	bool		has_tables;
+	bool		healing;		/* set: a job has begun, or has to wait */
 } LookAt;
+
+/*
+ * Make the directory of a tablespace in which this database has nothing, if it came back empty:
+ * temporary files are to be there.  To make it does no harm to what other databases have.
+ */
+static void
+look_at_unused(void *arg)
+{
+	Oid			tablespace = *(const Oid *) arg;
+
+	if (tablespace_hindrance(tablespace) == NULL)
+		mount_point_note(tablespace);
+	else if (tablespace_is_missing(tablespace) && evidence_may_remove(tablespace))
+	{
+		mount_point_check(tablespace, false);
+		tablespace_make_directory(tablespace);
+		ereport(LOG,
+				(errmsg("made the directory of tablespace \"%s\"", tablespace_name(tablespace)),
+				 errdetail("It was missing, so there could be no temporary files.")));
+	}
+}
+
+/* Look at these tablespaces.  A file system that may not be mounted is looked at again when it is. */
+static void
+look_at_all_unused(List *tablespaces)
+{
+	foreach_oid(tablespace, tablespaces)
+	{
+		ErrorData  *error = errors_catch_in_transaction(look_at_unused, &tablespace);
+
+		if (error != NULL)
+			ereport(LOG,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not make the directory of a tablespace: %s", error->message),
+					 error->detail ? errdetail_internal("%s", error->detail) : 0));
+	}
+}
 
 /* Tell of the lost indexes of a tablespace, or start a job that rebuilds them. */
 static void
 look_at(void *arg)
 {
-	const LookAt *what = arg;
+	LookAt	   *what = arg;
 	Oid			tablespace = what->tablespace;
 	bool		heals = heal_at_start && !what->has_tables && evidence_may_remove(tablespace);
 	char	   *name = get_tablespace_name(tablespace);
@@ -182,6 +224,8 @@ look_at(void *arg)
 		evidence_refute(tablespace);
 	if (!plan_has_moves(plan))
 		mount_point_note(tablespace);
+	else if (heals && GetCurrentTimestamp() < job_look()->again_at)
+		what->healing = true;
 	else if (heals)
 	{
 		dsm_segment *segment;
@@ -193,6 +237,7 @@ look_at(void *arg)
 								   lost, &request.settings, false, &segment);
 		(void) job_launch_worker(shared->slot, shared->job);
 		dsm_detach(segment);
+		what->healing = true;
 	}
 	else if (lost != NIL)
 		ereport(WARNING,
@@ -215,7 +260,9 @@ janitor_look(void)
 	MemoryContext context = CurrentMemoryContext;
 	List	   *tablespaces = NIL;
 	List	   *others = list_make1_oid(MyDatabaseTableSpace);
+	List	   *unused = NIL;
 	Look	   *look = job_look();
+	bool		healing = false;
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
@@ -224,12 +271,26 @@ janitor_look(void)
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		List	  **list = form->relkind == RELKIND_INDEX ? &tablespaces : &others;
 
-		if (!RELKIND_HAS_STORAGE(form->relkind))
+		/*
+		 * what a session that crashed has left of temporary ones is nothing
+		 * to keep
+		 */
+		if (!RELKIND_HAS_STORAGE(form->relkind) || form->relpersistence == RELPERSISTENCE_TEMP)
 			continue;
 		MemoryContextSwitchTo(context);
 		*list = list_append_unique_oid(*list, tablespace_from_catalog(form->reltablespace));
 		if (evidence_knows_lost(row))
 			evidence_refute(tablespace_from_catalog(form->reltablespace));
+	}
+	MemoryContextSwitchTo(context);
+	foreach_ptr(HeapTupleData, row, catalog_all(TableSpaceRelationId))
+	{
+		Oid			tablespace = ((Form_pg_tablespace) GETSTRUCT(row))->oid;
+
+		MemoryContextSwitchTo(context);
+		if (tablespace >= FirstNormalObjectId && !list_member_oid(tablespaces, tablespace) &&
+			!list_member_oid(others, tablespace))
+			unused = lappend_oid(unused, tablespace);
 	}
 	MemoryContextSwitchTo(context);
 	tablespaces = list_difference_oid(tablespaces, others);
@@ -239,10 +300,11 @@ janitor_look(void)
 			tablespaces = list_append_unique_oid(tablespaces, tablespace);
 	}
 	if (!extension_installed())
-		tablespaces = NIL;
+		tablespaces = unused = NIL;
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 	list_sort(tablespaces, list_oid_cmp);
+	look_at_all_unused(unused);
 	foreach_oid(tablespace, tablespaces)
 	{
 		LookAt		what = {tablespace, list_member_oid(others, tablespace)};
@@ -262,12 +324,20 @@ janitor_look(void)
 					 errmsg("could not look for lost indexes: %s", error->message),
 					 error->detail ? errdetail_internal("%s", error->detail) : 0,
 					 error->hint ? errhint("%s", error->hint) : 0));
-		if (later)
-		{
+
+		/*
+		 * the janitor sees to it that a job has no failures, or begins
+		 * another one
+		 */
+		if ((later || what.healing) && !OidIsValid(look->stopped))
 			look->stopped = tablespace;
+		healing |= what.healing;
+		if (later)
 			break;
-		}
 	}
+	if (healing && GetCurrentTimestamp() >= look->again_at)
+		look->again_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 (int64) LOOK_AGAIN_MS << Min(look->jobs++, MOST_DOUBLINGS));
 	look->done = true;
 }
 
@@ -312,7 +382,9 @@ visit_databases(const List *looks, bool *complete)
 		}
 		while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 			wait_a_while(POLL_MS);
-		look->from = job_look()->stopped;
+		*look = *job_look();
+		look->from = look->stopped;
+		look->stopped = InvalidOid;
 		*complete &= job_look()->done;
 		if (OidIsValid(look->from))
 			put_off = lappend(put_off, look);
@@ -364,9 +436,11 @@ index_mover_janitor_main(Datum arg)
 				wait_a_while(RETRY_MS);
 			else
 				wait_a_while(AGAIN_MS);
+			/* what is healed may be all that was in doubt */
+			is_over = put_off != NIL;
 			put_off = visit_databases(put_off, &complete);
 			evidence_look();
-			is_over = missing_tablespaces() != missing ||
+			is_over = (is_over && put_off == NIL) || missing_tablespaces() != missing ||
 				list_difference_oid(evidence_doubtful(), doubtful) != NIL ||
 				TimestampDifferenceExceeds(visited, GetCurrentTimestamp(), again_ms);
 		}
