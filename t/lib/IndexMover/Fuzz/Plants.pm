@@ -99,10 +99,11 @@ sub in_worker
 {
 	my ($w, $body) = @_;
 	sql($w, <<SQL);
+CREATE OR REPLACE FUNCTION fz.planted_body() RETURNS void LANGUAGE plpgsql AS \$plant\$ BEGIN $body; END \$plant\$;
 CREATE OR REPLACE FUNCTION fz.planted(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS \$plant\$
 BEGIN
 	IF (SELECT backend_type LIKE 'index_mover%' FROM pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid()) THEN
-		$body;
+		PERFORM fz.planted_body();
 	END IF;
 	RETURN i;
 END \$plant\$;

@@ -241,6 +241,9 @@ sub check_files
 			next if $core->{$path};
 			next if $path =~ m{/t\d+_};
 		}
+		# a build by core that has failed: of an unlogged index a promotion leaves no file
+		next if $problem eq 'missing'
+			&& @{ $ask->("SELECT 1 FROM pg_index WHERE NOT indisready AND pg_relation_filepath(indexrelid) = '$path'") };
 		push @findings, [ 'file', "$problem: $path ($size bytes)" ];
 	}
 	return @findings;
