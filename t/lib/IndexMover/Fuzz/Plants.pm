@@ -21,7 +21,8 @@ my %plants = (
 	cancel => [ 'cancel', 'start', sub { replace($_[0], 'pause_move',
 		'LOOP BEGIN PERFORM pg_sleep(1); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP') },
 		'pause_move() goes on after a cancel' ],
-	lock => [ 'lock', 'round', sub { in_worker($_[0], 'LOCK TABLE fz.big IN SHARE UPDATE EXCLUSIVE MODE; PERFORM pg_sleep(15)') },
+	lock => [ 'lock', 'round', sub { in_worker($_[0], 'LOCK TABLE fz.big IN SHARE UPDATE EXCLUSIVE MODE; FOR i IN 1..14 '
+		. 'LOOP BEGIN PERFORM pg_sleep(1); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP') },
 		'a worker holds a lock on a table that it does not move' ],
 	hang => [ 'hang', 'round', sub { in_worker($_[0],
 		'LOOP BEGIN PERFORM pg_sleep(1); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP') },
