@@ -161,7 +161,8 @@ foreach my $call ("SELECT * FROM move_table('leaves', 'regress_fast')", 'SELECT 
 }
 SKIP:
 {
-	my ($version) = run_command([ 'psql', '--version' ]) =~ /(\d+)/;
+	my ($told) = run_command([ 'psql', '--version' ]);
+	my ($version) = $told =~ /(\d+)/;
 	skip "psql $version uses no cursor for FETCH_COUNT", 1 if $version >= 17;
 	my (undef, undef, $err) = $node->psql('postgres', "SELECT * FROM move_table('leaves', 'regress_slow')",
 		extra_params => [ '-v', 'FETCH_COUNT=10' ]);
