@@ -24,7 +24,9 @@ note has_sanitizer() ? 'with the sanitizers' : 'without sanitizers';
 my $BLOCK = 8192;
 my @methods = qw(btree hash gin gist spgist brin bloom);
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $node = new_node('parts', conf => <<'CONF');
+# a page is made by hand, without a checksum
+my $without = `pg_config --version` =~ /PostgreSQL (\d+)/ && $1 >= 18 ? ['--no-data-checksums'] : [];
+my $node = new_node('parts', extra => $without, conf => <<'CONF');
 shared_preload_libraries = 'index_mover'
 checkpoint_timeout = 1h
 autovacuum = off
