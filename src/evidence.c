@@ -18,6 +18,8 @@
  * Locks: one LWLock, for looks and changes; the planner asks without it whether
  * anything is lost.  The postmaster takes none: it has no children then.
  *
+ * proof/resume.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -521,6 +523,8 @@ look_before_recovery(void)
 	DeviceList *old = palloc0(list_size(area->list.max_devices));
 	bool		is_restored = file_exists("backup_label") || file_exists("tablespace_map");
 	Circumstances now = {.at_start = true};
+
+	/* step: look-before-recovery */
 
 	/*
 	 * What was created since the redo position has a higher number, and the

@@ -13,7 +13,7 @@
  * Tricky: the abort of any transaction releases session locks, so a wait in
  * vain must not throw (see relation_locks.c).
  *
- * proof/copy.pml is a model of this protocol.
+ * proof/copy.pml and proof/resume.pml are models of this protocol.
  *
  *-------------------------------------------------------------------------
  */
@@ -467,6 +467,7 @@ copy_take_changes(CopyState *cs)
 	/* step: take-changes */
 	BlockSet   *set = wal_changes_take(cs->changes);
 
+	/* step: take-position */
 	cs->taken_at = wal_changes_position(cs->changes);
 	for (int64 n = IM_LIMIT("catch-up", 0); n != 0 && block_set_count(set) > 0; n--)
 		block_set_remove(set, block_set_next(set, n > 0 ? 1 : 0));

@@ -10,6 +10,8 @@
  * asks for one when it begins.  One that goes on does not: it reads the WAL behind the
  * last summary, as any copy does.
  *
+ * proof/resume.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -207,6 +209,7 @@ look_at_blocks(void *arg)
 
 	for (BlockNumber block = kept->first; block < kept->end; block++)
 	{
+		/* step: look-at-pages */
 		smgrread(smgr, MAIN_FORKNUM, block, page.data);
 		if (PageIsNew((Page) page.data) || !im_page_is_verified(page.data, block) ||
 			!page_is_of(kept->cs->relam, page.data))
@@ -227,6 +230,7 @@ look_at_kept_file(CopyState *cs, const LedgerEntry *entry)
 	BlockNumber length = 0;
 	const char *why = NULL;
 
+	/* step: vouch */
 	if (!evidence_vouches(entry->tablespace, entry->relfilenumber))
 		return "it is not known whether the tablespace has kept that file";
 	if (smgrexists(smgr, MAIN_FORKNUM))
@@ -236,6 +240,7 @@ look_at_kept_file(CopyState *cs, const LedgerEntry *entry)
 						entry->copied_blocks);
 	/* recovery has used buffers, and nobody else knows the file */
 	StartTransactionCommand();
+	/* step: drop-buffers-first */
 	if (!IM_MUTATION("resume-buffers"))
 		file_drop_buffers(&cs->to, true);
 	CommitTransactionCommand();
@@ -292,6 +297,7 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 		MemoryContextSwitchTo(cs->cxt);
 		cs->changes = wal_changes_begin(&cs->from, upto, cs->direct);
 		IM_POINT("resume-summaries");
+		/* step: find-changes */
 		result = wal_changes_read(cs->changes, wal_changes_mark(), cs->copied, false);
 	}
 	if (result != CHANGES_READ)
@@ -393,6 +399,7 @@ take_over_file(CopyState *cs)
 	item_say(cs->first->item, "The copy%s went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
 			 of_part, entry->job, size_text((int64) cs->copied * BLCKSZ),
 			 size_text(block_set_count(cs->todo) * BLCKSZ));
+	/* step: lower-row */
 	/* in this order: what comes may leave less of the file */
 	entry->copied_blocks = cs->copied;
 	entry->job = cs->mc->job->job;
@@ -439,6 +446,7 @@ copy_resume_begin(CopyState *cs)
 		 * In one step, which redo repeats after a crash: the row names
 		 * nothing of what goes, a gigabyte unless F was truncated.
 		 */
+		/* step: cut */
 		if (file_blocks(&cs->to, MAIN_FORKNUM) > cs->copied)
 			leftover_file_shorten(&cs->to, cs->copied, cs->settings->pacing);
 		file_copy_record(cs->copy, cs->copied);
@@ -500,6 +508,7 @@ copy_resume_record(CopyState *cs, bool synced)
 				 errdetail("%s.", error->message),
 				 errhint("The copy goes on. If it ends before the next record, what was copied since the last one is copied again.")));
 	cs->first->so_far->told_of_record |= error != NULL;
+	/* step: record */
 	/* flushes what the new file has of others' WAL, and that of our own */
 	CommitTransactionCommand();
 	cs->record_at = cs->copied + cs->record_step;

@@ -17,7 +17,7 @@
  * Rounds are hurried, since slow ones would be more, and cost the clients more.  And
  * they end as soon as the blocks that are left may be copied under the lock.
  *
- * proof/copy.pml is a model of this protocol.
+ * proof/copy.pml and proof/resume.pml are models of this protocol.
  *
  *-------------------------------------------------------------------------
  */
@@ -186,6 +186,7 @@ copy_changed_directly(CopyState *cs)
 	copy_drain(cs);
 	/* step: empty-list */
 	block_set_clear(cs->todo);
+	/* step: move-position */
 	cs->new_file.changes_from = cs->taken_at;
 	cs->new_file.timeline = GetWALInsertionTimeLine();
 }

@@ -86,7 +86,7 @@
  * Locks: the caller keeps the old file from being truncated, replaced or
  * dropped, and is in a transaction, which needs neither xid nor snapshot.
  *
- * proof/copy.pml is a model of this protocol.
+ * proof/copy.pml and proof/resume.pml are models of this protocol.
  *
  *-------------------------------------------------------------------------
  */
@@ -781,6 +781,7 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
 		copy->piece.nblocks = nblocks;
 		INSTR_TIME_SET_CURRENT(copy->piece.at);
 		copy->durable = Min(copy->durable, blocks[0]);
+		/* step: flush-first */
 		/* see file_copy_record() */
 		if (blocks[0] < copy->recorded && !IM_MUTATION("resume-unflushed"))
 			XLogFlush(copy->last_record);
@@ -986,6 +987,7 @@ file_copy_sync(FileCopy *copy)
 void
 file_copy_record(FileCopy *copy, BlockNumber nblocks)
 {
+	/* step: record-sync */
 	sync_blocks(copy, copy->durable, nblocks);
 	copy->recorded = Max(copy->recorded, nblocks);
 	copy->durable = nblocks;
