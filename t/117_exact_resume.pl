@@ -6,6 +6,7 @@
 #
 # Fault (processes): the end of a large copy, at each point of its record and behind it, by a
 #   kill, a cancel, a stop, and again while it goes on; it goes on, or begins again (17)
+# Fault (storage): the target's device comes back empty in a crash in mid-copy: the copy begins again (17)
 # Fault (storage): the disk is full when a copy records how far it is: it goes on (17)
 # Fault (replication): one or two promotions in the middle of a large copy, which goes on there;
 #   the old primary rewound (17)
@@ -13,6 +14,7 @@ use strict;
 use warnings;
 
 use Errno qw(ENOSPC);
+use File::Path qw(make_path rmtree);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Call;
@@ -427,6 +429,41 @@ foreach my $what (grep { "ruins $_" =~ /$only/ } picked { /zeros|another/ } 'rui
 	table_ok($node, 'big', $what);
 	# or the next copy's summary would have the creation of this one's file
 	sql($_) foreach 'ALTER SYSTEM RESET index_mover.verify', 'SELECT pg_reload_conf()', 'CHECKPOINT';
+}
+
+# The device itself came back empty in the crash: recovery makes the file again, with its length.
+if ('emptied' =~ /$only/)
+{
+	# (whose tablespace would be in the same place)
+	$standby->stop;
+	my $location = PostgreSQL::Test::Utils::tempdir() . '/device';
+	make_path($location);
+	sql("SET allow_in_place_tablespaces = off; CREATE TABLESPACE device LOCATION '$location'");
+	sql('CREATE TABLE fresh TABLESPACE regress_slow AS SELECT g, repeat(md5(g::text), 20) AS s FROM generate_series(1, 8000) g');
+	sql('CHECKPOINT');
+	# the janitor has marked the device
+	poll_until($node, "SELECT count(*) FROM index_mover_check() WHERE object = 'device'", '0', 'the marker');
+	my $sum = sql('SELECT sum(hashtextextended(f::text, 0)) FROM fresh f');
+	set_tests($node, test_point => 'copy-end:wait');
+	my $log = -s $node->logfile;
+	sql("BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder'");
+	my $job = sql("SELECT max(job) FROM move_table('fresh', 'device', wait => false)");
+	$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
+	sql("CHECKPOINT; INSERT INTO fresh SELECT -1, 'x'; DELETE FROM fresh WHERE g = -1");
+	$node->stop('immediate');
+	rmtree($location);
+	make_path($location);
+	$node->start;
+	sql("ROLLBACK PREPARED 'holder'");
+	set_tests($node);
+	cmp_ok(kept(), '>', 0, 'emptied: a row names ' . kept() . ' blocks');
+	like(resume($job), qr/^moved\|.*did not go on .*, because it is not known whether the tablespace has kept that file/,
+		'emptied: begins again');
+	is(sql('SELECT sum(hashtextextended(f::text, 0)) FROM fresh f'), $sum, 'emptied: no row is lost');
+	sql($_) foreach 'DROP TABLE fresh', 'CHECKPOINT';
+	wait_for_no_worker($node);
+	sql('DROP TABLESPACE device');
+	$standby->start;
 }
 
 # ---- an end while it goes on --------------------------------------------------------------
