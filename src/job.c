@@ -182,8 +182,11 @@ relation_kind(char relkind, const char *schema_name)
 const char *
 kind_noun(const char *kind)
 {
-	return relation_noun(strcmp(kind, "table") == 0 ? RELKIND_RELATION :
-						 strcmp(kind, "toast") == 0 ? RELKIND_TOASTVALUE : RELKIND_INDEX);
+	if (strcmp(kind, "table") == 0)
+		return relation_noun(RELKIND_RELATION);
+	if (strcmp(kind, "toast") == 0)
+		return relation_noun(RELKIND_TOASTVALUE);
+	return relation_noun(RELKIND_INDEX);
 }
 
 /* Return the number of the last item that moves with item n, see MoveItem.part_of. */
@@ -496,10 +499,14 @@ has_ended_since(const JobSlot *slot, Snapshot snapshot)
 {
 	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
 
-	for (int i = 0; snapshot != NULL && i < MAX_WORKERS; i++)
+	if (snapshot == NULL)
+		return false;
+	for (int i = 0; i < MAX_WORKERS; i++)
+	{
 		if (slot->recorded_by[i] != 0 && next - slot->recorded_by[i] < PG_INT32_MAX &&
 			XidInMVCCSnapshot((TransactionId) slot->recorded_by[i], snapshot))
 			return true;
+	}
 	return false;
 }
 
@@ -511,9 +518,11 @@ free_lost(void)
 
 	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < IM_MAX_JOBS; i++)
+	{
 		if (area->jobs[i].state == JOB_STARTING &&
 			TimestampDifferenceExceeds(area->jobs[i].since, now, START_TIMEOUT_MS))
 			job_free_slot_locked(&area->jobs[i]);
+	}
 	LWLockRelease(&area->lock);
 }
 
@@ -535,7 +544,8 @@ add_busy(HTAB *busy, Oid relid, const JobSlot *job)
 HTAB *
 job_busy_tables(void)
 {
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(BusyTable),.hcxt = CurrentMemoryContext};
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(BusyTable),
+	.hcxt = CurrentMemoryContext};
 	HTAB	   *result = hash_create("index_mover busy tables", 64, &info,
 									 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	JobSlot		jobs[IM_MAX_JOBS];
@@ -685,11 +695,13 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 
 	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	left = runners_left(called ? shared->role : InvalidOid, superuser, others, &why);
-	for (int n = 0; n < IM_MAX_JOBS && slot == NULL && left > 0; n++)
+	for (int n = 0; n < IM_MAX_JOBS && slot == NULL; n++)
 	{
 		/* one that has been free for long, see has_ended_since() */
 		int			i = (area->nuses + 1 + n) % IM_MAX_JOBS;
 
+		if (left <= 0)
+			break;
 		if (area->jobs[i].state != JOB_FREE)
 			continue;
 		slot = &area->jobs[i];
@@ -752,8 +764,13 @@ job_lacks_runner(int slot)
 	JobSlot    *mine;
 
 	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
-	if ((mine = job_slot_locked(slot)) != NULL && --mine->runners <= 0)
-		job_free_slot_locked(mine);
+	mine = job_slot_locked(slot);
+	if (mine != NULL)
+	{
+		mine->runners--;
+		if (mine->runners <= 0)
+			job_free_slot_locked(mine);
+	}
 	LWLockRelease(&area->lock);
 }
 
@@ -798,9 +815,11 @@ find_locked(int64 job)
 {
 	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < IM_MAX_JOBS; i++)
+	{
 		if (area->jobs[i].state != JOB_FREE && area->jobs[i].job == job &&
 			area->jobs[i].database == MyDatabaseId)
 			return &area->jobs[i];
+	}
 	return NULL;
 }
 
@@ -840,8 +859,10 @@ job_read_slots(JobSlot *copies, Snapshot snapshot)
 			continue;
 		copies[n] = *slot;
 		for (int j = 0; j < IM_MAX_RUNNERS; j++)
+		{
 			if (area->runners[j].in_use && area->runners[j].slot == slot->use)
 				copies[n].bytes_done += area->runners[j].bytes_done;
+		}
 		n++;
 	}
 	LWLockRelease(&area->lock);
@@ -874,8 +895,10 @@ runner_is_alive(int64 job, int pid)
 	int			n = job_read_runners(runners);
 
 	while (n-- > 0)
+	{
 		if (runners[n].job == job && runners[n].pid == pid && pid != MyProcPid)
 			return true;
+	}
 	return false;
 }
 
@@ -898,10 +921,12 @@ job_request(int64 job, JobRequest request)
 		slot->flags.cancel = true;
 		/* under the lock, so that the pid is still that runner's */
 		for (int i = 0; i < IM_MAX_RUNNERS; i++)
+		{
 			if (area->runners[i].in_use && area->runners[i].job == job &&
 				area->runners[i].database == MyDatabaseId &&
 				area->runners[i].pid != MyProcPid)
 				kill(area->runners[i].pid, SIGINT);
+		}
 	}
 	else if (found)
 	{
@@ -943,8 +968,10 @@ job_read_runners(RunnerSlot *copies)
 
 	LWLockAcquire(&job_area()->lock, LW_SHARED);
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
 		if (area->runners[i].in_use)
 			copies[n++] = area->runners[i];
+	}
 	LWLockRelease(&area->lock);
 	for (int i = 0; i < n; i++)
 		copies[i].nblockers = virtual_transaction_pids(copies[i].waits_for, copies[i].nwaits_for,

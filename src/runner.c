@@ -69,11 +69,13 @@ runner_attach(JobShared *shared, int number)
 	area = job_area();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	my_job = job_slot_locked(shared->slot);
-	for (int i = 0; my_job != NULL && my_runner == NULL && i < IM_MAX_RUNNERS; i++)
-		if (!area->runners[i].in_use)
-			my_runner = &area->runners[i];
 	if (my_job != NULL)
 	{
+		for (int i = 0; i < IM_MAX_RUNNERS && my_runner == NULL; i++)
+		{
+			if (!area->runners[i].in_use)
+				my_runner = &area->runners[i];
+		}
 		/* there is a slot for each that a job may have */
 		Assert(my_runner != NULL);
 		*my_runner = (RunnerSlot)
@@ -150,9 +152,11 @@ have_company(bool at_work)
 {
 	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
 		if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner &&
 			!(at_work && area->runners[i].rows_final))
 			return true;
+	}
 	return false;
 }
 
@@ -177,9 +181,13 @@ runner_knows_pid(int pid)
 bool
 runner_of_same_job(int pid)
 {
-	for (int i = 0; my_runner != NULL && pid != 0 && i < IM_MAX_RUNNERS; i++)
+	if (my_runner == NULL || pid == 0)
+		return false;
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
 		if (is_of_our_job(&area->runners[i]) && area->runners[i].pid == pid)
 			return true;
+	}
 	return false;
 }
 
@@ -698,8 +706,10 @@ describe_command(int pid)
 	activity = pgstat_get_backend_current_activity(pid, false);
 	memcpy(command, activity, pg_mbcliplen(activity, strlen(activity), MOST_OF_COMMAND));
 	for (char *p = command; *p != '\0'; p++)
+	{
 		if (*p == '\n' || *p == '\t')
 			*p = ' ';
+	}
 	return psprintf(" Process %d: %s", pid, command);
 }
 

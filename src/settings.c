@@ -328,6 +328,7 @@ settings_define(void)
 	{
 		const Setting *s = &settings[i];
 		void	   *place = (char *) &session + s->offset;
+		GucStringCheckHook check_string = NULL;
 
 		switch (s->type)
 		{
@@ -347,9 +348,11 @@ settings_define(void)
 				DEFINE(Enum, NULL, place, (int) s->boot, s->options);
 				break;
 			case PGC_STRING:
-				DEFINE(String, s->string == &copy_access_methods ? check_copy_access_methods :
-					   s->string == &min_free_space ? check_min_free_space : NULL,
-					   s->string, s->boot_string);
+				if (s->string == &copy_access_methods)
+					check_string = check_copy_access_methods;
+				else if (s->string == &min_free_space)
+					check_string = check_min_free_space;
+				DEFINE(String, check_string, s->string, s->boot_string);
 				break;
 		}
 	}
@@ -366,8 +369,10 @@ default_text(const Setting *s)
 			return s->boot != 0 ? "on" : "off";
 		case PGC_ENUM:
 			for (const struct config_enum_entry *e = s->options; e->name != NULL; e++)
+			{
 				if (e->val == (int) s->boot)
 					return e->name;
+			}
 			return NULL;
 		case PGC_STRING:
 			return s->boot_string;
@@ -463,7 +468,8 @@ check_object(Jsonb *json)
 void
 settings_set_here(const char *name, const char *value, GucContext context, int elevel)
 {
-	(void) set_config_option(name, value, context, PGC_S_SESSION, GUC_ACTION_SAVE, true, elevel, false);
+	(void) set_config_option(name, value, context, PGC_S_SESSION, GUC_ACTION_SAVE, true,
+							 elevel, false);
 }
 
 /* Set what a JSON object names for the GUC nest level, with the privileges of SET. */
@@ -508,12 +514,14 @@ settings_check_alterable(int64 job, Jsonb *json)
 	apply_json(json);
 	AtEOXact_GUC(true, nestlevel);
 	for (int i = 0; i < lengthof(fixed); i++)
+	{
 		if (settings_names(json, fixed[i]))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("setting \"%s\" of a job cannot be changed", fixed[i]),
 					 errhint("Submit the rest again, after: %s",
 							 printed_command("cancel_move", job))));
+	}
 }
 
 /*
@@ -562,13 +570,19 @@ settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 		const char *name = settings[i].name + strlen(PREFIX);
 		JsonbValue *value = getKeyJsonValueFromContainer(&object->root, name,
 														 strlen(name), NULL);
+		const char *text;
 
 		if (settings[i].context == PGC_SUSET && !trusted)
 			continue;
 		if (but_not != NULL && strcmp(name, but_not) == 0)
 			value = NULL;
-		settings_set_here(settings[i].name,
-						  value ? setting_text(&settings[i], value) : default_text(&settings[i]), PGC_SUSET, ERROR);
+		if (value != NULL)
+			text = setting_text(&settings[i], value);
+
+		else
+			text = default_text(&settings[i]);
+
+		settings_set_here(settings[i].name, text, PGC_SUSET, ERROR);
 	}
 	settings_capture(result, json, true);
 	AtEOXact_GUC(true, nestlevel);
@@ -582,9 +596,11 @@ settings_alter(MoveSettings *result, Jsonb *json)
 
 	settings_load(&altered, result->not_default, json, true, NULL);
 	for (int i = 0; i < lengthof(settings); i++)
+	{
 		if (settings_names(json, settings[i].name + strlen(PREFIX)))
 			memcpy((char *) result + settings[i].offset,
 				   (char *) &altered + settings[i].offset, settings[i].size);
+	}
 	strlcpy(result->not_default, altered.not_default, IM_SETTINGS_LEN);
 }
 
@@ -596,10 +612,17 @@ settings_in_file(const char *file)
 	ConfigVariable *tail = NULL;
 	List	   *result = NIL;
 
-	if (ParseConfigFile(file, true, NULL, 0, 0, 0, &head, &tail))
-		for (; head != NULL; head = head->next)
-			if (head->name != NULL && head->value != NULL)
-				result = lappend(result, makeDefElem(head->name, (Node *) makeString(head->value), -1));
+	if (!ParseConfigFile(file, true, NULL, 0, 0, 0, &head, &tail))
+		return NIL;
+	for (; head != NULL; head = head->next)
+	{
+		Node	   *value;
+
+		if (head->name == NULL || head->value == NULL)
+			continue;
+		value = (Node *) makeString(head->value);
+		result = lappend(result, makeDefElem(head->name, value, -1));
+	}
 	return result;
 }
 
@@ -619,7 +642,23 @@ settings_in_row(HeapTuple row, Oid catalog, AttrNumber column)
 static const char *const of_core[][2] = {{"TimeZone", "GMT"}, {"IntervalStyle", "postgres"}};
 
 #define NSETTINGS		((int) (lengthof(settings) + lengthof(of_core)))
-#define NAME(n)			((n) < lengthof(settings) ? settings[n].name : of_core[(n) - lengthof(settings)][0])
+
+/* Return the name of one of all these settings. */
+static const char *
+stored_name(int n)
+{
+	if (n < lengthof(settings))
+		return settings[n].name;
+	return of_core[n - lengthof(settings)][0];
+}
+
+static const char *
+stored_default(int n)
+{
+	if (n < lengthof(settings))
+		return default_text(&settings[n]);
+	return of_core[n - lengthof(settings)][1];
+}
 
 /* Set those of these settings that are index_mover's, or of core's. */
 static void
@@ -628,8 +667,10 @@ set_stored(List *stored)
 	foreach_ptr(const DefElem, one, stored)
 	{
 		for (int i = 0; i < NSETTINGS; i++)
-			if (pg_strcasecmp(one->defname, NAME(i)) == 0 && one->arg != NULL)
-				settings_set_here(NAME(i), strVal(one->arg), PGC_SUSET, DEBUG1);
+		{
+			if (pg_strcasecmp(one->defname, stored_name(i)) == 0 && one->arg != NULL)
+				settings_set_here(stored_name(i), strVal(one->arg), PGC_SUSET, DEBUG1);
+		}
 	}
 }
 
@@ -643,20 +684,27 @@ void
 settings_begin_as(Oid role)
 {
 	/* later ones count */
-	const Oid	places[][2] = {{InvalidOid, InvalidOid}, {MyDatabaseId, InvalidOid}, {InvalidOid, role}, {MyDatabaseId, role}};
+	const Oid	places[][2] = {{InvalidOid, InvalidOid}, {MyDatabaseId, InvalidOid},
+	{InvalidOid, role}, {MyDatabaseId, role}};
 
 	for (int i = 0; i < NSETTINGS; i++)
-		settings_set_here(NAME(i), i < lengthof(settings) ? default_text(&settings[i]) :
-						  of_core[i - lengthof(settings)][1], PGC_SUSET, DEBUG1);
+		settings_set_here(stored_name(i), stored_default(i), PGC_SUSET, DEBUG1);
 	set_stored(settings_in_file(ConfigFileName));
 	set_stored(settings_in_file(PG_AUTOCONF_FILENAME));
 	/* the server's value, unless this session's role or client hides it */
 	for (int i = 0; i < NSETTINGS; i++)
-		if (find_option(NAME(i), false, true, 0)->reset_source <= PGC_S_ARGV)
-			settings_set_here(NAME(i), NULL, PGC_SUSET, DEBUG1);
+	{
+		if (find_option(stored_name(i), false, true, 0)->reset_source <= PGC_S_ARGV)
+			settings_set_here(stored_name(i), NULL, PGC_SUSET, DEBUG1);
+	}
 	for (int i = 0; i < lengthof(places); i++)
-		foreach_ptr(HeapTupleData, row, catalog_rows(DbRoleSettingRelationId, DbRoleSettingDatidRolidIndexId,
-													 Anum_pg_db_role_setting_setdatabase, places[i][0],
-													 Anum_pg_db_role_setting_setrole, places[i][1]))
-			set_stored(settings_in_row(row, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig));
+	{
+		List	   *rows = catalog_rows(DbRoleSettingRelationId, DbRoleSettingDatidRolidIndexId,
+										Anum_pg_db_role_setting_setdatabase, places[i][0],
+										Anum_pg_db_role_setting_setrole, places[i][1]);
+
+		foreach_ptr(HeapTupleData, row, rows)
+			set_stored(settings_in_row(row, DbRoleSettingRelationId,
+									   Anum_pg_db_role_setting_setconfig));
+	}
 }

@@ -66,6 +66,7 @@ extern bool ledger_row_is_ours(int64 id);
 typedef struct Leftover
 {
 	const char *kind;
+	bool		is_unfinished;	/* a file that a copy has not finished */
 	Oid			index_oid;		/* of an index; else 0 */
 	int64		ledger_id;		/* of a file; an index may get another row */
 	char	   *name;			/* index: qualified and quoted; file: path of

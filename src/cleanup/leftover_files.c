@@ -457,7 +457,8 @@ leftover_file_describe(const LedgerEntry *entry)
 	RelFileLocator locator = entry_locator(entry);
 	Leftover   *leftover = palloc0(sizeof(Leftover));
 
-	leftover->kind = entry->kind == LEDGER_NEW_FILE ? "unfinished copy" : "old file";
+	leftover->is_unfinished = (entry->kind == LEDGER_NEW_FILE);
+	leftover->kind = leftover->is_unfinished ? "unfinished copy" : "old file";
 	leftover->ledger_id = entry->id;
 	leftover->job = entry->job;
 	leftover->keep_until = leftover_file_is_kept(entry) ? entry->keep_until : 0;

@@ -412,15 +412,21 @@ plan_part(PlanEntry *entry, PlanEntry *part, const PlanRequest *request)
 
 	if (lost != NULL)
 	{
-		item_skip(&entry->item, relkind_is_index(item->relkind) ? ERRCODE_INDEX_CORRUPTED : ERRCODE_DATA_CORRUPTED,
-				  "The %s \"%s\" cannot be copied: %s.", relation_noun(item->relkind), NameStr(item->relname), lost);
+		int			code = ERRCODE_DATA_CORRUPTED;
+
+		if (relkind_is_index(item->relkind))
+			code = ERRCODE_INDEX_CORRUPTED;
+		item_skip(&entry->item, code, "The %s \"%s\" cannot be copied: %s.",
+				  relation_noun(item->relkind), NameStr(item->relname), lost);
 		return;
 	}
 	if (part->facts.valid)
 		return;
 	name = quote_qualified_identifier(NameStr(item->schema_name), NameStr(item->relname));
-	command = leftover_index_is_ours(item->relid) ? printed_command("cleanup") :
-		printed_command("drop_index", name);
+	if (leftover_index_is_ours(item->relid))
+		command = printed_command("cleanup");
+	else
+		command = printed_command("drop_index", name);
 	item_say(item, "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now. It moves with its table. To remove a leftover, as a superuser: %s",
 			 command);
 	/* a policy's plan has no reader */
@@ -488,10 +494,13 @@ plan_relation(Oid relid, const PlanRequest *request)
 		if (item->repair && item->status == STATUS_PLANNED)
 			item_say(item, "The index is not valid; the rebuild repairs it.");
 	}
-	if (item->status == STATUS_PLANNED && item->method == METHOD_REBUILD && settings->terms.rehearse)
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "A rebuild cannot be rehearsed.");
-	else if (item->status == STATUS_PLANNED && item->method != METHOD_COPY && settings->terms.rehearse)
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "There is nothing to rehearse.");
+	if (item->status == STATUS_PLANNED && settings->terms.rehearse)
+	{
+		if (item->method == METHOD_REBUILD)
+			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "A rebuild cannot be rehearsed.");
+		else if (item->method != METHOD_COPY)
+			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "There is nothing to rehearse.");
+	}
 	else if (item->status == STATUS_PLANNED && item->method == METHOD_REBUILD &&
 			 (settings->max_rate > 0 || settings->swap_after > 0))
 		item_say(item, "A rebuild obeys neither max_rate nor swap_after.");

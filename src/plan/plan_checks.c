@@ -54,9 +54,13 @@ plan_new_entry(void)
 char *
 item_core_command(const MoveItem *item)
 {
-	return printed_command("alter_relation",
-						   relkind_is_index(item->relkind) ? "INDEX" :
-						   item->relkind == RELKIND_MATVIEW ? "MATERIALIZED VIEW" : "TABLE",
+	const char *kind = "TABLE";
+
+	if (relkind_is_index(item->relkind))
+		kind = "INDEX";
+	else if (item->relkind == RELKIND_MATVIEW)
+		kind = "MATERIALIZED VIEW";
+	return printed_command("alter_relation", kind,
 						   quote_qualified_identifier(NameStr(item->schema_name),
 													  NameStr(item->relname)),
 						   get_tablespace_name(item->to_tablespace));
@@ -124,10 +128,12 @@ item_check(MoveItem *item, const RelationFacts *facts)
 	AclResult	aclresult = plan_aclcheck(facts->heap_oid, relkind_is_index(facts->relkind));
 	const char *to_name = get_tablespace_name(item->to_tablespace);
 
+	if (aclresult == ACLCHECK_NOT_OWNER)
+		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+						 "Must be owner of table \"%s\".", NameStr(facts->heap_name));
 	if (aclresult != ACLCHECK_OK)
-		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE, aclresult == ACLCHECK_NOT_OWNER ?
-						 "Must be owner of table \"%s\"." : "Permission denied for table \"%s\".",
-						 NameStr(facts->heap_name));
+		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+						 "Permission denied for table \"%s\".", NameStr(facts->heap_name));
 	if (!may_use_schema(facts->schema_oid, item->heal))
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Permission denied for schema \"%s\".",
@@ -151,7 +157,8 @@ item_check(MoveItem *item, const RelationFacts *facts)
 
 	if (facts->relkind == RELKIND_INDEX)
 	{
-		const char *name = quote_qualified_identifier(NameStr(facts->schema_name), NameStr(facts->relname));
+		const char *name = quote_qualified_identifier(NameStr(facts->schema_name),
+													  NameStr(facts->relname));
 		const char *command = printed_command("drop_index", name);
 		bool		leftover_name = is_reindex_leftover_name(NameStr(facts->relname));
 
@@ -164,24 +171,31 @@ item_check(MoveItem *item, const RelationFacts *facts)
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 							 "The index is being dropped; if no session is at it any more: %s",
 							 command);
-		if (!facts->valid && !item->repair && (!item->heal || leftover_name))
-			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, leftover_name ?
-							 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s" :
-							 "The index is not valid; to repair and move it: %s",
-							 leftover_name ? command :
-							 rebuild_hindrance(facts) ? printed_command("reindex", to_name, name) :
-							 printed_command("move_indexes", name, to_name, "rebuild"));
+		if (!facts->valid && !item->repair && leftover_name)
+			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+							 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s",
+							 command);
+		if (!facts->valid && !item->repair && !item->heal)
+		{
+			if (rebuild_hindrance(facts) != NULL)
+				command = printed_command("reindex", to_name, name);
+			else
+				command = printed_command("move_indexes", name, to_name, "rebuild");
+			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+							 "The index is not valid; to repair and move it: %s", command);
+		}
 	}
 
 	/* an invalid index is repaired in any tablespace */
 	if (facts->tablespace == item->to_tablespace && !item->heal &&
 		(facts->valid || !item->repair) && parts_are_in(facts, item->to_tablespace))
-		return item_skip(item, 0,
-						 facts->relkind == RELKIND_PARTITIONED_INDEX ?
-						 "Indexes of new partitions are made in tablespace \"%s\" already." :
-						 facts->relkind == RELKIND_PARTITIONED_TABLE ?
-						 "New partitions are made in tablespace \"%s\" already." :
-						 "Already in tablespace \"%s\".", to_name);
+	{
+		if (facts->relkind == RELKIND_PARTITIONED_INDEX)
+			return item_skip(item, 0, "Indexes of new partitions are made in tablespace \"%s\" already.", to_name);
+		if (facts->relkind == RELKIND_PARTITIONED_TABLE)
+			return item_skip(item, 0, "New partitions are made in tablespace \"%s\" already.", to_name);
+		return item_skip(item, 0, "Already in tablespace \"%s\".", to_name);
+	}
 
 	if (!item_check_file(item, facts))
 		return false;
@@ -347,12 +361,15 @@ plan_skip_locked(const List *items)
 
 	foreach_ptr(MoveItem, item, items)
 	{
-		char	   *relname = item->status == STATUS_PLANNED ? name_of_own_lock(item->heap_oid) : NULL;
+		char	   *relname = NULL;
 
+		if (item->status == STATUS_PLANNED)
+			relname = name_of_own_lock(item->heap_oid);
 		CHECK_FOR_INTERRUPTS();
 		if (relname == NULL)
 			continue;
-		item_skip(item, ERRCODE_OBJECT_IN_USE, "The current transaction holds a lock on \"%s\".", relname);
+		item_skip(item, ERRCODE_OBJECT_IN_USE,
+				  "The current transaction holds a lock on \"%s\".", relname);
 		if (first == NULL)
 			first = item;
 	}

@@ -93,9 +93,16 @@ access_method_is_copyable(Oid am, const char *am_name, const char *access_method
 			if (!SearchSysCacheExists1(PROCOID, ObjectIdGetDatum(handler)))
 				return false;	/* just dropped */
 			fmgr_symbol(handler, &library, &function);
-			for (int i = 0; i < lengthof(extension_handlers) && library != NULL; i++)
-				if (strcmp(extension_handlers[i], psprintf("%s %s", library, function)) == 0)
-					return true;
+			if (library != NULL)
+			{
+				char	   *symbol = psprintf("%s %s", library, function);
+
+				for (int i = 0; i < lengthof(extension_handlers); i++)
+				{
+					if (strcmp(extension_handlers[i], symbol) == 0)
+						return true;
+				}
+			}
 			/* the setting's check hook has refused malformed lists */
 			if (access_methods != NULL)
 				(void) SplitIdentifierString(pstrdup(access_methods), ',', &names);
@@ -126,9 +133,14 @@ copy_hindrance(const RelationFacts *facts, const char *access_methods)
 	if (facts->persistence != RELPERSISTENCE_PERMANENT)
 		return psprintf("the %s is temporary", noun);
 	if (!access_method_is_copyable(facts->relam, am_name, is_index ? access_methods : NULL))
-		return psprintf(is_index ?
-						"access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)" :
-						"table access method \"%s\" is not \"heap\"", am_name ? am_name : "?");
+	{
+		if (am_name == NULL)
+			am_name = "?";
+		if (is_index)
+			return psprintf("access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)",
+							am_name);
+		return psprintf("table access method \"%s\" is not \"heap\"", am_name);
+	}
 	if (OTHER_STORAGE || (RelFileNumberIsValid(file.relNumber) &&
 						  smgropen(file, INVALID_PROC_NUMBER)->smgr_which != 0))
 		return psprintf("the storage manager of the %s is not PostgreSQL's own, and may encrypt what a copy reads and writes past it",

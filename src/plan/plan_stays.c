@@ -61,9 +61,11 @@ plan_other_databases(Oid tablespace)
 	List	   *depend = NIL;
 	List	   *result = NIL;
 
-	foreach_ptr(HeapTupleData, row, catalog_rows(SharedDependRelationId, SharedDependReferenceIndexId,
-												 Anum_pg_shdepend_refclassid, TableSpaceRelationId,
-												 Anum_pg_shdepend_refobjid, tablespace))
+	List	   *rows = catalog_rows(SharedDependRelationId, SharedDependReferenceIndexId,
+									Anum_pg_shdepend_refclassid, TableSpaceRelationId,
+									Anum_pg_shdepend_refobjid, tablespace);
+
+	foreach_ptr(HeapTupleData, row, rows)
 		depend = lappend_oid(depend, ((Form_pg_shdepend) GETSTRUCT(row))->dbid);
 	foreach_ptr(HeapTupleData, row, catalog_all(DatabaseRelationId))
 	{
@@ -151,19 +153,24 @@ skip_temporary(MoveItem *item, Form_pg_class form)
 	if (schema == NULL || name == NULL)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "It is temporary, and was dropped just now.");
 	else
+	{
+		const char *kind = form->relkind == RELKIND_SEQUENCE ? "SEQUENCE" : "TABLE";
+
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "It is temporary, of a session that has ended without dropping it. Autovacuum drops it, or a superuser: %s",
-				  printed_command("drop", form->relkind == RELKIND_SEQUENCE ? "SEQUENCE" : "TABLE",
-								  quote_qualified_identifier(schema, name)));
+				  printed_command("drop", kind, quote_qualified_identifier(schema, name)));
+	}
 }
 
 /* Add this database's relations that no call can move. */
 static void
 add_relations(Stays *stays)
 {
-	foreach_ptr(HeapTupleData, row, catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
-												 Anum_pg_class_reltablespace, tablespace_in_catalog(stays->tablespace),
-												 0, InvalidOid))
+	Oid			tablespace = tablespace_in_catalog(stays->tablespace);
+	List	   *rows = catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
+									Anum_pg_class_reltablespace, tablespace, 0, InvalidOid);
+
+	foreach_ptr(HeapTupleData, row, rows)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 
@@ -171,7 +178,8 @@ add_relations(Stays *stays)
 			continue;
 		if (isAnyTempNamespace(form->relnamespace))
 			skip_temporary(add_row(stays, form->relkind, NameStr(form->relname)), form);
-		else if (IsCatalogNamespace(form->relnamespace) && stays->tablespace != MyDatabaseTableSpace)
+		else if (IsCatalogNamespace(form->relnamespace) &&
+				 stays->tablespace != MyDatabaseTableSpace)
 		{
 			MoveItem   *item = add_row(stays, form->relkind, NameStr(form->relname));
 
@@ -193,12 +201,14 @@ add_catalogs(Stays *stays)
 		plan_has_moves(stays->entries);
 	char	   *command = alter_database_command(MyDatabaseId, stays->tablespace, stays->to,
 												 fills ? stays->to : InvalidOid);
+	MoveItem   *item = add_row(stays, ITEM_CATALOGS, "pg_catalog");
 
-	item_skip(add_row(stays, ITEM_CATALOGS, "pg_catalog"), ERRCODE_FEATURE_NOT_SUPPORTED,
-			  "This is the default tablespace of the database: its system catalogs, large objects and sequences stay. %s%s",
-			  command != NULL ? "From another database, with no session connected to this one: " :
-			  "PostgreSQL can move them only to a tablespace without files of this database, and there is none.",
-			  command != NULL ? command : "");
+	item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+			  "This is the default tablespace of the database: its system catalogs, large objects and sequences stay.");
+	if (command != NULL)
+		item_say(item, "From another database, with no session connected to this one: %s", command);
+	else
+		item_say(item, "PostgreSQL can move them only to a tablespace without files of this database, and there is none.");
 }
 
 /*
@@ -211,11 +221,12 @@ add_setting(Stays *stays, const char *name, const char *value, const char *words
 	const char *tablespace = get_tablespace_name(stays->tablespace);
 	bool		found = false;
 	List	   *names = NIL;
+	const char *command = "";
 	StringInfoData rest;
 
 	initStringInfo(&rest);
 	/* default_tablespace is a name as it is, temp_tablespaces a list */
-	if (name == setting_names[0])
+	if (strcmp(name, "default_tablespace") == 0)
 		names = list_make1(unconstify(char *, value));
 	else
 		(void) SplitIdentifierString(pstrdup(value), ',', &names);
@@ -223,15 +234,22 @@ add_setting(Stays *stays, const char *name, const char *value, const char *words
 	{
 		if (tablespace != NULL && strcmp(other, tablespace) == 0)
 			found = true;
-		else					/* '' is the database's, and no identifier */
-			appendStringInfo(&rest, "%s%s", rest.len > 0 ? ", " : "",
-							 *other ? quote_identifier(other) : "''");
+		else
+		{
+			if (rest.len > 0)
+				appendStringInfoString(&rest, ", ");
+			/* '' is the database's, and no identifier */
+			appendStringInfoString(&rest, *other ? quote_identifier(other) : "''");
+		}
 	}
-	if (found)
-		item_skip(add_row(stays, ITEM_SETTING, name), ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-				  "It names the tablespace%s%s", words, of == NULL ? "" :
-				  printed_command("alter_setting", of, rest.len > 0 ?
-								  psprintf("SET %s TO %s", name, rest.data) : psprintf("RESET %s", name)));
+	if (!found)
+		return;
+	if (of != NULL && rest.len > 0)
+		command = printed_command("alter_setting", of, psprintf("SET %s TO %s", name, rest.data));
+	else if (of != NULL)
+		command = printed_command("alter_setting", of, psprintf("RESET %s", name));
+	item_skip(add_row(stays, ITEM_SETTING, name), ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+			  "It names the tablespace%s%s", words, command);
 }
 
 /* Add those of these settings whose value names the tablespace. */
@@ -258,13 +276,20 @@ static char *
 role_setting(HeapTuple row)
 {
 	Form_pg_db_role_setting form = (Form_pg_db_role_setting) GETSTRUCT(row);
-	const char *database = OidIsValid(form->setdatabase) ? get_database_name(form->setdatabase) : NULL;
-	const char *role = OidIsValid(form->setrole) ? GetUserNameFromId(form->setrole, true) : NULL;
+	const char *database = NULL;
+	const char *role = NULL;
 
-	return psprintf("%s %s%s%s", role || !database ? "ROLE" : "DATABASE",
-					role ? quote_identifier(role) : database ? quote_identifier(database) : "ALL",
-					role && database ? " IN DATABASE " : "",
-					role && database ? quote_identifier(database) : "");
+	if (OidIsValid(form->setdatabase))
+		database = get_database_name(form->setdatabase);
+	if (OidIsValid(form->setrole))
+		role = GetUserNameFromId(form->setrole, true);
+	if (role != NULL && database != NULL)
+		return psprintf("ROLE %s IN DATABASE %s", quote_identifier(role), quote_identifier(database));
+	if (role != NULL)
+		return psprintf("ROLE %s", quote_identifier(role));
+	if (database != NULL)
+		return psprintf("DATABASE %s", quote_identifier(database));
+	return pstrdup("ROLE ALL");
 }
 
 /* The same of a function. */
@@ -295,14 +320,36 @@ add_database(Stays *stays, Form_pg_database form)
 	bool		is_open = form->datallowconn && form->datconnlimit != DATCONNLIMIT_INVALID_DB;
 	char	   *command;
 
-	item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, is_open ?
-			  "This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move the others, in that database, with the extension created in it: %s" :
-			  "This database has files in the tablespace, too, and accepts no connections, in which they could be moved.",
-			  printed_command("evacuate", get_tablespace_name(stays->tablespace),
-							  get_tablespace_name(stays->to)));
-	if (form->dattablespace == stays->tablespace &&
-		(command = alter_database_command(form->oid, stays->tablespace, stays->to, InvalidOid)) != NULL)
+	if (is_open)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move the others, in that database, with the extension created in it: %s",
+				  printed_command("evacuate", get_tablespace_name(stays->tablespace),
+								  get_tablespace_name(stays->to)));
+	else
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "This database has files in the tablespace, too, and accepts no connections, in which they could be moved.");
+	if (form->dattablespace != stays->tablespace)
+		return;
+	command = alter_database_command(form->oid, stays->tablespace, stays->to, InvalidOid);
+	if (command != NULL)
 		item_say(item, "Or, with no session connected to it: %s", command);
+}
+
+/* Add the row of a file that a job has left. */
+static void
+skip_leftover(Stays *stays, const Leftover *file)
+{
+	char		kind = file->is_unfinished ? ITEM_COPY : ITEM_OLD_FILE;
+	MoveItem   *item = add_row(stays, kind, file->name);
+
+	if (file->keep_until == 0)
+		item_skip(item, ERRCODE_OBJECT_IN_USE,
+				  "Job " INT64_FORMAT " has left it. To remove it: %s",
+				  file->job, printed_command("cleanup"));
+	else
+		item_skip(item, ERRCODE_OBJECT_IN_USE,
+				  "Job " INT64_FORMAT " has left it, and can go on from it until %s. To remove it: %s",
+				  file->job, timestamptz_to_str(file->keep_until), printed_command("cleanup"));
 }
 
 /*
@@ -313,6 +360,7 @@ List *
 plan_what_stays(List *entries, Oid tablespace, Oid to)
 {
 	Stays		stays = {entries, tablespace, to};
+	List	   *files = NIL;
 	char		temp[MAXPGPATH];
 
 	add_relations(&stays);
@@ -324,17 +372,17 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 		item_skip(add_row(&stays, ITEM_FILES, PG_TEMP_FILES_DIR), ERRCODE_OBJECT_IN_USE,
 				  "Queries have temporary files there, which go when they end.");
 	/* a standby cannot lock a row of the ledger */
-	foreach_ptr(const Leftover, file, RecoveryInProgress() ? NIL : leftovers_list())
+	if (!RecoveryInProgress())
+		files = leftovers_list();
+	foreach_ptr(const Leftover, file, files)
 	{
 		/* a move removes what is not kept */
 		if (file->tablespace == tablespace && !OidIsValid(file->index_oid) && file->size >= 0 &&
 			(file->keep_until != 0 || !plan_has_moves(entries)))
-			item_skip(add_row(&stays, *file->kind == 'o' ? ITEM_OLD_FILE : ITEM_COPY, file->name), ERRCODE_OBJECT_IN_USE,
-					  "Job " INT64_FORMAT " has left it%s. To remove it: %s", file->job, file->keep_until == 0 ? "" :
-					  psprintf(", and can go on from it until %s", timestamptz_to_str(file->keep_until)),
-					  printed_command("cleanup"));
+			skip_leftover(&stays, file);
 	}
-	add_catalog_settings(&stays, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig, role_setting);
+	add_catalog_settings(&stays, DbRoleSettingRelationId, Anum_pg_db_role_setting_setconfig,
+						 role_setting);
 	add_catalog_settings(&stays, ProcedureRelationId, Anum_pg_proc_proconfig, function_setting);
 	add_settings(&stays, settings_in_file(PG_AUTOCONF_FILENAME),
 				 ", until the configuration is loaded again after: ", "SYSTEM");
