@@ -80,6 +80,7 @@ OBJS = \
 	src/history.o \
 	src/index_definition.o \
 	src/job.o \
+	src/lost_guard.o \
 	src/own_tables.o \
 	src/printed_command.o \
 	src/progress.o \

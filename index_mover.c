@@ -20,6 +20,7 @@
 #include "evidence.h"
 #include "file_system.h"
 #include "job.h"
+#include "lost_guard.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
 #include "rebuild/snapshot_guard.h"
@@ -62,6 +63,7 @@ _PG_init(void)
 	snapshot_guard_init();
 	rebuild_init();
 	evidence_init();
+	lost_guard_init();
 
 	/* without preloading, the slack of the main segment is used */
 	if (process_shared_preload_libraries_in_progress)

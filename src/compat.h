@@ -51,6 +51,7 @@
  * IM_HEAP_DELETE: heap_delete() for the current command, which waits for others
  * and is not decoded (before 19 only without a replica identity).
  * relation_info_hook: one that may change the planner's facts of a relation.
+ * PLANNER_PARAMS: those of the planner's hook.
  * im_slot_is_read: whether a process uses this slot.  The caller includes
  * replication/slot.h and holds the slot's spinlock.
  * IM_STAT_RESET: when the statistics of one relation were reset, which other versions
@@ -69,6 +70,8 @@
 #define RELATION_INFO_ARGS		root, rel, rte
 #define RELATION_INFO_RELID		(rte->rtekind == RTE_RELATION ? rte->relid : InvalidOid)
 #define RELATION_INFO_INHPARENT (rte->inh)
+#define PLANNER_PARAMS	Query *parse, const char *query, int options, ParamListInfo params, ExplainState *es
+#define PLANNER_ARGS	parse, query, options, params, es
 #define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else
 #define IM_STAT_RESET(stats) ((TimestampTz) 0)
@@ -82,6 +85,8 @@
 #define RELATION_INFO_ARGS		root, relid, inhparent, rel
 #define RELATION_INFO_RELID		relid
 #define RELATION_INFO_INHPARENT inhparent
+#define PLANNER_PARAMS	Query *parse, const char *query, int options, ParamListInfo params
+#define PLANNER_ARGS	parse, query, options, params
 #define im_slot_is_read(slot) ((slot)->active_pid != 0)
 #endif
 

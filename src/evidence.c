@@ -38,7 +38,6 @@
 #include "common/controldata_utils.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "nodes/pathnodes.h"
 #include "port/atomics.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
@@ -155,7 +154,8 @@ typedef struct DeviceList
 
 typedef struct EvidenceArea
 {
-	pg_atomic_uint32 nlost;		/* devices with lost files */
+	pg_atomic_uint32 losses;	/* 0 = no file is lost; changes with each loss */
+	uint32		nlosses;		/* since the start */
 	RelFileNumber made_before;	/* files from before the server has started */
 	int			janitor;		/* number of its process; -1 = none */
 	bool		is_saved;		/* the state file has what is here */
@@ -184,7 +184,6 @@ static bool tablespaces_changed = false;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
-static relation_info_hook_type prev_relation_info_hook = NULL;
 static object_access_hook_type prev_object_access_hook = NULL;
 
 static LWLock *
@@ -398,6 +397,7 @@ look_at_device(KnownDevice *device, bool is_known, const Circumstances *now)
 			device->lost_below = Max(device->lost_below, now->below);
 			device->lost_xid = now->standby_xid;
 			device->told = false;
+			area->nlosses++;
 		}
 		else
 			device->unknown_below = Max(device->unknown_below, now->below);
@@ -480,14 +480,14 @@ forget_dropped(DeviceList *list)
 static void
 area_save(void)
 {
-	uint32		nlost = 0;
+	bool		has_lost = false;
 
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
 		if (area->list.devices[i].lost_below != 0)
-			nlost++;
+			has_lost = true;
 	}
-	pg_atomic_write_u32(&area->nlost, nlost);
+	pg_atomic_write_u32(&area->losses, has_lost ? area->nlosses + 1 : 0);
 	area->is_saved = list_save(&area->list);
 	if (!area->is_saved)
 		ereport(LOG,
@@ -613,7 +613,7 @@ startup_shmem(void)
 	if (found)
 		return;
 	memset(area, 0, area_size(max_devices));
-	pg_atomic_init_u32(&area->nlost, 0);
+	pg_atomic_init_u32(&area->losses, 0);
 	area->janitor = -1;
 	area->list.max_devices = max_devices;
 	if (!IsPostmasterEnvironment || IsBinaryUpgrade)
@@ -915,6 +915,25 @@ evidence_reason(Oid tablespace)
 	return reasons[device.reason];
 }
 
+/* Return a number that changes when files are lost, 0 if none is: one atomic read. */
+uint32
+evidence_losses(void)
+{
+	return area == NULL ? 0 : pg_atomic_read_u32(&area->losses);
+}
+
+/*
+ * Return whether lost files of this tablespace may be emptied: they are on its device, and
+ * the verdict is final.
+ */
+bool
+evidence_may_empty(Oid tablespace)
+{
+	KnownDevice device;
+
+	return look_for(tablespace, &device) && device.is_here && !device.is_retractable;
+}
+
 /*
  * Return whether the file of a row of pg_class is known to be lost, without looking at the
  * device: one atomic read where nothing is.
@@ -926,7 +945,7 @@ evidence_knows_lost(HeapTuple row)
 	KnownDevice *device;
 	bool		result;
 
-	if (area == NULL || pg_atomic_read_u32(&area->nlost) == 0)
+	if (evidence_losses() == 0)
 		return false;
 	if (!RelFileNumberIsValid(form->relfilenode) || form->relpersistence != RELPERSISTENCE_PERMANENT)
 		return false;
@@ -935,32 +954,6 @@ evidence_knows_lost(HeapTuple row)
 	result = device != NULL && is_lost(device, form->relfilenode, row);
 	LWLockRelease(area_lock());
 	return result;
-}
-
-/* Hide the indexes of lost devices from the planner. */
-static void
-hide_lost(RELATION_INFO_PARAMS)
-{
-	ListCell   *lc;
-
-	if (prev_relation_info_hook)
-		prev_relation_info_hook(RELATION_INFO_ARGS);
-	if (area == NULL || pg_atomic_read_u32(&area->nlost) == 0)
-		return;
-	foreach(lc, rel->indexlist)
-	{
-		IndexOptInfo *index = lfirst_node(IndexOptInfo, lc);
-		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index->indexoid));
-		bool		hides;
-
-		/* a hypothetical index of an extension */
-		if (!HeapTupleIsValid(tuple))
-			continue;
-		hides = evidence_knows_lost(tuple);
-		ReleaseSysCache(tuple);
-		if (hides && !IM_MUTATION("show-lost"))
-			rel->indexlist = foreach_delete_current(rel->indexlist, lc);
-	}
 }
 
 /* The janitor is to look when a tablespace has been created or dropped. */
@@ -993,8 +986,6 @@ evidence_init(void)
 	shmem_request_hook = request_evidence_shmem;
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = startup_shmem;
-	prev_relation_info_hook = relation_info_hook;
-	relation_info_hook = hide_lost;
 	prev_object_access_hook = object_access_hook;
 	object_access_hook = note_tablespace;
 	RegisterXactCallback(evidence_xact_callback, NULL);

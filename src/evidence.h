@@ -32,6 +32,8 @@ extern bool evidence_is_foreign(Oid tablespace);
 extern bool evidence_is_missing(Oid tablespace);
 extern const char *evidence_reason(Oid tablespace);
 extern const char *evidence_file_name(void);
+extern uint32 evidence_losses(void);
+extern bool evidence_may_empty(Oid tablespace);
 extern bool evidence_knows_lost(HeapTuple row);
 
 /* for the janitor */

@@ -39,6 +39,8 @@
  *	other-storage	as if a relation's storage manager were not core's
  *	read-back		alter the block of the new file that is read back
  *	snapshot-guard	leave out the guard of a caller's snapshot
+ *	show-lost		let the planner see the indexes of a lost device
+ *	keep-lost		do not empty their files
  *	resume-summaries	go on with a copy without what WAL summaries name, or
  *	resume-limit	without the length to which they say it was truncated
  *	resume-late		record the present position as that from which changes count

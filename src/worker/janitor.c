@@ -47,6 +47,7 @@
 #include "evidence.h"
 #include "file_system.h"
 #include "history.h"
+#include "lost_guard.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "printed_command.h"
@@ -266,6 +267,7 @@ janitor_look(void)
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
+	lost_guard_empty_files();
 	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);

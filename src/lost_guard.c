@@ -1,0 +1,224 @@
+/*-------------------------------------------------------------------------
+ *
+ * lost_guard.c
+ *	  Guard that keeps sessions from using the indexes of a lost device.
+ *
+ * A ruin with a valid first page makes GIN loop and SP-GiST crash the server; a whole file
+ * of an earlier time makes any index give wrong answers, and lets duplicates pass.  So
+ * until such an index is rebuilt,
+ *
+ *	- the planner does not see it.  get_relation_info() reads the first page of a btree
+ *	  before a hook can take the index off the list, so the session's relcache entry
+ *	  says before planning that the index is not valid.  The hook takes off what was
+ *	  loaded again since;
+ *	- everybody else (inserts, unique and exclusion checks, TOAST, COPY, the apply of
+ *	  logical replication) gets an error: the file is emptied, and each access method
+ *	  reads block 0 first.  Nothing of value is removed.  That is not logged, because the
+ *	  file of a standby may be whole; recovery may fill it again, and the verdict stays.
+ *
+ * On a standby no file is emptied, because replay needs its blocks; nothing but queries,
+ * and TOAST, reads indexes there.  Nor without full_page_writes, when recovery would need
+ * them.
+ *
+ * Locks: AccessExclusiveLock on an index while its file is emptied, not waited for: who
+ * holds it is met again by the next query.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/pathnodes.h"
+#include "optimizer/planner.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "evidence.h"
+#include "file_system.h"
+#include "lost_guard.h"
+#include "relation_facts.h"
+#include "test_points.h"
+
+/* in a session: the losses for which all files of the database are empty */
+static uint32 losses_met = 0;
+
+static planner_hook_type prev_planner_hook = NULL;
+static relation_info_hook_type prev_relation_info_hook = NULL;
+
+/* Return whether the file of an index is known to be lost. */
+static bool
+index_is_lost(Oid index_oid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+	bool		result;
+
+	/* a hypothetical index of an extension */
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = evidence_knows_lost(tuple);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * Empty the file of a lost index.  Returns false if another session has locked it, or this
+ * one is reading it.
+ */
+static bool
+empty_file(Oid index_oid)
+{
+	Relation	index;
+	SMgrRelation smgr;
+	ForkNumber	fork = MAIN_FORKNUM;
+	BlockNumber old_nblocks;
+	BlockNumber nblocks = 0;
+	bool		is_free;
+
+	if (!ConditionalLockRelationOid(index_oid, AccessExclusiveLock))
+		return false;
+	/* it may be another file by now, or gone */
+	if (!index_is_lost(index_oid))
+	{
+		UnlockRelationOid(index_oid, AccessExclusiveLock);
+		return true;
+	}
+	index = index_open(index_oid, NoLock);
+	is_free = index->rd_refcnt == 1;
+	smgr = RelationGetSmgr(index);
+	if (is_free && smgrexists(smgr, fork))
+	{
+		old_nblocks = smgrnblocks(smgr, fork);
+		if (old_nblocks > 0)
+		{
+			file_drop_buffers(&index->rd_locator, false);
+			smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
+		}
+	}
+	index_close(index, AccessExclusiveLock);
+	return is_free;
+}
+
+/*
+ * Empty the files of the lost indexes of this database.  Called in a transaction, before
+ * a session's first query since the loss, and by the janitor's worker.
+ */
+void
+lost_guard_empty_files(void)
+{
+	uint32		losses = evidence_losses();
+	bool		done = true;
+
+	if (losses == losses_met || RecoveryInProgress() || IsInParallelMode() || !fullPageWrites || IM_MUTATION("keep-lost"))
+		return;
+	foreach_ptr(HeapTupleData, tuple, catalog_all(RelationRelationId))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (form->relkind != RELKIND_INDEX || form->oid < FirstNormalObjectId || !evidence_knows_lost(tuple))
+			continue;
+		if (!evidence_may_empty(tablespace_from_catalog(form->reltablespace)))
+			done = false;
+		else if (!empty_file(form->oid))
+			done = false;
+	}
+	if (done)
+		losses_met = losses;
+}
+
+/* Have this session's relcache say of the lost indexes of a table that they are not valid. */
+static void
+mark_indexes(Oid table, LOCKMODE lockmode)
+{
+	Relation	rel = table_open(table, lockmode);
+
+	foreach_oid(index_oid, RelationGetIndexList(rel))
+	{
+		if (index_is_lost(index_oid))
+		{
+			Relation	index = index_open(index_oid, AccessShareLock);
+
+			index->rd_index->indisvalid = false;
+			index_close(index, NoLock);
+		}
+	}
+	table_close(rel, NoLock);
+}
+
+/* The same of all tables of a query. */
+static bool
+mark_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, Query))
+		return query_tree_walker((Query *) node, mark_walker, context, QTW_EXAMINE_RTES_BEFORE);
+	if (IsA(node, RangeTblEntry))
+	{
+		RangeTblEntry *rte = (RangeTblEntry *) node;
+
+		if (rte->rtekind != RTE_RELATION)
+			return false;
+		if (rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW && rte->relkind != RELKIND_PARTITIONED_TABLE)
+			return false;
+		if (!rte->inh)
+		{
+			mark_indexes(rte->relid, rte->rellockmode);
+			return false;
+		}
+		foreach_oid(table, find_all_inheritors(rte->relid, rte->rellockmode, NULL))
+			mark_indexes(table, rte->rellockmode);
+		return false;
+	}
+	return expression_tree_walker(node, mark_walker, context);
+}
+
+static PlannedStmt *
+plan_without_lost(PLANNER_PARAMS)
+{
+	if (evidence_losses() != 0 && !IM_MUTATION("show-lost"))
+	{
+		lost_guard_empty_files();
+		(void) mark_walker((Node *) parse, NULL);
+	}
+	if (prev_planner_hook)
+		return prev_planner_hook(PLANNER_ARGS);
+	return standard_planner(PLANNER_ARGS);
+}
+
+/* Take lost indexes off the planner's list. */
+static void
+hide_lost(RELATION_INFO_PARAMS)
+{
+	ListCell   *lc;
+
+	if (prev_relation_info_hook)
+		prev_relation_info_hook(RELATION_INFO_ARGS);
+	if (evidence_losses() == 0 || IM_MUTATION("show-lost"))
+		return;
+	foreach(lc, rel->indexlist)
+	{
+		if (index_is_lost(lfirst_node(IndexOptInfo, lc)->indexoid))
+			rel->indexlist = foreach_delete_current(rel->indexlist, lc);
+	}
+}
+
+/* Called by _PG_init(). */
+void
+lost_guard_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+	prev_planner_hook = planner_hook;
+	planner_hook = plan_without_lost;
+	prev_relation_info_hook = relation_info_hook;
+	relation_info_hook = hide_lost;
+}
