@@ -130,13 +130,24 @@ tablespace_is_missing(Oid tablespace)
 	return access(tablespace_directory(tablespace), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-/* Make the directory of a tablespace, if it is missing.  ERROR by errno. */
+/*
+ * Make the directory of a tablespace, if it is missing.  ERROR by errno.
+ *
+ * Under the lock of DROP TABLESPACE, as TablespaceCreateDbspace(): made after that has
+ * removed the directory, it would stay in the location.  Then there is no link either.
+ */
 void
 tablespace_make_directory(Oid tablespace)
 {
 	const char *directory = tablespace_directory(tablespace);
+	int			save_errno = 0;
 
-	if (MakePGDirectory(directory) < 0 && errno != EEXIST)
+	LWLockAcquire(TablespaceCreateLock, LW_EXCLUSIVE);
+	if (MakePGDirectory(directory) < 0)
+		save_errno = errno;
+	LWLockRelease(TablespaceCreateLock);
+	errno = save_errno;
+	if (errno != 0 && errno != EEXIST)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not create directory \"%s\": %m", directory)));
