@@ -490,12 +490,13 @@ sub lose_device
 	return unless $r->chance(40);
 	my $ask = asker($w, $w->{admin});
 	my $oid = $ask->("SELECT oid FROM pg_tablespace WHERE spcname = 'fz_lost'")->[0][0];
-	# whose tables stay
+	# which tables stay, as do their twins, which a superuser's call for a tablespace takes along
 	my $elsewhere = $ask->(<<SQL);
-SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'fz'::regnamespace AND c.relname ~ '^d[0-9]\$' AND NOT EXISTS (
-	SELECT FROM (SELECT relid FROM pg_partition_tree(c.oid) UNION SELECT c.oid) p JOIN pg_class t ON t.oid = p.relid LEFT
-		JOIN pg_class o ON o.oid = t.reltoastrelid
-	 WHERE $oid IN (t.reltablespace, o.reltablespace)) AND c.relpersistence = 'p'
+SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'fz'::regnamespace AND c.relname ~ '^d[0-9]\$' AND c.relpersistence = 'p'
+	AND NOT EXISTS (
+		SELECT FROM (SELECT relid FROM pg_partition_tree(c.oid) UNION VALUES (c.oid), (('twin.' || c.relname)::regclass)) p
+		  JOIN pg_class t ON t.oid = p.relid LEFT JOIN pg_class o ON o.oid = t.reltoastrelid
+		 WHERE $oid IN (t.reltablespace, o.reltablespace))
 SQL
 	my @twins = map { $_->[0] } @$elsewhere;
 	$w->{node}->stop($r->pick('fast', 'immediate'));
