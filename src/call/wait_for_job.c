@@ -11,6 +11,8 @@
  * Tricky: the deadlock detector cannot see a wait on a latch, so we look for
  * deadlocks, see "The two processes" in src/README.
  *
+ * proof/swap.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -137,6 +139,7 @@ check_deadlock(const JobWait *wait)
 
 		if (runners[i].job != wait->job || runners[i].database != MyDatabaseId)
 			continue;
+		/* step: caller-look */
 		found = wait_find_deadlock(runners[i].pid, targets, runners, nrunners, &blocker);
 		if (found == 0)
 			continue;

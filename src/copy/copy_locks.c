@@ -13,7 +13,7 @@
  * Tricky: the abort of any transaction releases session locks, so a wait in
  * vain must not throw (see relation_locks.c).
  *
- * proof/copy.pml and proof/resume.pml are models of this protocol.
+ * proof/copy.pml, proof/resume.pml and proof/swap.pml are models of this protocol.
  *
  *-------------------------------------------------------------------------
  */
@@ -127,6 +127,7 @@ lock_all(CopyState *cs, Wait *wait)
 static void
 keep_all(CopyState *cs)
 {
+	/* step: keep-lock */
 	keep_relation_lock(cs->table, AccessShareLock);
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
 	{
@@ -262,6 +263,7 @@ check_file(CopyState *cs, bool first)
 		cs->from = file;
 		cs->in_place = (file.spcOid == item->to_tablespace);
 	}
+	/* step: check-files */
 	else if (!RelFileLocatorEquals(cs->from, file))
 		copy_start_again("its file was replaced by another command");
 }
@@ -302,6 +304,7 @@ give_way(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_GIVING_WAY);
 
+	/* step: give-way */
 	cs->throttle.rested = true;
 	copy_release_locks(cs);
 	IM_POINT("gave-way");

@@ -19,7 +19,7 @@
  * transaction: RowExclusiveLock on catalogs and the ledger first, then
  * AccessExclusiveLock on the relations, in core's order: table, TOAST table, index.
  *
- * proof/copy.pml is a model of this protocol.
+ * proof/copy.pml and proof/swap.pml are models of this protocol.
  *
  *-------------------------------------------------------------------------
  */
@@ -148,6 +148,7 @@ read_pages(void *arg)
 static bool
 queue_for_lock(CopyState *cs)
 {
+	/* step: queue */
 	for (int left = cs->settings->lock_timeout;; left -= QUEUE_PIECE_MS)
 	{
 		if (lock_relation_within(cs->relid, AccessExclusiveLock, Min(QUEUE_PIECE_MS, left),
@@ -167,6 +168,7 @@ queue_for_lock(CopyState *cs)
 static bool
 lock_files(CopyState *cs, CopyState *queue_for)
 {
+	/* step: queue-for-one */
 	if (queue_for != NULL)
 	{
 		if (!queue_for_lock(queue_for))
@@ -226,6 +228,7 @@ set_files(void *arg)
 {
 	CopyState  *cs = arg;
 
+	/* step: set-files */
 	foreach_file(f, cs)
 	{
 		Relation	rel = relation_open(f->relid, NoLock);
@@ -304,6 +307,7 @@ give_back(CopyState *cs, AttemptOutcome outcome)
 	 * The locks need not be held for a flush.  But flush afterwards: a
 	 * standby may hold them until it gets this record.
 	 */
+	/* step: give-back */
 	set_commit("off");
 	CommitTransactionCommand();
 	XLogFlush(XactLastCommitEnd);

@@ -20,6 +20,8 @@
  *
  * Locks: none of its own.
  *
+ * proof/swap.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -81,6 +83,7 @@ rest_ms(const Attempts *attempts)
 	if (attempts->turns == 0)
 		return attempts->hurry ? 0 : IM_LIMIT("looks", FIRST_LOOKS) * LOOK_MS;
 	/* from then on it may go on without end: others must hardly notice */
+	/* step: rest */
 	if (wait_is_over(wait))
 		return LONGEST_REST_MS;
 
@@ -160,6 +163,7 @@ attempts_turn_is_due(const Attempts *attempts)
 {
 	bool		due = next_turn_ms(attempts) <= 0 || holders_should_end(attempts);
 
+	/* step: turn */
 	if (due && !attempts->barred)
 		runner_begin_turn();
 	return due || joins_turn(attempts);
@@ -237,6 +241,7 @@ attempts_may_queue(Attempts *attempts, Oid table)
 	List	   *indexes;
 
 	Assert(!IsTransactionState());
+	/* step: stay */
 	attempts->barred = false;
 	for (int i = 0; i < wait->nholders; i++)
 	{

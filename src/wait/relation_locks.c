@@ -7,6 +7,8 @@
  * The abort of any top-level transaction releases session locks, too.  So
  * failure to get a lock in time must abort no more than a subtransaction.
  *
+ * proof/swap.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -67,6 +69,7 @@ lock_relation_within(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *grant
 
 	Assert(IsTransactionState());
 	LockTimeout = timeout_ms;
+	/* step: lock-within */
 	error = errors_catch(lock_relation, &work);
 	LockTimeout = lock_timeout;
 	if (error == NULL)
