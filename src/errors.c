@@ -113,6 +113,24 @@ errors_was_canceled(const ErrorData *error)
 		error->funcname != NULL && strcmp(error->funcname, "ProcessInterrupts") == 0;
 }
 
+/* In ereport(): the detail of another error, if it has one. */
+int
+errors_detail(const ErrorData *error)
+{
+	if (error->detail == NULL)
+		return 0;
+	return errdetail_internal("%s", error->detail);
+}
+
+/* In ereport(): the hint of another error, if it has one. */
+int
+errors_hint(const ErrorData *error)
+{
+	if (error->hint == NULL)
+		return 0;
+	return errhint("%s", error->hint);
+}
+
 /* Refuse NULL as argument n of a function, with ERROR 22004. */
 void
 reject_null(FunctionCallInfo fcinfo, int n, const char *name)

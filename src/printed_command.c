@@ -59,6 +59,8 @@ static const struct
 	{"alter_setting", "ALTER %s %s;"},
 	{"cancel_backend", "SELECT pg_catalog.pg_cancel_backend(%d);"},
 	{"commit_prepared", "COMMIT PREPARED %L;"},
+	{"create_replica_trigger", "CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');"},
+	{"create_trigger", "CREATE TRIGGER %s ON %s FOR EACH %s();"},
 	{"do", "DO %L;"},
 	{"detach_finalize", "ALTER TABLE %s DETACH PARTITION %s FINALIZE;"},
 	{"drop", "DROP %s %s;"},

@@ -490,6 +490,14 @@ SQL
 		run_printed("src/tier/policy_fault.c $command", $fault->());
 		is($fault->(), '', "$db: no fault any more: $command");
 	}
+	foreach my $case ([ not_by_replication => 'create_replica_trigger' ], [ tier_policy_owner => 'create_trigger' ])
+	{
+		my ($trigger, $command) = @$case;
+		sql("DROP TRIGGER $trigger ON $schema.tier_policy");
+		run_printed("src/tier/policy_fault.c $command", $fault->());
+		run_printed('src/tier/policy_fault.c enable_trigger', $fault->());
+		is($fault->(), '', "$db: no fault any more: $command");
+	}
 	my $locker = IndexMover::Session->new($node, dbname => $db);
 	$locker->run("BEGIN; LOCK TABLE $schema.tier_policy");
 	run_printed('src/tier/policy_fault.c terminate_backend', $fault->());

@@ -139,6 +139,19 @@ sql('DROP TABLE "a child"');
 sql('ALTER TABLE tier_policy DISABLE TRIGGER ALL; ALTER TABLE tier_policy ENABLE TRIGGER ALL');
 $stopped_ok->("Trigger \"$_\" of table \"tier_policy\" is not enabled as it must be.", 'after pg_restore --disable-triggers')
   foreach qw(not_by_replication tier_policy_check tier_policy_owner tier_policy_truncate);
+# who holds TRIGGER can replace one of ours; each command leads to the next, and in the end it is as it was made
+my $definitions = "SELECT tgname, tgenabled, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'tier_policy'::regclass ORDER BY 1";
+my $as_made = sql($definitions);
+as('bypasser', 'CREATE OR REPLACE TRIGGER tier_policy_check BEFORE UPDATE ON public.tier_policy FOR EACH ROW EXECUTE FUNCTION '
+	. 'bypassed.takes()');
+$stopped_ok->('Trigger "tier_policy_check" on table "tier_policy" is not of index_mover.', 'one in place of ours');
+sql("DROP TRIGGER $_ ON tier_policy") foreach qw(not_by_replication tier_policy_owner tier_policy_truncate);
+foreach my $trigger (qw(not_by_replication tier_policy_check tier_policy_owner tier_policy_truncate))
+{
+	$stopped_ok->("Trigger \"$trigger\" of table \"tier_policy\" is missing.", 'one of ours that is missing');
+	$stopped_ok->("Trigger \"$trigger\" of table \"tier_policy\" is not enabled as it must be.", 'and is made again');
+}
+is(sql($definitions), $as_made, 'the triggers are what they were');
 sql('CREATE TABLE refers (policy name REFERENCES tier_policy)');
 is(sql($check), '', 'all is well again; a foreign key is no trigger');
 sql('DROP TABLE refers; DROP SCHEMA bypassed CASCADE; REVOKE TRUNCATE, TRIGGER ON tier_policy FROM bypasser');
@@ -333,6 +346,24 @@ $runner->answer;
 is(sql("SELECT started_at > '$last' FROM index_mover.policy_run WHERE policy = 'locked'"), 't', 'and is on record itself');
 $_->end foreach $reader, $runner;
 sql("DELETE FROM tier_policy WHERE name = 'locked'");
+
+# nor does one with a policy of his own whose name has the same hash
+my ($mine, $theirs) = split /\|/, sql(q{SELECT a.name, b.name
+  FROM (SELECT 'a' || g AS name, hashname(('a' || g)::name) AS hash FROM generate_series(1, 100000) g) a
+  JOIN (SELECT 'b' || g AS name, hashname(('b' || g)::name) AS hash FROM generate_series(1, 100000) g) b USING (hash) LIMIT 1});
+foreach my $case ([ alice => $mine ], [ bob => $theirs ])
+{
+	my ($role, $name) = @$case;
+	as($role, "INSERT INTO tier_policy (name, to_tablespace, older_than) VALUES ('$name', 'regress_slow', '1000 years')");
+}
+my $claimer = IndexMover::Session->new($node);
+$claimer->run("SET ROLE alice; BEGIN; SELECT count(*) FROM run_tier_policies('$mine')");
+(undef, undef, my $said) = $node->psql('postgres', "SELECT count(*) FROM run_tier_policies('$theirs')");
+unlike($said, qr/another session carries out/, 'nobody is hindered by a policy of another role');
+is(sql("SELECT count(*) FROM index_mover.policy_run WHERE policy = '$theirs'"), 1, 'whose run is on record');
+$claimer->run('ROLLBACK');
+$claimer->end;
+sql("DELETE FROM tier_policy WHERE name IN ('$mine', '$theirs')");
 
 # who may delete policies may lock the table: others do not wait for long
 $deleter = IndexMover::Session->new($node);

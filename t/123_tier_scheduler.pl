@@ -145,6 +145,23 @@ unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/tier pol
 sql("DELETE FROM tier_policy WHERE name ~ 'rival'");
 $settle->();
 
+# a trigger of somebody's that comes between two policies of a look: the second is not carried out
+sql("UPDATE tier_policy SET every = '100 years'");
+$settle->();
+my $keeper = IndexMover::Session->new($node);
+$keeper->run('BEGIN; LOCK TABLE index_mover.policy_run IN SHARE MODE');    # the first cannot be recorded
+sql(q{INSERT INTO tier_policy (name, relation, to_tablespace, older_than, every)
+  SELECT 'pair ' || n, 'events', 'regress_slow', '1000 years', '100 years' FROM generate_series(1, 2) n});
+look();
+ok($node->poll_query_until('postgres',
+		q{SELECT count(*) > 0 FROM pg_locks WHERE relation = 'index_mover.policy_run'::regclass AND NOT granted}),
+	'the first of two policies is being carried out');
+sql('CREATE TRIGGER somebodys BEFORE UPDATE ON tier_policy FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()');
+$keeper->run('COMMIT');
+$settle->();
+is(sql("SELECT count(*) FROM index_mover.policy_run WHERE policy ~ 'pair'"), 1, 'a trigger stops the second');
+sql("DROP TRIGGER somebodys ON tier_policy; DELETE FROM tier_policy WHERE name ~ 'pair'; UPDATE tier_policy SET every = '1 s'");
+
 # ---- when it is not due ------------------------------------------------------------------------
 # windows by the time of the server: one that is closed, and one over midnight that is open
 sql(<<'SQL');

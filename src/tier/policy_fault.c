@@ -89,8 +89,11 @@ policy_lock_table(bool hold, bool noerror)
 {
 	bool		held = !hold || extension_hold() == EXTENSION_HELD;
 	Oid			table = policy_table();
+	bool		locked = false;
 
-	if (held && OidIsValid(table) && lock_for_reading(table))
+	if (held && OidIsValid(table))
+		locked = lock_for_reading(table);
+	if (locked)
 		return table;
 	if (!noerror)
 		ereport(ERROR,
@@ -109,11 +112,28 @@ static const struct
 	const char *function;
 	char		enabled;		/* as in pg_trigger */
 	const char *state;			/* the same for ALTER TABLE */
+	const char *fires;			/* when; NULL = it has a command of its own */
+	const char *calls;			/* for each what, and the function */
 }			own_triggers[] = {
-	{"not_by_replication", "not_by_replication", TRIGGER_FIRES_ON_REPLICA, "REPLICA"},
-	{"tier_policy_check", "tier_policy_check", TRIGGER_FIRES_ALWAYS, "ALWAYS"},
-	{"tier_policy_owner", "tier_policy_check", TRIGGER_FIRES_ALWAYS, "ALWAYS"},
-	{"tier_policy_truncate", "tier_policy_check", TRIGGER_FIRES_ALWAYS, "ALWAYS"},
+
+	{
+		"not_by_replication", "not_by_replication", TRIGGER_FIRES_ON_REPLICA, "REPLICA"
+	},
+	{
+		"tier_policy_check", "tier_policy_check", TRIGGER_FIRES_ALWAYS, "ALWAYS",
+		"BEFORE INSERT OR UPDATE",
+		"ROW EXECUTE FUNCTION index_mover.tier_policy_check"
+	},
+	{
+		"tier_policy_owner", "tier_policy_check", TRIGGER_FIRES_ALWAYS, "ALWAYS",
+		"AFTER INSERT OR UPDATE OR DELETE",
+		"ROW EXECUTE FUNCTION index_mover.tier_policy_check"
+	},
+	{
+		"tier_policy_truncate", "tier_policy_check", TRIGGER_FIRES_ALWAYS, "ALWAYS",
+		"BEFORE TRUNCATE",
+		"STATEMENT EXECUTE FUNCTION index_mover.tier_policy_check"
+	},
 };
 
 /* Return the number of a trigger in own_triggers, -1 if it is another one. */
@@ -131,12 +151,33 @@ own_trigger(Form_pg_trigger form)
 	return -1;
 }
 
-/* Look for a trigger that is not ours, and for one of ours that does not fire. */
+/* Say that a trigger of own_triggers is not there.  It is made first, and then enabled. */
+static PolicyFault
+missing_trigger(int n, const char *table_name)
+{
+	const char *trigger = own_triggers[n].name;
+	PolicyFault result = {NULL};
+
+	result.reason = psprintf("Trigger \"%s\" of table \"tier_policy\" is missing.", trigger);
+	if (own_triggers[n].fires == NULL)
+		result.command = printed_command("create_replica_trigger", table_name);
+	else
+		result.command = printed_command("create_trigger",
+										 psprintf("%s %s", trigger, own_triggers[n].fires),
+										 table_name, own_triggers[n].calls);
+	return result;
+}
+
+/*
+ * Look for a trigger that is not ours, and for one of ours that is not there, or does not
+ * fire.  Who holds TRIGGER can replace one of ours: when that is dropped, ours is missing.
+ */
 static PolicyFault
 trigger_fault(Oid table, const char *name)
 {
 	PolicyFault result = {NULL};
 	bool		found[lengthof(own_triggers)] = {false};
+	bool		fires[lengthof(own_triggers)] = {false};
 
 	foreach_ptr(HeapTupleData, row, catalog_rows(TriggerRelationId, TriggerRelidNameIndexId,
 												 Anum_pg_trigger_tgrelid, table, 0, InvalidOid))
@@ -154,15 +195,19 @@ trigger_fault(Oid table, const char *name)
 			result.command = printed_command("drop_trigger", NameStr(form->tgname), name);
 			return result;
 		}
-		found[own] = form->tgenabled == own_triggers[own].enabled;
+		found[own] = true;
+		fires[own] = form->tgenabled == own_triggers[own].enabled;
 	}
 	for (int i = 0; i < lengthof(own_triggers); i++)
 	{
-		if (found[i])
+		if (fires[i])
 			continue;
+		if (!found[i])
+			return missing_trigger(i, name);
 		result.reason = psprintf("Trigger \"%s\" of table \"tier_policy\" is not enabled as it must be.",
 								 own_triggers[i].name);
-		result.command = printed_command("enable_trigger", name, own_triggers[i].state, own_triggers[i].name);
+		result.command = printed_command("enable_trigger", name, own_triggers[i].state,
+										 own_triggers[i].name);
 		return result;
 	}
 	return result;
@@ -198,7 +243,8 @@ policy_fault(void)
 			continue;
 		result.reason = psprintf("Table \"%s\" inherits from table \"tier_policy\".", get_rel_name(child));
 		result.command = printed_command("no_inherit",
-										 quote_qualified_identifier(schema, get_rel_name(child)), name);
+										 quote_qualified_identifier(schema, get_rel_name(child)),
+										 name);
 		return result;
 	}
 	return trigger_fault(table, name);
@@ -212,9 +258,11 @@ lock_fault(void)
 	LOCKTAG		tag;
 	int			count;
 	int			pid;
+	VirtualTransactionId *holders;
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, policy_table());
-	if (virtual_transaction_pids(GetLockConflicts(&tag, AccessShareLock, &count), count, &pid, 1) == 1 && pid != 0)
+	holders = GetLockConflicts(&tag, AccessShareLock, &count);
+	if (virtual_transaction_pids(holders, count, &pid, 1) == 1 && pid != 0)
 	{
 		result.reason = psprintf("Process %d has locked table \"tier_policy\".", pid);
 		result.command = printed_command("terminate_backend", (int64) pid);

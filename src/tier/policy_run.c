@@ -37,18 +37,22 @@ policy_run_forget(const char *policy)
 /*
  * Claim a policy for a run of the current transaction.  Returns false if another session
  * has it, or deletes it: it is not waited for, so that no role waits for another one.
+ *
+ * Names with one hash are easily found.  The owner is in the tag, so that who holds the claim of
+ * such a policy of his own hinders nobody else's.
  */
 bool
-policy_run_claim(const char *policy)
+policy_run_claim(const Policy *policy)
 {
+	const char *name = NameStr(policy->name);
 	LOCKTAG		tag;
 	PolicyRun	run;
 
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension_relation(RUN_TABLE),
-					   hash_any((const unsigned char *) policy, strlen(policy)), 0);
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension_relation(RUN_TABLE), policy->owner,
+					   (uint16) hash_any((const unsigned char *) name, strlen(name)));
 	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
 		return false;
-	policy_run_read(policy, &run);
+	policy_run_read(name, &run);
 	return !run.is_being_deleted;
 }
 

@@ -152,7 +152,8 @@ typedef struct Candidate
 #define CANDIDATE_MOVES(candidate) ((candidate)->is_chosen != (candidate)->is_resident)
 
 typedef bool (*CandidateCheck) (Candidate *candidate, void *arg);
-extern void ranking_choose(Candidate *candidates, int n, int64 budget, CandidateCheck can_move, void *arg);
+extern void ranking_choose(Candidate *candidates, int n, int64 budget,
+						   CandidateCheck can_move, void *arg);
 extern bool scope_includes(const TierScope *scope, const Heat *heat);
 extern Candidate *candidates_collect(const HeatTable *heats, const List *places,
 									 const TierScope *scope, const MoveSettings *settings, int *n);
@@ -293,7 +294,7 @@ typedef struct PolicyRun
 } PolicyRun;
 
 extern void policy_run_forget(const char *policy);
-extern bool policy_run_claim(const char *policy);
+extern bool policy_run_claim(const Policy *policy);
 extern const char *policy_run_word(RunResult result);
 extern void policy_run_read(const char *policy, PolicyRun *run);
 extern void policy_run_record(const char *policy, PolicyRun *run, PolicyRun *before);

@@ -100,15 +100,17 @@ is_gone(const char *policy)
 
 /* Record a run, if nobody else does so now, and tell what has changed. */
 static void
-record(const char *policy, PolicyRun *run)
+record(const Policy *policy, PolicyRun *run)
 {
+	const char *name = NameStr(policy->name);
 	PolicyRun	before;
+	bool		claimed = policy_run_claim(policy);
 
 	/* or it is deleted, or its table is locked, which nobody waits for */
-	if (!policy_run_claim(policy) || is_gone(policy))
+	if (!claimed || is_gone(name))
 		return;
-	policy_run_record(policy, run, &before);
-	log_change(policy, run, &before);
+	policy_run_record(name, run, &before);
+	log_change(name, run, &before);
 }
 
 /* Begin the record of a run: all that the plan knows. */
@@ -143,7 +145,7 @@ record_call(void *arg)
 {
 	PolicyCall *call = arg;
 
-	record(NameStr(call->plan->policy->name), &call->run);
+	record(call->plan->policy, &call->run);
 }
 
 /* In a subtransaction: submit the job of a policy, or tell why there is none. */
@@ -190,8 +192,8 @@ run_planned(FunctionCallInfo fcinfo, PolicyPlan *plan, JobStart start)
 		ereport(WARNING_CLIENT_ONLY,
 				(errcode(error->sqlerrcode),
 				 errmsg("policy \"%s\" moves nothing: %s", name, error->message),
-				 error->detail ? errdetail_internal("%s", error->detail) : 0,
-				 error->hint ? errhint("%s", error->hint) : 0));
+				 errors_detail(error),
+				 errors_hint(error)));
 	}
 	submit_own(record_call, &call);
 }
@@ -209,6 +211,8 @@ Datum
 index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 {
 	bool		wait = PG_GETARG_BOOL(1);
+	const char *name = PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0));
+	List	   *policies;
 	List	   *plans = NIL;
 	TierPlan   *plan;
 	int			nestlevel;
@@ -223,13 +227,18 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 	if (LockTimeout == 0 || LockTimeout > 10000)
 		settings_set_here("lock_timeout", "10s", PGC_USERSET, ERROR);
 	plan = tier_plan_begin(GetCurrentTransactionStartTimestamp());
-	foreach_ptr(const Policy, policy, policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false))
+	policies = policies_read(name, false);
+	foreach_ptr(const Policy, policy, policies)
 	{
+		bool		may_run = true;
+
 		/* it had a now_function */
 		if (!policy->enabled)
 			continue;
 		/* a call that waits may take hours, and claims it for the record only */
-		if (wait || policy_run_claim(NameStr(policy->name)))
+		if (!wait)
+			may_run = policy_run_claim(policy);
+		if (may_run)
 			plans = lappend(plans, tier_plan_policy(plan, policy));
 		else
 			ereport(NOTICE,
@@ -260,7 +269,7 @@ record_scheduled(void *arg)
 	ScheduledRun *scheduled = arg;
 
 	(void) policy_lock_table(true, false);
-	record(NameStr(scheduled->policy->name), &scheduled->run);
+	record(scheduled->policy, &scheduled->run);
 }
 
 /* Have no relation begin after the end of the window, however long the plan took. */
@@ -269,6 +278,7 @@ apply_window(PolicyPlan *plan, TimestampTz window_end)
 {
 	int64		left = (window_end - GetCurrentTimestamp()) / USECS_PER_SEC;
 	char	   *json;
+	Datum		changes;
 
 	if (window_end == 0)
 		return;
@@ -280,17 +290,24 @@ apply_window(PolicyPlan *plan, TimestampTz window_end)
 	else if (plan->settings.max_duration == 0 || plan->settings.max_duration > left)
 	{
 		json = psprintf("{\"max_duration\": " INT64_FORMAT "}", left);
-		settings_alter(&plan->settings, DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(json))));
+		changes = DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
+		settings_alter(&plan->settings, DatumGetJsonbP(changes));
 	}
 }
 
-/* Find a policy again, which was due; NULL if it has changed so that it may not be. */
+/*
+ * Find a policy again, which was due; NULL if it has changed so that it may not be, or none is
+ * carried out any more.
+ */
 static const Policy *
 find_again(const Policy *before)
 {
+	if (policy_fault().reason != NULL)
+		return NULL;
 	foreach_ptr(const Policy, policy, policies_read(NameStr(before->name), true))
 	{
-		if (policy->enabled && policy->every != NULL && OidIsValid(policy->owner) && policy->owner == before->owner)
+		if (policy->enabled && policy->every != NULL &&
+			OidIsValid(policy->owner) && policy->owner == before->owner)
 			return policy;
 	}
 	return NULL;
@@ -306,7 +323,9 @@ run_scheduled(void *arg)
 
 	(void) policy_lock_table(true, false);
 	policy = find_again(scheduled->policy);
-	if (policy == NULL || !policy_run_claim(NameStr(policy->name)))
+	if (policy == NULL)
+		return;
+	if (!policy_run_claim(policy))
 		return;
 	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
 	plan = tier_plan_policy(tier_plan_begin(GetCurrentTransactionStartTimestamp()), policy);
@@ -318,7 +337,7 @@ run_scheduled(void *arg)
 		draw_job(plan, &scheduled->run);
 		submit_at_commit(scheduled->run.job, plan->items, &plan->settings);
 	}
-	record(NameStr(policy->name), &scheduled->run);
+	record(policy, &scheduled->run);
 }
 
 /*
