@@ -240,8 +240,11 @@ history_alter_job(int64 job, const char *settings)
 {
 	ScanKeyData key = key_of_job(job);
 	HistoryJob	entry;
+	bool		deleted = false;
 
-	if (history_read_job(job, &entry) && extension_delete(JOB_TABLE, 1, &key))
+	if (history_read_job(job, &entry))
+		deleted = extension_delete(JOB_TABLE, 1, &key);
+	if (deleted)
 	{
 		entry.settings = settings;
 		history_insert_job(job, &entry);
@@ -332,10 +335,13 @@ history_close_job(const JobShared *job)
 
 	/* from the end, where a job that runs has its queued ones */
 	for (int i = job->nitems - 1; i >= 0; i--)
+	{
 		if (job->items[i].status <= STATUS_RUNNING)
 			return;
-	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock) ||
-		!lock_job(job->job, ShareLock, false))
+	}
+	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
+		return;
+	if (!lock_job(job->job, ShareLock, false))
 		return;
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());	/* before the scan */
@@ -504,7 +510,11 @@ last_move(HTAB *moves, Datum relid)
 HTAB *
 history_last_moves(TimestampTz since)
 {
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(LastMove),.hcxt = CurrentMemoryContext};
+	HASHCTL		info = {
+		.keysize = sizeof(Oid),
+		.entrysize = sizeof(LastMove),
+		.hcxt = CurrentMemoryContext,
+	};
 	HTAB	   *result = hash_create("index_mover last moves", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
@@ -589,7 +599,9 @@ follow(int64 job, List *entries)
 		HistoryEntry *entry = entry_for(entries, DatumGetObjectId(values[Anum_old_relation - 1]));
 
 		CHECK_FOR_INTERRUPTS();
-		if (entry == NULL && (entry = entry_for(entries, relid)) == NULL)
+		if (entry == NULL)
+			entry = entry_for(entries, relid);
+		if (entry == NULL)
 			continue;
 		entry->relid = relid;
 		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);

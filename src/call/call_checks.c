@@ -33,7 +33,8 @@ add_hint(void *arg)
 	bool		has_wait = arg != NULL;
 
 	/* PL/pgSQL makes cursors, too, which have no names of their own */
-	bool		is_cursor = ActivePortal != NULL && ActivePortal->name[0] != '\0' && ActivePortal->name[0] != '<';
+	bool		is_cursor = ActivePortal != NULL && ActivePortal->name[0] != '\0' &&
+		ActivePortal->name[0] != '<';
 
 	if (geterrcode() != ERRCODE_ACTIVE_SQL_TRANSACTION)
 		return;

@@ -71,7 +71,9 @@ cleanup_call(const List *plan, Oid role)
 		tables = list_delete_oid(tables, item->heap_oid);
 		items = lappend(items, item);
 	}
-	if (items != NIL && job_launch_cleanup(history_next_job(), MyDatabaseId, role, items, 0) == NULL)
+	if (items == NIL)
+		return;
+	if (job_launch_cleanup(history_next_job(), MyDatabaseId, role, items, 0) == NULL)
 		job_launch_warn();
 }
 
@@ -159,6 +161,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	List	   *before;
 	List	   *after = NIL;
 	int			expired = 0;
+	TimestampTz oldest;
 	MoveSettings settings;
 
 	reject_null(fcinfo, 0, "dry_run");
@@ -180,12 +183,18 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	}
 	put_leftovers(rsinfo, before, after, dry_run);
 	if (history_retention != 0)
-		expired = history_expire(GetCurrentTimestamp() - history_retention * USECS_PER_MINUTE, dry_run);
+	{
+		oldest = GetCurrentTimestamp() - history_retention * USECS_PER_MINUTE;
+		expired = history_expire(oldest, dry_run);
+	}
 	if (expired > 0)
-		put_leftover(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
-					 InvalidOid, -1,
-					 dry_run ? "delete: older than index_mover.history_retention" :
-					 "deleted: older than index_mover.history_retention", NULL);
+	{
+		const char *jobs = expired == 1 ? "job" : "jobs";
+		const char *action = dry_run ? "delete" : "deleted";
+
+		put_leftover(rsinfo, "history", psprintf("%d %s", expired, jobs), InvalidOid, -1,
+					 psprintf("%s: older than index_mover.history_retention", action), NULL);
+	}
 	return (Datum) 0;
 }
 
@@ -228,7 +237,8 @@ index_mover_problems(PG_FUNCTION_ARGS)
 
 		if (lost != NULL)
 			put_leftover(rsinfo, "lost file",
-						 quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname)),
+						 quote_qualified_identifier(NameStr(facts.schema_name),
+													NameStr(facts.relname)),
 						 facts.tablespace, -1, lost,
 						 RecoveryInProgress() || IsCatalogRelationOid(relid) ? NULL :
 						 printed_command("heal", tablespace_name(facts.tablespace)));

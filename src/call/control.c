@@ -58,7 +58,10 @@ cancel_owned(const JobSlot *slot)
 	JobShared  *shared;
 	int			count = 0;
 
-	if (slot->superuser || (segment = job_map_segment(slot, &mapped)) == NULL)
+	if (slot->superuser)
+		return 0;
+	segment = job_map_segment(slot, &mapped);
+	if (segment == NULL)
 		return 0;
 	shared = dsm_segment_address(segment);
 	for (int i = 0; i < shared->nitems; i++)
@@ -69,9 +72,10 @@ cancel_owned(const JobSlot *slot)
 		 * a part goes with its table, and a relation that is gone has no
 		 * owner
 		 */
-		if (!OidIsValid(item->part_of) && get_rel_relkind(item->heap_oid) != '\0' &&
-			object_ownercheck(RelationRelationId, item->heap_oid, GetUserId()) &&
-			job_cancel_item(shared, i))
+		if (OidIsValid(item->part_of) || get_rel_relkind(item->heap_oid) == '\0' ||
+			!object_ownercheck(RelationRelationId, item->heap_oid, GetUserId()))
+			continue;
+		if (job_cancel_item(shared, i))
 			count++;
 	}
 	if (!mapped)
@@ -121,16 +125,27 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
 
 	if (PG_ARGISNULL(0))
 		nslots = job_read_slots(slots, NULL);
-	else if (cancels && job_find(PG_GETARG_INT64(0), slots) &&
-			 !has_privs_of_role(GetUserId(), slots[0].role) && cancel_owned(slots) > 0)
-		return 1;
 	else
+	{
+		/*
+		 * an owner of tables may not control the job itself, which find_job()
+		 * asks
+		 */
+		if (cancels && job_find(PG_GETARG_INT64(0), slots) &&
+			!has_privs_of_role(GetUserId(), slots[0].role))
+		{
+			if (cancel_owned(slots) > 0)
+				return 1;
+		}
 		nslots = find_job(PG_GETARG_INT64(0), slots, NULL);
+	}
 	for (int i = 0; i < nslots; i++)
 	{
 		if (!has_privs_of_role(GetUserId(), slots[i].role))
 		{
-			if (cancels && cancel_owned(&slots[i]) > 0)
+			if (!cancels)
+				continue;
+			if (cancel_owned(&slots[i]) > 0)
 				done++;
 		}
 		else if (job_request(slots[i].job, request))
@@ -164,7 +179,8 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
 	if (PG_GETARG_BOOL(1))
 		request = REQUEST_CANCEL_AND_KEEP;
 	done = control_jobs(fcinfo, request, "canceled");
-	if (done == 0 && !PG_ARGISNULL(0) && !XactReadOnly && history_acknowledge_job(PG_GETARG_INT64(0)))
+	if (done == 0 && !PG_ARGISNULL(0) && !XactReadOnly &&
+		history_acknowledge_job(PG_GETARG_INT64(0)))
 		log_control(PG_GETARG_INT64(0), "acknowledged");
 	PG_RETURN_INT32(done);
 }
@@ -228,7 +244,8 @@ tell_of_copy_lost(int64 job, const HistoryEntry *move, const MoveItem *item, int
 	foreach_ptr(const LedgerEntry, entry, ledger_read())
 	{
 		/* also of a TOAST table; the copy itself tells why it does not go on */
-		if (entry->job == job && entry->heap_oid == item->heap_oid && entry->keep_until > GetCurrentTimestamp())
+		if (entry->job == job && entry->heap_oid == item->heap_oid &&
+			entry->keep_until > GetCurrentTimestamp())
 			return;
 	}
 	ereport(NOTICE,
@@ -257,6 +274,7 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 	{
 		const HistoryEntry *entry = move;
 		Oid			table = InvalidOid;
+		const char *to_name;
 		List	   *items;
 
 		if (!(back ? move->moved : is_left(move)))
@@ -266,8 +284,10 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 			table = table_of_toast(move->relid);
 		/* an earlier version moved a TOAST table without its table */
 		foreach_ptr(const HistoryEntry, other, moves)
+		{
 			if (OidIsValid(table) && other->relid == table)
-			entry = other;
+				entry = other;
+		}
 		if (!OidIsValid(entry->relid))
 		{
 			ereport(NOTICE,
@@ -278,6 +298,7 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 		request->object = OidIsValid(table) ? table : entry->relid;
 		request->method = entry->requested;
 		request->to_tablespace = back ? entry->from_tablespace : entry->to_tablespace;
+		to_name = back ? entry->from_name : entry->to_name;
 		items = plan_moves(request);
 		if (!back && !OidIsValid(table) && items != NIL)
 			tell_of_copy_lost(job, move, linitial(items), request->settings.resumable_size);
@@ -289,8 +310,7 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 			plan = lappend(plan, item);
 			if (get_tablespace_name(request->to_tablespace) == NULL)
 				item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-						  "Tablespace \"%s\" does not exist any more.",
-						  back ? entry->from_name : entry->to_name);
+						  "Tablespace \"%s\" does not exist any more.", to_name);
 			else if (back && entry->undone_by != 0)
 				item_skip(item, 0, "Job " INT64_FORMAT " has moved it back.", entry->undone_by);
 			else if (back && list_length(entry->movers) > 1)
@@ -384,14 +404,15 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 {
 	JobSlot		slot;
 	Datum		pair[2] = {PG_GETARG_DATUM(1), PG_GETARG_DATUM(2)};
+	ArrayType  *array;
 	Jsonb	   *json;
 
 	PreventCommandDuringRecovery("alter_move()");
 	reject_null(fcinfo, 0, "job");
 	reject_null(fcinfo, 1, "setting");
 	reject_null(fcinfo, 2, "value");
-	json = DatumGetJsonbP(DirectFunctionCall1(jsonb_object,
-											  PointerGetDatum(construct_array(pair, 2, TEXTOID, -1, false, TYPALIGN_INT))));
+	array = construct_array(pair, 2, TEXTOID, -1, false, TYPALIGN_INT);
+	json = DatumGetJsonbP(DirectFunctionCall1(jsonb_object, PointerGetDatum(array)));
 
 	settings_check_alterable(PG_GETARG_INT64(0), json);
 	if (!find_job(PG_GETARG_INT64(0), &slot, NULL) || !alter_job(&slot, json))

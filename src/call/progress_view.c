@@ -217,7 +217,8 @@ index_mover_running(PG_FUNCTION_ARGS)
 			{
 				row_text(&row, 3, notices_name(runner->relid, schema, NameStr(runner->relname)));
 				row_text(&row, 4, relation_kind(runner->relkind, schema));
-				row_text(&row, 5, notices_name(runner->heap_oid, schema, NameStr(runner->heap_name)));
+				row_text(&row, 5, notices_name(runner->heap_oid, schema,
+											   NameStr(runner->heap_name)));
 				row_text(&row, 6, method_name(runner->method));
 				row_set(&row, 9, Int64GetDatum(runner->blocks_total));
 				row_set(&row, 10, Int64GetDatum(runner->blocks_done));

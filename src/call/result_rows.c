@@ -160,7 +160,8 @@ rows_of_dry_run(ReturnSetInfo *rsinfo, const List *plan, const MoveSettings *set
  * submit_at_commit(); 55000 with on_failure = error.
  */
 void
-result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings, JobStart start)
+result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
+				   JobStart start)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	bool		wait = start == JOB_IS_WAITED_FOR;

@@ -101,11 +101,14 @@ submit_skip_busy(List *plan)
 			first = item;
 			works_on_first = table;
 		}
-		item_skip(item, ERRCODE_OBJECT_IN_USE,
-				  table->cleaning_up ?
-				  "Job " INT64_FORMAT " has ended and is still cleaning up table \"%s\"." :
-				  "Job " INT64_FORMAT " is moving table \"%s\", or indexes of it.",
-				  table->job, NameStr(item->heap_name));
+		if (table->cleaning_up)
+			item_skip(item, ERRCODE_OBJECT_IN_USE,
+					  "Job " INT64_FORMAT " has ended and is still cleaning up table \"%s\".",
+					  table->job, NameStr(item->heap_name));
+		else
+			item_skip(item, ERRCODE_OBJECT_IN_USE,
+					  "Job " INT64_FORMAT " is moving table \"%s\", or indexes of it.",
+					  table->job, NameStr(item->heap_name));
 	}
 	plan_skip_parts(plan);
 	if (first != NULL && !plan_has_moves(plan))
@@ -121,7 +124,8 @@ submit_skip_busy(List *plan)
 void
 submit_at_commit(int64 job, List *items, const MoveSettings *settings)
 {
-	HistoryJob	entry = {TERMS_ROLE(settings), GetCurrentTimestamp(), settings->not_default, settings->terms};
+	HistoryJob	entry = {TERMS_ROLE(settings), GetCurrentTimestamp(), settings->not_default,
+	settings->terms};
 	dsm_segment *segment;
 	JobShared  *shared = NULL;
 	QueuedJob  *queued = MemoryContextAllocZero(TopMemoryContext, sizeof(QueuedJob));

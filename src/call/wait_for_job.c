@@ -304,7 +304,12 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 	TimestampTz now = GetCurrentTimestamp();
 
 	/* first, because that may fail, which would cancel the job */
-	JobWait		wait = {.job = job,.behind_citus = citus_caller_pid(),.last_look = now,.last_notice = now};
+	JobWait		wait = {
+		.job = job,
+		.behind_citus = citus_caller_pid(),
+		.last_look = now,
+		.last_notice = now,
+	};
 	dsm_segment *segment;
 
 	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings),
@@ -461,8 +466,10 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	/* no one needs to wait for it, but programs that poll pg_locks would */
 	Assert(!ActiveSnapshotSet() && !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	show_transaction(false);
-	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
+	while (job_find(job, &slot))
 	{
+		if (slot.state == JOB_CLEANING_UP)
+			break;
 		was_running = true;
 		is_cleanup = slot.purpose == JOB_CLEANUP;
 		look_and_nap(&wait, 100);

@@ -59,7 +59,8 @@ struct HeatSample
 };
 
 #define SAME_RELATION(a, b) \
-	((a)->table_oid == (b)->table_oid && strcmp(NameStr((a)->index_name), NameStr((b)->index_name)) == 0)
+	((a)->table_oid == (b)->table_oid && \
+	 strcmp(NameStr((a)->index_name), NameStr((b)->index_name)) == 0)
 
 /* First the moments, then the samples of each relation, and its counters of now. */
 static int
@@ -68,11 +69,13 @@ compare_samples(const void *x, const void *y)
 	const HeatSample *a = x;
 	const HeatSample *b = y;
 
+	if (a->table_oid != b->table_oid)
+		return a->table_oid > b->table_oid ? 1 : -1;
 	if (!SAME_RELATION(a, b))
-		return a->table_oid != b->table_oid ? (a->table_oid > b->table_oid ? 1 : -1) :
-			strcmp(NameStr(a->index_name), NameStr(b->index_name));
-	return a->heat != b->heat ? (a->heat != NULL ? 1 : -1) :
-		(a->taken_at > b->taken_at) - (a->taken_at < b->taken_at);
+		return strcmp(NameStr(a->index_name), NameStr(b->index_name));
+	if (a->heat != b->heat)
+		return a->heat != NULL ? 1 : -1;
+	return (a->taken_at > b->taken_at) - (a->taken_at < b->taken_at);
 }
 
 /* Read the samples, and add the counters of now. */
@@ -191,7 +194,8 @@ read_relations(HeatTable *table)
 		CHECK_FOR_INTERRUPTS();
 		relids = list_concat(lappend_oid(relids, relid), indexes_of_table(relid));
 	}
-	table->heats = palloc_extended(list_length(relids) * sizeof(Heat) + 1, MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	table->heats = palloc_extended(list_length(relids) * sizeof(Heat) + 1,
+								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	foreach_oid(relid, relids)
 	{
 		Heat	   *heat = &table->heats[table->n];
@@ -214,7 +218,8 @@ read_relations(HeatTable *table)
 			heat->last_use[IDLE_OF_USE] = IM_STAT_LASTSCAN(stats);
 			/* TABLESAMPLE counts rows only */
 			heat->counters[HEAT_OTHER_SCANS] = stats->numscans + stats->tuples_returned;
-			heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated + stats->tuples_deleted;
+			heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated +
+				stats->tuples_deleted;
 			/* of the table an index scan reads at most one page for each row */
 			heat->counters[HEAT_WANTED] = stats->tuples_fetched + heat->counters[HEAT_CHANGES];
 			continue;
@@ -293,8 +298,11 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 		wanted += Max(Min(blocks, now[HEAT_WANTED] - (reset ? 0 : before[HEAT_WANTED])), 0);
 	}
 
-	for (int i = table->nmoments; n > 1 && i > 0 && table->samples[i - 1].taken_at >= start; i--)
-		heat->samples++;
+	if (n > 1)
+	{
+		for (int i = table->nmoments; i > 0 && table->samples[i - 1].taken_at >= start; i--)
+			heat->samples++;
+	}
 	heat->seconds = (table->now - start) / (double) USECS_PER_SEC;
 	if (heat->samples == 0 || heat->seconds <= 0)
 	{
@@ -327,7 +335,8 @@ heat_read(void)
 		HeatSample *sample = &table->samples[i];
 
 		CHECK_FOR_INTERRUPTS();
-		if (first == NULL || !SAME_RELATION(first, sample) || first->taken_at < table->samples_since)
+		if (first == NULL || !SAME_RELATION(first, sample) ||
+			first->taken_at < table->samples_since)
 			first = sample;
 		if (sample->heat != NULL)
 			judge(sample->heat, first, sample - first + 1, table);
@@ -402,6 +411,14 @@ interval_of_samples(int64 age)
 	return USECS_PER_DAY;
 }
 
+/* Return whether counters are less than in a sample before. */
+static bool
+counters_go_back(const HeatSample *sample, const HeatSample *before)
+{
+	return sample->counters[HEAT_INDEX_SCANS] < before->counters[HEAT_INDEX_SCANS] ||
+		sample->counters[HEAT_READ] < before->counters[HEAT_READ];
+}
+
 /* Delete the samples that are not needed any more. */
 static void
 thin_samples(const HeatTable *table, TimestampTz oldest)
@@ -417,8 +434,7 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 		bool		go;
 
 		CHECK_FOR_INTERRUPTS();
-		goes_back = !is_last && (sample[1].counters[HEAT_INDEX_SCANS] < sample->counters[HEAT_INDEX_SCANS] ||
-								 sample[1].counters[HEAT_READ] < sample->counters[HEAT_READ]);
+		goes_back = !is_last && counters_go_back(&sample[1], sample);
 		if (is_last)			/* of a moment, or a relation that has gone */
 			go = sample->heat == NULL && sample->taken_at < oldest;
 		else if (sample[1].heat != NULL || goes_back || went_back)
@@ -448,12 +464,14 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 	HeatTable  *table;
 	HeatSample	moment = {0};
 	Interval	none = {0};
+	Datum		order;
 	TimestampTz oldest;
 	int64		rows = 0;
 
 	PreventCommandDuringRecovery("take_index_sample()");
 	PreventCommandIfReadOnly("take_index_sample()");
-	if (DatumGetInt32(DirectFunctionCall2(interval_cmp, PG_GETARG_DATUM(0), IntervalPGetDatum(&none))) < 0)
+	order = DirectFunctionCall2(interval_cmp, PG_GETARG_DATUM(0), IntervalPGetDatum(&none));
+	if (DatumGetInt32(order) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must not be negative", "retention")));
@@ -467,7 +485,8 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 				(errmsg("no sample was taken, since the last hour has %d", MOST_SAMPLES)));
 		PG_RETURN_INT64(0);
 	}
-	oldest = Min(moment_minus(table->now, PG_GETARG_INTERVAL_P(0)), table->now - RATE_DAYS * USECS_PER_DAY);
+	oldest = moment_minus(table->now, PG_GETARG_INTERVAL_P(0));
+	oldest = Min(oldest, table->now - RATE_DAYS * USECS_PER_DAY);
 	thin_samples(table, oldest);
 	/* after the counters were read: whatever they tell of was before */
 	moment.taken_at = GetCurrentTimestamp();
@@ -477,9 +496,12 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 		HeatSample *sample = &table->samples[i];
 
 		CHECK_FOR_INTERRUPTS();
-		if (sample->heat == NULL || sample->heat->of_extension ||
-			(i > 0 && SAME_RELATION(sample, sample - 1) && sample[-1].taken_at >= table->samples_since &&
-			 memcmp(sample->counters, sample[-1].counters, sizeof(sample->counters)) == 0))
+		if (sample->heat == NULL || sample->heat->of_extension)
+			continue;
+		/* nothing has changed */
+		if (i > 0 && SAME_RELATION(sample, sample - 1) &&
+			sample[-1].taken_at >= table->samples_since &&
+			memcmp(sample->counters, sample[-1].counters, sizeof(sample->counters)) == 0)
 			continue;
 		sample->taken_at = moment.taken_at;
 		insert_sample(sample);

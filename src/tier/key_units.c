@@ -122,7 +122,8 @@ of_local(Timestamp local)
 		return DT_NOBEGIN;
 	if (local >= END_TIMESTAMP - USECS_PER_DAY)
 		return DT_NOEND;
-	return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz, TimestampGetDatum(local)));
+	return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz,
+												   TimestampGetDatum(local)));
 }
 
 /* Return when a day begins, which is counted from 2000 on. */

@@ -49,7 +49,8 @@ range_key(Oid relid, const KeyMeaning *meaning)
 	{
 		Form_pg_partitioned_table form = (Form_pg_partitioned_table) GETSTRUCT(tuple);
 		bool		isnull;
-		Datum		classes = SysCacheGetAttr(PARTRELID, tuple, Anum_pg_partitioned_table_partclass, &isnull);
+		Datum		classes = SysCacheGetAttr(PARTRELID, tuple,
+											  Anum_pg_partitioned_table_partclass, &isnull);
 
 		if (form->partstrat == PARTITION_STRATEGY_RANGE && form->partnatts == 1 && !isnull)
 		{
@@ -120,7 +121,8 @@ read_bound(Oid relid, const RangeKey *key, const KeyMeaning *meaning, bool same_
 	if (upper != NULL && upper->kind == PARTITION_RANGE_DATUM_VALUE)
 	{
 		set_end(leaf, key, meaning, castNode(Const, upper->value)->constvalue);
-		if (same_column && above.why_none == NULL && (leaf->why_none != NULL || above.end < leaf->end))
+		if (same_column && above.why_none == NULL &&
+			(leaf->why_none != NULL || above.end < leaf->end))
 			*leaf = above;
 	}
 	else if (!same_column)

@@ -49,8 +49,9 @@ PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 /* Columns of tier_policy; the script makes them so. */
 #define COLUMNS \
 	name, enabled, relation, schema, from_tablespace, to_tablespace, parts, older_than, key_unit, \
-	key_zero, keys_per_second, budget, start_at, stop_at, freeze_first, min_stay, max_bytes_per_run, settings, idle_for, idle_of, \
-	every, window_start, window_end, owner, owner_oid
+	key_zero, keys_per_second, budget, start_at, stop_at, freeze_first, min_stay, \
+	max_bytes_per_run, settings, idle_for, idle_of, every, window_start, window_end, owner, \
+	owner_oid
 
 /* A row that was taken apart */
 typedef struct PolicyRow
@@ -70,11 +71,13 @@ typedef struct PolicyRow
 #define COLUMN_NAMES NAMES_OF(COLUMNS)
 #define NCOLUMNS	((int) sizeof(((PolicyRow *) 0)->null))
 #define ANUM(column)	((int) (offsetof(PolicyRow, null.column) - offsetof(PolicyRow, null)) + 1)
-#define VALUE_OR(column, type, none)	(row.null.column ? (none) : DatumGet##type(row.value.column))
+#define VALUE_OR(column, type, none) \
+	(row.null.column ? (none) : DatumGet##type(row.value.column))
 #define NAME(column)	(row.null.column ? NULL : pstrdup(NameStr(*DatumGetName(row.value.column))))
 #define IS(column, word)	(strcmp(TextDatumGetCString(row.value.column), word) == 0)
 #define INTERVAL(column) \
-	(row.null.column ? NULL : DatumGetIntervalP(datumCopy(row.value.column, false, sizeof(Interval))))
+	(row.null.column ? NULL : \
+	 DatumGetIntervalP(datumCopy(row.value.column, false, sizeof(Interval))))
 
 /*
  * ERROR 55000 unless the table has our columns: it is of another version of the extension
@@ -179,7 +182,8 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->name = *DatumGetName(row.value.name);
 	if (OidIsValid(owner) && owner == VALUE_OR(owner_oid, ObjectId, InvalidOid))
 		policy->owner = owner;
-	policy->is_visible = superuser() || (OidIsValid(owner) && has_privs_of_role(GetUserId(), owner));
+	policy->is_visible = superuser() ||
+		(OidIsValid(owner) && has_privs_of_role(GetUserId(), owner));
 	policy->enabled = DatumGetBool(row.value.enabled);
 	policy->kind = kind_of(&row);
 	policy->relation = VALUE_OR(relation, ObjectId, InvalidOid);
@@ -210,7 +214,10 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 static int
 compare_policies(const ListCell *a, const ListCell *b)
 {
-	return strcmp(NameStr(((const Policy *) lfirst(a))->name), NameStr(((const Policy *) lfirst(b))->name));
+	const Policy *policy1 = lfirst(a);
+	const Policy *policy2 = lfirst(b);
+
+	return strcmp(NameStr(policy1->name), NameStr(policy2->name));
 }
 
 /* Return the rows of tier_policy, which is locked, in the order of their names. */
@@ -373,7 +380,8 @@ check_settings(const PolicyRow *row)
 	int			context;
 
 	GetUserIdAndSecContext(&caller, &context);
-	SetUserIdAndSecContext(DatumGetObjectId(row->value.owner_oid), context | SECURITY_RESTRICTED_OPERATION);
+	SetUserIdAndSecContext(DatumGetObjectId(row->value.owner_oid),
+						   context | SECURITY_RESTRICTED_OPERATION);
 	settings_capture(&settings, DatumGetJsonbP(row->value.settings), true);
 	SetUserIdAndSecContext(caller, context);
 }
@@ -408,7 +416,8 @@ before_row(const TriggerData *data)
 	bool		new_owner;
 
 #define IS_SET(column) \
-	(!update || bms_is_member(ANUM(column) - FirstLowInvalidHeapAttributeNumber, data->tg_updatedcols))
+	(!update || bms_is_member(ANUM(column) - FirstLowInvalidHeapAttributeNumber, \
+							  data->tg_updatedcols))
 
 	new_owner = IS_SET(owner) || IS_SET(owner_oid);
 	if (new_owner)
@@ -417,7 +426,8 @@ before_row(const TriggerData *data)
 		Oid			role = GetUserId();
 
 		if (row.null.owner)
-			row.value.owner = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
+			row.value.owner = DirectFunctionCall1(namein,
+												  CStringGetDatum(GetUserNameFromId(role, false)));
 		else
 			role = find_owner(NAME(owner), given, update);
 		row.value.owner_oid = ObjectIdGetDatum(role);
@@ -493,7 +503,11 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	{
 		LockRelationOid(RelationGetRelid(data->tg_relation), AccessShareLock);
 		foreach_ptr(const Policy, policy, policies_of_table(RelationGetRelid(data->tg_relation)))
-			require_set_role(get_role_oid(NameStr(policy->owner_name), true), NameStr(policy->owner_name));
+		{
+			const char *owner = NameStr(policy->owner_name);
+
+			require_set_role(get_role_oid(owner, true), owner);
+		}
 		policy_run_forget(NULL);
 		return PointerGetDatum(NULL);
 	}

@@ -69,7 +69,8 @@ can_be_there(Candidate *candidate, CandidateCheck can_move, void *arg)
 
 /* Choose a candidate, if it is worth it and fits into what is left of the budget. */
 static void
-try_candidate(Candidate *candidate, int64 *budget, double *worth, CandidateCheck can_move, void *arg)
+try_candidate(Candidate *candidate, int64 *budget, double *worth,
+			  CandidateCheck can_move, void *arg)
 {
 	candidate->is_chosen = candidate->is_fixed;
 	if (candidate->worth <= 0 || candidate->size > *budget)
@@ -83,7 +84,8 @@ try_candidate(Candidate *candidate, int64 *budget, double *worth, CandidateCheck
 
 /* Fill the budget in this order, after one (or NULL).  Returns the worth of the chosen ones. */
 static double
-fill(Candidate *candidates, int n, Candidate *first, int64 budget, CandidateCheck can_move, void *arg)
+fill(Candidate *candidates, int n, Candidate *first, int64 budget,
+	 CandidateCheck can_move, void *arg)
 {
 	double		result = 0;
 
@@ -178,11 +180,16 @@ bool
 scope_includes(const TierScope *scope, const Heat *heat)
 {
 	const RelationFacts *facts = &heat->facts;
+	bool		of_place;
+	bool		of_kind = scope->tables;
 
-	return (facts->tablespace == scope->to ? scope->residents :
-			!OidIsValid(scope->from) || facts->tablespace == scope->from) &&
-		!heat->of_extension &&
-		(facts->relkind == RELKIND_INDEX ? scope->indexes && facts->valid && facts->live : scope->tables) &&
+	if (facts->tablespace == scope->to)
+		of_place = scope->residents;
+	else
+		of_place = !OidIsValid(scope->from) || facts->tablespace == scope->from;
+	if (facts->relkind == RELKIND_INDEX)
+		of_kind = scope->indexes && facts->valid && facts->live;
+	return of_place && !heat->of_extension && of_kind &&
 		(!OidIsValid(scope->schema) || facts->schema_oid == scope->schema) &&
 		(scope->within == NIL || list_member_oid(scope->within, facts->heap_oid));
 }
@@ -228,7 +235,8 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 			double		difference = place_difference(elsewhere, there, &candidate.basis);
 
 			if (heat->wanted_per_second >= RANKING_MIN_HEAT &&
-				(facts->relkind != RELKIND_INDEX || facts->unique || facts->exclusion || heat->is_searched))
+				(facts->relkind != RELKIND_INDEX || facts->unique || facts->exclusion ||
+				 heat->is_searched))
 				candidate.value = heat->wanted_per_second * difference;
 		}
 		if (!candidate.is_resident && candidate.value <= 0)
@@ -271,7 +279,8 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 	};
 	const Heat *heat = candidate->heat;
 	bool		leaves = candidate->is_resident;
-	Oid			duplicate = report_duplicate_of(heat->facts.relid, &advice->worths, CurrentMemoryContext);
+	Oid			duplicate = report_duplicate_of(heat->facts.relid, &advice->worths,
+												CurrentMemoryContext);
 	const char *lost_on_reboot = leaves ? NULL : tablespace_lost_on_reboot(candidate->to);
 	StringInfoData buf;
 
@@ -290,7 +299,8 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 	appendStringInfo(&buf, "), %s", basis[candidate->basis]);
 	if (OidIsValid(duplicate))
 		appendStringInfo(&buf, "; warning: duplicate of %s",
-						 DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(duplicate))));
+						 DatumGetCString(DirectFunctionCall1(regclassout,
+															 ObjectIdGetDatum(duplicate))));
 	if (lost_on_reboot != NULL)
 		appendStringInfo(&buf, "; warning: %s is on %s and does not survive a reboot",
 						 NameStr(advice->target->name), lost_on_reboot);
@@ -309,7 +319,8 @@ put_advice(Advice *advice, const Candidate *candidate)
 	const Heat *heat = candidate->heat;
 	const RelationFacts *facts = &heat->facts;
 	bool		is_index = facts->relkind == RELKIND_INDEX;
-	char	   *name = quote_qualified_identifier(NameStr(facts->schema_name), NameStr(facts->relname));
+	char	   *name = quote_qualified_identifier(NameStr(facts->schema_name),
+												  NameStr(facts->relname));
 	const char *method = candidate->rebuilds ? "rebuild" : "copy";
 	const char *to = tablespace_name(candidate->to);
 	int64		pending = is_index ? report_pending_pages(facts->relid) : -1;
@@ -350,14 +361,20 @@ say_nothing_gained(const Advice *advice, const List *places)
 		any_slower |= place_difference(place, advice->target, &basis) > 0;
 		any_elsewhere |= basis != PLACE_SAME_DEVICE;
 	}
-	ereport(NOTICE,
-			(errmsg("nothing to gain: %s", !advice->target->is_there ?
-					psprintf("the directory of tablespace \"%s\" is missing", target) : !any_elsewhere ?
-					psprintf("all tablespaces are on the same device as \"%s\"", target) : !any_slower ?
-					psprintf("no tablespace on another device is known to be slower than \"%s\"; set its and the others' random_page_cost, or run for it and the others: %s",
-							 target, printed_command("probe", target)) :
-					psprintf("no relation in a slower tablespace than \"%s\" is wanted more than %g blocks a second by index scans and changes, fits into %lld bytes, and gains more than those there",
-							 target, RANKING_MIN_HEAT, (long long) advice->budget))));
+	if (!advice->target->is_there)
+		ereport(NOTICE,
+				(errmsg("nothing to gain: the directory of tablespace \"%s\" is missing", target)));
+	else if (!any_elsewhere)
+		ereport(NOTICE,
+				(errmsg("nothing to gain: all tablespaces are on the same device as \"%s\"", target)));
+	else if (!any_slower)
+		ereport(NOTICE,
+				(errmsg("nothing to gain: no tablespace on another device is known to be slower than \"%s\"; set its and the others' random_page_cost, or run for it and the others: %s",
+						target, printed_command("probe", target))));
+	else
+		ereport(NOTICE,
+				(errmsg("nothing to gain: no relation in a slower tablespace than \"%s\" is wanted more than %g blocks a second by index scans and changes, fits into %lld bytes, and gains more than those there",
+						target, RANKING_MIN_HEAT, (long long) advice->budget)));
 }
 
 /*
@@ -396,8 +413,10 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 	advice.budget = !PG_ARGISNULL(1) ? PG_GETARG_INT64(1) : advice.target->facts.free_bytes -
 		settings_reserved(&settings.min_free_space, advice.target->facts.total_bytes);
 	for (Candidate *c = candidates; c < candidates + n; c++)
+	{
 		if (PG_ARGISNULL(1) && c->is_resident)
 			advice.budget += c->size;
+	}
 	advice.budget = advice.target->is_there ? Max(advice.budget, 0) : 0;
 	ranking_choose(candidates, n, advice.budget, NULL, NULL);
 
@@ -406,9 +425,13 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 		c->key = c->is_resident ? 0 - c->value : c->value;
 	qsort(candidates, n, sizeof(Candidate), compare_keys);
 	for (int leaves = 1; leaves >= 0; leaves--)
+	{
 		for (const Candidate *c = candidates; c < candidates + n; c++)
+		{
 			if (CANDIDATE_MOVES(c) && c->is_resident == leaves)
 				put_advice(&advice, c);
+		}
+	}
 	if (advice.rank == 0)
 		say_nothing_gained(&advice, places);
 	return (Datum) 0;

@@ -304,9 +304,13 @@ apply_policy(TierPlan *plan, TierRow *row, bool itself)
 	else if (busy != NULL)
 		decide(row, VERDICT_WAITS, psprintf("job " INT64_FORMAT " is at work on its table", busy->job));
 	else if (mover != 0)
+	{
+		Datum		stay = DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay));
+
 		decide(row, VERDICT_WAITS,
 			   psprintf("job " INT64_FORMAT " has moved it less than %s ago", mover,
-						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay)))));
+						DatumGetCString(stay)));
+	}
 	else if (policy->max_bytes_per_run > 0 && row->size > policy->max_bytes_per_run)
 		decide(row, VERDICT_HINDERED, "it is larger than max_bytes_per_run");
 	else
@@ -367,7 +371,8 @@ postpone_failed(PolicyWork *work)
 		{
 			TierWish   *wish = &row->wish;
 
-			if (wish->turn == TURN_NORMAL && (wish->relid == entry->relid || wish->relid == entry->heap_oid))
+			if (wish->turn == TURN_NORMAL &&
+				(wish->relid == entry->relid || wish->relid == entry->heap_oid))
 				wish->turn = TURN_FAILED_LATELY;
 		}
 	}
@@ -475,8 +480,12 @@ want_by_age(TierPlan *plan)
 	PolicyWork *work = plan->work;
 	const Policy *policy = work->policy;
 	TimestampTz limit = moment_minus(plan->now, policy->age);
-	List	   *roots = OidIsValid(policy->relation) ? list_make1_oid(policy->relation) : relations_such(is_root);
+	List	   *roots;
 
+	if (OidIsValid(policy->relation))
+		roots = list_make1_oid(policy->relation);
+	else
+		roots = relations_such(is_root);
 	foreach_oid(root, roots)
 	{
 		if (OidIsValid(work->scope.schema) && get_rel_namespace(root) != work->scope.schema)
@@ -522,7 +531,11 @@ static const TierRow *
 row_of_candidate(TierPlan *plan, Candidate *candidate)
 {
 	const Heat *heat = candidate->heat;
-	TierWish	wish = {.relid = heat->facts.relid,.to = candidate->to,.heat = heat->wanted_per_second};
+	TierWish	wish = {
+		.relid = heat->facts.relid,
+		.to = candidate->to,
+		.heat = heat->wanted_per_second,
+	};
 
 	if (candidate->row != NULL)
 		return candidate->row;
@@ -580,7 +593,8 @@ want_by_heat(TierPlan *plan)
 	PolicyWork *work = plan->work;
 	int64		budget = work->policy->budget;
 	int			n;
-	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &work->scope, &work->request.settings, &n);
+	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &work->scope,
+												&work->request.settings, &n);
 	const Place *from = places_find(plan->places, work->scope.from);
 	const Place *to = places_find(plan->places, work->scope.to);
 	PlaceBasis	basis;
@@ -775,7 +789,8 @@ work_as_owner(void *arg)
 	settings_capture(&work->request.settings, policy->settings, true);
 	work->request.settings.terms.role = policy->owner;
 	work->request.settings.terms.policy = policy->name;
-	work->request.settings.terms.freeze_first = policy->freeze_first && policy->kind == POLICY_OLDER_THAN;
+	work->request.settings.terms.freeze_first = policy->freeze_first &&
+		policy->kind == POLICY_OLDER_THAN;
 	/* names and bounds in texts are the same whoever plans */
 	settings_set_here("search_path", WORKER_SEARCH_PATH, PGC_USERSET, ERROR);
 	settings_set_here("DateStyle", "ISO, YMD", PGC_USERSET, ERROR);
@@ -812,10 +827,12 @@ work_on(TierPlan *plan, const Policy *policy)
 static char *
 full_reason(const TierRow *row)
 {
+	Datum		name;
+
 	if (!OidIsValid(row->wish.relid))
 		return pstrdup(reason_of(row));
-	return psprintf("%s: %s", DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(row->wish.relid))),
-					reason_of(row));
+	name = DirectFunctionCall1(regclassout, ObjectIdGetDatum(row->wish.relid));
+	return psprintf("%s: %s", DatumGetCString(name), reason_of(row));
 }
 
 /* Return the first row about which this was decided, or NULL. */
@@ -933,11 +950,14 @@ Datum
 index_mover_tier_plan(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *policies = policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false);
-	TimestampTz at = PG_ARGISNULL(1) ? GetCurrentTransactionStartTimestamp() : PG_GETARG_TIMESTAMPTZ(1);
+	const char *name = PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0));
+	List	   *policies = policies_read(name, false);
+	TimestampTz at = GetCurrentTransactionStartTimestamp();
 	TierPlan   *plan;
 	int			nestlevel = NewGUCNestLevel();
 
+	if (!PG_ARGISNULL(1))
+		at = PG_GETARG_TIMESTAMPTZ(1);
 	if (TIMESTAMP_NOT_FINITE(at))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

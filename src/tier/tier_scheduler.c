@@ -125,7 +125,8 @@ next_time(TimestampTz after, TimeADT time)
 
 	if (time <= time_now)
 		result += USECS_PER_DAY;
-	return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz, TimestampGetDatum(result)));
+	return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz,
+												   TimestampGetDatum(result)));
 }
 
 /*
@@ -208,7 +209,8 @@ look_at_policy(const Policy *policy, TimestampTz now, List **due)
 	TimestampTz end;
 
 	policy_run_read(NameStr(policy->name), &last);
-	next = tier_next_run(last.started_at, policy->every, policy->window_start, policy->window_end, now, &end);
+	next = tier_next_run(last.started_at, policy->every, policy->window_start,
+						 policy->window_end, now, &end);
 	if (next > now)
 		return (next - now) / 1000 + 1;
 	/* one run at a time */
@@ -284,8 +286,8 @@ look_into_database(TierWorker *args)
 		ereport(args->failed_before ? DEBUG1 : LOG,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not look into database \"%s\": %s", NameStr(args->name), error->message),
-				 error->detail ? errdetail_internal("%s", error->detail) : 0,
-				 error->hint ? errhint("%s", error->hint) : 0));
+				 errors_detail(error),
+				 errors_hint(error)));
 		return;
 	}
 	foreach_ptr(const DuePolicy, due, found.due)
