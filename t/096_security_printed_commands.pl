@@ -245,6 +245,86 @@ sub ended
 	return;
 }
 
+# A command that somebody cancels, because another session holds it up.
+sub cancel_behind
+{
+	my ($holds, $command, $far) = @_;
+	my $holder = IndexMover::Session->new($node, dbname => $db);
+	$holder->run("BEGIN; $holds");
+	my $session = IndexMover::Session->new($node, dbname => $db);
+	$session->send($command);
+	poll_until($node, $far, 't', "$command: so far", dbname => $db);
+	sql('SELECT pg_cancel_backend(' . $session->pid . ')');
+	$session->answer;
+	$_->end foreach $holder, $session;
+	return;
+}
+
+# What others have left behind: rows of another cluster, commands that were canceled, a session that is gone.
+sub leftovers_of_others
+{
+	sql(q(INSERT INTO index_mover.ledger (id, system_identifier, database, kind, tablespace, relfilenumber, table_oid, relation,
+		new_index, job, pid, made_at) SELECT nextval('index_mover.ledger_seq'), '1''; ', d.oid, 'i', 0, 0, 1, 1, 1, 1, 1, now()
+		FROM pg_database d WHERE d.datname = current_database()));
+	my $of_others = q(FROM dba.index_mover_check() WHERE kind = 'rows of another cluster');
+	run_printed('index_mover--1.0.sql adopt_ledger', sql("SELECT command $of_others"));
+	is(sql("SELECT count(*) $of_others"), '0', "$db: the rows are of this cluster");
+	sql('DELETE FROM index_mover.ledger WHERE job = 1');
+
+	# an index of a TOAST table, which is ours, or not
+	sql('CREATE TABLE "to; ast" (i int, t text)');
+	my $detail = q(SELECT string_agg(detail, ' ') FROM dba.move_table('"to; ast"', 'regress_fast', dry_run => true));
+	my $invalid = q(FROM pg_class t JOIN pg_index i ON i.indrelid = t.reltoastrelid AND i.indisvalid JOIN pg_index n ON n.indrelid = )
+	  . q(i.indrelid AND NOT n.indisvalid JOIN pg_class c ON c.oid = n.indexrelid WHERE t.relname = 'to; ast');
+	foreach my $command ('drop_index', 'cleanup')
+	{
+		cancel_behind('INSERT INTO "to; ast" VALUES (0, NULL)', 'REINDEX TABLE CONCURRENTLY "to; ast"',
+			q(SELECT count(*) > 0 FROM pg_stat_progress_create_index WHERE phase = 'waiting for writers before build'));
+		sql(<<SQL) if $command eq 'cleanup';
+INSERT INTO index_mover.ledger (id, system_identifier, database, kind, tablespace, relfilenumber, table_oid, relation, new_index,
+								job, pid, made_at, new_name)
+SELECT nextval('index_mover.ledger_seq'), s.system_identifier, d.oid, 'i', 0, 0, i.indrelid, i.indexrelid, n.indexrelid, 1, 1, now(),
+	   c.relname
+  FROM (SELECT oid FROM pg_database WHERE datname = current_database()) d, pg_control_system() s, LATERAL (
+	SELECT i.indrelid, i.indexrelid, n.indexrelid AS new_index, c.relname $invalid) i, LATERAL (SELECT i.new_index) n(indexrelid),
+	   LATERAL (SELECT i.relname) c(relname)
+SQL
+		run_printed("src/plan/plan.c $command", sql($detail));
+		is(sql("SELECT count(*) $invalid"), '0', "$db: the index of the TOAST table is removed: $command");
+	}
+	sql('DROP TABLE "to; ast"');
+
+	# a partition that is being detached
+	sql(<<'SQL');
+CREATE TABLE "pa; rent" (i int) PARTITION BY RANGE (i);
+CREATE TABLE "le; af" PARTITION OF "pa; rent" FOR VALUES FROM (0) TO (10);
+SQL
+	cancel_behind('SELECT count(*) FROM "pa; rent"', 'ALTER TABLE "pa; rent" DETACH PARTITION "le; af" CONCURRENTLY',
+		'SELECT count(*) > 0 FROM pg_catalog.pg_inherits WHERE inhdetachpending');
+	run_printed('src/plan/plan.c detach_finalize', skipped(q{move_table('"pa; rent"', 'regress_fast'}, 'true'));
+	sql('DROP TABLE "pa; rent"; DROP TABLE "le; af"');
+
+	# a temporary table of a session that is gone
+	my $owner = IndexMover::Session->new($node, dbname => $db);
+	$owner->run('SET temp_tablespaces = regress_slow; CREATE TEMP TABLE "pass; es" (i int)');
+	kill 'KILL', $owner->pid;
+	wait_until_up($node);
+	run_printed('src/plan/plan_stays.c drop',
+		skipped("evacuate_tablespace('regress_slow', 'regress_fast'", "detail LIKE 'It is temporary%'"));
+	is(sql(q(SELECT count(*) FROM pg_class WHERE relname = 'pass; es')), '0', "$db: it is dropped");
+
+	# a tablespace without relations, whose directory is gone
+	my $location = $node->basedir . '/spare';
+	mkdir $location or die "$location: $!";
+	sql(qq(CREATE TABLESPACE "sp; are" LOCATION '$location'));
+	rmdir $_ or die "$_: $!" foreach glob "$location/PG_*";
+	run_printed('src/report/device_report.c heal', sql(q(SELECT command FROM dba.index_mover_check() WHERE kind = 'missing directory')));
+	is(scalar(() = glob "$location/PG_*"), 1, "$db: the directory is there again");
+	sql('DROP TABLESPACE "sp; are"');
+	rmdir $location or die "$location: $!";
+	return;
+}
+
 sub walk
 {
 	sql(<<'SQL');
@@ -348,6 +428,9 @@ SQL
 	$job = paused_job();
 	$node->stop('immediate');
 	$node->start;
+	my $ended = "FROM dba.index_mover_check() WHERE kind = 'ended job' AND object = 'job $job'";
+	run_printed('index_mover--1.0.sql cancel_move', sql("SELECT detail $ended"));
+	is(sql("SELECT count(*) $ended"), '0', "$db: the end of the job is acknowledged");
 	$text = sql("SELECT message FROM index_mover_call.index_mover_history WHERE job = $job");
 	$rest = run_printed('index_mover--1.0.sql resume_move', $text);
 	sql("SELECT dba.cancel_move($rest)");
@@ -394,6 +477,8 @@ SELECT nextval('index_mover.ledger_seq'), c.system_identifier, d.oid, 'i', 0, 0,
 SQL
 	run_printed('src/plan/plan_checks.c cleanup', skipped("move_indexes('odd', 'regress_fast'", 'true'));
 	is(sql(q(SELECT count(*) FROM pg_class WHERE relname = 'odd_ccnew')), '0', "$db: what was left is removed");
+
+	leftovers_of_others();
 
 	# of Citus, what we have to know
 	sql(<<'SQL');
