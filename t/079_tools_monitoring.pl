@@ -397,6 +397,8 @@ SKIP:
 $_->kill_kill foreach @running;
 $holder->run("PREPARE TRANSACTION 'p'");
 poll_until($node, "SELECT blocked_by FROM index_mover_progress WHERE job = $waiting", '{0}', 'the wait for the prepared transaction');
+# (between two attempts nobody is named)
+poll_until($node, "SELECT count(*) FROM index_mover_check('0 s') WHERE kind = 'waiting job' AND detail LIKE '% for %'", 1, 'a name');
 like($as_monitor->("SELECT detail FROM index_mover_check('0 s') WHERE kind = 'waiting job'"),
 	qr/^waits_i has waited since [^f]* for a prepared transaction$/, 'one that has no process');
 # it waits no more, but has waited until now
