@@ -37,26 +37,24 @@
 
 #define MARKER_HEAD		"index_mover knows this device by this file; do not copy or remove it"
 
-/* Set the identity of an open file, or with fd = -1 of a path; false with errno. */
+/* Set the identity of what fstatat() finds by this descriptor, name and flags; false with errno. */
 static bool
-identify(int fd, const char *path, FileIdentity *identity)
+identify(int fd, const char *name, int flags, FileIdentity *identity)
 {
 	struct stat st;
+#ifdef STATX_BTIME
+	struct statx stx;
+#endif
 
 	memset(identity, 0, sizeof(*identity));
-	if ((fd >= 0 ? fstat(fd, &st) : stat(path, &st)) != 0)
+	if (fstatat(fd, name, &st, flags) != 0)
 		return false;
 	identity->inode = st.st_ino;
 	identity->device = st.st_dev;
 #ifdef STATX_BTIME
-	{
-		struct statx stx;
-		int			result = fd >= 0 ? statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &stx) :
-			statx(AT_FDCWD, path, 0, STATX_BTIME, &stx);
-
-		if (result == 0 && (stx.stx_mask & STATX_BTIME) != 0)
-			identity->birth = (int64) stx.stx_btime.tv_sec * INT64CONST(1000000000) + stx.stx_btime.tv_nsec;
-	}
+	if (statx(fd, name, flags, STATX_BTIME, &stx) != 0 || (stx.stx_mask & STATX_BTIME) == 0)
+		return true;
+	identity->birth = (int64) stx.stx_btime.tv_sec * INT64CONST(1000000000) + stx.stx_btime.tv_nsec;
 #endif
 	return true;
 }
@@ -65,7 +63,7 @@ identify(int fd, const char *path, FileIdentity *identity)
 bool
 file_identity(const char *path, FileIdentity *identity)
 {
-	return identify(-1, path, identity);
+	return identify(AT_FDCWD, path, 0, identity);
 }
 
 /*
@@ -80,18 +78,25 @@ file_identity_equals(const FileIdentity *a, const FileIdentity *b)
 	return a->birth != 0 || a->device == b->device;
 }
 
-/* Set the identity of this server; the current directory is its data directory. */
+/* Set the identity of this server; the current directory is its data directory, and stays. */
 void
 server_identity(ServerIdentity *server)
 {
+	static ServerIdentity us;
 	char		path[PATH_MAX] = "";
 
+	if (us.directory.inode != 0)
+	{
+		*server = us;
+		return;
+	}
 	memset(server, 0, sizeof(*server));
 	(void) file_identity(".", &server->directory);
 	if (gethostname(server->host, sizeof(server->host) - 1) != 0 || server->host[0] == '\0')
 		strlcpy(server->host, "?", sizeof(server->host));
 	if (realpath(".", path) != NULL)
 		strlcpy(server->path, path, sizeof(server->path));
+	us = *server;
 }
 
 /*
@@ -171,7 +176,7 @@ own_file_write(const char *path, const char *head, const char *body)
 	if (fd < 0)
 		return false;
 	initStringInfo(&whole);
-	if (!identify(fd, path, &itself))
+	if (!identify(fd, "", AT_EMPTY_PATH, &itself))
 		save_errno = errno;
 	appendStringInfo(&whole, "%s\nfile " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n%s",
 					 head, itself.inode, itself.birth, itself.device, body);
@@ -179,13 +184,19 @@ own_file_write(const char *path, const char *head, const char *body)
 	{
 		errno = 0;
 		if (write(fd, whole.data, whole.len) != whole.len)
+		{
+			/* as core: a short write is a full disk */
 			save_errno = errno != 0 ? errno : ENOSPC;
+		}
 	}
 	pfree(whole.data);
-	if (CloseTransientFile(fd) != 0 && save_errno == 0)
+	if (CloseTransientFile(fd) != 0)
 		save_errno = errno;
-	if (save_errno == 0 && durable_rename(temporary, path, DEBUG1) != 0)
-		save_errno = errno;
+	if (save_errno == 0)
+	{
+		if (durable_rename(temporary, path, DEBUG1) != 0)
+			save_errno = errno;
+	}
 	if (save_errno != 0)
 		(void) unlink(temporary);
 	errno = save_errno;
@@ -216,7 +227,7 @@ own_file_read(const char *path, const char *head, bool *is_itself)
 		appendBinaryStringInfo(&contents, chunk, got);
 	known = got == 0;
 	if (known)
-		known = identify(fd, path, &itself);
+		known = identify(fd, "", AT_EMPTY_PATH, &itself);
 	(void) CloseTransientFile(fd);
 	if (known)
 		errno = 0;
@@ -251,8 +262,10 @@ look_at_marker(const char *directory, DeviceLook *look)
 
 	marker_path(path, directory);
 	contents = own_file_read(path, MARKER_HEAD, &is_itself);
-	if (contents == NULL)
-		look->marker = errno == ENOENT || errno == ENOTDIR || errno == 0 ? MARKER_NONE : MARKER_UNREADABLE;
+	if (contents == NULL && (errno == ENOENT || errno == ENOTDIR || errno == 0))
+		look->marker = MARKER_NONE;
+	else if (contents == NULL)
+		look->marker = MARKER_UNREADABLE;
 	else if (sscanf(contents, "device %32[0-9a-f]\ndirectory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
 					"\nhost %63[^\n]\npath %1023[^\n]", look->id, &owner->directory.inode, &owner->directory.birth,
 					&owner->directory.device, owner->host, owner->path) != 6)
@@ -341,7 +354,9 @@ device_unmark(const char *location, const char *id)
 
 	look_at_marker(location, &look);
 	marker_path(path, location);
-	if (look.marker == MARKER_OURS && strcmp(look.id, id) == 0 && unlink(path) != 0)
+	if (look.marker != MARKER_OURS || strcmp(look.id, id) != 0)
+		return;
+	if (unlink(path) != 0)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not remove file \"%s\": %m", path)));

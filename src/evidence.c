@@ -240,11 +240,15 @@ list_save(const DeviceList *list)
 	for (int i = 0; i < list->ndevices; i++)
 	{
 		const KnownDevice *device = &list->devices[i];
+		const FileIdentity *directory = &device->directory;
 
-		appendStringInfo(&contents, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT " %u %u %u %u %d %s %s\n",
-						 device->tablespace, device->directory.inode, device->directory.birth, device->directory.device,
-						 device->lost_below, device->unknown_below, device->vouched_from, device->lost_xid, device->reason,
-						 device->id[0] ? device->id : "-", device->location[0] ? device->location : "-");
+		appendStringInfo(&contents, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
+						 device->tablespace, directory->inode, directory->birth, directory->device);
+		appendStringInfo(&contents, " %u %u %u %u %d", device->lost_below, device->unknown_below,
+						 device->vouched_from, device->lost_xid, device->reason);
+		/* "-" in place of nothing, which sscanf() does not read */
+		appendStringInfo(&contents, " %s", device->id[0] ? device->id : "-");
+		appendStringInfo(&contents, " %s\n", device->location[0] ? device->location : "-");
 	}
 	appendStringInfoString(&contents, "end\n");
 	result = own_file_write(STATE_FILE, STATE_HEAD, contents.data);
@@ -266,8 +270,8 @@ list_load(DeviceList *list)
 	if (contents == NULL || !is_itself ||
 		sscanf(contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %63[^\n]\npath %1023[^\n]\n"
 			   "run %32[0-9a-f]\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n%n",
-			   &owner.directory.inode, &owner.directory.birth, &owner.directory.device, owner.host, owner.path,
-			   list->run, &list->control_crc, &list->control_time, &list->control_checkpoint, &length) != 9)
+			   &owner.directory.inode, &owner.directory.birth, &owner.directory.device,
+			   owner.host, owner.path, list->run, &list->control_crc, &list->control_time, &list->control_checkpoint, &length) != 9)
 		return false;
 	server_identity(&us);
 	if (!file_identity_equals(&owner.directory, &us.directory) || !server_is_us(&owner))
@@ -275,16 +279,20 @@ list_load(DeviceList *list)
 	for (contents += length; strcmp(contents, "end\n") != 0; contents += length)
 	{
 		KnownDevice *device = &list->devices[list->ndevices];
+		FileIdentity *directory = &device->directory;
 		int			reason;
 
 		if (list->ndevices == list->max_devices)
 			return false;
 		memset(device, 0, sizeof(*device));
 		length = 0;
-		if (sscanf(contents, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT " %u %u %u %u %d %32[0-9a-f-] %1023[^\n]%n",
-				   &device->tablespace, &device->directory.inode, &device->directory.birth, &device->directory.device,
-				   &device->lost_below, &device->unknown_below, &device->vouched_from, &device->lost_xid, &reason,
-				   device->id, device->location, &length) != 11 || contents[length] != '\n')
+		if (sscanf(contents, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
+				   " %u %u %u %u %d %32[0-9a-f-] %1023[^\n]%n", &device->tablespace,
+				   &directory->inode, &directory->birth, &directory->device,
+				   &device->lost_below, &device->unknown_below, &device->vouched_from,
+				   &device->lost_xid, &reason, device->id, device->location, &length) != 11)
+			return false;
+		if (contents[length] != '\n')
 			return false;
 		if (strcmp(device->id, "-") == 0)
 			device->id[0] = '\0';
@@ -339,7 +347,8 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 		*reason = look->is_in_place ? REASON_COPIED : REASON_OTHER;
 	else if (look->marker != MARKER_OURS)
 		*reason = REASON_COPIED;
-	else if (device->directory.inode != 0 && !file_identity_equals(&look->directory, &device->directory))
+	else if (device->directory.inode != 0 &&
+			 !file_identity_equals(&look->directory, &device->directory))
 		*reason = REASON_COPIED;
 	else if (!now->is_watched)
 		*reason = REASON_UNWATCHED;
@@ -352,7 +361,9 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 static bool
 mark(KnownDevice *device, DeviceLook *look)
 {
-	if (look->directory.inode == 0 || look->marker == MARKER_FOREIGN || look->marker == MARKER_UNREADABLE)
+	if (look->directory.inode == 0)
+		return false;
+	if (look->marker == MARKER_FOREIGN || look->marker == MARKER_UNREADABLE)
 		return false;
 	if (look->marker == MARKER_OURS && strcmp(look->id, device->id) == 0)
 		return false;
@@ -416,7 +427,8 @@ look_at_device(KnownDevice *device, bool is_known, const Circumstances *now)
 		device->directory = look.directory;
 		changed = true;
 	}
-	device->is_here = look.marker == MARKER_OURS && strcmp(look.id, device->id) == 0 && look.directory.inode != 0;
+	device->is_here = look.directory.inode != 0 && look.marker == MARKER_OURS &&
+		strcmp(look.id, device->id) == 0;
 	return changed;
 }
 
@@ -457,7 +469,7 @@ tablespace_exists(Oid tablespace)
 	return lstat(path, &st) == 0 || errno != ENOENT;
 }
 
-/* Forget tablespaces that were dropped, and remove their markers.  Return whether there were any. */
+/* Forget tablespaces that were dropped, and remove their markers; false if there are none. */
 static bool
 forget_dropped(DeviceList *list)
 {
@@ -536,7 +548,9 @@ look_before_recovery(void)
 		now.standby_xid = XidFromFullTransactionId(control->checkPointCopy.nextXid);
 	now.recovers = control->state != DB_SHUTDOWNED || is_restored || now.standby_xid != 0;
 	old->max_devices = area->list.max_devices;
-	now.is_trusted = list_load(old) && !is_restored && crc_ok;
+	now.is_trusted = list_load(old);
+	if (is_restored || !crc_ok)
+		now.is_trusted = false;
 	if (now.is_trusted)
 		now.is_watched = has_looked || is_running(old->run) ||
 			(old->control_time != 0 && old->control_crc == control->crc &&
@@ -578,7 +592,9 @@ note_end(int code, Datum arg)
 	list = palloc0(list_size(area->list.max_devices));
 	list->max_devices = area->list.max_devices;
 	control = get_controlfile(DataDir, &crc_ok);
-	if (!list_load(list) || !crc_ok)
+	if (!list_load(list))
+		return;
+	if (!crc_ok)
 		return;
 	list->control_crc = control->crc;
 	list->control_time = control->time;
@@ -666,16 +682,21 @@ static void
 look_again(Oid only)
 {
 	Circumstances now = {.recovers = RecoveryInProgress(),.is_trusted = true,.is_watched = true};
-	bool		changed;
-	List	   *tablespaces = OidIsValid(only) ? list_make1_oid(only) : list_tablespaces();
+	bool		changed = false;
+	List	   *tablespaces;
 
+	if (OidIsValid(only))
+		tablespaces = list_make1_oid(only);
+	else
+		tablespaces = list_tablespaces();
 	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
 	now.below = next_number();
 	if (now.recovers)
 		now.standby_xid = ReadNextTransactionId();
-	changed = forget_dropped(&area->list);
+	if (!OidIsValid(only))
+		changed = forget_dropped(&area->list);
 	if (!now.recovers)
-		changed |= narrow(&area->made_before, now.below);
+		(void) narrow(&area->made_before, now.below);
 	foreach_oid(tablespace, tablespaces)
 	{
 		KnownDevice *device = known_device(&area->list, tablespace);
@@ -689,11 +710,15 @@ look_again(Oid only)
 			break;
 		if (!now.recovers)
 		{
-			changed |= narrow(&device->lost_below, now.below);
-			changed |= narrow(&device->unknown_below, now.below);
-			changed |= narrow(&device->vouched_from, now.below);
+			if (narrow(&device->lost_below, now.below))
+				changed = true;
+			if (narrow(&device->unknown_below, now.below))
+				changed = true;
+			if (narrow(&device->vouched_from, now.below))
+				changed = true;
 		}
-		changed |= look_at_device(device, is_known, &now);
+		if (look_at_device(device, is_known, &now))
+			changed = true;
 	}
 	if (changed || !area->is_saved)
 		area_save();
@@ -745,8 +770,11 @@ file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber)
 	bool		result;
 
 	if (device->lost_xid != InvalidTransactionId)
-		row = SearchSysCache1(RELOID, ObjectIdGetDatum(RelidByRelfilenumber(tablespace_in_catalog(device->tablespace),
-																			relfilenumber)));
+	{
+		Oid			relid = RelidByRelfilenumber(tablespace_in_catalog(device->tablespace), relfilenumber);
+
+		row = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	}
 	result = is_lost(device, relfilenumber, row);
 	if (HeapTupleIsValid(row))
 		ReleaseSysCache(row);
@@ -794,8 +822,10 @@ evidence_of_file(Oid tablespace, RelFileNumber relfilenumber)
 		return forced;
 	if (!look_for(tablespace, &device))
 		return EVIDENCE_UNKNOWN;
+	if (relfilenumber < device.lost_below && file_is_lost(&device, relfilenumber))
+		return EVIDENCE_LOST;
 	if (relfilenumber < device.lost_below)
-		return file_is_lost(&device, relfilenumber) ? EVIDENCE_LOST : EVIDENCE_UNKNOWN;
+		return EVIDENCE_UNKNOWN;
 	return relfilenumber < device.unknown_below || !device.is_here ? EVIDENCE_UNKNOWN : EVIDENCE_SAME;
 }
 
@@ -1002,7 +1032,7 @@ stop_watching(int code, Datum arg)
 	area->janitor = -1;
 }
 
-/* Begin to watch: from here on a crash is known for one, because the next recovery removes a file. */
+/* Begin to watch: from here on a crash can be told, because the next recovery removes a file. */
 void
 evidence_watch(void)
 {
@@ -1010,7 +1040,9 @@ evidence_watch(void)
 		return;
 	area->janitor = MyProcNumber;
 	before_shmem_exit(stop_watching, (Datum) 0);
-	if (area->is_saved && !own_file_write(RUNNING_FILE, RUNNING_HEAD, area->list.run))
+	if (!area->is_saved)
+		return;
+	if (!own_file_write(RUNNING_FILE, RUNNING_HEAD, area->list.run))
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", RUNNING_FILE)));

@@ -28,6 +28,7 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
@@ -123,7 +124,9 @@ lost_guard_empty_files(void)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
-		if (form->relkind != RELKIND_INDEX || form->oid < FirstNormalObjectId || !evidence_knows_lost(tuple))
+		if (form->relkind != RELKIND_INDEX || form->oid < FirstNormalObjectId)
+			continue;
+		if (!evidence_knows_lost(tuple))
 			continue;
 		if (!evidence_may_empty(tablespace_from_catalog(form->reltablespace)))
 			done = false;
@@ -167,7 +170,8 @@ mark_walker(Node *node, void *context)
 
 		if (rte->rtekind != RTE_RELATION)
 			return false;
-		if (rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW && rte->relkind != RELKIND_PARTITIONED_TABLE)
+		if (rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW &&
+			rte->relkind != RELKIND_PARTITIONED_TABLE)
 			return false;
 		if (!rte->inh)
 		{

@@ -118,6 +118,41 @@ SQL
 	verdict_ok($node, 't', 'the live server', max_keys => 200);
 }
 
+my %uses = (
+	btree => [ 'i int', 'g', 'i', 'i = 7' ],
+	hash => [ 'i int', 'g', 'i', 'i = 7' ],
+	gin => [ 'i int[]', 'ARRAY[g, g + 1]', 'i', "i \@> '{7}'" ],
+	gist => [ 'i int4range', 'int4range(g, g + 1)', 'i', "i \@> 7" ],
+	spgist => [ 'i point', 'point(g, g)', 'i', "i <\@ box '(6.5,6.5),(7.5,7.5)'" ],
+	brin => [ 'i int', 'g', 'i', 'i = 7' ],
+	bloom => [ 'i int', 'g', 'i', 'i = 7' ]);
+# Healthy indexes of each access method: empty, of one row, of some pages, with changes, unlogged.
+value('CREATE EXTENSION bloom');
+my $kinds = faults('7 of 29 healthy indexes of each access method are made') ? 29 : 7;
+sub make_healthy
+{
+	my ($on) = @_;
+	foreach my $am (sort keys %uses)
+	{
+		my ($column, $value, $indexed) = @{ $uses{$am} };
+		$on->safe_psql('postgres', join '', map {
+				my $rows = (0, 1, 100, 3000, 700, 0, 10)[ $_ % 7 ] + int($_ / 7) * 37;
+				my $table = "healthy_${am}_$_";
+				('CREATE' . ($_ % 7 > 4 ? ' UNLOGGED' : '') . " TABLE $table ($column);\n")
+				  . "INSERT INTO $table SELECT $value FROM generate_series(1, $rows) g;\n"
+				  . "CREATE INDEX ${table}_i ON $table USING $am ($indexed) TABLESPACE fast;\n"
+				  . ($_ % 2 ? "DELETE FROM $table; INSERT INTO $table SELECT $value FROM generate_series(50, $rows + 60) g;\n" : '')
+			} 1 .. $kinds);
+	}
+	return;
+}
+sub drop_healthy
+{
+	my ($on) = @_;
+	return $on->safe_psql('postgres', 'DROP TABLE ' . join ', ', map { my $am = $_; map { "healthy_${am}_$_" } 1 .. $kinds } keys %uses);
+}
+make_healthy($node);
+
 # ---- the same device -----------------------------------------------------------------------------
 sub write_some { return value('UPDATE t SET v = v + 1 WHERE id % 50 = 0; INSERT INTO t SELECT max(id) + 1, 7 FROM t'); }
 sub planned { return value("SELECT string_agg(name || ' ' || status, ', ') FROM heal_tablespace('fast', dry_run => true)"); }
@@ -166,12 +201,13 @@ foreach my $case (
 	my ($before) = known();
 	start();
 	my ($lost, $unknown, $vouched) = known();
-	is($lost, 0, "$name: nothing is lost");
+	is($lost, 0, "$name: no number of lost files");
 	settled();
 	my $log = slurp_file($node->logfile, $from);
 	like($log, qr/LOG: .*all indexes in tablespace $oid are whole/, "$name: known again, and the log says so") if $verdict eq 'unknown';
 	unlike($log, qr/all indexes in tablespace/, "$name: nothing was to be read") if $verdict eq 'same';
 	ok(-e marker($location), "$name: marked");
+	is(planned(), '', "$name: nothing is lost");
 	watched();
 }
 
@@ -193,6 +229,8 @@ foreach my $end ('fast', 'immediate')
 		"run without the library, $end: not known, until read");
 	watched();
 }
+
+drop_healthy($node);
 
 # ---- the device comes back empty -----------------------------------------------------------------
 my %empty = (
@@ -224,15 +262,6 @@ foreach my $what (sort keys %empty)
 
 # ---- what uses a lost index ----------------------------------------------------------------------
 # whatever it is, it ends soon, in the right answer or an error
-my %uses = (
-	btree => [ 'i int', 'g', 'i', 'i = 7' ],
-	hash => [ 'i int', 'g', 'i', 'i = 7' ],
-	gin => [ 'i int[]', 'ARRAY[g, g + 1]', 'i', "i \@> '{7}'" ],
-	gist => [ 'i int4range', 'int4range(g, g + 1)', 'i', "i \@> 7" ],
-	spgist => [ 'i point', 'point(g, g)', 'i', "i <\@ box '(6.5,6.5),(7.5,7.5)'" ],
-	brin => [ 'i int', 'g', 'i', 'i = 7' ],
-	bloom => [ 'i int', 'g', 'i', 'i = 7' ]);
-value('CREATE EXTENSION bloom');
 foreach my $am (sort keys %uses)
 {
 	my ($column, $value, $indexed) = @{ $uses{$am} };
@@ -418,6 +447,8 @@ $standby->restart;
 settled($standby);
 ok(1, 'and settled');
 
+make_healthy($standby);
+
 # ---- the old primary comes back by pg_rewind -----------------------------------------------------
 write_some();
 $node->stop;
@@ -438,6 +469,7 @@ $node->promote;
 $node->restart;
 settled();
 verdict_ok($node, 't', 'rewound, and promoted', max_keys => 200);
+is(planned(), '', 'rewound, and promoted: nothing is lost');
 is(value("SELECT count(*) FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)
 	AND started_at > pg_postmaster_start_time()"), 0, 'rewound, and promoted: nothing was rebuilt');
 done_testing();

@@ -17,6 +17,7 @@
 #include "commands/tablespace.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "utils/tuplestore.h"
 
 #include "evidence.h"
 #include "file_system.h"
