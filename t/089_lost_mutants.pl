@@ -1,0 +1,72 @@
+# The guards of a lost device, taken away one at a time: each time an old index gives a wrong
+# answer, or lets a duplicate pass, that t/089_lost_evidence.pl would see.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path rmtree);
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+needs_test_points();
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $location = "$dir/fast";
+make_path($location);
+my $node = new_node('mutants', conf => "shared_preload_libraries = 'index_mover'\ncheckpoint_timeout = 1h\n");
+sub value { return $node->safe_psql('postgres', $_[0]); }
+
+value("CREATE TABLESPACE fast LOCATION '$location'");
+value(<<'SQL');
+CREATE TABLE t (id int);
+INSERT INTO t SELECT generate_series(1, 5000);
+CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast;
+SQL
+
+# A device that was away while recovery replayed what it lacks.
+value('CHECKPOINT');
+value('INSERT INTO t SELECT generate_series(5001, 5100)');
+$node->stop('immediate');
+rename $location, "$location.away" or die $!;
+make_path($location);
+$node->append_conf('postgresql.conf', "index_mover.test_mutation = 'show-lost,keep-lost'");
+$node->start;
+wait_for_no_worker($node);
+$node->stop;
+rmtree($location);
+rename "$location.away", $location or die $!;
+$node->start;
+wait_for_no_worker($node);
+
+my $look_up = 'SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 5050';
+my $duplicate = 'INSERT INTO t VALUES (5050)';
+is(value($look_up), 0, 'neither hidden nor emptied: a wrong answer');
+is($node->psql('postgres', $duplicate), 0, 'and a duplicate gets in');
+value("DELETE FROM t WHERE ctid = (SELECT max(ctid) FROM t WHERE id = 5050)");
+
+$node->append_conf('postgresql.conf', "index_mover.test_mutation = 'keep-lost'");
+$node->restart;
+wait_for_no_worker($node);
+is(value($look_up), 1, 'hidden: the right answer');
+is($node->psql('postgres', $duplicate), 0, 'but a duplicate gets in');
+value("DELETE FROM t WHERE ctid = (SELECT max(ctid) FROM t WHERE id = 5050)");
+
+$node->append_conf('postgresql.conf', "index_mover.test_mutation = 'show-lost'");
+$node->restart;
+wait_for_no_worker($node);
+isnt($node->psql('postgres', $look_up), 0, 'emptied: no answer');
+isnt($node->psql('postgres', $duplicate), 0, 'and no duplicate');
+
+$node->append_conf('postgresql.conf', "index_mover.test_mutation = ''");
+$node->restart;
+is(value($look_up), 1, 'both: the right answer');
+isnt($node->psql('postgres', $duplicate), 0, 'and no duplicate');
+is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
+is(value($look_up), 1, 'healed: the right answer');
+like(value("SET enable_seqscan = off; EXPLAIN SELECT count(*) FROM t WHERE id = 5050"), qr/t_id/, 'by the index');
+isnt($node->psql('postgres', $duplicate), 0, 'healed: no duplicate');
+done_testing();
