@@ -148,6 +148,27 @@ $catalog->end;
 ($rc, $out, $err) = finish_call($call);
 like($out, qr/^moved$/m, 'a locked catalog: in time, it is moved') or diag $err;
 
+# nor is there an attempt while pg_class cannot even be read: lock_wait ends that, too
+$blocker = session('postgres');
+$catalog = IndexMover::Session->new($node);
+my $log_start = -s $node->logfile;
+$call = start_call($node, 'mover',
+	told("move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy', "
+		. q{settings => '{"on_blocker": "fail", "lock_wait": "8s"}')}));
+poll_until($node, 'SELECT lock_attempts > 0 FROM index_mover_progress', 't', 'a copy that waits for its lock');
+$catalog->run('BEGIN; LOCK TABLE pg_class IN ACCESS EXCLUSIVE MODE');
+$blocker->run('COMMIT');
+my $given_up = 0;
+for ($start = time; !$given_up && time - $start < 60; usleep(100_000))
+{
+	$given_up = slurp_file($node->logfile, $log_start) =~ /did not move index "public\.bl_s" \(failed, SQLSTATE 55P03\)/;
+}
+ok($given_up, 'a catalog that cannot be read: given up while it is locked');
+$catalog->run('COMMIT');
+$_->end foreach $catalog, $blocker;
+($rc, $out, $err) = finish_call($call);
+like($out, qr/^failed\|55P03\|could not get .* within 8 seconds: No transaction held it: /m, 'and nobody is named') or diag $err;
+
 # whom a rebuild waits for
 $blocker = IndexMover::Session->new($node);
 $blocker->run("BEGIN; INSERT INTO bl VALUES (0, 'x')");

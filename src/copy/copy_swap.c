@@ -535,7 +535,8 @@ make_attempts(CopyState *cs)
 
 		if (wait_has_long_holder(wait))
 			copy_is_not_outpaced(cs);
-		if (is_over && wait->nholders > 0)
+		/* as long as pg_class is locked, no attempt is made */
+		if (is_over && (wait->nholders > 0 || !look.known))
 			lock_wait_is_over(cs, wait);
 
 		is_free = look.known && wait->nholders == 0 && !catch_up.crowded;

@@ -209,7 +209,8 @@ relation_row_changer(Oid relid, VirtualTransactionId *vxid)
 	proc = BackendPidGetProc(BackendXidGetPid(xid));
 	if (proc != NULL)
 		GET_VXID_FROM_PGPROC(*vxid, *proc);
-	else
+	/* else the process may have gone on to its next transaction meanwhile */
+	if (proc == NULL || BackendXidGetPid(xid) != proc->pid)
 	{
 		/* prepared, as GetLockConflicts() has it; or it has just ended */
 		SetInvalidVirtualTransactionId(*vxid);
