@@ -360,7 +360,11 @@ tell_of_target(MoveItem *item, const ErrorData *error)
 	if (item->status != STATUS_FAILED)
 		return;
 	if (error->sqlerrcode == ERRCODE_DISK_FULL && NameStr(to_name)[0] != '\0')
-		item_say(item, "Tablespace \"%s\" is the target.", NameStr(to_name));
+	{
+		/* our own check of the free space has named it */
+		if (strstr(error->message, psprintf("\"%s\"", NameStr(to_name))) == NULL)
+			item_say(item, "Tablespace \"%s\" is the target.", NameStr(to_name));
+	}
 	else if (error->sqlerrcode == ERRCODE_UNDEFINED_FILE)
 	{
 		StartTransactionCommand();
