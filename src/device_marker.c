@@ -133,7 +133,11 @@ device_id_make(char *id)
 		snprintf(id + 2 * i, 3, "%02x", bytes[i]);
 }
 
-/* Set what the directory of the server's version is, and whether it is empty. */
+/*
+ * Set what the directory of the server's version is, and whether it is empty.  One that
+ * cannot be looked at, by its permissions or an error of the device, is not; and a marker
+ * beside it would prove nothing.
+ */
 static void
 look_at_directory(Oid tablespace, DeviceLook *look)
 {
@@ -141,19 +145,31 @@ look_at_directory(Oid tablespace, DeviceLook *look)
 	DIR		   *dir;
 	struct dirent *entry;
 
-	look->is_empty = true;
 	snprintf(path, sizeof(path), "pg_tblspc/%u/%s", tablespace, TABLESPACE_VERSION_DIRECTORY);
 	if (!file_identity(path, &look->directory))
+	{
+		look->is_empty = errno == ENOENT || errno == ENOTDIR;
+		if (!look->is_empty)
+			look->marker = MARKER_UNREADABLE;
 		return;
-	look->is_empty = false;
+	}
 	dir = AllocateDir(path);
 	if (dir == NULL)
 		return;
 	look->is_empty = true;
-	while (look->is_empty && (entry = ReadDirExtended(dir, path, LOG)) != NULL)
+	/* not ReadDir(), whose message may change errno */
+	errno = 0;
+	while ((entry = readdir(dir)) != NULL)
 	{
-		if (strspn(entry->d_name, "0123456789") == strlen(entry->d_name))
-			look->is_empty = false;
+		if (strspn(entry->d_name, "0123456789") != strlen(entry->d_name))
+			continue;
+		look->is_empty = false;
+		break;
+	}
+	if (look->is_empty && errno != 0)
+	{
+		look->is_empty = false;
+		look->marker = MARKER_UNREADABLE;
 	}
 	FreeDir(dir);
 }
@@ -289,6 +305,8 @@ device_look(Oid tablespace, DeviceLook *look)
 	look_at_directory(tablespace, look);
 	snprintf(path, sizeof(path), "pg_tblspc/%u", tablespace);
 	look->is_in_place = lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
+	if (look->marker == MARKER_UNREADABLE)
+		return;
 	if (!look->is_in_place)
 		look_at_marker(path, look);
 	else if (look->directory.inode != 0)

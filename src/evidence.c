@@ -94,7 +94,7 @@ static const char *const reasons[] = {
 	[REASON_UNWATCHED] = "The server has run without the library, or has crashed before the janitor was there.",
 	[REASON_NO_MARKER] = "The marker file in the tablespace's location was missing.",
 	[REASON_COPIED] = "The tablespace's files were copied.",
-	[REASON_UNREADABLE] = "The marker file in the tablespace's location could not be read.",
+	[REASON_UNREADABLE] = "The tablespace's location, or the marker file in it, could not be read.",
 	[REASON_RECOVERED_EMPTY] = "Recovery began while the tablespace's directory was empty.",
 	[REASON_RECOVERED_WITHOUT] = "Recovery began while the marker file in the tablespace's location was missing.",
 	[REASON_OTHER] = "The tablespace's location has the marker of another device.",
@@ -328,7 +328,7 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 		return EVIDENCE_LOST;
 	}
 	/* nothing can be written there either, and it may be mounted late */
-	if (look->directory.inode == 0)
+	if (look->directory.inode == 0 && look->marker != MARKER_UNREADABLE)
 		return EVIDENCE_SAME;
 	if (!is_known)
 	{

@@ -375,6 +375,22 @@ foreach my $case (
 }
 verdict_ok($node, 't', 'mounted late', max_keys => 200);
 
+# ---- a location that cannot be looked at ---------------------------------------------------------
+# Recovery fails there, or needs nothing.  What it could not see is not lost.
+value('CHECKPOINT');
+write_some();
+crash();
+chmod 0000, $location;
+$node->{_pid} = undef;
+is($node->start(fail_ok => 1), 0, 'a location without permissions: the server does not start');
+verdict_is('unknown', 'a location without permissions');
+chmod 0700, $location;
+start();
+is((known())[0], 0, 'a location with its permissions again: nothing is lost');
+is(planned(), '', 'a location with its permissions again: nothing is to be healed');
+settled();
+watched();
+
 # ---- a tablespace is dropped ---------------------------------------------------------------------
 make_path("$dir/other");
 value("CREATE TABLESPACE other LOCATION '$dir/other'");
