@@ -197,6 +197,19 @@ like(states($job), qr/\bcanceled\b/, 'the last one is canceled');
 unlike(states($job), qr/queued|running|failed/, 'and none is forgotten');
 $_->run('ROLLBACK') for @holders;
 
+# the time until swap_after is no work that a copy would lose
+$holders[0]->run('BEGIN; SELECT count(*) FROM other.one');
+my $swap_after = $look->run("SELECT date_trunc('second', now()) + '40 s'");
+$job = $look->run("SELECT max(job) FROM move_schema_tables('other', 'pg_default', wait => false, "
+	. qq[settings => '{"max_workers": 1, "swap_after": "$swap_after"}')]);
+poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND name = 'other.two'", 'moved', 'a copy gives its turn');
+cmp_ok($look->run("SELECT extract(epoch FROM finished_at - '$swap_after') FROM index_mover_history "
+		. "WHERE job = $job AND name = 'other.two'"), '<', 30, 'after swap_after, when it has waited as long as it has worked');
+$look->run("SELECT cancel_move($job)");
+wait_for_no_worker($node);
+$_->run('ROLLBACK') for @holders;
+$look->run("SELECT count(*) FROM move_table('other.two', 'regress_slow')");
+
 # one worker: the others of a job that is canceled, or has had its time, while one has given its turn
 $holders[0]->run('BEGIN; SELECT count(*) FROM other.one');
 $holders[1]->run('BEGIN; SELECT count(*) FROM other.two');

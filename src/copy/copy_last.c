@@ -137,6 +137,7 @@ copy_wait_for_swap_time(CopyState *cs)
 			caught_up_at = GetCurrentTimestamp();
 		}
 	}
+	cs->first->so_far->rested_us += GetCurrentTimestamp() - since;
 	progress_phase(phase);
 }
 

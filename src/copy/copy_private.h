@@ -60,6 +60,8 @@ typedef struct CopySoFar
 	bool		began;			/* the first check found it movable */
 	bool		told;			/* warned that lock_wait is over */
 	bool		told_of_record; /* warned that a record has failed */
+	int64		rested_us;		/* until swap_after: neither work nor a wait
+								 * for others */
 } CopySoFar;
 
 /*

@@ -29,7 +29,7 @@ copy_gives_turn(CopyState *cs, TimestampTz waits_since)
 {
 	MoveItem   *item = cs->first->item;
 	TimestampTz now = GetCurrentTimestamp();
-	int64		worked_ms = (waits_since - item->started_at) / 1000;
+	int64		worked_ms = (waits_since - item->started_at - cs->first->so_far->rested_us) / 1000;
 	int64		patience_ms = Max(worked_ms, SHORTEST_PATIENCE_MS) << Min(item->turns, MOST_DOUBLINGS);
 
 	Assert(!IsTransactionState());
