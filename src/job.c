@@ -664,9 +664,15 @@ runners_left(Oid role, bool superuser, int others, char **why)
 		*why = psprintf("One role can have %d workers at the same time.", share);
 		return share - used_by_role;
 	}
-	*why = psprintf(superuser ? "%d workers can run at the same time." :
-					"%d workers of roles without the SUPERUSER attribute can run at the same time.",
-					all);
+	if (superuser && all == 1)
+		*why = pstrdup("1 worker can run at the same time.");
+	else if (superuser)
+		*why = psprintf("%d workers can run at the same time.", all);
+	else if (all == 1)
+		*why = pstrdup("1 worker of roles without the SUPERUSER attribute can run at the same time.");
+	else
+		*why = psprintf("%d workers of roles without the SUPERUSER attribute can run at the same time.",
+						all);
 	return all - used;
 }
 

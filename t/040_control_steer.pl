@@ -597,7 +597,7 @@ for (1 .. 10 * $IndexMover::Test::TIMEOUT)
 ($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('small', 'regress_fast')",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is(sqlstate_of($err), '53000', 'no worker process at all');
-like($err, qr/HINT:  You may need to increase "max_worker_processes"/, 'and the setting to raise');
+like($err, qr/HINT:  .*You may need to increase "max_worker_processes"/, 'and the setting to raise');
 poll_until($node, "SELECT count(*) FROM index_mover_history WHERE job = $job AND status = 'moved'", '1', 'the first index');
 sql("SELECT alter_move($job, 'max_rate', '128kB')");
 wait_for_blocks($job, 10);

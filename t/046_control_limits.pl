@@ -99,7 +99,7 @@ sub refused_ok
 		is($out, '', "$role, table $t, wait => $wait: no rows");
 		like($err, joined(
 			qr/ERROR:  53000: too many index_mover jobs\nDETAIL:  $detail\nHINT:  Wait until one has ended, or cancel one; see /,
-			qr/index_mover_call\.index_mover_jobs\.\n/),
+			qr/index_mover_call\.index_mover_jobs\. You may need to increase "max_worker_processes"\.\n/),
 			"$role, table $t, wait => $wait: refused at the call");
 	}
 	return;

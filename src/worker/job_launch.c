@@ -91,7 +91,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("too many index_mover jobs"),
 				 errdetail_internal("%s", why_not),
-				 errhint("Wait until one has ended, or cancel one; see %s.",
+				 errhint("Wait until one has ended, or cancel one; see %s. You may need to increase \"max_worker_processes\".",
 						 printed_command("jobs"))));
 	}
 	dsm_pin_segment(*segment);

@@ -361,8 +361,8 @@ tell_of_target(MoveItem *item, const ErrorData *error)
 		return;
 	if (error->sqlerrcode == ERRCODE_DISK_FULL && NameStr(to_name)[0] != '\0')
 	{
-		/* our own check of the free space has named it */
-		if (strstr(error->message, psprintf("\"%s\"", NameStr(to_name))) == NULL)
+		/* our own check of the free space names the place itself */
+		if (strstr(error->message, "pg_tblspc/") != NULL)
 			item_say(item, "Tablespace \"%s\" is the target.", NameStr(to_name));
 	}
 	else if (error->sqlerrcode == ERRCODE_UNDEFINED_FILE)
