@@ -24,6 +24,7 @@ make_path($location);
 my $node = new_node('evidence', streaming => 1, conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 wal_log_hints = on
+wal_keep_size = 1GB
 checkpoint_timeout = 1h
 CONF
 
