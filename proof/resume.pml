@@ -76,10 +76,7 @@ byte versions = FIRST, changes, ends, losses;
 #define ACTS(x) (primary[x] && !(x == 1 && primary[0]))
 #define IS_FULL(x) (wal[x].length == RECORDS)
 
-inline append(x, k, v)
-{
-	wal[x].kind[wal[x].length] = k; wal[x].value[wal[x].length] = v; wal[x].length++
-}
+inline append(x, k, v) { wal[x].kind[wal[x].length] = k; wal[x].value[wal[x].length] = v; wal[x].length++ }
 
 /* Put the state of F and of the row to what the WAL says */
 inline read_history(x)
@@ -164,10 +161,7 @@ inline crash(x)
 	:: losses == 0 && (LOSS & 2) && (N[x] != NONE || N_buffer[x] != NONE) -> losses++;
 		printf("server %d crashes, and recovers while its device is not mounted\n", x);
 		from = RECORDS;
-		if
-		:: N_buffer[x] != NONE -> N[x] = N_buffer[x]; N_disk[x] = N_buffer[x]
-		:: true
-		fi;
+		if :: N_buffer[x] != NONE -> N[x] = N_buffer[x]; N_disk[x] = N_buffer[x] :: true fi;
 #ifndef WITHOUT_LOOK
 		was_lost[x] = true	/* step: look-before-recovery */
 #endif
@@ -186,10 +180,7 @@ inline replay_more(x, y)
 	:: wal[x].length < wal[y].length ->
 		d_step {
 			from = wal[x].length;
-			if
-			:: wal[y].flushed <= from -> wal[y].flushed = from + 1
-			:: else
-			fi;
+			if :: wal[y].flushed <= from -> wal[y].flushed = from + 1 :: else fi;
 			wal[x].kind[from] = wal[y].kind[from]; wal[x].value[from] = wal[y].value[from];
 			wal[x].length++; wal[x].flushed = wal[x].length;
 			replay_N(x, from); from = 0
@@ -317,15 +308,9 @@ active [2] proctype Server()
 	/* What a standby does before its promotion does not matter to others */
 	:: atomic { standby[s] && primary[o] && promotions < 2 ->
 		replay_more(s, o);
-		if
-		:: ends < ENDS && losses == 0 -> ends++; crash(s); replay_more(s, o)
-		:: true
-		fi;
+		if :: ends < ENDS && losses == 0 -> ends++; crash(s); replay_more(s, o) :: true fi;
 		standby[s] = false; primary[s] = true; promotions++; fork_at = (rewound -> 0 : wal[s].length);
-		if
-		:: rewound -> forget_server(o); N[o] = NONE; N_disk[o] = NONE
-		:: else
-		fi;
+		if :: rewound -> forget_server(o); N[o] = NONE; N_disk[o] = NONE :: else fi;
 		printf("server %d is promoted\n", s) }
 	/*
 	 * What the old primary does after the fork does not matter to the new one, which waits
@@ -333,10 +318,7 @@ active [2] proctype Server()
 	 * checkpoint before the fork on.
 	 */
 	:: atomic { s == 0 && primary[0] && primary[1] ->
-		if
-		:: N_buffer[0] != NONE -> N[0] = N_buffer[0]
-		:: else
-		fi;
+		if :: N_buffer[0] != NONE -> N[0] = N_buffer[0] :: else fi;
 		N_disk[0] = N[0];
 		from = 0;
 		do

@@ -2,7 +2,7 @@
  * swap.pml
  *	  A model of src/README, "Protocol of the swap", and of the locks of the long phase
  *	  (copy_locks.c): a table, its TOAST table and the index of that; with -DTIME, of the
- *	  rules that say when to ask for the lock (wait/attempts.c), in ticks of 50 ms.
+ *	  rules that say when to ask for the lock (swap_time.pml).
  *
  * Locks: a client's query takes S on what it uses, DDL takes X, in core's order; the long
  * phase has L, which conflicts with X only, and the swap X.  Who asks for what conflicts
@@ -70,10 +70,7 @@ inline check_locks()
 inline release_all()
 {
 	for (i : 0 .. FILES - 1) {
-		if
-		:: L_session[i] > 0 -> L_session[i]--
-		:: else
-		fi
+		if :: L_session[i] > 0 -> L_session[i]-- :: else fi
 	}
 	i = 0; locked = false
 }
@@ -116,10 +113,7 @@ inline wait_for_locks()
 			/* the abort of the subtransaction; then the transaction ends */
 			for (i : 0 .. FILES - 1) {		/* step: lock-within */
 #ifdef WITHOUT_SUBTRANSACTION
-				if
-				:: i < f -> L_session[i]--
-				:: else
-				fi;
+				if :: i < f -> L_session[i]-- :: else fi;
 #endif
 				L_transaction[i] = false
 			}
@@ -156,10 +150,7 @@ inline between_chunks()
 #endif
 	;
 	atomic {
-		if
-		:: ddl_waits != 0 && L_IS_HELD(ddl_waits - 1) -> chunks++
-		:: else -> chunks = 0
-		fi;
+		if :: ddl_waits != 0 && L_IS_HELD(ddl_waits - 1) -> chunks++ :: else -> chunks = 0 fi;
 		CLAIM(chunks <= 2, "REFUTED DDL that waits behind the long phase passes after a chunk or two\n")
 	}
 }
@@ -209,10 +200,7 @@ active proctype Worker()
 			/* rest until nobody holds them, DDL waits, or we are asked to step back */
 			(step_back || ddl_waits != 0 || (X_IS_FREE(0, WORKER) && X_IS_FREE(1, WORKER) && X_IS_FREE(2, WORKER)))
 		fi;
-		if
-		:: step_back -> break
-		:: else
-		fi;
+		if :: step_back -> break :: else fi;
 		lock_files();
 		if
 		:: f == FILES ->
@@ -227,10 +215,7 @@ active proctype Worker()
 			break
 		:: else -> atomic {
 			for (i : 0 .. FILES - 1) {		/* step: give-back */
-				if
-				:: X[i] == WORKER -> X[i] = NOBODY
-				:: else
-				fi;
+				if :: X[i] == WORKER -> X[i] = NOBODY :: else fi;
 #ifdef WITHOUT_COMMIT_IN_VAIN
 				L_session[i] = 0
 #endif
@@ -310,126 +295,6 @@ active proctype Watch()
 	od
 }
 
-#else							/* TIME */
-
-#ifndef CLIENTS
-#define CLIENTS		2
-#endif
-#ifndef LONGEST
-#define LONGEST		12			/* of a client's transactions, in ticks: 0.6 s */
-#endif
-#define LOCK_TIMEOUT	2
-#define FIRST_REST	2
-#define LONGEST_REST	20
-#define REST_JITTER	4
-
-byte left[CLIENTS];				/* ticks to the end of its transaction; 0: it waits behind us */
-byte waited;					/* the longest of them */
-byte rest = FIRST_REST, turns;	/* ticks to the next turn; the last rest */
-byte queued;					/* ticks for which we have queued, plus 1; 0: we rest */
-byte since_turn;
-bool stays, will_end, swapped;
-byte seen_again;				/* looks in a row that have found a holder again */
-
-/* A transaction of the client begins when its last one ends, or when we do not queue any more */
-inline next_transaction(c)
-{
-	if
-	:: left[c] = 1
-	:: left[c] = 2
-	:: left[c] = 3
-	:: left[c] = LONGEST / 2
-	:: left[c] = LONGEST
-	fi
-}
-
-inline end_turn()
-{
-	queued = 0; waited = 0;
-	if
-#ifndef WITHOUT_LONGEST_REST
-	:: turns >= 4 -> rest = LONGEST_REST		/* step: rest */
-	:: turns < 4 -> rest = FIRST_REST << turns; turns++
 #else
-	:: turns < 6 -> rest = FIRST_REST << turns; turns++
-	:: turns == 6 -> rest = 128
-#endif
-	fi;
-	/* by chance longer; by "aim" and "join" shorter */
-	if
-	:: true
-	:: rest = rest + REST_JITTER
-	:: rest > FIRST_REST -> rest = FIRST_REST
-	fi
-}
-
-active proctype Clock()
-{
-	byte c;
-	bool holders;
-
-	atomic {
-		do
-		:: c < CLIENTS -> next_transaction(c); c++
-		:: c == CLIENTS -> c = 0; break
-		od
-	}
-	do
-	:: atomic { !swapped ->
-		/* the clients */
-		holders = false;
-		do
-		:: c < CLIENTS && left[c] > 1 -> left[c]--; holders = true; c++
-		:: c < CLIENTS && left[c] <= 1 && queued > 0 -> left[c] = 0; c++
-		:: c < CLIENTS && left[c] <= 1 && queued == 0 -> next_transaction(c); holders = true; c++
-		:: c == CLIENTS -> c = 0; break
-		od;
-		printf("a tick: the clients' transactions have %d and %d more\n", left[0], left[1]);
-
-		/* the worker */
-		if
-		:: queued > 0 && !holders -> swapped = true; printf("the lock is granted\n")
-		:: queued > 0 && holders ->
-			waited++;
-			CLAIM(waited <= LOCK_TIMEOUT, "REFUTED Q3: nobody waits behind us for longer than lock_timeout\n");
-			if
-#ifndef WITHOUT_LOCK_TIMEOUT
-			:: queued == LOCK_TIMEOUT ->		/* step: queue */
-				CLAIM(!will_end, "REFUTED (b): if all holders end within lock_timeout, the lock is granted\n");
-				printf("lock_timeout is over\n"); end_turn()
-			:: queued < LOCK_TIMEOUT -> queued++
-#else
-			:: true -> queued++
-#endif
-			fi
-		:: queued == 0 && (rest == 0 || !holders) ->
-			/* stay: pg_dump or VACUUM is among the holders */
-			if
-			:: holders && !stays -> stays = true; since_turn = 0; rest = FIRST_REST		/* step: stay */
-			:: true -> stays = false;
-				printf("an attempt begins\n");
-				since_turn = 0;
-				will_end = left[0] <= LOCK_TIMEOUT && left[1] <= LOCK_TIMEOUT && (CLIENTS < 3 || left[CLIENTS - 1] <= LOCK_TIMEOUT);
-#ifdef WITHOUT_QUEUE
-				CLAIM(!will_end || !holders, "REFUTED (b): if all holders end within lock_timeout, the lock is granted\n");
-				end_turn()
-#else
-				queued = 1
-#endif
-			fi
-		:: queued == 0 && rest > 0 && holders -> since_turn++;
-#ifdef WITHOUT_TURN
-			/* until 2026-11: who is seen at two looks is waited for, and the looks begin again */
-			if
-			:: left[0] > 3 || left[1] > 3 -> rest = FIRST_REST
-			:: else -> rest--
-			fi;
-#else
-			rest--;		/* step: turn */
-#endif
-			CLAIM(since_turn <= LONGEST_REST + REST_JITTER, "REFUTED (a): a turn begins within 24 ticks of the last, whoever holds the lock\n")
-		fi }
-	:: swapped -> break
-	od
-}
+#include "swap_time.pml"
 #endif
