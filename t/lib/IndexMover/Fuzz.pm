@@ -602,7 +602,7 @@ sub shorten
 {
 	my ($f, $w, $dir) = @_;
 	my $wanted = $w->{findings}[0][0];
-	my $script = $w->{steps};
+	my $script = $w->{steps} // $f->{script};
 	my $trials = 0;
 	my $fails = sub {
 		my ($try) = @_;
