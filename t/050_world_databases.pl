@@ -17,7 +17,7 @@ use Test::More;
 
 # room for two workers, besides the logical replication launcher
 my $node = new_node('two_databases');
-$node->append_conf('postgresql.conf', "max_worker_processes = 3\nlog_min_messages = debug1\n");
+$node->append_conf('postgresql.conf', "max_worker_processes = 4\nlog_min_messages = debug1\n");
 $node->restart;
 my $TARGET = 'regress_fast';
 
@@ -47,6 +47,13 @@ sub queue
 	my ($table) = @_;
 	return "SELECT max(job) FROM move_indexes('$table', '$TARGET', wait => false)";
 }
+
+# A parallel worker has a slot; the reserve does not count it, since such workers come and go.
+my $parallel = IndexMover::Session->new($node);
+my $force = $node->safe_psql('postgres', "SELECT name FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query')");
+$parallel->run("SET $force = on");
+$parallel->send('SELECT pg_sleep(300)');
+poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker'", '1', 'a parallel worker');
 
 # The first two jobs get a worker, the third doesn't, so that the commit fails.
 # The postmaster is asleep and starts the workers later.
