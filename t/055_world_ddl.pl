@@ -438,9 +438,12 @@ INSERT INTO wide SELECT 0, 'x' FROM generate_series(1, 400);
 SQL
 	append_to_file($node->basedir . '/wide.sql', "UPDATE wide SET v = v + 1;\n");
 	$load = $start_load->('wide');
-	($rc, $out, $err) = $node->psql('postgres', 'SELECT status, sqlstate, detail FROM move_table('
-		. "'wide', 'regress_fast', settings => '{\"max_lock_time\": \"1ms\"}') WHERE name = 'wide'");
+	# the snapshot of a call that waits would keep all versions of the rows, and the table would grow
+	my $wide = $node->safe_psql('postgres', 'SELECT max(job) FROM move_table('
+		. "'wide', 'regress_fast', wait => false, settings => '{\"max_lock_time\": \"1ms\"}')");
+	wait_for_job_end($node, $wide);
 	$end_load->($load);
+	$out = $node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $wide AND name = 'wide'");
 	set_tests($node);
 	like($out, qr/^failed\|55000\|copying table "wide" cannot keep up with the changes to it/, 'keeping up: and that of a table')
 		or diag $err;
