@@ -121,10 +121,12 @@ typedef struct KnownDevice
 	 */
 	TransactionId lost_xid;
 	EvidenceReason reason;		/* of the last verdict that was not "same" */
-
-	/* not on record */
 	RelFileNumber lost_before;	/* what lost_below was, before a recovery that
 								 * may not have needed any file there */
+	XLogRecPtr	lost_checkpoint;	/* from which that recovery began, if
+									 * there was no directory; else 0 */
+
+	/* not on record */
 	bool		is_retractable; /* that recovery has not ended, or nobody has
 								 * looked since */
 	bool		is_here;		/* at the last look the marker and the
@@ -169,6 +171,7 @@ typedef struct Circumstances
 	bool		recovers;		/* recovery is about to begin, or under way */
 	bool		is_trusted;		/* the state file is of this server */
 	bool		is_watched;		/* no server has run without the library since */
+	XLogRecPtr	checkpoint;		/* from which recovery is about to begin */
 	RelFileNumber below;		/* files from before this look */
 	TransactionId standby_xid;	/* the next transaction; 0: on a primary */
 } Circumstances;
@@ -246,6 +249,7 @@ list_save(const DeviceList *list)
 						 device->tablespace, directory->inode, directory->birth, directory->device);
 		appendStringInfo(&contents, " %u %u %u %u %d", device->lost_below, device->unknown_below,
 						 device->vouched_from, device->lost_xid, device->reason);
+		appendStringInfo(&contents, " %u " UINT64_FORMAT, device->lost_before, device->lost_checkpoint);
 		/* "-" in place of nothing, which sscanf() does not read */
 		appendStringInfo(&contents, " %s", device->id[0] ? device->id : "-");
 		appendStringInfo(&contents, " %s\n", device->location[0] ? device->location : "-");
@@ -287,10 +291,11 @@ list_load(DeviceList *list)
 		memset(device, 0, sizeof(*device));
 		length = 0;
 		if (sscanf(contents, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
-				   " %u %u %u %u %d %32[0-9a-f-] %1023[^\n]%n", &device->tablespace,
+				   " %u %u %u %u %d %u " UINT64_FORMAT " %32[0-9a-f-] %1023[^\n]%n", &device->tablespace,
 				   &directory->inode, &directory->birth, &directory->device,
 				   &device->lost_below, &device->unknown_below, &device->vouched_from,
-				   &device->lost_xid, &reason, device->id, device->location, &length) != 11)
+				   &device->lost_xid, &reason, &device->lost_before, &device->lost_checkpoint,
+				   device->id, device->location, &length) != 13)
 			return false;
 		if (contents[length] != '\n')
 			return false;
@@ -397,6 +402,18 @@ look_at_device(KnownDevice *device, bool is_known, const Circumstances *now)
 		device->is_retractable = false;
 		changed = true;
 	}
+	if (now->at_start && now->recovers && device->lost_checkpoint != InvalidXLogRecPtr &&
+		device->lost_checkpoint == now->checkpoint &&
+		look.marker == MARKER_OURS && strcmp(look.id, device->id) == 0)
+	{
+		/*
+		 * a recovery without the device has not come to a checkpoint; all of
+		 * it is done again, on the device
+		 */
+		device->lost_below = device->lost_before;
+		device->lost_checkpoint = InvalidXLogRecPtr;
+		changed = true;
+	}
 	verdict = verdict_on(device, is_known, &look, now, &reason);
 	if (verdict != EVIDENCE_SAME)
 	{
@@ -404,7 +421,17 @@ look_at_device(KnownDevice *device, bool is_known, const Circumstances *now)
 		if (verdict == EVIDENCE_LOST)
 		{
 			device->is_retractable = reason == REASON_RECOVERED_EMPTY;
-			device->lost_before = device->lost_below;
+
+			/*
+			 * at the second start in a row, what was lost before the first
+			 * one
+			 */
+			if (device->lost_checkpoint == InvalidXLogRecPtr ||
+				device->lost_checkpoint != now->checkpoint)
+				device->lost_before = device->lost_below;
+			device->lost_checkpoint = InvalidXLogRecPtr;
+			if (now->at_start && look.directory.inode == 0)
+				device->lost_checkpoint = now->checkpoint;
 			device->lost_below = Max(device->lost_below, now->below);
 			device->lost_xid = now->standby_xid;
 			device->told = false;
@@ -547,6 +574,7 @@ look_before_recovery(void)
 	if (file_exists("standby.signal") || file_exists("recovery.signal"))
 		now.standby_xid = XidFromFullTransactionId(control->checkPointCopy.nextXid);
 	now.recovers = control->state != DB_SHUTDOWNED || is_restored || now.standby_xid != 0;
+	now.checkpoint = control->checkPoint;
 	old->max_devices = area->list.max_devices;
 	now.is_trusted = list_load(old);
 	if (is_restored || !crc_ok)

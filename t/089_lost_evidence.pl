@@ -374,6 +374,31 @@ foreach my $case (
 	settled();
 	watched();
 }
+
+# a recovery without the device that fails is done again, from the same checkpoint, on the device
+{
+	my $name = 'a recovery that fails, then the mount';
+	my $unreadable = $node->data_dir . '/pg_twophase';
+	value('CHECKPOINT');
+	write_some();
+	$node->stop('immediate');
+	unmount();
+	chmod 0000, $unreadable or die "$unreadable: $!";
+	foreach my $start (1, 2)
+	{
+		is($node->start(fail_ok => 1), 0, "$name: start $start fails");
+	}
+	verdict_is('lost', "$name: before the mount");
+	chmod 0700, $unreadable or die "$unreadable: $!";
+	mount();
+	start();
+	watched();
+	isnt(verdict(), 'lost', "$name: nothing is lost");
+	is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = (SELECT max(id) FROM t)'), 1, "$name: the index is used");
+	is($node->psql('postgres', 'INSERT INTO t SELECT max(id) + 1, 0 FROM t'), 0, "$name: writes work");
+	is(value("SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), 0, "$name: nothing is to be healed");
+	settled();
+}
 verdict_ok($node, 't', 'mounted late', max_keys => 200);
 
 # ---- a location that cannot be looked at ---------------------------------------------------------
