@@ -43,6 +43,7 @@ lc_messages = 'C'
 jit = on
 jit_above_cost = 0
 session_preload_libraries = 'index_mover'
+index_mover.copy_access_methods = 'bloom'
 CONF
 my $moves = 0;
 

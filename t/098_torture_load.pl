@@ -25,6 +25,7 @@ needs_faults();
 my $SECONDS = $ENV{INDEX_MOVER_LOAD_SECONDS} || 25;
 
 my $node = new_node('load', conf => <<CONF);
+index_mover.copy_access_methods = 'bloom'
 max_prepared_transactions = 20
 max_worker_processes = 16
 shared_buffers = 64MB
