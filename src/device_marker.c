@@ -67,7 +67,7 @@ file_identity(const char *path, FileIdentity *identity)
 }
 
 /*
- * Return whether two identities are of one file.  A reboot may number devices anew; a
+ * Return whether two identities are of one file.  A reboot may number devices again; a
  * new file system repeats inodes, but no birth.
  */
 bool

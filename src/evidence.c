@@ -326,7 +326,7 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 
 	*reason = REASON_NONE;
 
-	/* recovery makes anew whatever it needs there */
+	/* recovery makes again whatever it needs there */
 	if (now->at_start && now->recovers && look->is_empty)
 	{
 		*reason = REASON_RECOVERED_EMPTY;

@@ -141,7 +141,7 @@ progress_throttled(const char *why)
 	LWLockRelease(&job_area()->lock);
 }
 
-/* Note that the runner rests for a standby or a slot, which can last for ever. */
+/* Note that the runner rests for a standby or a slot, which can last forever. */
 void
 progress_rests_for_lag(void)
 {

@@ -129,7 +129,7 @@ add_row(Stays *stays, char relkind, const char *name)
 
 /*
  * Skip a temporary relation, and say when it goes: at the end of its session, or, if a
- * crash has ended that, when autovacuum or somebody else drops it.
+ * crash has ended that, when autovacuum or another session drops it.
  */
 static void
 skip_temporary(MoveItem *item, Form_pg_class form)

@@ -577,7 +577,7 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 			MemoryContextSwitchTo(TopMemoryContext);
 			edata->detail = psprintf("It waited for %s.", list);
 		}
-		/* what is lost is healed again if the rebuild gave way to somebody */
+		/* what is lost is healed again if the rebuild gave way to a session */
 		again = (item->plain && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE) ||
 			(item->heal && item->status == STATUS_RUNNING && edata->sqlerrcode == ERRCODE_OBJECT_IN_USE);
 		if (mc->settings->lock_wait > 0 &&

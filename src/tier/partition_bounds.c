@@ -34,7 +34,7 @@ typedef struct RangeKey
 
 /*
  * Get the key of a partitioned table.  Its kind is KEY_OTHER unless that is a range of
- * one column, in the usual order of its type: by an operator class of somebody's, ranges
+ * one column, in the usual order of its type: by an operator class of a user's, ranges
  * may end where they begin.
  */
 static RangeKey

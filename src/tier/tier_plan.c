@@ -66,7 +66,7 @@ typedef enum TierVerdict
 	VERDICT_MOVES,
 	VERDICT_STAYS,				/* as it is meant to be */
 	VERDICT_WAITS,				/* until it moves later, by itself */
-	VERDICT_HINDERED,			/* until somebody does something about it */
+	VERDICT_HINDERED,			/* until a user does something about it */
 } TierVerdict;
 
 typedef struct TierDecision

@@ -65,7 +65,7 @@
 #define MOST_DOUBLINGS	8
 /* for files that were kept until then */
 #define AGAIN_MS	(24 * 60 * 60 * 1000)
-/* while a device is not known, or files are lost: somebody may have healed it */
+/* while a device is not known, or files are lost: a user may have healed it */
 #define DOUBTFUL_MS	(60 * 60 * 1000)
 
 static bool heal_at_start = false;
