@@ -30,9 +30,10 @@ copy_gives_turn(CopyState *cs, TimestampTz waits_since)
 	MoveItem   *item = cs->first->item;
 	TimestampTz now = GetCurrentTimestamp();
 	int64		worked_ms = (waits_since - item->started_at - cs->first->so_far->rested_us) / 1000;
-	int64		patience_ms = Max(worked_ms, SHORTEST_PATIENCE_MS) << Min(item->turns, MOST_DOUBLINGS);
+	int64		patience_ms = Max(worked_ms, SHORTEST_PATIENCE_MS);
 
 	Assert(!IsTransactionState());
+	patience_ms <<= Min(item->turns, MOST_DOUBLINGS);
 	if (cs->settings->on_blocker != ON_BLOCKER_WAIT || job_pause_requested() ||
 		now - waits_since < patience_ms * 1000)
 		return false;

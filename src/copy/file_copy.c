@@ -401,10 +401,14 @@ read_block(FileCopy *copy, BlockNumber block, char *page)
 											   copy->ring, true),
 					 page);
 	if (!page_is_of(copy->relam, page))
+	{
+		bool		is_table = (copy->relam == HEAP_TABLE_AM_OID);
+
 		ereport(ERROR,
-				(errcode(copy->relam == HEAP_TABLE_AM_OID ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED),
+				(errcode(is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED),
 				 errmsg("invalid page in block %u of relation %s", block,
 						relation_fork_path(copy->from, MAIN_FORKNUM))));
+	}
 }
 
 /*
@@ -420,7 +424,9 @@ file_copy_read_ahead(const FileCopy *copy, BlockNumber first, BlockNumber nblock
 	off_t		offset = segment_offset(first);
 	off_t		size = (off_t) nblocks * BLCKSZ;
 
-	for (int i = 0; i < 2 && nblocks > 0 && im_data_open_flags() == 0; i++)
+	if (nblocks == 0 || im_data_open_flags() != 0)
+		return 0;
+	for (int i = 0; i < 2; i++)
 	{
 		int			fd = open_to_read(i == 0 ? &copy->from : &copy->to, first, 0);
 		double		cached;
@@ -443,12 +449,15 @@ file_copy_read_done(const FileCopy *copy, int drop, BlockNumber first, BlockNumb
 {
 	for (int i = 0; i < 2; i++)
 	{
-		int			fd = (drop & (1 << i)) == 0 ? -1 :
-			open_to_read(i == 0 ? &copy->from : &copy->to, first, 0);
+		int			fd;
 
+		if ((drop & (1 << i)) == 0)
+			continue;
+		fd = open_to_read(i == 0 ? &copy->from : &copy->to, first, 0);
 		if (fd < 0)
 			continue;
-		(void) posix_fadvise(fd, segment_offset(first), (off_t) nblocks * BLCKSZ, POSIX_FADV_DONTNEED);
+		(void) posix_fadvise(fd, segment_offset(first), (off_t) nblocks * BLCKSZ,
+							 POSIX_FADV_DONTNEED);
 		CloseTransientFile(fd);
 	}
 }
@@ -750,10 +759,12 @@ finish_write(FileCopy *copy)
 {
 	UnderWay	under_way = copy->under_way;
 	BlockNumber blocks[FILE_COPY_CHUNK];
+	bool		written;
 
 	if (under_way.nblocks == 0)
 		return;
-	if (wait_for_write(copy) && !must_be_repeated(under_way.redo))
+	written = wait_for_write(copy);
+	if (written && !must_be_repeated(under_way.redo))
 		return;
 	for (BlockNumber i = 0; i < under_way.nblocks; i++)
 		blocks[i] = under_way.first + i;
@@ -769,6 +780,7 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
 			  int nblocks, bool direct, bool background)
 {
 	XLogRecPtr	redo;
+	bool		under_way = false;
 
 	do
 	{
@@ -789,7 +801,9 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
 
 		finish_write(copy);
 		/* step: write-behind */
-		if (background && start_write(copy, blocks[0], nblocks, data, redo))
+		if (background)
+			under_way = start_write(copy, blocks[0], nblocks, data, redo);
+		if (under_way)
 			break;
 		/* write consecutive blocks at once */
 		for (int i = 0, run; i < nblocks; i += run)
@@ -919,9 +933,11 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 	finish_write(copy);
 	lsn = GetXLogInsertRecPtr();
 	INSTR_TIME_SET_CURRENT(start);
-	while (nblocks < FILE_COPY_CHUNK &&
-		   (from = block_set_next(set, from)) != InvalidBlockNumber)
+	while (nblocks < FILE_COPY_CHUNK)
 	{
+		from = block_set_next(set, from);
+		if (from == InvalidBlockNumber)
+			break;
 		blocks[nblocks] = from;
 		read_block(copy, from, copy->chunk + (Size) nblocks * BLCKSZ);
 		nblocks++;

@@ -559,10 +559,12 @@ wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 	OwnRecord	record = {start, end};
 	OwnRecord  *last = changes->own.len == 0 ? NULL :
 		(OwnRecord *) (changes->own.data + changes->own.len) - 1;
+	bool		adjacent = false;
 
 	Assert(start < end && (last == NULL || last->end <= start));
-	/* join adjacent records */
-	if (last != NULL && record_start(last->end) == start)
+	if (last != NULL)
+		adjacent = (record_start(last->end) == start);
+	if (adjacent)
 		last->end = end;
 	else
 		appendBinaryStringInfo(&changes->own, (char *) &record, sizeof(record));
@@ -657,11 +659,12 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 				result = CHANGES_WAL_GONE;
 				break;
 			}
+			if (problem == NULL)
+				problem = "unexpected end of WAL";
 			ereport(ERROR,
 					(errcode(ERRCODE_IO_ERROR),
 					 errmsg("could not read WAL at %X/%X: %s",
-							LSN_FORMAT_ARGS(reader->EndRecPtr),
-							problem ? problem : "unexpected end of WAL")));
+							LSN_FORMAT_ARGS(reader->EndRecPtr), problem)));
 		}
 
 		Assert(reader->EndRecPtr > reader->ReadRecPtr);

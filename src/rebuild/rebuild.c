@@ -204,10 +204,11 @@ set_core_lock_timeout(const MoveSettings *settings)
 }
 
 /* no phase has come between validation and the wait that follows */
-StaticAssertDecl(PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 1 &&
-				 PROGRESS_CREATEIDX_PHASE_VALIDATE_SORT == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 2 &&
-				 PROGRESS_CREATEIDX_PHASE_VALIDATE_TABLESCAN == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 3 &&
-				 PROGRESS_CREATEIDX_PHASE_WAIT_3 == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 4,
+#define WAIT_2	PROGRESS_CREATEIDX_PHASE_WAIT_2
+StaticAssertDecl(PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN == WAIT_2 + 1 &&
+				 PROGRESS_CREATEIDX_PHASE_VALIDATE_SORT == WAIT_2 + 2 &&
+				 PROGRESS_CREATEIDX_PHASE_VALIDATE_TABLESCAN == WAIT_2 + 3 &&
+				 PROGRESS_CREATEIDX_PHASE_WAIT_3 == WAIT_2 + 4,
 				 "rebuild_xact_callback() does not know the phases of REINDEX CONCURRENTLY");
 
 static void
@@ -578,8 +579,12 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 			edata->detail = psprintf("It waited for %s.", list);
 		}
 		/* what is lost is healed again if the rebuild gave way to a session */
-		again = (item->plain && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE) ||
-			(item->heal && item->status == STATUS_RUNNING && edata->sqlerrcode == ERRCODE_OBJECT_IN_USE);
+		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+			again = item->plain;
+		else if (edata->sqlerrcode == ERRCODE_OBJECT_IN_USE)
+			again = item->heal && item->status == STATUS_RUNNING;
+		else
+			again = false;
 		if (mc->settings->lock_wait > 0 &&
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), mc->settings->lock_wait))
 			again = false;

@@ -174,12 +174,14 @@ static void
 check_partitions(Oid parent)
 {
 	List	   *attached;
+	List	   *rows;
 
 	if (get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE || !ActiveSnapshotSet())
 		return;
 	attached = find_inheritance_children_extended(parent, false, NoLock, NULL, NULL);
-	foreach_ptr(HeapTupleData, tuple, catalog_rows_in(GetActiveSnapshot(), InheritsRelationId, InheritsParentIndexId,
-													  Anum_pg_inherits_inhparent, parent, 0, InvalidOid))
+	rows = catalog_rows_in(GetActiveSnapshot(), InheritsRelationId, InheritsParentIndexId,
+						   Anum_pg_inherits_inhparent, parent, 0, InvalidOid);
+	foreach_ptr(HeapTupleData, tuple, rows)
 	{
 		Form_pg_inherits row = (Form_pg_inherits) GETSTRUCT(tuple);
 
@@ -240,7 +242,8 @@ snapshot_guard_init(void)
 							 &hide_new_indexes,
 							 false,
 							 PGC_SUSET,
-							 GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL,
+							 GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE |
+							 GUC_NO_RESET_ALL,
 							 NULL, NULL, NULL);
 
 	prev_relation_info_hook = relation_info_hook;
