@@ -103,14 +103,17 @@ errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 }
 
 /*
- * Return whether the error, or NULL, is a cancel of the statement.  Functions of users
- * can raise the same SQLSTATE, and must not stop what is none of theirs by it.
+ * Return whether the error, or NULL, is a cancel of the statement or of the move.  Functions
+ * of users can raise the same SQLSTATE, and must not stop what is none of theirs by it.
  */
 bool
 errors_was_canceled(const ErrorData *error)
 {
-	return error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
-		error->funcname != NULL && strcmp(error->funcname, "ProcessInterrupts") == 0;
+	if (error == NULL || error->sqlerrcode != ERRCODE_QUERY_CANCELED || error->funcname == NULL)
+		return false;
+	return strcmp(error->funcname, "ProcessInterrupts") == 0 ||
+		strcmp(error->funcname, "job_check_cancel") == 0 ||
+		strcmp(error->funcname, "runner_check_step_back") == 0;
 }
 
 /* In ereport(): the detail of another error, if it has one. */

@@ -75,6 +75,7 @@ read_summary(SummarizedWal *wal, WalSummaryFile *file)
 	while (BlockRefTableReaderNextRelation(reader, &locator, &fork, &limit))
 	{
 		bool		is_ours = RelFileLocatorEquals(locator, cs->from) && fork == MAIN_FORKNUM;
+		bool		wanted = is_ours && !IM_MUTATION("resume-summaries");
 		BlockNumber blocks[256];
 		unsigned	nblocks;
 
@@ -85,7 +86,9 @@ read_summary(SummarizedWal *wal, WalSummaryFile *file)
 			cs->copied = Min(cs->copied, limit);
 		while ((nblocks = BlockRefTableReaderGetBlocks(reader, blocks, lengthof(blocks))) > 0)
 		{
-			for (unsigned i = 0; i < nblocks && is_ours && !IM_MUTATION("resume-summaries"); i++)
+			if (!wanted)
+				continue;
+			for (unsigned i = 0; i < nblocks; i++)
 				block_set_add(cs->todo, blocks[i]);
 		}
 		CHECK_FOR_INTERRUPTS();
@@ -95,7 +98,7 @@ read_summary(SummarizedWal *wal, WalSummaryFile *file)
 	wal->file = 0;
 }
 
-/* The same of all of them; ERROR if they do not tell all. */
+/* Read all summaries of the range; ERROR if some of it is not summarized. */
 static void
 read_summaries(void *arg)
 {
@@ -144,7 +147,10 @@ wait_for_summaries(CopyState *cs, TimeLineID timeline, XLogRecPtr *upto)
 	}
 }
 
-/* Put onto the list what they name from the recorded position on; NULL, or why not all is told. */
+/*
+ * Put onto the list the blocks that the summaries name from the recorded position to *upto,
+ * where the summaries end on this timeline.  Returns NULL, or why they do not tell all.
+ */
 static const char *
 find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 {
@@ -178,7 +184,7 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 		error = wal.begin < wal.end ? errors_catch(read_summaries, &wal) : NULL;
 		if (wal.file > 0)
 			FileClose(wal.file);
-		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		if (errors_was_canceled(error))
 			ReThrowError(error);
 		if (error != NULL || first)
 		{
@@ -244,7 +250,7 @@ look_at_kept_file(CopyState *cs, const LedgerEntry *entry)
 	if (!IM_MUTATION("resume-buffers"))
 		file_drop_buffers(&cs->to, true);
 	CommitTransactionCommand();
-	for (BlockNumber block = 0; block < entry->copied_blocks && why == NULL; block += FILE_COPY_CHUNK)
+	for (BlockNumber block = 0; block < entry->copied_blocks; block += FILE_COPY_CHUNK)
 	{
 		KeptBlocks	kept = {cs, block, Min(block + FILE_COPY_CHUNK, entry->copied_blocks)};
 		ErrorData  *error;
@@ -256,13 +262,15 @@ look_at_kept_file(CopyState *cs, const LedgerEntry *entry)
 		INSTR_TIME_SET_CURRENT(start);
 		error = errors_catch(look_at_blocks, &kept);
 		throttle_read(&cs->throttle, elapsed_us(start), (int64) (kept.end - block) * BLCKSZ);
-		if (error != NULL && errors_was_canceled(error))
+		if (errors_was_canceled(error))
 			ReThrowError(error);
 		if (error != NULL)
 			why = MemoryContextStrdup(cs->cxt, error->message);
 		CommitTransactionCommand();
+		if (why != NULL)
+			return why;
 	}
-	return why;
+	return NULL;
 }
 
 /*
@@ -305,7 +313,8 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 
 	/* blocks of zeros, by which it was extended, may be lost in a crash */
 	cs->copied = Min(cs->copied, file_blocks(&cs->from, MAIN_FORKNUM));
-	map_is_cut = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM) < file_blocks(&cs->to, VISIBILITYMAP_FORKNUM);
+	map_is_cut = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM) <
+		file_blocks(&cs->to, VISIBILITYMAP_FORKNUM);
 	if (cs->copied == 0 || map_is_cut)
 		return "its file was truncated, or created again";
 
@@ -365,8 +374,11 @@ take_over_file(CopyState *cs)
 	copy_begin_with_ledger(cs);
 	MemoryContextSwitchTo(cs->cxt);
 	entry = leftover_kept_file(cs->relid, item->to_tablespace);
-	if (entry != NULL && ledger_row_claim_again(entry->id))
-		cs->claimed = entry->id;
+	if (entry != NULL)
+	{
+		if (ledger_row_claim_again(entry->id))
+			cs->claimed = entry->id;
+	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
 	if (entry == NULL)
@@ -498,7 +510,7 @@ copy_resume_record(CopyState *cs, bool synced)
 	LockTimeout = cs->settings->lock_timeout;
 	error = errors_catch(update_row, &entry);
 	LockTimeout = 0;
-	if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+	if (errors_was_canceled(error))
 		ReThrowError(error);
 	if (error != NULL && !cs->first->so_far->told_of_record)
 		ereport(WARNING,
@@ -507,7 +519,8 @@ copy_resume_record(CopyState *cs, bool synced)
 						relation_noun(cs->item->relkind), NameStr(cs->item->relname)),
 				 errdetail("%s.", error->message),
 				 errhint("The copy goes on. If it ends before the next record, what was copied since the last one is copied again.")));
-	cs->first->so_far->told_of_record |= error != NULL;
+	if (error != NULL)
+		cs->first->so_far->told_of_record = true;
 	/* step: record */
 	/* flushes what the new file has of others' WAL, and that of our own */
 	CommitTransactionCommand();
