@@ -208,11 +208,11 @@ copy_catch_up(CopyState *cs)
 	}
 }
 
-/* Without an attempt, or in the queue: read the WAL, and give way unless in a transaction. */
+/* Without an attempt, or in its queue, where we cannot give way to others: read the WAL. */
 void
 copy_stay_near(CopyState *cs)
 {
-	if (!IsTransactionState())
+	if (cs->first->stage < COPY_ASKING)
 		copy_between_chunks(copied_file(cs->first));
 	foreach_file(f, cs)
 		copy_drain(f);
@@ -230,7 +230,8 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	int64		ncopied = 0;
 	instr_time	start;
 
-	Assert(CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
+	Assert(cs->first->stage == COPY_LOCKED &&
+		   CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
 	copy_drain_to(cs, upto);
 	copy_take_changes(cs);
 

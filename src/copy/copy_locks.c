@@ -59,19 +59,27 @@ copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int n
 	const char *noun = relation_noun(cs->item->relkind);
 	const char *name = NameStr(cs->item->relname);
 	double		seconds = cs->settings->lock_wait / 1000.0;
+	bool		goes_on = (cs->settings->on_blocker == ON_BLOCKER_WAIT);
 	char	   *list;
 
-	if (cs->settings->on_blocker == ON_BLOCKER_WAIT && cs->first->so_far->told)
+	if (goes_on && cs->first->so_far->told)
 		return;
 	cs->first->so_far->told = true;
 	StartTransactionCommand();	/* for names of roles */
 	list = blockers_describe(holders, nholders);
-	if (cs->settings->on_blocker == ON_BLOCKER_WAIT)
+	if (goes_on && nholders > 0)
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
 						noun, name, seconds),
-				 nholders > 0 ? errdetail("The lock is held by: %s.", list) :
+				 errdetail("The lock is held by: %s.", list),
+				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
+						 printed_command("cancel_move", cs->mc->job->job))));
+	else if (goes_on)
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+						noun, name, seconds),
 				 errdetail("No transaction holds it: too many blocks change to be copied under the lock, or a system catalog is locked."),
 				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
 						 printed_command("cancel_move", cs->mc->job->job))));
@@ -117,7 +125,9 @@ lock_all(CopyState *cs, Wait *wait)
 		return false;
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
 	{
-		if (f->relid != cs->table && !lock_or_look(wait, f->relid, long_lock(f)))
+		if (f->relid == cs->table)
+			continue;
+		if (!lock_or_look(wait, f->relid, long_lock(f)))
 			return false;
 	}
 	return true;
@@ -206,6 +216,7 @@ copy_wait_for_locks(CopyState *cs)
 void
 copy_release_locks(CopyState *cs)
 {
+	Assert(!IsTransactionState());
 	if (!cs->first->locked)
 		return;
 	cs->first->locked = false;
@@ -215,8 +226,7 @@ copy_release_locks(CopyState *cs)
 			unlock_relation_for_session(f->relid, long_lock(f));
 	}
 	unlock_relation_for_session(cs->table, AccessShareLock);
-	if (!IsTransactionState())
-		copy_check_locks(cs);
+	copy_check_locks(cs);
 }
 
 /* Return whether the table has the TOAST table, and that the index, that we follow. */
@@ -226,10 +236,13 @@ has_same_parts(const CopyState *first)
 	RelationFacts facts;
 	List	   *followed = NIL;
 
+	List	   *parts = NIL;
+
 	for (const CopyState *f = first->next; f != NULL; f = f->next)
 		followed = lappend_oid(followed, f->relid);
-	return equal(followed, first->is_table && relation_facts(first->relid, &facts) ?
-				 parts_of_table(&facts) : NIL);
+	if (first->is_table && relation_facts(first->relid, &facts))
+		parts = parts_of_table(&facts);
+	return equal(followed, parts);
 }
 
 static void
@@ -238,21 +251,26 @@ check_file(CopyState *cs, bool first)
 	MoveItem   *item = cs->first->item;
 	RelFileLocator file;
 	RelationFacts facts;
-	const char *lost;
+	const char *noun = relation_noun(cs->item->relkind);
 	const char *hindrance;
+	const char *lost = NULL;
 
 	Assert(CheckRelationOidLockedByMe(cs->relid, long_lock(cs), false));
 	if (!relation_facts(cs->relid, &facts))
 		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
 	hindrance = copy_hindrance(&facts, cs->settings->copy_access_methods);
+	if (first && hindrance == NULL)
+		lost = lost_file(&facts, LOOK_QUICK);
 	if (hindrance != NULL)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "Method copy cannot move the %s: %s.",
-				  relation_noun(cs->item->relkind), hindrance);
-	else if (first && (lost = lost_file(&facts, LOOK_QUICK)) != NULL)
-		item_skip(item, cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED,
-				  "The %s \"%s\" cannot be copied: %s.", relation_noun(cs->item->relkind),
+				  "Method copy cannot move the %s: %s.", noun, hindrance);
+	else if (lost != NULL)
+	{
+		int			code = cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED;
+
+		item_skip(item, code, "The %s \"%s\" cannot be copied: %s.", noun,
 				  NameStr(facts.relname), lost);
+	}
 	if (item->status == STATUS_SKIPPED)
 		copy_start_again("it is skipped");
 
@@ -293,8 +311,10 @@ copy_is_in_the_way(CopyState *cs)
 	if (!cs->first->locked || !cs->settings->give_way)
 		return false;
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
+	{
 		if (relation_lock_waiters(f->relid, long_lock(f), &pid, 1) > 0)
 			return true;
+	}
 	return relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0;
 }
 
@@ -313,8 +333,10 @@ give_way(CopyState *cs)
 	copy_check_relations(cs, false);
 	/* VACUUM may have truncated a table: do not ask for blocks that are gone */
 	foreach_file(f, cs)
+	{
 		if (f->changes != NULL)
-		copy_drain(f);
+			copy_drain(f);
+	}
 	progress_phase(phase);
 }
 
@@ -377,7 +399,7 @@ copy_between_chunks(CopyState *cs)
 	int64		began = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
 	int64		changed = wal_changes_count(cs->changes);
 
-	Assert(!IsTransactionState() && !cs->in_place);
+	Assert(!IsTransactionState() && !cs->in_place && cs->first->stage < COPY_ASKING);
 	job_check_cancel();
 	space_check_again(cs->item, cs->settings);
 	wal_ahead();
@@ -386,8 +408,10 @@ copy_between_chunks(CopyState *cs)
 		return;
 	/* the writers have not outpaced us while we waited behind DDL */
 	foreach_file(f, cs)
+	{
 		if (f->outpaced_since != 0)
-		f->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
+			f->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
+	}
 	copy_drain(cs);
 	cs->throttle.rested = false;
 	/* a round is not judged by blocks that change during rests for others */
@@ -401,19 +425,27 @@ copy_between_chunks(CopyState *cs)
 const char *
 copy_changes_lost(ChangesResult result)
 {
-	return result == CHANGES_READ ? NULL :
-		result == CHANGES_WAL_GONE ?
-		"WAL that tells its changes was removed before it was read" :
-		"its file was truncated, or changed in a way that the WAL does not tell block by block";
+	switch (result)
+	{
+		case CHANGES_READ:
+			break;
+		case CHANGES_FILE_REPLACED:
+			return "its file was truncated, or changed in a way that the WAL does not tell block by block";
+		case CHANGES_WAL_GONE:
+			return "WAL that tells its changes was removed before it was read";
+	}
+	return NULL;
 }
 
-/* Read the WAL up to a mark.  In a transaction, others may be waiting for us. */
+/* Read the WAL up to a mark, and leave what can be done later while others may be waiting. */
 void
 copy_drain_to(CopyState *cs, XLogRecPtr upto)
 {
-	const char *lost = copy_changes_lost(wal_changes_read(cs->changes, upto, cs->copied,
-														  IsTransactionState()));
+	bool		asking = (cs->first->stage >= COPY_ASKING);
+	const char *lost;
 
+	Assert(cs->first->stage < COPY_SWAPPED && asking == IsTransactionState());
+	lost = copy_changes_lost(wal_changes_read(cs->changes, upto, cs->copied, asking));
 	if (lost != NULL)
 		copy_start_again(lost);
 	progress_set(blocks_changed, copy_changes_left(cs));
@@ -424,8 +456,8 @@ copy_drain_to(CopyState *cs, XLogRecPtr upto)
 void
 copy_drain(CopyState *cs)
 {
-	/* not under the lock; wal_changes.c keeps the segments open */
-	if (!IsTransactionState())
+	/* not while others may be waiting; wal_changes.c keeps the segments open */
+	if (cs->first->stage < COPY_ASKING)
 		wal_ahead();
 	copy_drain_to(cs, wal_changes_mark());
 }

@@ -31,6 +31,21 @@ typedef enum AttemptOutcome
 	TOO_MUCH_LEFT,				/* to copy under the lock */
 } AttemptOutcome;
 
+/*
+ * How far a move is.  In the stages from COPY_ASKING on other sessions may be waiting for
+ * us, so work is left out that can be done earlier or later.
+ */
+typedef enum CopyStage
+{
+	COPY_COPYING,				/* one file after the other is copied, and
+								 * compared */
+	COPY_CATCHING_UP,			/* all files are; changed blocks are copied
+								 * again until the locks can be had */
+	COPY_ASKING,				/* an attempt: its transaction is open */
+	COPY_LOCKED,				/* ... and has all exclusive locks */
+	COPY_SWAPPED,				/* it is committed */
+} CopyStage;
+
 /* More changed blocks than these are copied directly */
 #define COPY_FAR_TOO_MANY	2048
 
@@ -76,8 +91,8 @@ typedef struct CopyState
 
 	/* of the whole move; in the first one only */
 	CopySoFar  *so_far;
-	bool		locked;
-	bool		moved;			/* the swap is committed */
+	CopyStage	stage;
+	bool		locked;			/* the session has the locks of the long phase */
 	ChangedBlocks **followers;	/* of all files; ends with NULL */
 	int			nfollowers;
 	Oid			ledger;			/* from the swap on */
@@ -206,6 +221,7 @@ extern int64 copy_last_us(const CopyState *cs);
 extern void copy_is_not_outpaced(CopyState *cs);
 extern void copy_check_hope(CopyState *cs);
 extern void copy_swap(CopyState *cs);
-extern void copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders);
+extern void copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders,
+								   int nholders);
 
 #endif							/* IM_COPY_PRIVATE_H */

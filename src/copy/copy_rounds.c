@@ -243,7 +243,7 @@ copy_rounds(CopyState *cs, bool first_time)
 	int64		least = PG_INT64_MAX;
 	int			in_vain = 0;
 
-	Assert(!IsTransactionState());
+	Assert(!IsTransactionState() && cs->first->stage < COPY_ASKING);
 	if (!first_time)
 	{
 		StartTransactionCommand();

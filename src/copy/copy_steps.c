@@ -49,7 +49,7 @@ static CopySoFar so_far;
 static LedgerEntry *
 unused_file(CopyState *cs)
 {
-	return cs->first->moved ? &cs->old_file : &cs->new_file;
+	return cs->first->stage == COPY_SWAPPED ? &cs->old_file : &cs->new_file;
 }
 
 /* Remove one file for remove_what_is_left(), if there is one. */
@@ -172,7 +172,7 @@ static void
 end_move(CopyState *cs)
 {
 	MoveItem   *item = cs->item;
-	bool		moved = cs->moved;
+	bool		moved = (cs->stage == COPY_SWAPPED);
 	MemoryContext oldcontext = CurrentMemoryContext;
 
 	Assert(!IsTransactionState() && (moved || item->status == STATUS_REHEARSED));
@@ -210,7 +210,7 @@ end_move(CopyState *cs)
 	PG_CATCH();
 	{
 		ErrorData  *error = errors_take(oldcontext);
-		int			elevel = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING;
+		int			elevel = errors_was_canceled(error) ? NOTICE : WARNING;
 
 		cs->first->locked = false;
 		if (moved)
@@ -323,7 +323,8 @@ copy_file(CopyState *cs)
 	MemoryContext oldcontext;
 	uint64		wal_before = pgWalUsage.wal_bytes;
 
-	Assert(cs->first->locked && !cs->in_place && cs->copy == NULL);
+	Assert(cs->first->stage == COPY_COPYING && cs->first->locked);
+	Assert(!cs->in_place && cs->copy == NULL);
 	progress_part(cs->item);
 	cs->block_us = COPY_BLOCK_US;
 	cs->began_at = GetCurrentTimestamp();
@@ -403,6 +404,7 @@ copy_once(CopyState *cs)
 		cs->item->status = STATUS_REHEARSED;
 	else
 	{
+		cs->stage = COPY_CATCHING_UP;
 		copy_wait_for_swap_time(cs);
 		/* if there is such a cache; and while outpaced, that would get worse */
 		foreach_file(f, cs)

@@ -94,7 +94,10 @@ measure_commit(XactEvent event, void *arg)
 	measuring = NULL;
 }
 
-/* The rows that the swap changes, from which core may build a relcache entry under the lock. */
+/*
+ * The catalogs whose rows the swap changes, and the others from which core may have to build
+ * a relcache entry under the exclusive lock: see utils/cache/relcache.c, of each version.
+ */
 static const Oid swap_catalogs[] = {
 	AccessMethodRelationId, AccessMethodProcedureRelationId, AttrDefaultRelationId,
 	AttributeRelationId, ConstraintRelationId, ExtensionRelationId, IndexRelationId,
@@ -109,8 +112,10 @@ lock_catalogs(Oid ledger, int timeout_ms)
 {
 	Assert(IsTransactionState());
 	for (int i = 0; i < lengthof(swap_catalogs); i++)
+	{
 		if (!lock_relation_within(swap_catalogs[i], RowExclusiveLock, timeout_ms, NULL))
 			return false;
+	}
 	return lock_relation_within(ledger, RowExclusiveLock, timeout_ms, NULL);
 }
 
@@ -205,7 +210,11 @@ row_position(const CopyState *cs)
 	return position;
 }
 
-/* Return whether no other transaction is changing our rows, as GRANT does without a lock. */
+/*
+ * Return whether no other transaction is changing a row of pg_class that we will change, as
+ * GRANT does without a lock on the table (from 18 on it has one).  We would wait for the end
+ * of that transaction, and sessions that wait for our lock would, too.
+ */
 static bool
 rows_are_free(CopyState *cs)
 {
@@ -259,13 +268,19 @@ try_unhindered(void (*work) (void *arg), CopyState *cs)
 	if (error == NULL)
 		return true;
 
-	/* core's "tuple concurrently updated" is an internal error */
+	/*
+	 * Another transaction has changed the row after rows_are_free().  Core's
+	 * "tuple concurrently updated" is an internal error.
+	 */
 	if (error->sqlerrcode == ERRCODE_INTERNAL_ERROR && work == set_files)
-		foreach_file(f, cs)
 	{
-		ItemPointerData now = row_position(f);
+		foreach_file(f, cs)
+		{
+			ItemPointerData now = row_position(f);
 
-		changed |= !ItemPointerEquals(&f->row, &now);
+			if (!ItemPointerEquals(&f->row, &now))
+				changed = true;
+		}
 	}
 	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
 		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED && !changed)
@@ -283,15 +298,20 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 	Assert(measuring != NULL);
 	/* each file has a reader of its own */
 	foreach_file(f, cs)
+	{
 		most_us -= wal_changes_unread_us(f->changes);
+	}
 	if (most_us < 0)
 		return TOO_MUCH_LEFT;
 	IM_LOG_SPECIAL(&cs->from, true);
 	/* step: last-read */
 	upto = wal_changes_mark();
 	foreach_file(f, cs)
-		if (outcome == SWAPPED)
+	{
 		outcome = copy_last_blocks(f, upto, &most_us);
+		if (outcome != SWAPPED)
+			break;
+	}
 	return outcome;
 }
 
@@ -300,8 +320,12 @@ static AttemptOutcome
 give_back(CopyState *cs, AttemptOutcome outcome)
 {
 	bool		held = measuring != NULL;
+	const char *why = "another transaction is in the way";
 
 	Assert(IsTransactionState() && outcome != SWAPPED);
+	Assert(cs->first->stage == COPY_ASKING || cs->first->stage == COPY_LOCKED);
+	if (outcome == TOO_MUCH_LEFT)
+		why = "too much left to do";
 
 	/*
 	 * The locks need not be held for a flush.  But flush afterwards: a
@@ -310,21 +334,22 @@ give_back(CopyState *cs, AttemptOutcome outcome)
 	/* step: give-back */
 	set_commit("off");
 	CommitTransactionCommand();
+	cs->first->stage = COPY_CATCHING_UP;
 	XLogFlush(XactLastCommitEnd);
 	if (held)
 	{
 		IM_POINT("swap-given-back");
 		ereport(DEBUG1,
 				(errmsg_internal("index_mover has given the exclusive lock on relation %u back after " INT64_FORMAT " us: %s",
-								 cs->relid, last_us, outcome == TOO_MUCH_LEFT ? "too much left to do" :
-								 "another transaction is in the way")));
+								 cs->relid, last_us, why)));
 	}
 	return outcome;
 }
 
 /*
  * Ask for the locks once, queueing for that of one file (NULL: of none), and swap if the
- * last blocks take no longer than most_us.
+ * last blocks take no longer than most_us.  To ask for an exclusive lock assigns a
+ * transaction ID, even in vain, so each attempt is a transaction of its own.
  */
 static AttemptOutcome
 attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
@@ -336,8 +361,10 @@ attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
 	RelationFacts facts;
 
 	Assert(!IsTransactionState() && measuring == NULL && cs->first->locked);
+	Assert(cs->first->stage == COPY_CATCHING_UP);
 	wal_ahead();
 	StartTransactionCommand();
+	cs->first->stage = COPY_ASKING;
 	if (relation_facts(cs->relid, &facts) && recovery_needs_full_pages(&facts))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -352,8 +379,9 @@ attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
 	progress_set(lock_attempts, cs->item->lock_attempts);
 
 	/* first the locks and pages for which we could wait under the lock */
-	if (!lock_catalogs(cs->ledger, timeout_ms) ||
-		!try_unhindered(read_pages, cs))
+	if (!lock_catalogs(cs->ledger, timeout_ms))
+		return give_back(cs, LOCK_NOT_GRANTED);
+	if (!try_unhindered(read_pages, cs))
 		return give_back(cs, LOCK_NOT_GRANTED);
 	InvalidateCatalogSnapshot();
 
@@ -361,11 +389,13 @@ attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
 	/* step: lock */
 	if (!lock_files(cs, queue_for))
 		return give_back(cs, LOCK_NOT_GRANTED);
+	cs->first->stage = COPY_LOCKED;
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");
 	outcome = copy_last_of_all(cs, most_us);
-	if (outcome == SWAPPED &&
-		!(rows_are_free(cs) && try_unhindered(set_files, cs)))
+	if (outcome == SWAPPED && !rows_are_free(cs))
+		outcome = LOCK_NOT_GRANTED;
+	if (outcome == SWAPPED && !try_unhindered(set_files, cs))
 		outcome = LOCK_NOT_GRANTED;
 	if (outcome != SWAPPED)
 	{
@@ -379,6 +409,7 @@ attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
 		proc_exit(1);
 	/* step: commit */
 	CommitTransactionCommand();
+	cs->first->stage = COPY_SWAPPED;
 	Assert(measuring == NULL);
 	return SWAPPED;
 }
@@ -392,7 +423,10 @@ typedef struct SwapHolders
 	bool		row_changes;	/* a transaction is changing a row of pg_class */
 } SwapHolders;
 
-/* look: find who holds the relations, or changes their rows. */
+/*
+ * look: find who holds the relations, or changes their rows.  From 18 on, GRANT, which
+ * changes a row, holds its table, too.
+ */
 static SwapHolders
 look_at_holders(CopyState *cs, Wait *wait)
 {
@@ -438,8 +472,10 @@ try_swap(CopyState *cs, CopyState *queue_for, int64 *most_us)
 	*most_us = Min(*most_us, longest_us);
 	/* each further try would cost a round of direct copying */
 	foreach_file(f, cs)
+	{
 		if (block_set_count(f->todo) > COPY_FAR_TOO_MANY)
-		*most_us = longest_us;
+			*most_us = longest_us;
+	}
 	progress_blockers(NULL, 0);
 	IM_POINT("swap-ready");
 	if (copy_last_us(cs) <= *most_us)
@@ -518,7 +554,10 @@ make_attempts(CopyState *cs)
 
 	attempts_begin(&attempts, cs->mc, cs->relid);
 	foreach_file(f, cs)
-		attempts.hurry |= f->outpaced;
+	{
+		if (f->outpaced)
+			attempts.hurry = true;
+	}
 	for (;;)
 	{
 		bool		is_turn = attempts_turn_is_due(&attempts);
@@ -589,6 +628,7 @@ copy_swap(CopyState *cs)
 	MoveItem   *item = cs->item;
 
 	Assert(!IsTransactionState() && cs->first == cs && cs->locked);
+	Assert(cs->stage == COPY_CATCHING_UP);
 	if (!registered)
 		RegisterXactCallback(measure_commit, NULL);
 	registered = true;
@@ -612,8 +652,8 @@ copy_swap(CopyState *cs)
 	make_attempts(cs);
 	Assert(!IsTransactionState());
 
+	Assert(cs->stage == COPY_SWAPPED);
 	progress_blockers(NULL, 0);
-	cs->moved = true;
 	/* whatever goes wrong from here on, all has moved */
 	item->status = STATUS_MOVED;
 	item->finished_at = GetCurrentTimestamp();

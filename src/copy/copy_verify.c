@@ -6,8 +6,10 @@
  * Everything is compared while other sessions write; under the exclusive
  * lock, only blocks that were copied since.  But for LSN and checksum, which a copy
  * has its own of, only that may differ which changes without WAL: hint bits, dead line
- * pointers, unused space.  So pages are masked as for wal_consistency_checking, those
- * of a table less than by core's heap_mask().
+ * pointers, unused space.  So pages are masked as for wal_consistency_checking.  Those
+ * of a table are masked less than by core's heap_mask(), which leaves out whether all rows
+ * of a page are visible, and which kind of lock xmax is: both change only with WAL, so
+ * mask_hints() keeps them.
  *
  * SP-GiST has one more difference that is no damage.  It prepares an empty page,
  * new or used before, for a later insertion, without WAL (its redo initializes the
@@ -147,7 +149,8 @@ static void
 report_difference(CopyState *cs, BlockNumber block)
 {
 	RelationFacts facts;
-	bool		locked = IsTransactionState();
+	bool		locked = (cs->first->stage == COPY_LOCKED);
+	const char *hindrance = NULL;
 
 	/* to copy all of it again may help; the file is removed */
 	if (cs->resumed && !locked)
@@ -162,12 +165,18 @@ report_difference(CopyState *cs, BlockNumber block)
 	}
 	if (!locked)
 		StartTransactionCommand();	/* to look it up */
+	if (relation_facts(cs->relid, &facts))
+		hindrance = copy_hindrance(&facts, "");
+	if (hindrance != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("the copy of %s \"%s\" differs from the original in block %u",
+						relation_noun(cs->item->relkind), NameStr(cs->item->relname), block),
+				 errdetail("Nothing was moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("the copy of %s \"%s\" differs from the original in block %u",
 					relation_noun(cs->item->relkind), NameStr(cs->item->relname), block),
-			 relation_facts(cs->relid, &facts) && copy_hindrance(&facts, "") != NULL ?
-			 errdetail("Nothing was moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.") :
 			 errdetail("Nothing was moved.")));
 }
 
@@ -179,7 +188,7 @@ copy_verify_all(CopyState *cs)
 	BufferAccessStrategy ring = GetAccessStrategy(BAS_BULKREAD);
 	int			ahead = 0;
 
-	Assert(!IsTransactionState() && !cs->verifying);
+	Assert(!IsTransactionState() && cs->first->stage == COPY_COPYING && !cs->verifying);
 	Assert(block_set_count(cs->todo) == 0 && block_set_count(cs->unverified) == 0);
 	cs->verifying = true;
 
@@ -233,9 +242,10 @@ copy_verify_all(CopyState *cs)
 void
 copy_verify_rest(CopyState *cs, BlockNumber nblocks)
 {
-	bool		locked = IsTransactionState();
+	bool		locked = (cs->first->stage == COPY_LOCKED);
 	int			count = 0;
 
+	Assert(locked == IsTransactionState());
 	Assert(!locked || CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
 	for (; cs->verified < nblocks; cs->verified++)
 		block_set_add(cs->unverified, cs->verified);
