@@ -107,6 +107,18 @@ CREATE OR REPLACE FUNCTION index_mover.relation_report(relation regclass, sample
 	SELECT r.size, r.duplicate_of, r.bloat_ratio, r.bloat_bytes, r.bloat_source, r.pending_pages, r.pending_tuples, r.pending_bytes,
 		   r.pending_limit_bytes, r.is_spare, r.tablespace, now() - current_setting('regress.age')::interval
 	  FROM ri.real_report($1, $2) r $$;
+-- a counter that was reset (which 19 tells of each relation) was so with all others
+CREATE FUNCTION real_heat(OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint, OUT reads_per_second float8,
+	OUT heat float8, OUT period interval, OUT samples bigint, OUT last_use timestamptz, OUT last_index_use timestamptz,
+	OUT last_change timestamptz, OUT known_since timestamptz, OUT reset_at timestamptz) RETURNS SETOF record
+AS '$libdir/index_mover', 'index_mover_relation_heat' LANGUAGE C;
+CREATE OR REPLACE FUNCTION index_mover.relation_heat(OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
+	OUT reads_per_second float8, OUT heat float8, OUT period interval, OUT samples bigint, OUT last_use timestamptz,
+	OUT last_index_use timestamptz, OUT last_change timestamptz, OUT known_since timestamptz, OUT reset_at timestamptz)
+RETURNS SETOF record LANGUAGE sql AS $$
+	SELECT h.relation, h.kind, h.tablespace, h.size, h.reads_per_second, h.heat, h.period, h.samples, h.last_use, h.last_index_use,
+		   h.last_change, h.known_since, now() - current_setting('regress.stats')::interval
+	  FROM ri.real_heat() h $$;
 SET LOCAL regress.age = '100 days';
 SELECT index, remark FROM index_report('t') WHERE index IS NOT NULL ORDER BY index::text;
 SELECT index, remark FROM index_report('p') WHERE index IS NOT NULL ORDER BY index::text;

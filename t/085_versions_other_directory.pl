@@ -42,6 +42,7 @@ my $node = new_node('elsewhere', conf => <<CONF);
 extension_control_path = '$elsewhere'
 dynamic_library_path = '$elsewhere/lib'
 shared_preload_libraries = 'index_mover'
+index_mover.copy_access_methods = 'bloom'
 CONF
 make_zoo($node, 'zoo', 500);
 $node->safe_psql('postgres', <<SQL);

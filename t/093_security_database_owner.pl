@@ -360,7 +360,10 @@ $busy->answer;
 like($busy->errors, qr/canceling statement due to user request/, 'the statement is canceled');
 $busy->end;
 sql('ALTER TABLESPACE regress_slow SET (random_page_cost = 40); ALTER TABLESPACE regress_fast SET (random_page_cost = 1)');
+# (rates are of the time since the first sample, which would come after the only search)
+$node->append_conf('postgresql.conf', 'index_mover.sample_interval = 0');
 $node->restart;    # so that there is something to read
+sql('DELETE FROM index_mover.sample');
 sql("SET enable_seqscan = off; SELECT count(*) FROM trap.words WHERE t @@ '1_1'; SELECT pg_stat_force_next_flush()");
 own_devices($node);
 run_printed(q(SELECT reason FROM public.recommend_moves('regress_fast')), 'gin_clean_pending_list');
