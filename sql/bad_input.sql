@@ -144,7 +144,7 @@ SET index_mover.nosuch = 1;
 \echo :SQLSTATE
 SET index_mover.max_workers = 0;
 \echo :SQLSTATE
-SET "index_mover.order" = 'random';
+SET index_mover.verify = 'random';
 \echo :SQLSTATE
 SET index_mover.min_free_space = 2;
 \echo :SQLSTATE

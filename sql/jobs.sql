@@ -113,7 +113,7 @@ SELECT m.name, m.status FROM (VALUES ('t'::regclass), ('u')) AS r(rel), move_ind
 -- settings of one call (the server of the tests has this one on)
 SET index_mover.verify = off;
 SELECT status FROM move_indexes('u', 'regress_slow', method => 'rebuild',
-                                settings => '{"max_rate": "50MB", "order": "name", "verify": true, "lock_wait": "5min", "max_duration": 0}');
+                                settings => '{"max_rate": "50MB", "prewarm": false, "verify": true, "lock_wait": "5min", "max_duration": 0}');
 SHOW index_mover.max_rate;
 SELECT name, unit, context, boot_val FROM pg_settings WHERE name LIKE 'index\_mover.%' ORDER BY 1;
 
@@ -205,7 +205,7 @@ CREATE INDEX raises_second ON bulk.raises (i);
 INSERT INTO bulk.raises VALUES (1);
 CREATE OR REPLACE FUNCTION bulk.stop(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE 'stop' USING ERRCODE = 'query_canceled'; END $$;
 SELECT name, status, sqlstate, detail FROM move_indexes('bulk.raises', 'regress_fast', method => 'rebuild',
-	settings => '{"order": "name", "max_workers": 1}') ORDER BY 1;
+	settings => '{"max_workers": 1}') ORDER BY 1;
 DROP TABLE bulk.raises;
 DROP FUNCTION bulk.stop;
 

@@ -63,14 +63,6 @@ SELECT bool_and(size >= lag) AS smallest_first
   FROM (SELECT size, lag(size) OVER (ORDER BY ordinality)
 		  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true) WITH ORDINALITY
 		 WHERE status = 'planned') q;
-SELECT name FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true, settings => '{"order": "name"}')
- WHERE status = 'planned';
-SELECT pg_stat_force_next_flush();
-SELECT array_agg(m.name ORDER BY m.ordinality) =
-	   array_agg(m.name ORDER BY s.idx_blks_read DESC, m.name COLLATE "C") AS hottest_first
-  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true, settings => '{"order": "hottest"}') WITH ORDINALITY m
-  JOIN pg_statio_user_indexes s ON s.indexrelid = m.name::regclass
- WHERE m.status = 'planned';
 
 -- a share of the file system that can't be kept free
 \set VERBOSITY terse

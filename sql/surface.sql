@@ -122,16 +122,16 @@ SELECT job = :job AS job, name, status, to_tablespace FROM index_mover_history O
 SELECT (now() + interval '1 day')::timestamp(0) AS tomorrow \gset
 SET index_mover.max_rate = '30MB';
 SELECT job, status FROM move_indexes('t_id', 'regress_slow', method => 'copy', wait => false,
-	settings => jsonb_build_object('swap_after', :'tomorrow', 'order', 'name')) \gset
+	settings => jsonb_build_object('swap_after', :'tomorrow', 'prewarm', 'off')) \gset
 RESET index_mover.max_rate;
 \echo :status
 SELECT pause_move(), resume_move(:job) = :job AS the_same;
 SELECT pause_move(), pause_move(:job);
-SELECT status, total, tablespace, settings->>'max_rate' AS max_rate, settings->>'order' AS "order",
+SELECT status, total, tablespace, settings->>'max_rate' AS max_rate, settings->>'prewarm' AS prewarm,
 	(settings->>'swap_after')::timestamptz = :'tomorrow'::timestamptz AS swap_after
   FROM index_mover_jobs WHERE job = :job;
 SELECT resume_move(:job, '{"max_rate": "20MB"}') = :job AS the_same;
-SELECT settings->>'max_rate' AS max_rate, settings->>'order' AS "order" FROM index_mover_jobs WHERE job = :job;
+SELECT settings->>'max_rate' AS max_rate, settings->>'prewarm' AS prewarm FROM index_mover_jobs WHERE job = :job;
 SELECT alter_move(:job, 'max_rate', '10MB');
 SELECT settings->>'max_rate' AS max_rate FROM index_mover_jobs WHERE job = :job;
 SELECT cancel_move();
@@ -142,7 +142,7 @@ SELECT status, moved, total, finished_at IS NOT NULL AS finished FROM index_move
 SELECT resume_move(:job, '{"swap_after": ""}') AS rest \gset
 CALL wait_for_move();
 SELECT :rest > :job AS new;
-SELECT status, moved, total, settings->>'max_rate' AS max_rate, settings->>'order' AS "order", settings->>'swap_after' AS swap_after
+SELECT status, moved, total, settings->>'max_rate' AS max_rate, settings->>'prewarm' AS prewarm, settings->>'swap_after' AS swap_after
   FROM index_mover_jobs WHERE job = :rest;
 SELECT name, method, status FROM index_mover_history WHERE job = :rest;
 -- nothing is left
@@ -155,8 +155,8 @@ SELECT job IS NULL AS no_job, name, status, method FROM undo_move(:job, dry_run 
 SELECT c.reltablespace = (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast') AS still_there FROM pg_class c WHERE oid = 't_id'::regclass;
 SELECT job, status, method FROM undo_move(:job) \gset
 SELECT :'status' AS status, :'method' AS method, settings->>'max_rate' AS max_rate, tablespace FROM index_mover_jobs WHERE job = :job;
-SELECT job, status, method FROM undo_move(:job, settings => '{"max_rate": "8MB", "order": "name"}') \gset
-SELECT :'status' AS status, :'method' AS method, settings->>'max_rate' AS max_rate, settings->>'order' AS "order", tablespace
+SELECT job, status, method FROM undo_move(:job, settings => '{"max_rate": "8MB", "prewarm": "off"}') \gset
+SELECT :'status' AS status, :'method' AS method, settings->>'max_rate' AS max_rate, settings->>'prewarm' AS prewarm, tablespace
   FROM index_mover_jobs WHERE job = :job;
 SELECT job, status FROM undo_move(:job, wait => false) \gset
 \echo :status

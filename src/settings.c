@@ -51,13 +51,6 @@ static const struct config_enum_entry on_failure_options[] = {
 	{NULL, 0, false}
 };
 
-static const struct config_enum_entry order_options[] = {
-	{"smallest", ORDER_SMALLEST, false},
-	{"hottest", ORDER_HOTTEST, false},
-	{"name", ORDER_NAME, false},
-	{NULL, 0, false}
-};
-
 static const struct config_enum_entry auto_switch_options[] = {
 	{"auto", SWITCH_AUTO, false},
 	{"off", SWITCH_OFF, false},
@@ -150,9 +143,6 @@ static const Setting settings[] = {
 	INT_SETTING(max_workers, 2, 1, MAX_WORKERS, PGC_SUSET, 0,
 				"Number of relations that one call moves at the same time.",
 				NULL),
-	ENUM_SETTING(order, order_options, ORDER_SMALLEST, PGC_USERSET, 0,
-				 "Which relation of a job is moved first.",
-				 NULL),
 	ENUM_SETTING(verify, auto_switch_options, SWITCH_AUTO, PGC_USERSET, 0,
 				 "Whether to compare every block of a copy with the original before the swap.",
 				 "\"auto\" does it for tables, and not for indexes, which could be rebuilt."),
@@ -508,7 +498,7 @@ void
 settings_check_alterable(int64 job, Jsonb *json)
 {
 	/* these matter only when the job begins, or to the caller */
-	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
+	static const char *const fixed[] = {"max_workers", "on_failure"};
 	int			nestlevel = NewGUCNestLevel();
 
 	apply_json(json);

@@ -30,13 +30,6 @@ typedef enum OnFailure
 	ON_FAILURE_ERROR,
 } OnFailure;
 
-typedef enum MoveOrder
-{
-	ORDER_SMALLEST,
-	ORDER_HOTTEST,
-	ORDER_NAME,
-} MoveOrder;
-
 typedef enum AutoSwitch
 {
 	SWITCH_AUTO,
@@ -90,7 +83,6 @@ typedef struct MoveSettings
 	FreeSpaceRule min_free_space;
 	double		rebuild_threshold;	/* bloat ratio */
 	int			max_workers;
-	int			order;			/* MoveOrder */
 	int			verify;			/* AutoSwitch: auto is for tables */
 	bool		prewarm;
 	int			direct_io;		/* AutoSwitch: auto is for large files */

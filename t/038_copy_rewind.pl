@@ -44,8 +44,7 @@ foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ], [
 	my $name = "taken over at $point" . ($is_table ? ', a table' : '');
 	my $place = $is_table ? (split / /, places_of_table($old, $table))[0] : 'regress_slow';
 	my $move = $is_table
-	  ? sprintf("SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '%s', settings => "
-	  	. "'{\"order\": \"name\", \"max_workers\": 1}')", other_place($place))
+	  ? sprintf("SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '%s')", other_place($place))
 	  : "SELECT status FROM move_indexes('${table}_s', 'regress_fast', method => 'copy')";
 	my $call = held_at($old, $point, $move);
 	# what is inserted is flushed, too

@@ -196,15 +196,15 @@ SQL
 # ---------------------------------------------------------------------------
 # resume_move keeps the settings of a job, but for those that it is given
 # ---------------------------------------------------------------------------
-$job = begin_job($node, 'st_s', 'regress_fast', max_rate => '64kB', order => 'name');
+$job = begin_job($node, 'st_s', 'regress_fast', max_rate => '64kB', prewarm => 'off');
 wait_for_blocks($job, 1);
 is(sql("SELECT cancel_move($job)"), '1', 'cancel_move of a job with max_rate');
 wait_for_job_end($node, $job);
 is(sql("SELECT status, finished_at IS NOT NULL, settings - 'min_free_space' FROM index_mover_jobs WHERE job = $job"),
-	'canceled|t|{"order": "name", "max_rate": "64kB"}', 'index_mover_jobs says what it was');
+	'canceled|t|{"prewarm": "off", "max_rate": "64kB"}', 'index_mover_jobs says what it was');
 my $rest = sql("SELECT resume_move($job)");
 cmp_ok($rest, '>', $job, 'resume_move of a canceled job is another job');
-is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $rest"), '{"order": "name", "max_rate": "64kB"}',
+is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $rest"), '{"prewarm": "off", "max_rate": "64kB"}',
 	'with the same settings');
 poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $rest", 'max_rate', 'the same rate');
 pass('which it obeys');
@@ -213,13 +213,13 @@ wait_for_job_end($node, $rest);
 
 $job = sql("SELECT resume_move($rest, '{\"max_rate\": \"32kB\", \"swap_after\": \"infinity\"}')");
 is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $job"),
-	'{"order": "name", "max_rate": "32kB", "swap_after": "infinity"}',
+	'{"prewarm": "off", "max_rate": "32kB", "swap_after": "infinity"}',
 	'resume_move with settings: these change, and the others stay');
 poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'max_rate', 'the new rate');
 is(sql("SELECT pause_move($job)"), '1', 'pause_move');
 is(sql("SELECT status FROM index_mover_jobs WHERE job = $job"), 'paused', 'index_mover_jobs: paused');
 is(sql("SELECT resume_move($job, '{\"max_rate\": \"0\", \"swap_after\": \"\"}')"), $job, 'resume_move of a paused job with settings');
-is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $job"), '{"order": "name"}',
+is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $job"), '{"prewarm": "off"}',
 	'they are its settings from then on');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'it is moved');
@@ -254,7 +254,7 @@ is(sql('SELECT cancel_move()'), '0', 'cancel_move of none');
 # ---------------------------------------------------------------------------
 $waiter = start_call($node, 'waiter',
 	q{SELECT * FROM move_indexes('st', 'regress_fast', method => 'copy', settings => }
-		. q{'{"max_rate": "1MB", "max_workers": 1, "order": "name"}')});
+		. q{'{"max_rate": "1MB", "max_workers": 1}')});
 poll_until($node, "SELECT count(*) > 0 FROM index_mover_history WHERE status = 'moved' AND job = (SELECT max(job) FROM "
 	. "index_mover_history)", 't', 'the first index');
 $job = sql('SELECT max(job) FROM index_mover_history');
@@ -433,7 +433,7 @@ sql('DROP TABLE locked');
 # ---------------------------------------------------------------------------
 # max_duration
 # ---------------------------------------------------------------------------
-$job = begin_job($node, 'st', 'regress_fast', max_rate => '2MB', max_workers => 1, order => 'name', max_duration => '1s');
+$job = begin_job($node, 'st', 'regress_fast', max_rate => '2MB', max_workers => 1, max_duration => '1s');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_n moved, st_pkey skipped, st_s skipped', 'max_duration: no further index is started');
 like(sql("SELECT message FROM index_mover_history WHERE job = $job AND name = 'st_s'"), qr/max_duration was over/,
@@ -445,7 +445,7 @@ sql("SELECT count(*) FROM undo_move($job)");
 # ---------------------------------------------------------------------------
 my $writer = IndexMover::Session->new($node);
 $writer->run('BEGIN; LOCK TABLE st IN ROW EXCLUSIVE MODE');
-$job = begin_job($node, 'st', 'regress_fast', method => 'rebuild', order => 'name');
+$job = begin_job($node, 'st', 'regress_fast', method => 'rebuild');
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job AND name = 'st_n'", 'waiting for writers before build',
 	'the writer');
 is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job AND name IS NOT NULL"), '1', 'one rebuild of a table at a time');
@@ -477,10 +477,11 @@ INSERT INTO mixed.a SELECT g, int4range(g, g + 1) FROM generate_series(1, 30000)
 DELETE FROM mixed.a WHERE i % 10 > 0;
 CREATE TABLE mixed.b (i int);
 CREATE INDEX b_i ON mixed.b (i);
+INSERT INTO mixed.b SELECT generate_series(1, 150000);
 SQL
 sql('VACUUM mixed.a');
 $writer->run('BEGIN; LOCK TABLE mixed.a IN ROW EXCLUSIVE MODE');
-$job = sql("SELECT max(job) FROM move_schema_indexes('mixed', 'regress_fast', wait => false, settings => '{\"order\": \"name\"}')");
+$job = sql("SELECT max(job) FROM move_schema_indexes('mixed', 'regress_fast', wait => false)");
 poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND name = 'mixed.b_i'", 'moved', 'the index of another table');
 is(outcome($job), 'mixed.a_i running, mixed.a_x queued, mixed.b_i moved', 'no copy beside the rebuild of another index of its table');
 $writer->run('COMMIT');
@@ -503,7 +504,7 @@ CREATE INDEX gated_a ON gated (gate(i)) TABLESPACE regress_slow;
 CREATE INDEX gated_b ON gated (i) TABLESPACE regress_slow;
 SQL
 $writer->run('SELECT pg_advisory_lock(42)');
-$job = begin_job($node, 'gated', 'regress_fast', method => 'rebuild', order => 'name');
+$job = begin_job($node, 'gated', 'regress_fast', method => 'rebuild');
 poll_until($node, "SELECT bool_or(phase = 'building index' AND name = 'gated_a') FROM index_mover_progress WHERE job = $job", 't',
 	'the build');
 sql("SELECT pause_move($job)");
@@ -590,7 +591,7 @@ is($out, 'rehearsed rehearsed rehearsed', 'a table and its TOAST table');
 unlike($err, qr/instead of/, 'need one worker process');
 for (1 .. 10 * $IndexMover::Test::TIMEOUT)
 {
-	last if eval { $job = begin_job($node, 'st', 'regress_fast', max_rate => '1MB', max_workers => 1, order => 'name'); 1 };
+	last if eval { $job = begin_job($node, 'st', 'regress_fast', max_rate => '1MB', max_workers => 1); 1 };
 	die $@ unless $@ =~ /could not register background process/;
 	usleep(100_000);
 }

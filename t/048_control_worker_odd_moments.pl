@@ -368,7 +368,7 @@ foreach my $how ('goes on', 'is terminated', 'fails')
 	my $log = -s $node->logfile;
 	my $call = start_call($node, 'mover',
 		"SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM move_indexes('two', '$to', method => 'copy', "
-		  . "settings => '{\"order\": \"smallest\", \"max_rate\": \"1MB\", \"max_workers\": 2}')");
+		  . "settings => '{\"max_rate\": \"1MB\", \"max_workers\": 2}')");
 	if ($how ne 'fails')
 	{
 		$node->wait_for_log(qr/test point "job-ended": waiting/, $log);

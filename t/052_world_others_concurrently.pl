@@ -38,7 +38,7 @@ my $pid = $other->pid;
 my ($from, $to) = ('regress_slow', 'regress_fast');
 
 # The one that has to step back first: while another is rebuilt, the caller hides.
-my $one_by_one = '{"order": "name", "max_workers": 1}';
+my $one_by_one = '{"max_workers": 1}';
 
 # All indexes are where each case begins.
 sub back

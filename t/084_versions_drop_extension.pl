@@ -61,7 +61,7 @@ my ($builder, $reader, $holder, $dropper) = map { IndexMover::Session->new($node
 $builder->run('SELECT pg_advisory_lock(42)');
 $call = start_call($node, 'rebuilder',
 	"SELECT name, status, sqlstate, detail FROM move_indexes('g', 'regress_fast', 'rebuild', settings => "
-		. "'{\"order\": \"name\", \"max_workers\": 1}')");
+		. "'{\"max_workers\": 1}')");
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', 'a rebuild is running');
 $reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM other');
 $builder->run('SELECT pg_advisory_unlock(42)');
@@ -108,7 +108,7 @@ foreach my $where ('in mid-copy', 'between two rebuilds', 'before its swap', 'be
 	my $session = IndexMover::Session->new($node);
 	my $job = $early ? $session->run("SELECT min(job) FROM move_indexes('t', '$to', 'copy', wait => false, settings => "
 			. q['{"max_workers": 1, "max_rate": "100kB"}')])
-	  : begin_job($node, $table, $to, method => $method, max_workers => 1, pacing => 'off', order => 'name',
+	  : begin_job($node, $table, $to, method => $method, max_workers => 1, pacing => 'off',
 		$paused ? (max_rate => '100kB') : (swap_after => 'infinity'));
 	$session->run('SELECT pause_move()') if $early;
 	$session->end;

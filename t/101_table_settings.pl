@@ -53,8 +53,8 @@ CONF
 		change_table($node, 'heap', ++$changes);
 		freeze_table($node, 'heap') if $changes % 2;
 		change_table($node, 'heap', ++$changes);
-		my $sql = "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to', indexes => true, settings => "
-			. "'{\"order\": \"name\", \"max_workers\": 1}')";
+		my $sql = "SELECT string_agg(DISTINCT status, ',') FROM (SELECT status FROM move_table('heap', '$to') "
+			. "UNION ALL SELECT status FROM move_indexes('heap', '$to')) m";
 		my $call = held_at($node, $point =~ /^copy-half|^swapped/ ? $point : 'copy-end', $sql);
 		if ($point eq 'copy-half' || $point eq 'swapped')
 		{

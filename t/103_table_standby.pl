@@ -71,7 +71,7 @@ foreach my $round (1 .. (faults() ? 6 : 1))
 	my $again = 'SELECT coalesce(sum(blocks_recopied), 0) FROM index_mover_history';
 	my $call = start_call($primary, 'mover',
 		"SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to', indexes => true, settings => "
-			. "'{\"max_rate\": \"6MB\", \"order\": \"name\"}')");
+			. "'{\"max_rate\": \"6MB\"}')");
 	do { change_table($primary, 'heap', ++$changes); freeze_table($primary, 'heap') if $changes % 3 == 0 } while (call_is_running($call));
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved\n", "round $round: moved") or diag $err;

@@ -36,7 +36,6 @@
 #include "commands/tablespace.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -448,7 +447,6 @@ plan_relation(Oid relid, const PlanRequest *request)
 								  request->method);
 	const MoveSettings *settings = &request->settings;
 	MoveItem   *item;
-	PgStat_StatTabEntry *stats;
 
 	if (entry == NULL)
 		return NULL;
@@ -472,11 +470,7 @@ plan_relation(Oid relid, const PlanRequest *request)
 	/* else its table was picked */
 	if (!request->tables && !is_picked(&item->relname, item->size_before, request))
 		return NULL;
-	stats = pgstat_fetch_stat_tabentry(relid);
-	if (settings->order == ORDER_HOTTEST)
-		entry->rank = stats ? stats->blocks_hit - stats->blocks_fetched : 0;
-	else if (settings->order != ORDER_NAME)
-		entry->rank = item->size_before;
+	entry->rank = item->size_before;
 
 	/* only an index that the user names can be repaired */
 	item->repair = !entry->facts.valid && item->method == METHOD_REBUILD &&
