@@ -151,7 +151,7 @@ SELECT size_before > 4000000 AS big, wal_bytes >= 0.88 * size_before OR current_
        blocks_copied * current_setting('block_size')::int = size_before AS each_block_once, blocks_recopied
   FROM index_mover_history ORDER BY job DESC LIMIT 1;
 SELECT status FROM move_indexes('big_i', 'pg_default', method => 'copy',
-	settings => '{"pacing": false, "prewarm": false, "give_way": false, "max_rate": "200MB"}');
+	settings => '{"pacing": false, "prewarm": false, "max_rate": "200MB"}');
 SELECT oracle.verdict('big', 50);
 
 SELECT * FROM oracle.leftovers();

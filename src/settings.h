@@ -75,7 +75,6 @@ typedef struct MoveSettings
 	int			lock_wait;		/* ms; 0 = without limit */
 	int			on_blocker;		/* OnBlocker */
 	int			on_failure;		/* OnFailure */
-	bool		give_way;
 	bool		pacing;
 	double		max_read_share; /* of slow storage; 1 = no limit */
 	int			max_rate;		/* kB/s; 0 = no limit */

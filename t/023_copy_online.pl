@@ -222,26 +222,6 @@ if (part('ddl'))
 	$ddl->run('COMMIT');
 	is(finish_job($job), 'moved|', 'moved, after a transaction with DDL');
 	index_ok('after a transaction with DDL');
-
-	# without give_way it waits
-	make_table();
-	$job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_fast', method => 'copy', wait => false, settings => "
-		. "'{\"max_rate\": \"64kB\", \"give_way\": false}')");
-	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE job = $job AND blocks_done > 0", 't', 'the copy');
-	$ddl->send("SET lock_timeout = '500ms'; ALTER TABLE online ADD COLUMN more int");
-	$ddl->answer;
-	like($ddl->errors, qr/55P03/, 'give_way = off: DDL waits');
-	is(finish_job($job), 'moved|', 'give_way = off: moved');
-
-	# and where each waits for the other, it is the copy that ends
-	$job = $s->run("SELECT job FROM move_indexes('online_k', 'pg_default', method => 'copy', wait => false, settings => "
-		. "'{\"max_rate\": \"64kB\", \"give_way\": false}')");
-	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE job = $job AND blocks_done > 0", 't', 'the copy');
-	$ddl->run('BEGIN; SET LOCAL enable_seqscan = off; SELECT count(*) FROM online WHERE k = 7');
-	$ddl->send('SET LOCAL lock_timeout = 0; ALTER TABLE online ADD COLUMN more int');
-	is(finish_job($job), 'failed|40P01', 'give_way = off, and DDL that has used the index: the copy fails');
-	$ddl->answer;
-	$ddl->run('ROLLBACK');
 	$ddl->end;
 }
 

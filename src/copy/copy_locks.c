@@ -302,13 +302,13 @@ copy_check_relations(CopyState *cs, bool first)
 	cs->first->so_far->began = true;
 }
 
-/* Return whether DDL waits behind our locks, if held, and may pass. */
+/* Return whether DDL waits behind our locks, if held. */
 bool
 copy_is_in_the_way(CopyState *cs)
 {
 	int			pid;
 
-	if (!cs->first->locked || !cs->settings->give_way)
+	if (!cs->first->locked)
 		return false;
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
 	{

@@ -69,8 +69,8 @@ attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid)
 	attempts->turn_ended = GetCurrentTimestamp();
 	wait_begin(&attempts->wait, NULL, &attempts->limits);
 	attempts->wait.relid = relid;
-	/* a session that waits for us is given way to, or must not be waited for */
-	attempts->wait.ignore_deadlocks = mc->settings->give_way;
+	/* a copy gives way to a session that waits for it */
+	attempts->wait.ignore_deadlocks = true;
 }
 
 /* rest: return the milliseconds from the end of a turn to the next one. */

@@ -54,9 +54,7 @@ sub settings
 	$s{max_rate} = ('1MB', '4MB', '20MB', '0')[ int(rand(4)) ];
 	$s{verify} = 'off' if rand() < 0.4;
 	$s{pacing} = 'off' if rand() < 0.5;
-	$s{give_way} = 'off' if rand() < 0.2;
 	$s{prewarm} = 'off' if rand() < 0.3;
-	$s{order} = ('smallest', 'hottest', 'name')[ int(rand(3)) ];
 	$s{max_workers} = 1 + int(rand(3)) if rand() < 0.5;
 	@s{qw(lock_wait on_blocker)} = ('20s', 'fail');
 	$s{max_duration} = '5s' if rand() < 0.1;
