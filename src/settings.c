@@ -167,9 +167,6 @@ static const Setting settings[] = {
 	INT_SETTING(resumable_size, 10 * 1024 * 1024, -1, INT_MAX, PGC_SUSET, GUC_UNIT_KB,
 				"Size above which a copy records how far it is, so that it can go on after its end.",
 				"Needs summarize_wal, and so PostgreSQL 17. -1 is never."),
-	INT_SETTING(resumable_for, 3 * 24 * 60, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MIN,
-				"Time for which the file of a copy that can go on is kept after its last record.",
-				"index_mover_cleanup() removes it at once."),
 };
 
 /* The check hook of a list of names; whether there are such cannot be looked up here. */

@@ -41,6 +41,9 @@
 /* Record so often at least; more often where index_mover.resumable_size is less */
 #define RECORD_BLOCKS		((BlockNumber) (1024 * 1024 * 1024 / BLCKSZ))
 
+/* Keep the file so long after the last record; by default WAL summaries are kept for longer */
+#define KEEP_US				(3 * USECS_PER_DAY)
+
 /* Wait no longer for WAL summaries that do not get on */
 #define SUMMARIES_WAIT_MS	(60 * 1000)
 #define SUMMARIES_POLL_MS	100
@@ -500,8 +503,7 @@ copy_resume_record(CopyState *cs, bool synced)
 	entry.copied_blocks = cs->copied;
 	if (IM_MUTATION("resume-late"))
 		entry.changes_from = GetXLogInsertRecPtr();
-	entry.keep_until = GetCurrentTimestamp() +
-		(int64) cs->settings->resumable_for * 60 * USECS_PER_SEC;
+	entry.keep_until = GetCurrentTimestamp() + KEEP_US;
 
 	StartTransactionCommand();
 	commit_locally();
