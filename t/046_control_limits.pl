@@ -137,7 +137,6 @@ $node->append_conf('postgresql.conf', <<CONF);
 max_worker_processes = 8
 shared_preload_libraries = 'index_mover'
 index_mover.scheduler_databases = 'postgres'
-index_mover.sample_interval = 0
 CONF
 $node->restart;
 $running = 0;

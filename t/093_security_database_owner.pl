@@ -28,7 +28,7 @@ max_worker_processes = 20
 index_mover.lock_wait = '1ms'
 index_mover.on_blocker = 'fail'
 index_mover.scheduler_databases = 'postgres'
-index_mover.sample_interval = '1min'
+index_mover.test_mutation = 'sample-ms:60000'
 log_min_messages = log
 CONF
 my $super = $node->safe_psql('postgres', 'SELECT current_user');

@@ -19,7 +19,6 @@ use Time::HiRes qw(time sleep);
 my $node = new_node('scheduler', streaming => 1, conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 index_mover.scheduler_databases = 'postgres, "Other", missing'
-index_mover.sample_interval = '1min'
 max_worker_processes = 12
 log_min_messages = debug1
 CONF

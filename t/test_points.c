@@ -64,6 +64,7 @@
  *	looks			queue for the lock after so many looks
  *	near			while a holder stays, catch up once a second if more blocks have changed
  *	wait-part		a copy that waits catches up again after this part of its wait so far
+ *	sample-ms		have the scheduler take a sample each so many milliseconds
  *	stats-age		take the statistics to be so many days old
  *	evidence		take this for the evidence of every tablespace but the default: 0 same,
  *					1 unknown, 2 lost

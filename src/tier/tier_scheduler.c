@@ -35,6 +35,7 @@
 
 #include "errors.h"
 #include "own_tables.h"
+#include "test_points.h"
 #include "tier/tier.h"
 #include "tier/tier_private.h"
 #include "worker/worker.h"
@@ -44,10 +45,10 @@ PGDLLEXPORT void index_mover_tier_main(Datum arg);
 PGDLLEXPORT void index_mover_scheduler_main(Datum arg);
 
 #define LOOK_MS			60000	/* longest time between two looks */
+#define SAMPLE_MS		IM_LIMIT("sample-ms", 10 * 60000)	/* ... samples */
 #define RESTART_S		60
 
 static char *scheduler_databases = NULL;
-static int	sample_interval = 10;
 
 static bool is_registered = false;	/* by the postmaster, when it started */
 
@@ -100,11 +101,6 @@ tier_scheduler_register(void)
 							   "The library must be preloaded. If the list is empty when the server starts, a change needs a restart.",
 							   &scheduler_databases, "", PGC_SIGHUP, GUC_LIST_INPUT,
 							   settings_check_list, NULL, NULL);
-	DefineCustomIntVariable("index_mover.sample_interval",
-							"Time between two samples of the scheduler.",
-							"0 takes none.",
-							&sample_interval, 10, 0, INT_MAX / 60000, PGC_SIGHUP, GUC_UNIT_MIN,
-							NULL, NULL, NULL);
 	if (!process_shared_preload_libraries_in_progress || scheduler_databases[0] == '\0')
 		return;
 	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_main");
@@ -381,7 +377,7 @@ start_look(Watched *watched, int64 now)
 	args->failed = args->failed_before;
 	memcpy(dsm_segment_address(watched->answer), args, sizeof(TierWorker));
 	args->segment = dsm_segment_handle(watched->answer);
-	args->sample = sample_interval > 0 && now >= watched->next_sample;
+	args->sample = now >= watched->next_sample;
 	watched->worker = start_worker(args);
 	if (watched->worker == NULL)
 	{
@@ -389,7 +385,7 @@ start_look(Watched *watched, int64 now)
 		watched->answer = NULL;
 	}
 	else if (args->sample)
-		watched->next_sample = now + (int64) sample_interval * 60000;
+		watched->next_sample = now + SAMPLE_MS;
 }
 
 /* If the worker that looks has ended, take its answer. */
