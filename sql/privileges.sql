@@ -198,8 +198,6 @@ SET index_mover.min_free_space = 0;
 \echo :SQLSTATE
 SET index_mover.max_replica_lag = 0;
 \echo :SQLSTATE
-SET index_mover.copy_access_methods = 'x';
-\echo :SQLSTATE
 SELECT * FROM move_indexes('owned', 'regress_fast', settings => '{"lock_timeout": "1h"}');
 \echo :SQLSTATE
 SELECT * FROM move_indexes('owned', 'regress_fast', settings => '{"on_blocker": "cancel"}');

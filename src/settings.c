@@ -67,7 +67,6 @@ static const struct config_enum_entry auto_switch_options[] = {
 /* the values of this session; strings are converted at capture */
 static MoveSettings session;
 static char *min_free_space = NULL;
-static char *copy_access_methods = NULL;
 static char *swap_after = NULL;
 
 /* All settings, in the order of the manual */
@@ -149,9 +148,6 @@ static const Setting settings[] = {
 	ENUM_SETTING(direct_io, auto_switch_options, SWITCH_AUTO, PGC_USERSET, 0,
 				 "Whether a copy reads and writes past the operating system's cache.",
 				 "\"auto\" does so for a relation larger than an eighth of effective_cache_size."),
-	STRING_SETTING(copy_access_methods, "", PGC_SUSET, GUC_LIST_INPUT,
-				   "Further index access methods that method \"copy\" may move.",
-				   "Every change of such an index must be WAL-logged with block references."),
 	STRING_SETTING(swap_after, "", PGC_USERSET, 0,
 				   "Time before which a copy is not swapped in.",
 				   "A time of day (the next one) or a timestamp; empty is at once; \"infinity\" is not before resume_move()."),
@@ -179,17 +175,6 @@ settings_check_list(char **newval, void **extra, GucSource source)
 		return true;
 	GUC_check_errdetail("List syntax is invalid.");
 	return false;
-}
-
-static bool
-check_copy_access_methods(char **newval, void **extra, GucSource source)
-{
-	if (strlen(*newval) >= sizeof(((MoveSettings *) NULL)->copy_access_methods))
-	{
-		GUC_check_errdetail("The list is too long.");
-		return false;
-	}
-	return settings_check_list(newval, extra, source);
 }
 
 /* Parse one or two of a percentage and a size with its unit. */
@@ -332,9 +317,7 @@ settings_define(void)
 				DEFINE(Enum, NULL, place, (int) s->boot, s->options);
 				break;
 			case PGC_STRING:
-				if (s->string == &copy_access_methods)
-					check_string = check_copy_access_methods;
-				else if (s->string == &min_free_space)
+				if (s->string == &min_free_space)
 					check_string = check_min_free_space;
 				DEFINE(String, check_string, s->string, s->boot_string);
 				break;
@@ -521,8 +504,6 @@ settings_capture(MoveSettings *result, Jsonb *json, bool swaps)
 	apply_json(json);
 	*result = session;
 	(void) parse_free_space(min_free_space, &result->min_free_space);
-	strlcpy(result->copy_access_methods, copy_access_methods,
-			sizeof(result->copy_access_methods));
 	result->swap_after = swaps ? swap_moment() : 0;
 	result->maintenance_work_mem = maintenance_work_mem;
 	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;

@@ -89,7 +89,6 @@ typedef struct MoveSettings
 	int			progress_interval;	/* ms; 0 = none */
 	bool		heal_unmounted;
 	int			resumable_size; /* kB; -1 = never */
-	char		copy_access_methods[256];
 	TimestampTz swap_after;		/* 0 = at once */
 
 	/* core's settings that a rebuild obeys */

@@ -17,6 +17,7 @@ extern void test_points_define(void);
 extern void test_points_keep(void);
 extern void test_point(const char *name);
 extern bool test_mutation(const char *name);
+extern bool test_copies(const char *access_method);
 extern int64 test_limit(const char *name, int64 usual);
 extern void test_log_special(const RelFileLocator *locator, bool under_lock);
 extern void test_fill_tail(const RelFileLocator *locator, BlockNumber nblocks);
@@ -30,6 +31,7 @@ extern char *test_block_devices;
 #define IM_POINT(name)		test_point(name)
 #define IM_MUTATION(name)	test_mutation(name)
 #define IM_LIMIT(name, usual)	test_limit(name, usual)
+#define IM_COPIES(access_method)	test_copies(access_method)
 #define IM_LOG_SPECIAL(locator, under_lock)	test_log_special(locator, under_lock)
 #define IM_FILL_TAIL(locator, nblocks)	test_fill_tail(locator, nblocks)
 #define IM_FILE_SYSTEM(tablespace, device, free, total) \
@@ -42,6 +44,7 @@ extern char *test_block_devices;
 #define IM_POINT(name)		((void) 0)
 #define IM_MUTATION(name)	false
 #define IM_LIMIT(name, usual)	(usual)
+#define IM_COPIES(access_method)	false
 #define IM_LOG_SPECIAL(locator, under_lock)	((void) 0)
 #define IM_FILL_TAIL(locator, nblocks)	((void) 0)
 #define IM_FILE_SYSTEM(tablespace, device, free, total)	false

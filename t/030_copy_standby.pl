@@ -21,7 +21,7 @@ use Time::HiRes qw(time usleep);
 needs_test_points();
 
 my $primary = new_node('primary', streaming => 1, conf => <<CONF);
-index_mover.copy_access_methods = 'bloom'
+index_mover.test_access_methods = 'bloom'
 wal_consistency_checking = 'all'
 wal_keep_size = 2GB
 max_wal_size = 4GB

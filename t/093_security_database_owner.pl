@@ -300,7 +300,7 @@ INSERT INTO public.tier_policy (name, relation, to_tablespace, older_than, min_s
 INSERT INTO public.tier_policy (name, schema, from_tablespace, to_tablespace, budget, settings)
   VALUES ('budget', 'trap', 'regress_slow', 'regress_fast', 1000000000, '{"rebuild_threshold": 0}');
 SQL
-foreach my $settings ('{"on_blocker": "terminate"}', '{"copy_access_methods": "evil"}', '{"min_free_space": 0}', '{"role": "postgres"}',
+foreach my $settings ('{"on_blocker": "terminate"}', '{"max_workers": 8}', '{"min_free_space": 0}', '{"role": "postgres"}',
 	'{"session_authorization": "postgres"}')
 {
 	my (undef, undef, $err) = $node->psql('postgres', "UPDATE public.tier_policy SET settings = '$settings'",

@@ -25,7 +25,6 @@ needs_faults();
 my $SECONDS = $ENV{INDEX_MOVER_LOAD_SECONDS} || 25;
 
 my $node = new_node('load', conf => <<CONF);
-index_mover.copy_access_methods = 'bloom'
 max_prepared_transactions = 20
 max_worker_processes = 16
 shared_buffers = 64MB
@@ -35,6 +34,7 @@ for my $method ('rebuild', 'copy')
 {
 	my $table = "zoo_$method";
 	make_zoo($node, $table, 2000);
+	$node->safe_psql('postgres', "DROP INDEX ${table}_bloom") if $method eq 'copy';
 	$node->safe_psql('postgres', <<SQL);
 CREATE SEQUENCE ${table}_ids START 10000;
 SELECT oracle.remember_keys('$table');

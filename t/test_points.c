@@ -73,6 +73,8 @@
  * tablespace's file system says: its number, by which two are the same or not, and
  * bytes.  Device 0 is a directory that is missing.
  *
+ * index_mover.test_access_methods is a list of index access methods that a copy moves, too.
+ *
  * index_mover.test_block_devices is a directory in place of /sys/dev/block, if not "".
  *
  * index_mover.test_damages is how often a page is measured with random damage
@@ -118,6 +120,7 @@
 static char *test_points = NULL;
 static char *test_mutations = NULL;
 static char *test_file_systems = NULL;
+static char *test_access_methods = NULL;
 char	   *test_block_devices = NULL;
 int			test_damages = 0;
 int			test_seed = 0;
@@ -133,6 +136,7 @@ static const struct
 	{"index_mover.test_mutation", &test_mutations},
 	{"index_mover.test_file_systems", &test_file_systems},
 	{"index_mover.test_block_devices", &test_block_devices},
+	{"index_mover.test_access_methods", &test_access_methods},
 };
 
 static const struct
@@ -316,6 +320,13 @@ bool
 test_mutation(const char *name)
 {
 	return find_in_list(test_mutations, name) != NULL;
+}
+
+/* Return whether a copy moves indexes of this access method, too. */
+bool
+test_copies(const char *access_method)
+{
+	return access_method != NULL && find_in_list(test_access_methods, access_method) != NULL;
 }
 
 /* Get what the setting says of a tablespace's file system; false if nothing. */

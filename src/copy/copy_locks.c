@@ -258,7 +258,7 @@ check_file(CopyState *cs, bool first)
 	Assert(CheckRelationOidLockedByMe(cs->relid, long_lock(cs), false));
 	if (!relation_facts(cs->relid, &facts))
 		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
-	hindrance = copy_hindrance(&facts, cs->settings->copy_access_methods);
+	hindrance = copy_hindrance(&facts);
 	if (first && hindrance == NULL)
 		lost = lost_file(&facts, LOOK_QUICK);
 	if (hindrance != NULL)

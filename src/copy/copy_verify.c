@@ -148,9 +148,7 @@ is_same_block(const CopyState *cs, BlockNumber block, BufferAccessStrategy strat
 static void
 report_difference(CopyState *cs, BlockNumber block)
 {
-	RelationFacts facts;
 	bool		locked = (cs->first->stage == COPY_LOCKED);
-	const char *hindrance = NULL;
 
 	/* to copy all of it again may help; the file is removed */
 	if (cs->resumed && !locked)
@@ -163,16 +161,6 @@ report_difference(CopyState *cs, BlockNumber block)
 		item_say(cs->first->item, "It began again, because that file differed from the original in block %u.", block);
 		copy_start_again("the file from which it went on differs from the original");
 	}
-	if (!locked)
-		StartTransactionCommand();	/* to look it up */
-	if (relation_facts(cs->relid, &facts))
-		hindrance = copy_hindrance(&facts, "");
-	if (hindrance != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("the copy of %s \"%s\" differs from the original in block %u",
-						relation_noun(cs->item->relkind), NameStr(cs->item->relname), block),
-				 errdetail("Nothing was moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("the copy of %s \"%s\" differs from the original in block %u",

@@ -341,7 +341,7 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 {
 	MoveItem   *item = &entry->item;
 	bool		is_index = relkind_is_index(item->relkind);
-	const char *no_copy = copy_hindrance(&entry->facts, request->settings.copy_access_methods);
+	const char *no_copy = copy_hindrance(&entry->facts);
 	const char *no_rebuild = is_index ? rebuild_hindrance(&entry->facts) : NULL;
 	const char *lost = NULL;
 	int			code = ERRCODE_FEATURE_NOT_SUPPORTED;

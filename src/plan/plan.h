@@ -71,9 +71,8 @@ extern Oid	plan_tablespace(Name name, bool is_target);
 extern void lost_hide(JobShared *job);
 extern bool plan_recheck(MoveItem *item, bool began);
 extern AclResult plan_aclcheck(Oid heap_oid, bool indexes);
-extern void movable_methods(Oid relid, const char *access_methods,
-							bool *copy, bool *rebuild);
-extern const char *copy_hindrance(const RelationFacts *facts, const char *access_methods);
+extern void movable_methods(Oid relid, bool *copy, bool *rebuild);
+extern const char *copy_hindrance(const RelationFacts *facts);
 extern const char *rebuild_hindrance(const RelationFacts *facts);
 extern bool recovery_needs_full_pages(const RelationFacts *facts);
 

@@ -33,7 +33,6 @@
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/syscache.h"
-#include "utils/varlena.h"
 
 #include "cleanup/cleanup.h"
 #include "compat.h"
@@ -70,12 +69,11 @@ handler_of(Oid am)
 
 /* Return whether the WAL names the block of every change by this method. */
 static bool
-access_method_is_copyable(Oid am, const char *am_name, const char *access_methods)
+access_method_is_copyable(Oid am, const char *am_name)
 {
 	Oid			handler = handler_of(am);
 	char	   *library;
 	char	   *function;
-	List	   *names = NIL;
 
 	switch (handler)
 	{
@@ -103,25 +101,16 @@ access_method_is_copyable(Oid am, const char *am_name, const char *access_method
 						return true;
 				}
 			}
-			/* the setting's check hook has refused malformed lists */
-			if (access_methods != NULL)
-				(void) SplitIdentifierString(pstrdup(access_methods), ',', &names);
-			foreach_ptr(const char, listed, names)
-			{
-				if (strcmp(listed, am_name) == 0)
-					return true;
-			}
-			return false;
+			return IM_COPIES(am_name);
 	}
 }
 
 /*
  * Return why method copy cannot move this relation, a clause ("the index is
- * unlogged, ..."); NULL if it can.  access_methods is the copy_access_methods of a
- * job or the session.  Needs no locks or privileges.
+ * unlogged, ..."); NULL if it can.  Needs no locks or privileges.
  */
 const char *
-copy_hindrance(const RelationFacts *facts, const char *access_methods)
+copy_hindrance(const RelationFacts *facts)
 {
 	const char *noun = relation_noun(facts->relkind);
 	bool		is_index = relkind_is_index(facts->relkind);
@@ -132,12 +121,12 @@ copy_hindrance(const RelationFacts *facts, const char *access_methods)
 		return psprintf("the %s is unlogged, so no WAL tells which of its blocks change", noun);
 	if (facts->persistence != RELPERSISTENCE_PERMANENT)
 		return psprintf("the %s is temporary", noun);
-	if (!access_method_is_copyable(facts->relam, am_name, is_index ? access_methods : NULL))
+	if (!access_method_is_copyable(facts->relam, am_name))
 	{
 		if (am_name == NULL)
 			am_name = "?";
 		if (is_index)
-			return psprintf("access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)",
+			return psprintf("access method \"%s\" is not known to name every changed block in the WAL",
 							am_name);
 		return psprintf("table access method \"%s\" is not \"heap\"", am_name);
 	}
@@ -187,10 +176,10 @@ recovery_needs_full_pages(const RelationFacts *facts)
 
 /*
  * Return which methods can move an index or a table, by the same checks as a move,
- * regardless of the user and of its tablespace.  access_methods: see copy_hindrance().
+ * regardless of the user and of its tablespace.
  */
 void
-movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild)
+movable_methods(Oid relid, bool *copy, bool *rebuild)
 {
 	RelationFacts facts;
 	bool		can = relation_facts(relid, &facts) &&
@@ -202,7 +191,7 @@ movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild
 		(facts.valid || !leftover_index_is_ours(relid)) &&
 		!recovery_needs_full_pages(&facts);
 
-	*copy = can && facts.valid && copy_hindrance(&facts, access_methods) == NULL;
+	*copy = can && facts.valid && copy_hindrance(&facts) == NULL;
 	*rebuild = can && relkind_is_index(facts.relkind) && rebuild_hindrance(&facts) == NULL;
 }
 
@@ -211,20 +200,17 @@ PG_FUNCTION_INFO_V1(index_mover_movable_methods);
 /*
  * index_mover_movable_methods(relation regclass) returns text[]
  *
- * For index_report(): movable_methods() with the session's settings.  EXECUTE:
- * pg_monitor.
+ * For index_report(): movable_methods().  EXECUTE: pg_monitor.
  */
 Datum
 index_mover_movable_methods(PG_FUNCTION_ARGS)
 {
-	MoveSettings settings;
 	Datum		names[2];
 	int			n = 0;
 	bool		copy;
 	bool		rebuild;
 
-	settings_capture(&settings, NULL, false);
-	movable_methods(PG_GETARG_OID(0), settings.copy_access_methods, &copy, &rebuild);
+	movable_methods(PG_GETARG_OID(0), &copy, &rebuild);
 	if (copy)
 		names[n++] = CStringGetTextDatum("copy");
 	if (rebuild)

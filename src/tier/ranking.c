@@ -241,7 +241,7 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		}
 		if (!candidate.is_resident && candidate.value <= 0)
 			continue;
-		movable_methods(facts->relid, settings->copy_access_methods, &may_copy, &may_rebuild);
+		movable_methods(facts->relid, &may_copy, &may_rebuild);
 		candidate.is_fixed = !OidIsValid(candidate.to) || !(may_copy || may_rebuild) ||
 			(is_table && candidate.is_resident && tablespace_loses_tables(candidate.to) != NULL);
 		candidate.rebuilds = !may_copy;

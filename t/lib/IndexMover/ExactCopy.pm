@@ -34,7 +34,7 @@ sub start_servers
 checkpoint_timeout = 1h
 max_wal_size = 4GB
 wal_keep_size = 2GB
-index_mover.copy_access_methods = 'bloom'
+index_mover.test_access_methods = 'bloom'
 CONF
 	$node->safe_psql('postgres', <<SQL);
 SET client_min_messages = warning;
