@@ -151,7 +151,7 @@ CREATE FUNCTION @extschema@.evacuate_tablespace(
 AS 'MODULE_PATHNAME', 'index_mover_evacuate_tablespace' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.heal_tablespace(
-	tablespace name, to_tablespace name DEFAULT NULL,
+	tablespace name, to_tablespace name DEFAULT NULL, unmounted boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_heal_tablespace' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
@@ -939,7 +939,7 @@ CREATE FUNCTION index_mover_call.evacuate_tablespace(from_tablespace name, to_ta
 RETURN @extschema@.evacuate_tablespace($1, $2, false, false, false, true, NULL::jsonb);
 
 CREATE FUNCTION index_mover_call.heal_tablespace(tablespace name) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-RETURN @extschema@.heal_tablespace($1, NULL::name, false, true, NULL::jsonb);
+RETURN @extschema@.heal_tablespace($1, NULL::name, false, false, true, NULL::jsonb);
 
 CREATE FUNCTION index_mover_call.cancel_move(job bigint) RETURNS int LANGUAGE sql STRICT
 RETURN @extschema@.cancel_move($1, false);

@@ -85,7 +85,7 @@ heal_directory(const PlanRequest *request)
 	if (!tablespace_is_missing(tablespace) ||
 		object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
 		return;
-	mount_point_check(tablespace, request->dry_run || request->settings.heal_unmounted);
+	mount_point_check(tablespace, request->dry_run || request->unmounted);
 	if (request->dry_run)
 	{
 		ereport(NOTICE,
@@ -110,7 +110,7 @@ move(FunctionCallInfo fcinfo, PlanRequest *request)
 		policies_notice_target(request->object);
 	plan = plan_moves(request);
 	if (request->heal && plan != NIL)
-		mount_point_check(request->object, request->dry_run || request->settings.heal_unmounted);
+		mount_point_check(request->object, request->dry_run || request->unmounted);
 	if (request->heal && plan == NIL)
 		heal_directory(request);
 	/* for those who may heal something */
@@ -217,17 +217,22 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 
 /*
  * heal_tablespace(tablespace name, to_tablespace name DEFAULT NULL,
- *		dry_run, wait, settings) RETURNS SETOF move_result
+ *		unmounted boolean DEFAULT false, dry_run, wait, settings)
+ *		RETURNS SETOF move_result
  *
  * Rebuilds each index of this database in a tablespace whose file is lost or a ruin,
  * where it was or, but for those of TOAST tables, in to_tablespace; before, hides it
  * from the planner.  Makes the directory of the server's version, if it is missing.
+ * unmounted: also where the file system may not be mounted.
  * A row for each lost relation (table: skipped, XX001), sizes before from relpages.
  *
  * Locks: see plan/lost.c and rebuild.c; what REINDEX CONCURRENTLY cannot rebuild
  * is rebuilt by REINDEX, for whose locks each attempt waits at most lock_timeout.
  *
- * ERRORs: those of move_indexes(); 55000 the file system may not be mounted.
+ * Privileges: those of move_indexes(); unmounted is for superusers.
+ *
+ * ERRORs: those of move_indexes(); 42501 also unmounted; 55000 the file system may not
+ * be mounted.
  */
 Datum
 index_mover_heal_tablespace(PG_FUNCTION_ARGS)

@@ -87,7 +87,6 @@ typedef struct MoveSettings
 	int			direct_io;		/* AutoSwitch: auto is for large files */
 	int			max_duration;	/* s; 0 = no limit */
 	int			progress_interval;	/* ms; 0 = none */
-	bool		heal_unmounted;
 	int			resumable_size; /* kB; -1 = never */
 	TimestampTz swap_after;		/* 0 = at once */
 

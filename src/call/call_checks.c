@@ -140,6 +140,8 @@ put_argument(PlanRequest *request, const char *name, Datum value)
 		request->method = parse_method(TextDatumGetCString(value));
 	else if (strcmp(name, "indexes") == 0)
 		request->indexes = DatumGetBool(value);
+	else if (strcmp(name, "unmounted") == 0)
+		request->unmounted = DatumGetBool(value);
 	else if (strcmp(name, "freeze_first") == 0)
 		request->settings.terms.freeze_first = DatumGetBool(value);
 	else if (strcmp(name, "rehearse") == 0)
@@ -175,7 +177,7 @@ may_be_null(const PlanRequest *request, const char *name)
 /*
  * Read the arguments of a function that moves into a request, by the names that
  * they have in pg_proc.  ERRORs: 22004 NULL; those of call_check_moment(),
- * settings_capture() and put_argument(); 22023.
+ * settings_capture() and put_argument(); 22023; 42501.
  */
 void
 call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
@@ -212,6 +214,10 @@ call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
 			put_argument(request, names[i], PG_GETARG_DATUM(i));
 	}
 
+	if (request->unmounted && !superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser to heal a tablespace whose file system may not be mounted")));
 	if (OidIsValid(request->index_tablespace) && !request->indexes)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

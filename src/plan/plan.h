@@ -42,6 +42,7 @@ typedef struct PlanRequest
 	bool		indexes;		/* their indexes */
 	bool		evacuate;		/* with rows for things that stay there */
 	bool		heal;			/* only indexes lost in the tablespace */
+	bool		unmounted;		/* even if its file system may not be mounted */
 	LostLook	look;			/* set by plan_moves() */
 	Oid			to_tablespace;
 	Oid			index_tablespace;	/* for these; 0 = to_tablespace */

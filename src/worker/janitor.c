@@ -232,7 +232,7 @@ look_at(void *arg)
 		dsm_segment *segment;
 		JobShared  *shared;
 
-		mount_point_check(tablespace, request.settings.heal_unmounted);
+		mount_point_check(tablespace, false);
 		tablespace_make_directory(tablespace);
 		shared = job_launch_create(history_next_job(), MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
 								   lost, &request.settings, false, &segment);
