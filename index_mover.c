@@ -54,11 +54,9 @@ _PG_init(void)
 #ifdef INDEX_MOVER_TEST
 	test_points_define();
 #endif
-	/* first, because settings_define() reserves the prefix */
+	settings_define();
 	tier_scheduler_register();
 	janitor_register();
-	cleanup_call_init();
-	settings_define();
 	submit_init();
 	snapshot_guard_init();
 	rebuild_init();

@@ -8,7 +8,8 @@
  * are recorded in its row of the job log, as a JSON object in the words of SHOW,
  * so that a later resume_move() or undo_move() works with the same ones.
  *
- * A setting is added in two places: a field of MoveSettings, and a row of settings[].
+ * A job's setting is added in two places: a field of MoveSettings, and a row of settings[].
+ * src/README, "Settings", says for each who needs it.
  *
  *-------------------------------------------------------------------------
  */
@@ -69,18 +70,27 @@ static MoveSettings session;
 static char *min_free_space = NULL;
 static char *swap_after = NULL;
 
-/* All settings, in the order of the manual */
+/* settings that no job carries, see settings.h */
+char	   *scheduler_databases = NULL;
+bool		heal_at_start = false;
+int			history_retention = 0;
+bool		hide_new_indexes = false;
+
+static bool check_list(char **newval, void **extra, GucSource source);
+static bool check_min_free_space(char **newval, void **extra, GucSource source);
+
 typedef struct Setting
 {
 	const char *name;
 	enum config_type type;
-	Size		offset;			/* in MoveSettings */
+	Size		offset;			/* in MoveSettings, if it is a job's */
 	Size		size;
+	void	   *variable;		/* NULL = in "session" */
 	double		boot;			/* also of an enum or boolean */
 	double		min;
 	double		max;
 	const struct config_enum_entry *options;
-	char	  **string;
+	GucStringCheckHook check;
 	const char *boot_string;
 	GucContext	context;
 	int			flags;
@@ -92,53 +102,59 @@ typedef struct Setting
 #define PLACE(field, type) \
 	PREFIX #field, type, offsetof(MoveSettings, field), sizeof(((MoveSettings *) NULL)->field)
 #define BOOL_SETTING(field, boot, ...) \
-	{PLACE(field, PGC_BOOL), boot, 0, 0, NULL, NULL, NULL, __VA_ARGS__}
+	{PLACE(field, PGC_BOOL), NULL, boot, 0, 0, NULL, NULL, NULL, __VA_ARGS__}
 #define INT_SETTING(field, boot, min, max, ...) \
-	{PLACE(field, PGC_INT), boot, min, max, NULL, NULL, NULL, __VA_ARGS__}
+	{PLACE(field, PGC_INT), NULL, boot, min, max, NULL, NULL, NULL, __VA_ARGS__}
 #define REAL_SETTING(field, boot, min, max, ...) \
-	{PLACE(field, PGC_REAL), boot, min, max, NULL, NULL, NULL, __VA_ARGS__}
+	{PLACE(field, PGC_REAL), NULL, boot, min, max, NULL, NULL, NULL, __VA_ARGS__}
 #define ENUM_SETTING(field, options, boot, ...) \
-	{PLACE(field, PGC_ENUM), boot, 0, 0, options, NULL, NULL, __VA_ARGS__}
-#define STRING_SETTING(field, boot, ...) \
-	{PLACE(field, PGC_STRING), 0, 0, 0, NULL, &field, boot, __VA_ARGS__}
+	{PLACE(field, PGC_ENUM), NULL, boot, 0, 0, options, NULL, NULL, __VA_ARGS__}
+#define STRING_SETTING(field, check, boot, ...) \
+	{PLACE(field, PGC_STRING), &field, 0, 0, 0, NULL, check, boot, __VA_ARGS__}
 
+/* All settings of a job, in the order of the manual: first those that most users meet */
 static const Setting settings[] = {
+	INT_SETTING(max_rate, 0, 0, INT_MAX, PGC_USERSET, GUC_UNIT_KB,
+				"Rate at which the copies of one job together may write, per second.",
+				"0 is no limit."),
+	INT_SETTING(max_workers, 2, 1, MAX_WORKERS, PGC_SUSET, 0,
+				"Number of relations that one call moves at the same time.",
+				NULL),
+	INT_SETTING(max_replica_lag, 0, 0, INT_MAX, PGC_SUSET, GUC_UNIT_KB,
+				"How far any standby or replication slot may be behind before a copy waits.",
+				"0 is off."),
 	INT_SETTING(lock_timeout, 100, 1, 10 * 60 * 1000, PGC_SUSET, GUC_UNIT_MS,
 				"Longest time that one attempt at the exclusive lock may stand in the lock queue.",
 				"Others can wait behind the attempt that long. Must be shorter than deadlock_timeout to be of use."),
-	INT_SETTING(max_lock_time, DEFAULT_MAX_LOCK_TIME, 1, 10 * 60 * 1000, PGC_SUSET, GUC_UNIT_MS,
-				"Longest time that a swap may hold the exclusive lock to copy the last blocks.",
-				"Larger values let a copy of a very busy relation end."),
 	INT_SETTING(lock_wait, 10 * 60 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
 				"Longest time to keep trying to get a lock, or to wait for other transactions.",
 				"0 waits without limit."),
 	ENUM_SETTING(on_blocker, on_blocker_options, ON_BLOCKER_WAIT, PGC_SUSET, 0,
 				 "What to do about sessions that are still in the way after index_mover.lock_wait.",
 				 "\"wait\" has a copy keep trying; \"fail\" gives this relation up; \"cancel\" and \"terminate\" signal the sessions that the calling role could signal itself."),
-	ENUM_SETTING(on_failure, on_failure_options, ON_FAILURE_ROW, PGC_USERSET, 0,
-				 "How a relation that was not moved is reported.",
-				 "\"row\" reports it in the result; \"error\" raises an error after the last relation."),
+	STRING_SETTING(swap_after, NULL, "", PGC_USERSET, 0,
+				   "Time before which a copy is not swapped in.",
+				   "A time of day (the next one) or a timestamp; empty is at once; \"infinity\" is not before resume_move()."),
+	INT_SETTING(max_duration, 0, 0, INT_MAX / 1000, PGC_USERSET, GUC_UNIT_S,
+				"Time after which no further relation of a job is started.",
+				"0 is no limit."),
+	STRING_SETTING(min_free_space, check_min_free_space, "5%, 10GB", PGC_SUSET, 0,
+				   "How much of a file system must stay free.",
+				   "A share (\"5%\"), a size (\"10GB\"), or both, of which the smaller counts. Holds for the target tablespace, pg_wal, and the sort files of a rebuild."),
+	REAL_SETTING(rebuild_threshold, 0.3, 0.0, 1.0, PGC_USERSET, 0,
+				 "Bloat ratio above which method \"auto\" rebuilds an index.",
+				 NULL),
+
+	/* rarely needed */
 	BOOL_SETTING(pacing, true, PGC_USERSET, 0,
 				 "Whether a copy slows itself down while clients feel it.",
 				 "Off is as fast as the machine allows."),
 	REAL_SETTING(max_read_share, 0.5, 0.01, 1.0, PGC_USERSET, 0,
 				 "Share of slow storage that the copies of one job together may take for reading.",
 				 "Obeyed with index_mover.pacing where a megabyte takes more than 5 ms to be read. 1 is no limit."),
-	INT_SETTING(max_rate, 0, 0, INT_MAX, PGC_USERSET, GUC_UNIT_KB,
-				"Rate at which the copies of one job together may write, per second.",
-				"0 is no limit."),
-	INT_SETTING(max_replica_lag, 0, 0, INT_MAX, PGC_SUSET, GUC_UNIT_KB,
-				"How far any standby or replication slot may be behind before a copy waits.",
-				"0 is off."),
-	STRING_SETTING(min_free_space, "5%, 10GB", PGC_SUSET, 0,
-				   "How much of a file system must stay free.",
-				   "A share (\"5%\"), a size (\"10GB\"), or both, of which the smaller counts. Holds for the target tablespace, pg_wal, and the sort files of a rebuild."),
-	REAL_SETTING(rebuild_threshold, 0.3, 0.0, 1.0, PGC_USERSET, 0,
-				 "Bloat ratio above which method \"auto\" rebuilds an index.",
-				 NULL),
-	INT_SETTING(max_workers, 2, 1, MAX_WORKERS, PGC_SUSET, 0,
-				"Number of relations that one call moves at the same time.",
-				NULL),
+	INT_SETTING(max_lock_time, DEFAULT_MAX_LOCK_TIME, 1, 10 * 60 * 1000, PGC_SUSET, GUC_UNIT_MS,
+				"Longest time that a swap may hold the exclusive lock to copy the last blocks.",
+				"Larger values let a copy of a very busy relation end."),
 	ENUM_SETTING(verify, auto_switch_options, SWITCH_AUTO, PGC_USERSET, 0,
 				 "Whether to compare every block of a copy with the original before the swap.",
 				 "\"auto\" does it for tables, and not for indexes, which could be rebuilt."),
@@ -148,23 +164,50 @@ static const Setting settings[] = {
 	ENUM_SETTING(direct_io, auto_switch_options, SWITCH_AUTO, PGC_USERSET, 0,
 				 "Whether a copy reads and writes past the operating system's cache.",
 				 "\"auto\" does so for a relation larger than an eighth of effective_cache_size."),
-	STRING_SETTING(swap_after, "", PGC_USERSET, 0,
-				   "Time before which a copy is not swapped in.",
-				   "A time of day (the next one) or a timestamp; empty is at once; \"infinity\" is not before resume_move()."),
-	INT_SETTING(max_duration, 0, 0, INT_MAX / 1000, PGC_USERSET, GUC_UNIT_S,
-				"Time after which no further relation of a job is started.",
-				"0 is no limit."),
-	INT_SETTING(progress_interval, 5000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
-				"Time between two progress messages to a waiting client.",
-				"0 sends none, neither at the start nor at the end."),
 	INT_SETTING(resumable_size, 10 * 1024 * 1024, -1, INT_MAX, PGC_SUSET, GUC_UNIT_KB,
 				"Size above which a copy records how far it is, so that it can go on after its end.",
 				"Needs summarize_wal, and so PostgreSQL 17. -1 is never."),
+	ENUM_SETTING(on_failure, on_failure_options, ON_FAILURE_ROW, PGC_USERSET, 0,
+				 "How a relation that was not moved is reported.",
+				 "\"row\" reports it in the result; \"error\" raises an error after the last relation."),
+	INT_SETTING(progress_interval, 5000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
+				"Time between two progress messages to a waiting client.",
+				"0 sends none, neither at the start nor at the end."),
+};
+
+/* All others */
+static const Setting server_settings[] = {
+	{
+		.name = PREFIX "scheduler_databases",.type = PGC_STRING,.variable = &scheduler_databases,
+		.check = check_list,.boot_string = "",.context = PGC_SIGHUP,.flags = GUC_LIST_INPUT,
+		.short_desc = "Databases in which samples are taken, and tier policies carried out that are due.",
+		.long_desc = "The library must be preloaded. If the list is empty when the server starts, a change needs a restart.",
+	},
+	{
+		.name = PREFIX "heal_at_start",.type = PGC_BOOL,.variable = &heal_at_start,
+		.context = PGC_SUSET,
+		.short_desc = "Whether lost indexes are rebuilt when the server has started.",
+		.long_desc = "In tablespaces with nothing but indexes, where the library is preloaded. Otherwise a WARNING tells of them.",
+	},
+	{
+		.name = PREFIX "history_retention",.type = PGC_INT,.variable = &history_retention,
+		.boot = 365 * 24 * 60,.max = INT_MAX,.context = PGC_SUSET,.flags = GUC_UNIT_MIN,
+		.short_desc = "Time after which index_mover_cleanup() deletes a job from the history.",
+		.long_desc = "0 keeps all.",
+	},
+	{
+		/* not for users, see rebuild/snapshot_guard.c */
+		.name = PREFIX "hide_new_indexes",.type = PGC_BOOL,.variable = &hide_new_indexes,
+		.context = PGC_SUSET,
+		.flags = GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL,
+		.short_desc = "Hides indexes that are newer than the transaction's snapshot from the planner.",
+		.long_desc = "Set by index_mover itself until the end of a transaction that has waited for a move.",
+	},
 };
 
 /* The check hook of a list of names; whether there are such cannot be looked up here. */
-bool
-settings_check_list(char **newval, void **extra, GucSource source)
+static bool
+check_list(char **newval, void **extra, GucSource source)
 {
 	List	   *names;
 
@@ -286,40 +329,44 @@ swap_moment(void)
 	return result;
 }
 
+static void
+define_setting(const Setting *s)
+{
+	void	   *place = s->variable;
+
+	if (place == NULL)
+		place = (char *) &session + s->offset;
+	switch (s->type)
+	{
+#define DEFINE(type, check, ...) \
+	DefineCustom##type##Variable(s->name, s->short_desc, s->long_desc, __VA_ARGS__, \
+								 s->context, s->flags, check, NULL, NULL)
+		case PGC_BOOL:
+			DEFINE(Bool, NULL, place, s->boot != 0);
+			break;
+		case PGC_INT:
+			DEFINE(Int, NULL, place, (int) s->boot, (int) s->min, (int) s->max);
+			break;
+		case PGC_REAL:
+			DEFINE(Real, NULL, place, s->boot, s->min, s->max);
+			break;
+		case PGC_ENUM:
+			DEFINE(Enum, NULL, place, (int) s->boot, s->options);
+			break;
+		case PGC_STRING:
+			DEFINE(String, s->check, place, s->boot_string);
+			break;
+	}
+}
+
 /* Define all settings, in _PG_init(). */
 void
 settings_define(void)
 {
 	for (int i = 0; i < lengthof(settings); i++)
-	{
-		const Setting *s = &settings[i];
-		void	   *place = (char *) &session + s->offset;
-		GucStringCheckHook check_string = NULL;
-
-		switch (s->type)
-		{
-#define DEFINE(type, check, ...) \
-	DefineCustom##type##Variable(s->name, s->short_desc, s->long_desc, __VA_ARGS__, \
-								 s->context, s->flags, check, NULL, NULL)
-			case PGC_BOOL:
-				DEFINE(Bool, NULL, place, s->boot != 0);
-				break;
-			case PGC_INT:
-				DEFINE(Int, NULL, place, (int) s->boot, (int) s->min, (int) s->max);
-				break;
-			case PGC_REAL:
-				DEFINE(Real, NULL, place, s->boot, s->min, s->max);
-				break;
-			case PGC_ENUM:
-				DEFINE(Enum, NULL, place, (int) s->boot, s->options);
-				break;
-			case PGC_STRING:
-				if (s->string == &min_free_space)
-					check_string = check_min_free_space;
-				DEFINE(String, check_string, s->string, s->boot_string);
-				break;
-		}
-	}
+		define_setting(&settings[i]);
+	for (int i = 0; i < lengthof(server_settings); i++)
+		define_setting(&server_settings[i]);
 	MarkGUCPrefixReserved("index_mover");
 }
 
@@ -358,13 +405,13 @@ describe_settings(MoveSettings *result)
 		const Setting *s = &settings[i];
 
 		if (strcmp(GetConfigOption(s->name, false, false), default_text(s)) == 0 ||
-			(s->string == &swap_after && result->swap_after == 0))
+			(s->variable == &swap_after && result->swap_after == 0))
 			continue;
 		appendStringInfo(&buf, "%s\"%s\": ", buf.len > 1 ? ", " : "",
 						 s->name + strlen(PREFIX));
 
 		/* a time of day is the next one each time; the rest is one moment */
-		if (s->string == &swap_after && !is_time_of_day(swap_after))
+		if (s->variable == &swap_after && !is_time_of_day(swap_after))
 			escape_json(&buf, timestamptz_to_str(result->swap_after));
 		else
 			escape_json(&buf, GetConfigOptionByName(s->name, NULL, false));

@@ -105,7 +105,12 @@ typedef struct MoveSettings
 	((settings)->on_blocker == ON_BLOCKER_CANCEL || \
 	 (settings)->on_blocker == ON_BLOCKER_TERMINATE)
 
-extern bool settings_check_list(char **newval, void **extra, GucSource source);
+/* Settings that no job carries */
+extern char *scheduler_databases;	/* a list of names */
+extern bool heal_at_start;
+extern int	history_retention;	/* minutes; 0 = without limit */
+extern bool hide_new_indexes;	/* by rebuild/snapshot_guard.c */
+
 extern void settings_define(void);
 extern void settings_set_here(const char *name, const char *value, GucContext context, int elevel);
 extern void settings_capture(MoveSettings *result, Jsonb *json, bool swaps);

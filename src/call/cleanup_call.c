@@ -30,19 +30,6 @@
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
 PG_FUNCTION_INFO_V1(index_mover_problems);
 
-static int	history_retention;	/* minutes; 0 = without limit */
-
-/* Define the setting that is no job's; to be called when the library is loaded. */
-void
-cleanup_call_init(void)
-{
-	DefineCustomIntVariable("index_mover.history_retention",
-							"Time after which index_mover_cleanup() deletes a job from the history.",
-							"0 keeps all.",
-							&history_retention, 365 * 24 * 60, 0, INT_MAX,
-							PGC_SUSET, GUC_UNIT_MIN, NULL, NULL, NULL);
-}
-
 /*
  * Remove the leftovers of dead jobs on those tables of a plan (of MoveItem)
  * that have nothing to move, since a job that moves does it itself, and whose indexes

@@ -33,6 +33,7 @@
 #include "compat.h"
 #include "rebuild/snapshot_guard.h"
 #include "relation_facts.h"
+#include "settings.h"
 #include "test_points.h"
 
 #define AREA_NAME	"index_mover snapshot guard"
@@ -51,9 +52,6 @@ static GuardArea *area = NULL;
 /* in a session: the transaction in which it waits, or has waited */
 static LocalTransactionId guarded_lxid = InvalidLocalTransactionId;
 static bool waiting = false;
-
-/* the setting, in the session or a parallel worker of it */
-static bool hide_new_indexes = false;
 
 /* in a runner: it is counted as one of the hiders */
 static bool hiding = false;
@@ -232,20 +230,10 @@ guard_relation_info(RELATION_INFO_PARAMS)
 		check_partitions(RELATION_INFO_RELID);
 }
 
-/* Define the setting and install the hooks; called from _PG_init(). */
+/* Install the hooks; called from _PG_init(). */
 void
 snapshot_guard_init(void)
 {
-	DefineCustomBoolVariable(GUARD_GUC,
-							 "Hides indexes that are newer than the transaction's snapshot from the planner.",
-							 "Set by index_mover itself until the end of a transaction that has waited for a move.",
-							 &hide_new_indexes,
-							 false,
-							 PGC_SUSET,
-							 GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE |
-							 GUC_NO_RESET_ALL,
-							 NULL, NULL, NULL);
-
 	prev_relation_info_hook = relation_info_hook;
 	relation_info_hook = guard_relation_info;
 	RegisterXactCallback(guard_xact_callback, NULL);

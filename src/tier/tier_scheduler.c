@@ -48,8 +48,6 @@ PGDLLEXPORT void index_mover_scheduler_main(Datum arg);
 #define SAMPLE_MS		IM_LIMIT("sample-ms", 10 * 60000)	/* ... samples */
 #define RESTART_S		60
 
-static char *scheduler_databases = NULL;
-
 static bool is_registered = false;	/* by the postmaster, when it started */
 
 /* The arguments of a worker that looks into a database, and its answer */
@@ -89,18 +87,13 @@ database_names(void)
 	return result;
 }
 
-/* Define the settings, and have the scheduler started; to be called in _PG_init(). */
+/* Have the scheduler started; to be called in _PG_init(), after the settings are defined. */
 void
 tier_scheduler_register(void)
 {
 	BackgroundWorker worker = {0};
 
 	job_layout_add(sizeof(TierWorker));
-	DefineCustomStringVariable("index_mover.scheduler_databases",
-							   "Databases in which samples are taken, and tier policies carried out that are due.",
-							   "The library must be preloaded. If the list is empty when the server starts, a change needs a restart.",
-							   &scheduler_databases, "", PGC_SIGHUP, GUC_LIST_INPUT,
-							   settings_check_list, NULL, NULL);
 	if (!process_shared_preload_libraries_in_progress || scheduler_databases[0] == '\0')
 		return;
 	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_main");

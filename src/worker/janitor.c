@@ -68,20 +68,15 @@
 /* while a device is not known, or files are lost: a user may have healed it */
 #define DOUBTFUL_MS	(60 * 60 * 1000)
 
-static bool heal_at_start = false;
 
 PGDLLEXPORT void index_mover_janitor_main(Datum arg);
 
-/* Define the setting, and have the janitor started; to be called from _PG_init(). */
+/* Have the janitor started; to be called from _PG_init(). */
 void
 janitor_register(void)
 {
 	BackgroundWorker worker = {0};
 
-	DefineCustomBoolVariable("index_mover.heal_at_start",
-							 "Whether lost indexes are rebuilt when the server has started.",
-							 "In tablespaces with nothing but indexes, where the library is preloaded. Otherwise a WARNING tells of them.",
-							 &heal_at_start, false, PGC_SUSET, 0, NULL, NULL, NULL);
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	worker_describe(&worker, "index_mover janitor", "index_mover_janitor_main");
