@@ -245,7 +245,7 @@ mount_point_check(Oid tablespace, bool force)
 				 errmsg("the file system of tablespace \"%s\" may not be mounted", get_tablespace_name(tablespace)),
 				 errdetail("Its location \"%s\" is below mount point \"%s\", and was below \"%s\" when it was last seen.",
 						   location_of(tablespace), now, noted),
-				 errhint("Mount it. If it is gone for good, call heal_tablespace() with unmounted => true.")));
+				 errhint("Mount it. If it is gone for good, use unmounted => true.")));
 }
 
 /*

@@ -241,7 +241,7 @@ restart_without();
 ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT * FROM heal_tablespace('fast')");
 like($err, qr/55000: .*may not be mounted\nDETAIL:  Its location ".*fast" is below mount point ".*", and was below "\/mnt\/nvme" when /,
 	'below another mount point: refused');
-like($err, qr/HINT:  Mount it\. If it is gone for good, call heal_tablespace\(\) with unmounted => true\.$/m, 'with what to do');
+like($err, qr/HINT:  Mount it\. If it is gone for good, use unmounted => true\.$/m, 'with what to do');
 is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast', unmounted => true)"), 'moved moved', 'unless it is forced');
 is(value("SELECT count(*) FROM index_mover.mount_point WHERE mount_point = '/mnt/nvme'"), '0', 'and noted');
 well('forced');
