@@ -59,6 +59,8 @@ sub moves_ok
 
 # ---- it runs ---------------------------------------------------------------------------------
 sql($tables);
+# it takes a sample at its first look, and ten minutes later
+$node->restart;
 moves_ok('with nobody who calls');
 ok($node->poll_query_until('postgres', 'SELECT count(*) > 0 FROM index_mover.sample'), 'a sample is taken');
 ok($node->poll_query_until('postgres',
