@@ -21,11 +21,14 @@
  */
 #include "postgres.h"
 
+#include <dlfcn.h>
 #include <limits.h>
+#include <sys/stat.h>
 
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
+#include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -56,6 +59,7 @@ typedef struct LayoutNote
 	uint32		layout;			/* constant */
 	pg_atomic_uint32 refused;	/* the number of a worker that had another
 								 * one; 0 = the last worker had not */
+	pg_atomic_uint64 refused_file;	/* its library, see library_file() */
 }			LayoutNote;
 
 static uint32 layout = LAYOUT_VERSION;
@@ -384,6 +388,27 @@ init_layout(IM_AREA_INIT_ARGS)
 
 	note->layout = my_layout();
 	pg_atomic_init_u32(&note->refused, 0);
+	pg_atomic_init_u64(&note->refused_file, 0);
+}
+
+/*
+ * Return a number for the file that is now where our library was loaded from, which a new
+ * process loads; 0 if there is none.
+ */
+static uint64
+library_file(void)
+{
+	Dl_info		info;
+	struct stat st;
+	uint64		identity[4];
+
+	if (dladdr(&layout, &info) == 0 || stat(info.dli_fname, &st) != 0)
+		return 0;
+	identity[0] = st.st_dev;
+	identity[1] = st.st_ino;
+	identity[2] = st.st_ctime;
+	identity[3] = st.st_size;
+	return hash_bytes_extended((unsigned char *) identity, sizeof(identity), 0);
 }
 
 /* Raise ERROR 55000, since two versions of the library are in use. */
@@ -405,11 +430,18 @@ check_layout(bool is_worker)
 	bool		found;
 
 	layout_note = GetNamedDSMSegment(LAYOUT_NAME, sizeof(LayoutNote), init_layout, &found, NULL);
+	if (layout_note->layout == my_layout())
+	{
+		if (is_worker)
+			pg_atomic_write_u32(&layout_note->refused, 0);
+		return;
+	}
 	if (is_worker)
-		pg_atomic_write_u32(&layout_note->refused,
-							layout_note->layout == my_layout() ? 0 : my_layout());
-	if (layout_note->layout != my_layout())
-		library_was_replaced(layout_note->layout, my_layout());
+	{
+		pg_atomic_write_u64(&layout_note->refused_file, library_file());
+		pg_atomic_write_u32(&layout_note->refused, my_layout());
+	}
+	library_was_replaced(layout_note->layout, my_layout());
 }
 
 /* Check, as the first thing that a worker does, that it has the library of its starter. */
@@ -420,17 +452,20 @@ job_check_library(void)
 }
 
 /*
- * Raise ERROR 55000 if the last worker had another library than we have; called by
- * whoever starts workers, before, and if one has ended early.
+ * Raise ERROR 55000 if the last worker had another library than we have.  Called by
+ * whoever starts workers, before, and if one has ended early.  Before, another file in the
+ * place of that library gets a worker to try it: the package of ours may be back.
  */
 void
-job_check_worker_library(void)
+job_check_worker_library(bool has_ended)
 {
 	uint32		refused;
 
 	(void) job_area();
 	refused = pg_atomic_read_u32(&layout_note->refused);
-	if (refused != 0)
+	if (refused == 0)
+		return;
+	if (has_ended || pg_atomic_read_u64(&layout_note->refused_file) == library_file())
 		library_was_replaced(layout_note->layout, refused);
 }
 

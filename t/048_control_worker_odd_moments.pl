@@ -475,6 +475,17 @@ $locker->end;
 	my $new = IndexMover::Session->new($node);
 	other_library_ok($new, $call, 'a new session');
 	other_library_ok($new, 'SELECT job FROM index_mover_progress', 'a view');
+
+	# the old package comes back: another file, and workers of the session's library
+	chomp(my $library = `pg_config --pkglibdir`);
+	$library .= '/index_mover.so';
+	set_tests($node, test_mutation => 'layout:1');
+	other_library_ok($old, $call, 'as long as the file is the one that was refused');
+	chmod 0755, $library or die "$library: $!";
+	is($old->run($call), 'moved', 'once the old library is back, its sessions move');
+	is($old->run($call =~ s/regress_fast/pg_default/r), 'moved', '... and again');
+	set_tests($node);
+	other_library_ok($old, $call, 'the new library once more');
 	$_->end foreach $old, $new;
 
 	# the reverse: an area that is of the worker's library

@@ -91,7 +91,7 @@ relay_messages(shm_mq_handle *queue, ErrorData *error)
 pg_noreturn static void
 worker_ended_early(const ErrorData *error)
 {
-	job_check_worker_library();
+	job_check_worker_library(true);
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("background worker of index_mover did not start or ended early"),

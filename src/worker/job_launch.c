@@ -47,7 +47,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	int			max_runners;
 
 	/* a table is one move with its TOAST table */
-	job_check_worker_library();
+	job_check_worker_library(false);
 	foreach_ptr(const MoveItem, item, items)
 		moves += !OidIsValid(item->part_of);
 	max_runners = purpose != JOB_MOVE ? 1 : Max(1, Min(moves, settings->max_workers));
