@@ -515,6 +515,9 @@ foreach my $mutation (grep { "mutations $_" =~ /$only/ } picked { 1 } 'mutations
 # ---- records that fail, nothing on record, a record that names another's file -------------------
 if ('failures' =~ /$only/)
 {
+	# The copy that began again above has asked for a checkpoint, spread as any, and made a file.  The next copy does not
+	# wait for that one to end, and then the first summary of its changes has the creation of the file.
+	sql('CHECKPOINT');
 	my $log = -s $node->logfile;
 	my $job = interrupt('kill', 'resume-record:2:error,resume-recorded:3');
 	my $warning = 'could not record how far the copy of table "big" is\n.*DETAIL:  ';
