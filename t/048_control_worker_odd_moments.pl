@@ -447,6 +447,31 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = '
 
 $locker->end;
 
+# ---- a job that ends while it is canceled ----------------------------------------------
+# cancel_move() acknowledges a job that had ended before, and no other.
+{
+	$node->safe_psql('postgres', 'CREATE TABLE raced AS SELECT generate_series(1, 50000) i; CREATE INDEX raced_i ON raced (i)');
+	my $job = begin_job($node, 'raced_i', 'regress_fast', max_rate => '64kB');
+	poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'max_rate', 'a copy that takes its time');
+	my $holder = IndexMover::Session->new($node);
+	$holder->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $canceler = IndexMover::Session->new($node);
+	$canceler->run("LOAD 'index_mover'; SET index_mover.test_point = 'job-found:wait'");
+	$canceler->send("SELECT cancel_move($job)");
+	$node->wait_for_log(qr/test point "job-found": waiting/, $log);
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM index_mover_progress WHERE job = $job");
+	wait_for_no_worker($node);
+	$holder->run('SELECT pg_advisory_unlock(0, 5959)');
+	is($canceler->answer, '0', 'a job that ends while it is canceled');
+	my $check = "SELECT count(*) FROM index_mover_check() WHERE kind = 'ended job' AND object = 'job $job'";
+	is($node->safe_psql('postgres', $check), 1, '... is still reported');
+	is($canceler->run("RESET index_mover.test_point; SELECT cancel_move($job)"), '0', 'canceled again');
+	is($node->safe_psql('postgres', $check), 0, '... it is acknowledged');
+	$_->end foreach $holder, $canceler;
+	$node->safe_psql('postgres', 'DROP TABLE raced');
+}
+
 # ---- a library that was replaced while the server runs ---------------------------------
 # What processes share has another form in the new one: its number says so before anything
 # of that is read (layout:1 is a library with that number).

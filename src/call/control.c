@@ -28,6 +28,7 @@
 #include "call/call.h"
 #include "cleanup/cleanup.h"
 #include "printed_command.h"
+#include "test_points.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cancel_move);
 PG_FUNCTION_INFO_V1(index_mover_pause_move);
@@ -113,16 +114,18 @@ find_job(int64 job, JobSlot *slot, HistoryJob *entry)
 
 /*
  * Apply a request to the job that argument 0 names, or, if it is NULL, to all
- * jobs that the current user may control.  Returns how many were still running.
+ * jobs that the current user may control.  Returns how many were still running; *had_ended
+ * is whether the named job was not, when it was looked for.
  */
 static int
-control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
+control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool *had_ended)
 {
 	JobSlot		slots[IM_MAX_JOBS];
 	int			nslots;
 	int			done = 0;
 	bool		cancels = request == REQUEST_CANCEL || request == REQUEST_CANCEL_AND_KEEP;
 
+	*had_ended = false;
 	if (PG_ARGISNULL(0))
 		nslots = job_read_slots(slots, NULL);
 	else
@@ -138,6 +141,8 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
 				return 1;
 		}
 		nslots = find_job(PG_GETARG_INT64(0), slots, NULL);
+		*had_ended = nslots == 0;
+		IM_POINT("job-found");
 	}
 	for (int i = 0; i < nslots; i++)
 	{
@@ -165,7 +170,8 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
  * as.  Moved relations stay moved; a relation that is being moved stays
  * where it was.  With keep, the file of a copy that has recorded how far it is
  * stays for resume_move().  An ended job that it names is acknowledged: then
- * index_mover_check() reports it no more.  Returns how many jobs were running.
+ * index_mover_check() reports it no more.  One that ends at this moment is not, since nobody
+ * knows yet how.  Returns how many jobs were running.
  * ERRORs: 22004 keep is NULL; those of find_job().
  */
 Datum
@@ -173,14 +179,14 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
 {
 	JobRequest	request = REQUEST_CANCEL;
 	int			done;
+	bool		had_ended;
 
 	PreventCommandDuringRecovery("cancel_move()");
 	reject_null(fcinfo, 1, "keep");
 	if (PG_GETARG_BOOL(1))
 		request = REQUEST_CANCEL_AND_KEEP;
-	done = control_jobs(fcinfo, request, "canceled");
-	if (done == 0 && !PG_ARGISNULL(0) && !XactReadOnly &&
-		history_acknowledge_job(PG_GETARG_INT64(0)))
+	done = control_jobs(fcinfo, request, "canceled", &had_ended);
+	if (had_ended && !XactReadOnly && history_acknowledge_job(PG_GETARG_INT64(0)))
 		log_control(PG_GETARG_INT64(0), "acknowledged");
 	PG_RETURN_INT32(done);
 }
@@ -194,8 +200,10 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
 Datum
 index_mover_pause_move(PG_FUNCTION_ARGS)
 {
+	bool		had_ended;
+
 	PreventCommandDuringRecovery("pause_move()");
-	PG_RETURN_INT32(control_jobs(fcinfo, REQUEST_PAUSE, "paused"));
+	PG_RETURN_INT32(control_jobs(fcinfo, REQUEST_PAUSE, "paused", &had_ended));
 }
 
 /* Change settings of a running job; returns false if it has just ended. */
