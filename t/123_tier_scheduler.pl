@@ -234,6 +234,36 @@ look_to_end();
 wait_for_jobs($node);
 is(sql($place), 'default', 'a policy without "every" is for calls only');
 
+# a window that ends while the policy is planned, which waits for a lock of an own table
+{
+	# (no other plan is to wait for it)
+	sql("UPDATE tier_policy SET every = NULL WHERE name = 'fails'");
+	$settle->();
+	my $waits = "EXISTS (SELECT FROM pg_locks WHERE relation = 'index_mover.move_log'::regclass AND NOT granted)";
+	my $locker = IndexMover::Session->new($node);
+	$locker->run('BEGIN; LOCK TABLE index_mover.move_log');
+	my $end;
+	foreach my $try (1 .. 20)
+	{
+		sql("DELETE FROM tier_policy WHERE name = 'late'");
+		$end = sql(q{INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, every, window_start, window_end)
+		  VALUES ('late', 'events', 'regress_slow', '1 year', '0', '1 s', (now() - interval '1 min')::time, (now() + interval '6 s')::time)
+		  RETURNING now() + interval '6 s'});
+		look();
+		$node->poll_query_until('postgres', "SELECT $waits OR now() > '$end'") or die;
+		last if sql("SELECT $waits") eq 't';
+	}
+	$node->poll_query_until('postgres', "SELECT now() > '$end'") or die;
+	$locker->run('COMMIT');
+	$locker->end;
+	ok($node->poll_query_until('postgres', q{SELECT count(*) > 0 FROM tier_policy_status WHERE policy = 'late' AND last_run IS NOT NULL}),
+		'a window that ends while its policy is planned');
+	is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'late'"), 'hindered|its window ended before its plan was made',
+		'... is what hinders it');
+	is(sql($place), 'default', '... and nothing is moved');
+	sql("DELETE FROM tier_policy WHERE name = 'late'; UPDATE tier_policy SET every = '1 s' WHERE name = 'fails'");
+}
+
 # one run of a policy at a time
 sql("UPDATE tier_policy SET every = '1 s', settings = '{\"swap_after\": \"infinity\"}' WHERE name = 'old'");
 look();

@@ -280,12 +280,13 @@ apply_window(PolicyPlan *plan, TimestampTz window_end)
 	char	   *json;
 	Datum		changes;
 
-	if (window_end == 0)
+	if (window_end == 0 || plan->items == NIL)
 		return;
 	if (left <= 0)
 	{
 		plan->items = NIL;
-		plan->result = RUN_NOTHING;
+		plan->result = RUN_HINDERED;
+		plan->reason = pstrdup("its window ended before its plan was made");
 	}
 	else if (plan->settings.max_duration == 0 || plan->settings.max_duration > left)
 	{
