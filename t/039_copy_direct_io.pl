@@ -20,7 +20,7 @@ plan skip_all => 'debug_io_direct came with PostgreSQL 16'
 plan skip_all => 'no O_DIRECT on this file system' unless writes_directly();
 
 my $node = new_node('direct_io', extra => ['--data-checksums'], conf => <<CONF);
-index_mover.copy_access_methods = 'bloom'
+index_mover.test_access_methods = 'bloom'
 debug_io_direct = 'data,wal,wal_init'
 shared_buffers = 2MB
 max_wal_size = 1GB

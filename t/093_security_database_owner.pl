@@ -361,7 +361,7 @@ like($busy->errors, qr/canceling statement due to user request/, 'the statement 
 $busy->end;
 sql('ALTER TABLESPACE regress_slow SET (random_page_cost = 40); ALTER TABLESPACE regress_fast SET (random_page_cost = 1)');
 # (rates are of the time since the first sample, which would come after the only search)
-$node->append_conf('postgresql.conf', 'index_mover.sample_interval = 0');
+$node->append_conf('postgresql.conf', "index_mover.scheduler_databases = ''");
 $node->restart;    # so that there is something to read
 sql('DELETE FROM index_mover.sample');
 sql("SET enable_seqscan = off; SELECT count(*) FROM trap.words WHERE t @@ '1_1'; SELECT pg_stat_force_next_flush()");
