@@ -10,7 +10,9 @@
  *	- the planner does not see it.  get_relation_info() reads the first page of a btree
  *	  before a hook can take the index off the list, so the session's relcache entry
  *	  says before planning that the index is not valid.  The hook takes off what was
- *	  loaded again since;
+ *	  loaded again since.  A session has a list of the lost indexes of its database,
+ *	  because a query can come to more tables than it names, and partitions that are
+ *	  pruned are not to be locked;
  *	- everybody else (inserts, unique and exclusion checks, TOAST, COPY, the apply of
  *	  logical replication) gets an error: the file is emptied, and each access method
  *	  reads block 0 first.  Nothing of value is removed.  That is not logged, because the
@@ -21,7 +23,8 @@
  * them.
  *
  * Locks: AccessExclusiveLock on an index while its file is emptied, not waited for: who
- * holds it is met again by the next query.
+ * holds it is met again by the next query.  None while an index is marked: it is only
+ * the session's own cache entry.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,13 +36,16 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/catalog.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_inherits.h"
-#include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/planner.h"
 #include "storage/lmgr.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/plancache.h"
 #include "utils/rel.h"
+#include "utils/relcache.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
@@ -51,6 +57,13 @@
 
 /* in a session: the losses for which all files of the database are empty */
 static uint32 losses_met = 0;
+
+/* in a session: the lost indexes of the database, and for which losses it is their list */
+static List *lost_indexes = NIL;
+static uint32 losses_listed = 0;
+
+/* in a session: whether all of these are marked in its cache */
+static bool are_marked = false;
 
 static planner_hook_type prev_planner_hook = NULL;
 static relation_info_hook_type prev_relation_info_hook = NULL;
@@ -118,7 +131,9 @@ lost_guard_empty_files(void)
 	uint32		losses = evidence_losses();
 	bool		done = true;
 
-	if (losses == losses_met || RecoveryInProgress() || IsInParallelMode() || !fullPageWrites || IM_MUTATION("keep-lost"))
+	if (losses == losses_met || RecoveryInProgress() || IsInParallelMode())
+		return;
+	if (!fullPageWrites || IM_MUTATION("keep-lost"))
 		return;
 	foreach_ptr(HeapTupleData, tuple, catalog_all(RelationRelationId))
 	{
@@ -137,62 +152,81 @@ lost_guard_empty_files(void)
 		losses_met = losses;
 }
 
-/* Have this session's relcache say of the lost indexes of a table that they are not valid. */
+/* An entry of the cache may be loaded again. */
 static void
-mark_indexes(Oid table, LOCKMODE lockmode)
+note_invalidation(Datum arg, Oid relid)
 {
-	Relation	rel = table_open(table, lockmode);
-
-	foreach_oid(index_oid, RelationGetIndexList(rel))
-	{
-		if (index_is_lost(index_oid))
-		{
-			Relation	index = index_open(index_oid, AccessShareLock);
-
-			index->rd_index->indisvalid = false;
-			index_close(index, NoLock);
-		}
-	}
-	table_close(rel, NoLock);
+	if (!OidIsValid(relid) || list_member_oid(lost_indexes, relid))
+		are_marked = false;
 }
 
-/* The same of all tables of a query. */
-static bool
-mark_walker(Node *node, void *context)
+/* List the lost indexes of this database, and forget the marks of those that no longer are. */
+static void
+list_lost(uint32 losses)
 {
-	if (node == NULL)
-		return false;
-	if (IsA(node, Query))
-		return query_tree_walker((Query *) node, mark_walker, context, QTW_EXAMINE_RTES_BEFORE);
-	if (IsA(node, RangeTblEntry))
-	{
-		RangeTblEntry *rte = (RangeTblEntry *) node;
+	MemoryContext context;
+	List	   *rows = NIL;
 
-		if (rte->rtekind != RTE_RELATION)
-			return false;
-		if (rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW &&
-			rte->relkind != RELKIND_PARTITIONED_TABLE)
-			return false;
-		if (!rte->inh)
-		{
-			mark_indexes(rte->relid, rte->rellockmode);
-			return false;
-		}
-		foreach_oid(table, find_all_inheritors(rte->relid, rte->rellockmode, NULL))
-			mark_indexes(table, rte->rellockmode);
-		return false;
+	foreach_oid(index_oid, lost_indexes)
+		RelationCacheInvalidateEntry(index_oid);
+	/* plans that were made with, or without, some */
+	ResetPlanCache();
+	list_free(lost_indexes);
+	lost_indexes = NIL;
+	are_marked = false;
+	if (losses != 0)
+		rows = catalog_all(RelationRelationId);
+	foreach_ptr(HeapTupleData, tuple, rows)
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (form->relkind != RELKIND_INDEX || form->oid < FirstNormalObjectId)
+			continue;
+
+		/*
+		 * no query names a TOAST table, and access to values wants a valid
+		 * index
+		 */
+		if (IsToastNamespace(form->relnamespace) || !evidence_knows_lost(tuple))
+			continue;
+		context = MemoryContextSwitchTo(TopMemoryContext);
+		lost_indexes = lappend_oid(lost_indexes, form->oid);
+		MemoryContextSwitchTo(context);
 	}
-	return expression_tree_walker(node, mark_walker, context);
+	losses_listed = losses;
+}
+
+/* Have this session's relcache say of the lost indexes that they are not valid. */
+static void
+mark_indexes(void)
+{
+	/* what is loaded again meanwhile is marked the next time */
+	are_marked = true;
+	foreach_oid(index_oid, lost_indexes)
+	{
+		Relation	index;
+
+		if (!index_is_lost(index_oid))
+			continue;
+		index = RelationIdGetRelation(index_oid);
+		if (!RelationIsValid(index))
+			continue;
+		index->rd_index->indisvalid = false;
+		RelationClose(index);
+	}
 }
 
 static PlannedStmt *
 plan_without_lost(PLANNER_PARAMS)
 {
-	if (evidence_losses() != 0 && !IM_MUTATION("show-lost"))
-	{
+	uint32		losses = IM_MUTATION("show-lost") ? 0 : evidence_losses();
+
+	if (losses != 0)
 		lost_guard_empty_files();
-		(void) mark_walker((Node *) parse, NULL);
-	}
+	if (losses != losses_listed)
+		list_lost(losses);
+	if (!are_marked)
+		mark_indexes();
 	if (prev_planner_hook)
 		return prev_planner_hook(PLANNER_ARGS);
 	return standard_planner(PLANNER_ARGS);
@@ -225,4 +259,5 @@ lost_guard_init(void)
 	planner_hook = plan_without_lost;
 	prev_relation_info_hook = relation_info_hook;
 	relation_info_hook = hide_lost;
+	CacheRegisterRelcacheCallback(note_invalidation, (Datum) 0);
 }

@@ -24,6 +24,8 @@ make_path($location);
 my $node = new_node('evidence', streaming => 1, conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 wal_log_hints = on
+wal_level = logical
+max_prepared_transactions = 2
 wal_keep_size = 1GB
 checkpoint_timeout = 1h
 CONF
@@ -277,7 +279,28 @@ CREATE TABLE use_parts (i int, PRIMARY KEY (i) USING INDEX TABLESPACE fast) PART
 CREATE TABLE use_parts_1 PARTITION OF use_parts FOR VALUES FROM (0) TO (3000);
 CREATE TABLE use_parts_2 PARTITION OF use_parts FOR VALUES FROM (3000) TO (9000);
 INSERT INTO use_parts SELECT generate_series(1, 5000);
+CREATE FUNCTION use_function() RETURNS SETOF t LANGUAGE sql STABLE AS 'SELECT * FROM t WHERE id = 7';
+CREATE TABLE use_toast (id int, big text);
+ALTER TABLE use_toast ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE use_apply (id int PRIMARY KEY, v int);
+CREATE PUBLICATION use_apply FOR TABLE use_apply;
+SELECT pg_create_logical_replication_slot('use_apply', 'pgoutput');
 SQL
+value('INSERT INTO use_toast SELECT g, repeat(md5(g::text), 200) FROM generate_series(1, 50) g');
+my $toast_index = 'pg_toast.pg_toast_' . value("SELECT 'use_toast'::regclass::oid") . '_index';
+value("SET allow_system_table_mods = on; ALTER INDEX $toast_index SET TABLESPACE fast");
+value('CREATE DATABASE subscriber');
+sub subscriber { return $node->safe_psql('subscriber', $_[0]); }
+subscriber('CREATE EXTENSION index_mover CASCADE; CREATE TABLE use_apply (id int PRIMARY KEY USING INDEX TABLESPACE fast, v int)');
+subscriber("CREATE SUBSCRIPTION use_apply CONNECTION 'host=" . $node->host . ' port=' . $node->port . " dbname=postgres'
+	PUBLICATION use_apply WITH (create_slot = false, slot_name = 'use_apply', copy_data = false)");
+value('INSERT INTO use_apply SELECT g, 0 FROM generate_series(1, 5000) g');
+sub applied
+{
+	my ($condition, $n) = @_;
+	return $node->poll_query_until('subscriber', "SELECT count(*) = $n FROM use_apply WHERE $condition");
+}
+ok(applied('true', 5000), 'logical replication works');
 value('CHECKPOINT');
 foreach my $am (sort keys %uses)
 {
@@ -285,7 +308,8 @@ foreach my $am (sort keys %uses)
 	value("INSERT INTO use_$am SELECT $value FROM generate_series(5001, 5021) g");
 }
 write_some();
-crash();
+# (not a stop, before which each test looks for a TOAST table apart from its table)
+kill_all();
 $empty{'everything'}->();
 start();
 # in a session, "SET" takes effect before each statement
@@ -310,13 +334,31 @@ foreach my $case (
 	[ 'ON CONFLICT', 'INSERT INTO t VALUES (7, 7) ON CONFLICT (id) DO NOTHING', 'no unique or exclusion constraint|could not read block' ],
 	[ 'an exclusion constraint', "INSERT INTO use_exclusion VALUES ('[2,9)')", 'could not open file' ],
 	[ 'COPY', "COPY t FROM PROGRAM 'echo 7,7' (FORMAT csv)", 'could not read block' ],
-	[ 'a partition', 'INSERT INTO use_parts VALUES (4000)', 'could not open file' ])
+	[ 'a partition', 'INSERT INTO use_parts VALUES (4000)', 'could not open file' ],
+	[ 'a value in TOAST', 'SELECT sum(length(big)) FROM use_toast', 'could not (?:read block|open file)' ],
+	[ 'a new value in TOAST', "INSERT INTO use_toast VALUES (51, repeat('y', 6000))", 'could not (?:read block|open file)' ])
 {
 	my ($what, $sql, $error) = @$case;
 	my ($rc, $out, $err) = attempt($sql);
 	like($err, qr/ERROR:  .*(?:$error)/, "lost: $what fails");
 }
-is((attempt('SELECT count(*) FROM use_parts WHERE i = 4000'))[1], 1, 'lost: a query of partitions has the right answer');
+value('BEGIN; LOCK TABLE use_parts_1; PREPARE TRANSACTION $$lock$$');
+is((attempt('SELECT count(*) FROM use_parts WHERE i = 4000'))[1], 1,
+	'lost: a query of a partition has the right answer, whoever locks another one');
+value('ROLLBACK PREPARED $$lock$$');
+is((attempt('SELECT count(*) FROM use_function()'))[1], 1, 'lost: so has one of a function that the planner puts in line');
+# the apply of logical replication fails, and tries again
+my $from_apply = -s $node->logfile;
+value('INSERT INTO use_apply VALUES (7000, 0); UPDATE use_apply SET v = 1 WHERE id = 7');
+wait_until('apply fails', sub { slurp_file($node->logfile, $from_apply) =~ /ERROR: .*could not (?:read block|open file)/ });
+is(subscriber('SELECT count(*) FROM use_apply WHERE id = 7000'), 0, 'lost: logical replication waits');
+is(subscriber("SELECT string_agg(name || ' ' || status, ' ') FROM heal_tablespace('fast')"), 'use_apply_pkey moved',
+	'lost: the index of a subscriber is healed');
+ok(applied('id = 7000 OR v = 1', 2), 'healed: logical replication goes on');
+subscriber('ALTER SUBSCRIPTION use_apply DISABLE; ALTER SUBSCRIPTION use_apply SET (slot_name = NONE); DROP SUBSCRIPTION use_apply');
+$node->poll_query_until('postgres', "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'use_apply'") or die;
+value('SELECT pg_drop_replication_slot($$use_apply$$)');
+value('DROP DATABASE subscriber WITH (FORCE)');
 my ($rc_key, undef, $err_key) = attempt('INSERT INTO use_key VALUES (7)');
 ok($rc_key == 0 || $err_key =~ /could not read block/, 'lost: a foreign key is checked, or fails');
 is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast')"), 'moved', 'lost: all are rebuilt');
@@ -326,7 +368,9 @@ foreach my $am (sort keys %uses)
 	like(value("SET enable_seqscan = off; EXPLAIN SELECT * FROM use_$am WHERE $condition"), qr/use_${am}_i/, "healed $am: it is used");
 	is((attempt("SELECT count(*) FROM use_$am WHERE $condition"))[1], $am eq 'gin' ? 2 : 1, "healed $am: the answer is right");
 }
-value("DROP TABLE use_exclusion, use_key, use_parts, " . join ', ', map { "use_$_" } keys %uses);
+is((attempt('SELECT sum(length(big)) FROM use_toast'))[1], 50 * 32 * 200, 'healed: the values in TOAST are there');
+value('DROP PUBLICATION use_apply; DROP FUNCTION use_function()');
+value("DROP TABLE use_exclusion, use_key, use_parts, use_toast, use_apply, " . join ', ', map { "use_$_" } keys %uses);
 $node->restart;
 settled();
 watched();
