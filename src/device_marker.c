@@ -6,9 +6,11 @@
  * It is in the tablespace's location, beside the directory of the server's version:
  * within that it would be in base backups, and DROP TABLESPACE would refuse.  It has the
  * version in its name, because two clusters may share a location, as they do after
- * pg_upgrade.  In it are a random number, by which the device is known, the server that
- * wrote it, and its own inode and birth time: one that a program has copied (rsync,
- * pg_rewind, a restored backup) names another file, and proves nothing.
+ * pg_upgrade.  In it are a random number, by which the device is known, its epoch
+ * (evidence.c), the server that wrote it, and its own inode and birth time: one that a
+ * program has copied (rsync, pg_rewind, a restored backup) names another file, and proves
+ * nothing.  A session of a server without the library in its postmaster writes no number:
+ * nobody records it.  Such a marker says only whose the location is.
  *
  * A tablespace in place has no marker: DROP TABLESPACE removes that directory, which must
  * be empty.  It is in the data directory, so the birth of its directory serves.
@@ -36,6 +38,9 @@
 #include "test_points.h"
 
 #define MARKER_HEAD		"index_mover knows this device by this file; do not copy or remove it"
+
+/* in place of a number */
+#define NO_NUMBER		"00000000000000000000000000000000"
 
 /* Set the identity of what fstatat() finds by this descriptor, name and flags; false with errno. */
 static bool
@@ -282,14 +287,19 @@ look_at_marker(const char *directory, DeviceLook *look)
 		look->marker = MARKER_NONE;
 	else if (contents == NULL)
 		look->marker = MARKER_UNREADABLE;
-	else if (sscanf(contents, "device %32[0-9a-f]\ndirectory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
-					"\nhost %63[^\n]\npath %1023[^\n]", look->id, &owner->directory.inode, &owner->directory.birth,
-					&owner->directory.device, owner->host, owner->path) != 6)
+	else if (sscanf(contents, "device %32[0-9a-f] %u\n"
+					"directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
+					"host %63[^\n]\npath %1023[^\n]",
+					look->id, &look->epoch,
+					&owner->directory.inode, &owner->directory.birth, &owner->directory.device,
+					owner->host, owner->path) != 7)
 		look->id[0] = '\0';
 	else if (!is_itself)
 		look->marker = MARKER_COPY;
 	else
 		look->marker = server_is_us(owner) ? MARKER_OURS : MARKER_FOREIGN;
+	if (strcmp(look->id, NO_NUMBER) == 0)
+		look->id[0] = '\0';
 	if (contents != NULL)
 		pfree(contents);
 }
@@ -313,44 +323,74 @@ device_look(Oid tablespace, DeviceLook *look)
 	{
 		look->marker = MARKER_OURS;
 		snprintf(look->id, sizeof(look->id), "%016llx%016llx",
-				 (unsigned long long) look->directory.inode, (unsigned long long) look->directory.birth);
+				 (unsigned long long) look->directory.inode,
+				 (unsigned long long) look->directory.birth);
 	}
 }
 
-/*
- * Mark the device as this server's, by a new number, and set it in look, which is of
- * just now.  False with errno.
- */
-bool
-device_mark(Oid tablespace, DeviceLook *look)
+/* Write a marker with this number, and set it in look.  False with errno. */
+static bool
+write_marker(Oid tablespace, const char *id, uint32 epoch, DeviceLook *look)
 {
 	char		directory[MAXPGPATH];
 	char		path[MAXPGPATH];
-	char		id[DEVICE_ID_SIZE];
 	ServerIdentity us;
 	char	   *contents;
 	bool		done;
 
 	Assert(look->marker != MARKER_FOREIGN && look->marker != MARKER_UNREADABLE);
-	if (look->is_in_place)
-		return true;
-	device_id_make(id);
 	server_identity(&us);
 	snprintf(directory, sizeof(directory), "pg_tblspc/%u", tablespace);
 	marker_path(path, directory);
-	contents = psprintf("device %s\ndirectory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
-						id, us.directory.inode, us.directory.birth, us.directory.device, us.host, us.path);
+	contents = psprintf("device %s %u\n"
+						"directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
+						"host %s\npath %s\n",
+						id, epoch,
+						us.directory.inode, us.directory.birth, us.directory.device,
+						us.host, us.path);
 	done = own_file_write(path, MARKER_HEAD, contents);
 	pfree(contents);
 	if (done)
-	{
 		look->marker = MARKER_OURS;
-		memcpy(look->id, id, sizeof(id));
-	}
 	return done;
 }
 
-/* Set the directory, outside of the data directory, to which a tablespace's link leads; "" if it cannot be found. */
+/*
+ * Mark the device as this server's, by a new number, and set it in look, which is of
+ * just now.  The caller records the number.  False with errno.
+ */
+bool
+device_mark(Oid tablespace, uint32 epoch, DeviceLook *look)
+{
+	char		id[DEVICE_ID_SIZE];
+
+	if (look->is_in_place)
+		return true;
+	device_id_make(id);
+	if (!write_marker(tablespace, id, epoch, look))
+		return false;
+	memcpy(look->id, id, sizeof(id));
+	look->epoch = epoch;
+	return true;
+}
+
+/* The same without a number, which nobody would record. */
+bool
+device_claim(Oid tablespace, DeviceLook *look)
+{
+	if (look->is_in_place)
+		return true;
+	if (!write_marker(tablespace, NO_NUMBER, 0, look))
+		return false;
+	look->id[0] = '\0';
+	look->epoch = 0;
+	return true;
+}
+
+/*
+ * Set the directory, outside of the data directory, to which a tablespace's link leads; ""
+ * if it cannot be found.
+ */
 void
 device_location(Oid tablespace, char *location)
 {

@@ -49,7 +49,9 @@ typedef enum MarkerState
 typedef struct DeviceLook
 {
 	MarkerState marker;
-	char		id[DEVICE_ID_SIZE]; /* "" if there is no marker */
+	char		id[DEVICE_ID_SIZE]; /* "" if there is no marker, or none with
+									 * a number */
+	uint32		epoch;			/* as the marker says */
 	ServerIdentity owner;		/* as the marker says */
 	FileIdentity directory;		/* that of the server's version */
 	bool		is_empty;		/* no directory of a database is in it */
@@ -65,7 +67,8 @@ extern bool server_is_us(const ServerIdentity *server);
 extern void device_id_make(char *id);
 
 extern void device_look(Oid tablespace, DeviceLook *look);
-extern bool device_mark(Oid tablespace, DeviceLook *look);
+extern bool device_mark(Oid tablespace, uint32 epoch, DeviceLook *look);
+extern bool device_claim(Oid tablespace, DeviceLook *look);
 extern void device_location(Oid tablespace, char *location);
 extern void device_unmark(const char *location, const char *id);
 

@@ -11,12 +11,19 @@
  * The first look is the postmaster's, when it makes shared memory, before recovery.
  * Later looks see what was mounted, created or dropped since.
  *
- * A verdict is of files below a relfilenumber.  Those numbers come from the counter of
- * OIDs, which grows: what has a higher number was made later.  (After four billion of
- * them, when it begins again, files made later are taken to be from before.)
+ * One rule: a device has lost something if it has missed a recovery.  That is certain in
+ * two cases only.  Recovery begins while the tablespace's directory is empty; or a device
+ * is there whose epoch is lower than that on record, which grows with each recovery that
+ * begins without the device.  Whatever else is odd makes the device unknown, and all pages
+ * are read.  A wrong "lost" empties files of indexes, so in doubt it is "unknown".
  *
- * Locks: one LWLock, for looks and changes; the planner asks without it whether
- * anything is lost.  The postmaster takes none: it has no children then.
+ * A verdict is of files from before a horizon (is_lost()), because recovery makes whole
+ * what was made after its begin.
+ *
+ * Locks: LOOK_LOCK for looks, and all that changes what is known; it is held while devices
+ * are read and written, which may take long.  AREA_LOCK, besides, for the moment in which
+ * shared memory changes, and for readers: the planner never waits for a device.  The
+ * postmaster takes none: it has no children then.
  *
  * proof/resume.pml is a model of this protocol.
  *
@@ -43,6 +50,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/pmsignal.h"
+#include "storage/procarray.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -69,6 +77,11 @@
 /* varsup.c logs the counter of OIDs ahead by so many */
 #define OIDS_AHEAD		8192
 
+/* of the LWLocks, in this order */
+#define LOOK_LOCK		0
+#define AREA_LOCK		1
+#define NLOCKS			2
+
 /* Below this number are all files: while their end is not known */
 #define ALL_FILES		((RelFileNumber) PG_UINT32_MAX)
 
@@ -82,9 +95,9 @@ typedef enum EvidenceReason
 	REASON_NO_MARKER,
 	REASON_COPIED,
 	REASON_UNREADABLE,
-	REASON_RECOVERED_EMPTY,		/* from here on: lost */
-	REASON_RECOVERED_WITHOUT,
 	REASON_OTHER,
+	REASON_RECOVERED_EMPTY,		/* from here on: lost */
+	REASON_LEFT_BEHIND,
 } EvidenceReason;
 
 static const char *const reasons[] = {
@@ -96,11 +109,26 @@ static const char *const reasons[] = {
 	[REASON_COPIED] = "The tablespace's files were copied.",
 	[REASON_UNREADABLE] = "The tablespace's location, or the marker file in it, could not be read.",
 	[REASON_RECOVERED_EMPTY] = "Recovery began while the tablespace's directory was empty.",
-	[REASON_RECOVERED_WITHOUT] = "Recovery began while the marker file in the tablespace's location was missing.",
 	[REASON_OTHER] = "The tablespace's location has the marker of another device.",
+	[REASON_LEFT_BEHIND] = "The tablespace's device was away while the server went on without it.",
 };
 
-/* A tablespace.  Written under the lock, but for the postmaster's look. */
+/*
+ * A moment: a file from before it was lost, and one from after it was not.  The counter of
+ * OIDs, from which relfilenumbers come, is known to OIDS_AHEAD.
+ */
+typedef struct Horizon
+{
+	RelFileNumber below;		/* no higher number had been given to a file;
+								 * 0: nothing is lost */
+	RelFileNumber certain;		/* all lower ones had been given */
+	TransactionId xid;			/* all transactions before it had ended */
+} Horizon;
+
+/*
+ * A tablespace.  Written under both locks, but told and is_in_round under LOOK_LOCK, and
+ * is_refuted under AREA_LOCK; read under either one.
+ */
 typedef struct KnownDevice
 {
 	Oid			tablespace;
@@ -109,26 +137,25 @@ typedef struct KnownDevice
 								 * there was none */
 	char		location[MAXPGPATH];
 
-	/* files with a lower number: */
-	RelFileNumber lost_below;	/* are lost; 0 = none is */
-	RelFileNumber unknown_below;	/* are not known to be whole; 0 = all are */
-	RelFileNumber vouched_from; /* were or were not whole, in the past */
+	Horizon		lost;			/* files from before it are lost */
+	RelFileNumber unknown_below;	/* files with a lower number are not known
+									 * to be whole; 0 = all are */
+	RelFileNumber vouched_from; /* those were or were not whole, in the past */
+	EvidenceReason reason;		/* of the loss, else of the last verdict that
+								 * was not "same" */
+	uint32		epoch;			/* grows; a device of ours with a lower one,
+								 * but the expected one, was left behind */
+	bool		was_empty;		/* at the last look, its directory */
 
-	/*
-	 * of a loss on a standby: where the counter was, its checkpoint tells to
-	 * OIDS_AHEAD.  A file that a row of pg_class from this transaction on
-	 * names may be from after the loss; 0 = of a primary
-	 */
-	TransactionId lost_xid;
-	EvidenceReason reason;		/* of the last verdict that was not "same" */
-	RelFileNumber lost_before;	/* what lost_below was, before a recovery that
-								 * may not have needed any file there */
-	XLogRecPtr	lost_checkpoint;	/* from which that recovery began, if
-									 * there was no directory; else 0 */
+	/* the last recovery that began without the device */
+	XLogRecPtr	missed_checkpoint;	/* from where; 0 = there was none */
+	bool		is_pending;		/* it began on an empty directory, and nobody
+								 * has looked since its end */
+	char		missed_id[DEVICE_ID_SIZE];	/* what was expected before it, */
+	Horizon		missed_lost;	/* and lost */
 
 	/* not on record */
-	bool		is_retractable; /* that recovery has not ended, or nobody has
-								 * looked since */
+	Horizon		seen;			/* the last look */
 	bool		is_here;		/* at the last look the marker and the
 								 * directory were those above */
 	bool		is_foreign;		/* another server uses the location */
@@ -156,7 +183,8 @@ typedef struct DeviceList
 
 typedef struct EvidenceArea
 {
-	pg_atomic_uint32 losses;	/* 0 = no file is lost; changes with each loss */
+	pg_atomic_uint32 losses;	/* 0 = no file is lost; changes with each
+								 * verdict, and when one is taken back */
 	uint32		nlosses;		/* since the start */
 	RelFileNumber made_before;	/* files from before the server has started */
 	int			janitor;		/* number of its process; -1 = none */
@@ -169,11 +197,14 @@ typedef struct Circumstances
 {
 	bool		at_start;		/* the postmaster's look */
 	bool		recovers;		/* recovery is about to begin, or under way */
+	bool		is_restored;	/* from a backup: pg_control does not say from
+								 * where it begins */
 	bool		is_trusted;		/* the state file is of this server */
 	bool		is_watched;		/* no server has run without the library since */
 	XLogRecPtr	checkpoint;		/* from which recovery is about to begin */
-	RelFileNumber below;		/* files from before this look */
-	TransactionId standby_xid;	/* the next transaction; 0: on a primary */
+	Horizon		horizon;		/* recovery's begin, or this look */
+	RelFileNumber below;		/* files from before this look, and those of
+								 * which the WAL may not have all */
 } Circumstances;
 
 static EvidenceArea *area = NULL;
@@ -190,9 +221,9 @@ static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 static object_access_hook_type prev_object_access_hook = NULL;
 
 static LWLock *
-area_lock(void)
+evidence_lock(int lock)
 {
-	return &GetNamedLWLockTranche(AREA_NAME)->lock;
+	return &GetNamedLWLockTranche(AREA_NAME)[lock].lock;
 }
 
 /* Return the tablespaces that pg_tblspc names. */
@@ -226,6 +257,50 @@ area_size(int max_devices)
 
 /* ---- the state file ---- */
 
+/* in place of nothing, which sscanf() does not read */
+#define NOTHING		"-"
+
+static const char *
+id_text(const char *id)
+{
+	return id[0] ? id : NOTHING;
+}
+
+/* Read the line of a tablespace; return its length, 0 if it is none. */
+static int
+device_load(KnownDevice *device, const char *line)
+{
+	FileIdentity *directory = &device->directory;
+	int			reason;
+	int			was_empty;
+	int			is_pending;
+	int			length = 0;
+
+	memset(device, 0, sizeof(*device));
+	if (sscanf(line, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
+			   " %u %u %u %u %u %d %d %d " UINT64_FORMAT " %u %u %u"
+			   " %u %32[0-9a-f-] %32[0-9a-f-] %1023[^\n]%n",
+			   &device->tablespace, &directory->inode, &directory->birth, &directory->device,
+			   &device->lost.below, &device->unknown_below, &device->vouched_from,
+			   &device->lost.xid, &device->lost.certain, &reason,
+			   &was_empty, &is_pending, &device->missed_checkpoint,
+			   &device->missed_lost.below, &device->missed_lost.certain, &device->missed_lost.xid,
+			   &device->epoch, device->id, device->missed_id, device->location, &length) != 20)
+		return 0;
+	if (line[length] != '\n' || reason < 0 || reason >= lengthof(reasons))
+		return 0;
+	device->reason = reason;
+	device->was_empty = was_empty != 0;
+	device->is_pending = is_pending != 0;
+	if (strcmp(device->id, NOTHING) == 0)
+		device->id[0] = '\0';
+	if (strcmp(device->missed_id, NOTHING) == 0)
+		device->missed_id[0] = '\0';
+	if (strcmp(device->location, NOTHING) == 0)
+		device->location[0] = '\0';
+	return length + 1;
+}
+
 /* Write the state file; false with errno. */
 static bool
 list_save(const DeviceList *list)
@@ -236,7 +311,8 @@ list_save(const DeviceList *list)
 
 	server_identity(&us);
 	initStringInfo(&contents);
-	appendStringInfo(&contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
+	appendStringInfo(&contents,
+					 "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
 					 us.directory.inode, us.directory.birth, us.directory.device, us.host, us.path);
 	appendStringInfo(&contents, "run %s\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n",
 					 list->run, list->control_crc, list->control_time, list->control_checkpoint);
@@ -247,12 +323,16 @@ list_save(const DeviceList *list)
 
 		appendStringInfo(&contents, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
 						 device->tablespace, directory->inode, directory->birth, directory->device);
-		appendStringInfo(&contents, " %u %u %u %u %d", device->lost_below, device->unknown_below,
-						 device->vouched_from, device->lost_xid, device->reason);
-		appendStringInfo(&contents, " %u " UINT64_FORMAT, device->lost_before, device->lost_checkpoint);
-		/* "-" in place of nothing, which sscanf() does not read */
-		appendStringInfo(&contents, " %s", device->id[0] ? device->id : "-");
-		appendStringInfo(&contents, " %s\n", device->location[0] ? device->location : "-");
+		appendStringInfo(&contents, " %u %u %u %u %u %d",
+						 device->lost.below, device->unknown_below, device->vouched_from,
+						 device->lost.xid, device->lost.certain, device->reason);
+		appendStringInfo(&contents, " %d %d " UINT64_FORMAT " %u %u %u",
+						 device->was_empty, device->is_pending, device->missed_checkpoint,
+						 device->missed_lost.below, device->missed_lost.certain,
+						 device->missed_lost.xid);
+		appendStringInfo(&contents, " %u %s %s",
+						 device->epoch, id_text(device->id), id_text(device->missed_id));
+		appendStringInfo(&contents, " %s\n", device->location[0] ? device->location : NOTHING);
 	}
 	appendStringInfoString(&contents, "end\n");
 	result = own_file_write(STATE_FILE, STATE_HEAD, contents.data);
@@ -272,47 +352,46 @@ list_load(DeviceList *list)
 
 	list->ndevices = 0;
 	if (contents == NULL || !is_itself ||
-		sscanf(contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %63[^\n]\npath %1023[^\n]\n"
+		sscanf(contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
+			   "host %63[^\n]\npath %1023[^\n]\n"
 			   "run %32[0-9a-f]\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n%n",
 			   &owner.directory.inode, &owner.directory.birth, &owner.directory.device,
-			   owner.host, owner.path, list->run, &list->control_crc, &list->control_time, &list->control_checkpoint, &length) != 9)
+			   owner.host, owner.path,
+			   list->run, &list->control_crc, &list->control_time, &list->control_checkpoint,
+			   &length) != 9)
 		return false;
 	server_identity(&us);
 	if (!file_identity_equals(&owner.directory, &us.directory) || !server_is_us(&owner))
 		return false;
 	for (contents += length; strcmp(contents, "end\n") != 0; contents += length)
 	{
-		KnownDevice *device = &list->devices[list->ndevices];
-		FileIdentity *directory = &device->directory;
-		int			reason;
-
 		if (list->ndevices == list->max_devices)
 			return false;
-		memset(device, 0, sizeof(*device));
-		length = 0;
-		if (sscanf(contents, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
-				   " %u %u %u %u %d %u " UINT64_FORMAT " %32[0-9a-f-] %1023[^\n]%n", &device->tablespace,
-				   &directory->inode, &directory->birth, &directory->device,
-				   &device->lost_below, &device->unknown_below, &device->vouched_from,
-				   &device->lost_xid, &reason, &device->lost_before, &device->lost_checkpoint,
-				   device->id, device->location, &length) != 13)
+		length = device_load(&list->devices[list->ndevices], contents);
+		if (length == 0)
 			return false;
-		if (contents[length] != '\n')
-			return false;
-		if (strcmp(device->id, "-") == 0)
-			device->id[0] = '\0';
-		if (strcmp(device->location, "-") == 0)
-			device->location[0] = '\0';
-		if (reason < 0 || reason >= lengthof(reasons))
-			return false;
-		device->reason = reason;
 		list->ndevices++;
-		length++;
 	}
 	return true;
 }
 
 /* ---- verdicts ---- */
+
+/* Return whether the device is there that is expected. */
+static bool
+has_expected(const KnownDevice *device, const DeviceLook *look)
+{
+	return look->marker == MARKER_OURS && device->id[0] != '\0' && strcmp(look->id, device->id) == 0;
+}
+
+/* Return whether it is the same directory, too. */
+static bool
+has_directory(const KnownDevice *device, const DeviceLook *look)
+{
+	if (device->directory.inode == 0)
+		return true;
+	return file_identity_equals(&look->directory, &device->directory);
+}
 
 /*
  * Decide by a look what is to be thought of files from before it, and why.  The table in
@@ -322,38 +401,39 @@ static Evidence
 verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 		   const Circumstances *now, EvidenceReason *reason)
 {
-	bool		is_expected = device->id[0] != '\0';
+	bool		has_number = look->marker != MARKER_NONE && look->id[0] != '\0';
 
 	*reason = REASON_NONE;
 
 	/* recovery makes again whatever it needs there */
 	if (now->at_start && now->recovers && look->is_empty)
 	{
-		*reason = REASON_RECOVERED_EMPTY;
-		return EVIDENCE_LOST;
+		/* as it was before */
+		if (device->was_empty && has_expected(device, look) && has_directory(device, look))
+			return EVIDENCE_SAME;
+		*reason = now->is_restored ? REASON_COPIED_SERVER : REASON_RECOVERED_EMPTY;
 	}
 	/* nothing can be written there either, and it may be mounted late */
-	if (look->directory.inode == 0 && look->marker != MARKER_UNREADABLE)
+	else if (look->directory.inode == 0 && look->marker != MARKER_UNREADABLE)
 		return EVIDENCE_SAME;
-	if (!is_known)
+	else if (!is_known)
 	{
 		if (device->tablespace >= area->made_before && look->marker != MARKER_FOREIGN)
 			return EVIDENCE_SAME;
 		*reason = now->is_trusted ? REASON_FIRST_SEEN : REASON_COPIED_SERVER;
-		return EVIDENCE_UNKNOWN;
 	}
-	if (look->marker == MARKER_UNREADABLE)
+	else if (look->marker == MARKER_UNREADABLE)
 		*reason = REASON_UNREADABLE;
-	else if (look->marker == MARKER_NONE && is_expected && now->recovers)
-		*reason = REASON_RECOVERED_WITHOUT;
-	else if (look->marker == MARKER_NONE || !is_expected)
+	else if (!has_number)
+		*reason = REASON_NO_MARKER;
+	else if (look->marker == MARKER_OURS && !has_expected(device, look) &&
+			 !look->is_in_place && look->epoch < device->epoch)
+		*reason = REASON_LEFT_BEHIND;
+	else if (device->id[0] == '\0')
 		*reason = REASON_NO_MARKER;
 	else if (strcmp(look->id, device->id) != 0)
 		*reason = look->is_in_place ? REASON_COPIED : REASON_OTHER;
-	else if (look->marker != MARKER_OURS)
-		*reason = REASON_COPIED;
-	else if (device->directory.inode != 0 &&
-			 !file_identity_equals(&look->directory, &device->directory))
+	else if (look->marker != MARKER_OURS || !has_directory(device, look))
 		*reason = REASON_COPIED;
 	else if (!now->is_watched)
 		*reason = REASON_UNWATCHED;
@@ -362,100 +442,178 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 	return *reason >= REASON_RECOVERED_EMPTY ? EVIDENCE_LOST : EVIDENCE_UNKNOWN;
 }
 
-/* Mark the device, unless it is marked, or another server's.  Return whether its number is new. */
+/* Note what was known before a recovery that begins, or goes on, as nothing should be lost. */
+static void
+note_before(KnownDevice *device, const Circumstances *now)
+{
+	/* one that has failed before a checkpoint is done again, from its begin */
+	if (now->at_start && device->missed_checkpoint == now->checkpoint)
+		return;
+	device->missed_checkpoint = now->at_start ? now->checkpoint : InvalidXLogRecPtr;
+	memcpy(device->missed_id, device->id, sizeof(device->id));
+	device->missed_lost = device->lost;
+}
+
+/* That recovery has needed nothing there, or is done again with the device. */
+static void
+take_back(KnownDevice *device)
+{
+	memcpy(device->id, device->missed_id, sizeof(device->id));
+	/* what was marked meanwhile is left behind */
+	device->epoch++;
+	device->lost = device->missed_lost;
+	device->missed_checkpoint = InvalidXLogRecPtr;
+	area->nlosses++;
+}
+
+/*
+ * See whether the last recovery without the device has to be taken back.  Return whether
+ * anything has changed.
+ */
+static bool
+look_after_recovery(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
+{
+	if (device->is_pending && !now->recovers)
+	{
+		device->is_pending = false;
+		/* what it needs there, it has made */
+		if (look->is_empty && (device->id[0] == '\0' || strcmp(device->id, device->missed_id) == 0))
+			take_back(device);
+		return true;
+	}
+	if (!now->at_start || !now->recovers || device->missed_checkpoint == InvalidXLogRecPtr)
+		return false;
+	/* the device was not away: its directory was empty */
+	if (strcmp(device->id, device->missed_id) == 0)
+		return false;
+	/* it has not come to a checkpoint, and all of it is done again */
+	if (device->missed_checkpoint != now->checkpoint || look->marker != MARKER_OURS)
+		return false;
+	if (look->id[0] == '\0' || strcmp(look->id, device->missed_id) != 0)
+		return false;
+	take_back(device);
+	device->is_pending = false;
+	return true;
+}
+
+/*
+ * Mark the device, unless it is marked, or another server's.  Return whether its number is new.
+ *
+ * What the old marker says of the device is on record before it is overwritten.
+ */
 static bool
 mark(KnownDevice *device, DeviceLook *look)
 {
+	if (!area->is_saved)
+		return false;
 	if (look->directory.inode == 0)
 		return false;
 	if (look->marker == MARKER_FOREIGN || look->marker == MARKER_UNREADABLE)
 		return false;
-	if (look->marker == MARKER_OURS && strcmp(look->id, device->id) == 0)
+	if (has_expected(device, look))
+		return false;
+	/* recovery may need nothing there, and the device come back */
+	if (device->is_pending && look->is_empty)
 		return false;
 	device->mark_errno = 0;
-	if (!device_mark(device->tablespace, look))
+	if (!device_mark(device->tablespace, device->epoch, look))
 	{
 		device->mark_errno = errno;
-		return false;
+		/* its own number serves: the verdict is on record */
+		if (look->marker != MARKER_OURS || look->id[0] == '\0')
+			return false;
 	}
 	memcpy(device->id, look->id, sizeof(device->id));
 	if (!look->is_in_place)
 		device_location(device->tablespace, device->location);
+	device->is_here = has_expected(device, look);
 	return true;
 }
 
-/* Look at a device, and draw the conclusions.  Return whether the state file has to be written. */
-static bool
-look_at_device(KnownDevice *device, bool is_known, const Circumstances *now)
+/* Let a loss be of all files from before this moment, too. */
+static void
+extend_loss(Horizon *lost, const Horizon *to)
 {
-	DeviceLook	look;
+	if (lost->below == 0 || TransactionIdPrecedes(lost->xid, to->xid))
+		lost->xid = to->xid;
+	lost->below = Max(lost->below, to->below);
+	lost->certain = Max(lost->certain, to->certain);
+}
+
+/* Put a verdict that is not "same" on record. */
+static void
+condemn(KnownDevice *device, Evidence verdict, EvidenceReason reason, bool was_pending,
+		const Circumstances *now)
+{
+	device->is_in_round = false;
+	device->vouched_from = Max(device->vouched_from, now->below);
+	if (verdict == EVIDENCE_UNKNOWN)
+	{
+		device->unknown_below = Max(device->unknown_below, now->below);
+		if (device->lost.below == 0)
+			device->reason = reason;
+		return;
+	}
+
+	/*
+	 * What was made on a device that has come back since the last look is
+	 * whole.  But if recovery has not been looked at, the device has missed
+	 * all of it.
+	 */
+	extend_loss(&device->lost, now->at_start || was_pending ? &now->horizon : &device->seen);
+	device->reason = reason;
+	device->told = false;
+	area->nlosses++;
+}
+
+/* Draw the conclusions from a look->  Return whether the state file has to be written. */
+static bool
+conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circumstances *now)
+{
 	Evidence	verdict;
 	EvidenceReason reason;
+	bool		was_pending = device->is_pending;
 	bool		changed = !is_known;
+	bool		is_empty;
 
-	device_look(device->tablespace, &look);
-	if (device->is_retractable && !now->recovers)
-	{
-		/* what it needs there, it has made */
-		if (look.is_empty)
-			device->lost_below = device->lost_before;
-		device->is_retractable = false;
+	if (look_after_recovery(device, look, now))
 		changed = true;
-	}
-	if (now->at_start && now->recovers && device->lost_checkpoint != InvalidXLogRecPtr &&
-		device->lost_checkpoint == now->checkpoint &&
-		look.marker == MARKER_OURS && strcmp(look.id, device->id) == 0)
+	verdict = verdict_on(device, is_known, look, now, &reason);
+	if (reason == REASON_RECOVERED_EMPTY)
 	{
-		/*
-		 * a recovery without the device has not come to a checkpoint; all of
-		 * it is done again, on the device
-		 */
-		device->lost_below = device->lost_before;
-		device->lost_checkpoint = InvalidXLogRecPtr;
-		changed = true;
+		note_before(device, now);
+		device->is_pending = true;
 	}
-	verdict = verdict_on(device, is_known, &look, now, &reason);
+	if (now->recovers && verdict != EVIDENCE_SAME && look->marker != MARKER_UNREADABLE &&
+		device->id[0] != '\0' && !has_expected(device, look))
+	{
+		note_before(device, now);
+		device->id[0] = '\0';
+		device->epoch++;
+	}
 	if (verdict != EVIDENCE_SAME)
 	{
-		device->is_in_round = false;
-		if (verdict == EVIDENCE_LOST)
-		{
-			device->is_retractable = reason == REASON_RECOVERED_EMPTY;
-
-			/*
-			 * at the second start in a row, what was lost before the first
-			 * one
-			 */
-			if (device->lost_checkpoint == InvalidXLogRecPtr ||
-				device->lost_checkpoint != now->checkpoint)
-				device->lost_before = device->lost_below;
-			device->lost_checkpoint = InvalidXLogRecPtr;
-			if (now->at_start && look.directory.inode == 0)
-				device->lost_checkpoint = now->checkpoint;
-			device->lost_below = Max(device->lost_below, now->below);
-			device->lost_xid = now->standby_xid;
-			device->told = false;
-			area->nlosses++;
-		}
-		else
-			device->unknown_below = Max(device->unknown_below, now->below);
-		device->vouched_from = Max(device->vouched_from, now->below);
-		device->reason = reason;
+		condemn(device, verdict, reason, was_pending, now);
 		changed = true;
 	}
-	device->is_foreign = look.marker == MARKER_FOREIGN;
-	device->is_away = look.directory.inode == 0;
-	if (mark(device, &look))
-		changed = true;
-	if (look.directory.inode == 0 && verdict == EVIDENCE_LOST)
+	device->is_foreign = look->marker == MARKER_FOREIGN;
+	device->is_away = look->directory.inode == 0;
+	if (look->directory.inode == 0 && verdict == EVIDENCE_LOST)
 		memset(&device->directory, 0, sizeof(FileIdentity));
-	else if (look.directory.inode != 0 && !file_identity_equals(&look.directory, &device->directory))
+	else if (look->directory.inode != 0 &&
+			 !file_identity_equals(&look->directory, &device->directory))
 	{
-		device->directory = look.directory;
+		device->directory = look->directory;
 		changed = true;
 	}
-	device->is_here = look.directory.inode != 0 && look.marker == MARKER_OURS &&
-		strcmp(look.id, device->id) == 0;
+	device->is_here = look->directory.inode != 0 && has_expected(device, look);
+	is_empty = look->directory.inode != 0 && look->is_empty;
+	if (is_empty != device->was_empty)
+	{
+		device->was_empty = is_empty;
+		changed = true;
+	}
+	device->seen = now->horizon;
 	return changed;
 }
 
@@ -496,26 +654,40 @@ tablespace_exists(Oid tablespace)
 	return lstat(path, &st) == 0 || errno != ENOENT;
 }
 
-/* Forget tablespaces that were dropped, and remove their markers; false if there are none. */
-static bool
-forget_dropped(DeviceList *list)
+/* Return the tablespaces that were dropped, and remove their markers. */
+static List *
+unmark_dropped(const DeviceList *list)
 {
-	int			kept = 0;
-	bool		result;
+	List	   *result = NIL;
 
 	for (int i = 0; i < list->ndevices; i++)
 	{
-		if (tablespace_exists(list->devices[i].tablespace))
-			list->devices[kept++] = list->devices[i];
-		else if (list->devices[i].location[0] != '\0')
-			device_unmark(list->devices[i].location, list->devices[i].id);
+		const KnownDevice *device = &list->devices[i];
+
+		if (tablespace_exists(device->tablespace))
+			continue;
+		result = lappend_oid(result, device->tablespace);
+		if (device->location[0] != '\0')
+			device_unmark(device->location, device->id);
 	}
-	result = kept < list->ndevices;
-	list->ndevices = kept;
 	return result;
 }
 
-/* After a change: count, and write the state file. */
+/* Take these tablespaces off the list. */
+static void
+remove_devices(DeviceList *list, const List *tablespaces)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < list->ndevices; i++)
+	{
+		if (!list_member_oid(tablespaces, list->devices[i].tablespace))
+			list->devices[kept++] = list->devices[i];
+	}
+	list->ndevices = kept;
+}
+
+/* After a change: count, and write the state file.  Under LOOK_LOCK. */
 static void
 area_save(void)
 {
@@ -523,7 +695,7 @@ area_save(void)
 
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
-		if (area->list.devices[i].lost_below != 0)
+		if (area->list.devices[i].lost.below != 0)
 			has_lost = true;
 	}
 	pg_atomic_write_u32(&area->losses, has_lost ? area->nlosses + 1 : 0);
@@ -553,6 +725,29 @@ file_exists(const char *path)
 	return stat(path, &st) == 0;
 }
 
+/* Return the moment at which the redo position of the last checkpoint was determined. */
+static Horizon
+horizon_of_checkpoint(const ControlFileData *control)
+{
+	const CheckPoint *checkpoint = &control->checkPointCopy;
+	Horizon		result = {.below = checkpoint->nextOid};
+
+	result.certain = result.below - Min(result.below, OIDS_AHEAD);
+	/* at the end of a server there were no others */
+	result.xid = XidFromFullTransactionId(checkpoint->nextXid);
+	/* this one was looked up before the redo position was determined */
+	if (TransactionIdIsValid(checkpoint->oldestActiveXid))
+		result.xid = checkpoint->oldestActiveXid;
+
+	/*
+	 * with wal_level = minimal it is not known; rows that are frozen are from
+	 * before
+	 */
+	else if (control->wal_level < WAL_LEVEL_REPLICA && control->state != DB_SHUTDOWNED)
+		result.xid = checkpoint->oldestXid;
+	return result;
+}
+
 /* Look before recovery does.  Files only, and no lock: the server has no other process. */
 static void
 look_before_recovery(void)
@@ -560,8 +755,10 @@ look_before_recovery(void)
 	bool		crc_ok;
 	ControlFileData *control = get_controlfile(DataDir, &crc_ok);
 	DeviceList *old = palloc0(list_size(area->list.max_devices));
-	bool		is_restored = file_exists("backup_label") || file_exists("tablespace_map");
-	Circumstances now = {.at_start = true};
+	DeviceLook *looks = palloc0_array(DeviceLook, Max(area->list.max_devices, 1));
+	int			nlooks = 0;
+	bool		is_marked = false;
+	Circumstances now = {.at_start = true,.horizon = horizon_of_checkpoint(control)};
 
 	/* step: look-before-recovery */
 
@@ -570,14 +767,14 @@ look_before_recovery(void)
 	 * WAL has all of it.  With wal_level = minimal it may not: then the end
 	 * of recovery is waited for.
 	 */
-	now.below = control->wal_level >= WAL_LEVEL_REPLICA ? control->checkPointCopy.nextOid : ALL_FILES;
-	if (file_exists("standby.signal") || file_exists("recovery.signal"))
-		now.standby_xid = XidFromFullTransactionId(control->checkPointCopy.nextXid);
-	now.recovers = control->state != DB_SHUTDOWNED || is_restored || now.standby_xid != 0;
+	now.below = control->wal_level >= WAL_LEVEL_REPLICA ? now.horizon.below : ALL_FILES;
+	now.is_restored = file_exists("backup_label") || file_exists("tablespace_map");
+	now.recovers = control->state != DB_SHUTDOWNED || now.is_restored ||
+		file_exists("standby.signal") || file_exists("recovery.signal");
 	now.checkpoint = control->checkPoint;
 	old->max_devices = area->list.max_devices;
 	now.is_trusted = list_load(old);
-	if (is_restored || !crc_ok)
+	if (now.is_restored || !crc_ok)
 		now.is_trusted = false;
 	if (now.is_trusted)
 		now.is_watched = has_looked || is_running(old->run) ||
@@ -585,7 +782,7 @@ look_before_recovery(void)
 			 old->control_time == control->time && old->control_checkpoint == control->checkPoint);
 	else
 		old->ndevices = 0;
-	(void) forget_dropped(old);
+	remove_devices(old, unmark_dropped(old));
 
 	area->made_before = now.below;
 	foreach_oid(tablespace, list_tablespaces())
@@ -597,11 +794,21 @@ look_before_recovery(void)
 			break;
 		if (known != NULL)
 			*device = *known;
-		(void) look_at_device(device, known != NULL, &now);
+		device_look(device->tablespace, &looks[nlooks]);
+		(void) conclude(device, known != NULL, &looks[nlooks], &now);
+		nlooks++;
 	}
 	device_id_make(area->list.run);
 	area_save();
+	for (int i = 0; i < nlooks; i++)
+	{
+		if (mark(&area->list.devices[i], &looks[i]))
+			is_marked = true;
+	}
+	if (is_marked)
+		area_save();
 	has_looked = true;
+	pfree(looks);
 	pfree(old);
 }
 
@@ -640,7 +847,7 @@ request_evidence_shmem(void)
 		prev_shmem_request_hook();
 	max_devices = list_length(list_tablespaces()) + SPARE_ENTRIES;
 	RequestAddinShmemSpace(MAXALIGN(area_size(max_devices)));
-	RequestNamedLWLockTranche(AREA_NAME, 1);
+	RequestNamedLWLockTranche(AREA_NAME, NLOCKS);
 }
 
 static void
@@ -705,70 +912,143 @@ narrow(RelFileNumber *below, RelFileNumber next)
 	return true;
 }
 
+/* Return the present moment. */
+static Horizon
+horizon_of_now(void)
+{
+	Horizon		result = {.below = next_number()};
+
+	result.certain = result.below - Min(result.below, OIDS_AHEAD);
+	result.xid = GetOldestTransactionIdConsideredRunning();
+	return result;
+}
+
+/*
+ * Now that recovery has ended: files from before its end can be told.  And if the counter has
+ * gone back, by four billion OIDs or pg_resetwal, no number says what was made before.
+ */
+static bool
+narrow_all(KnownDevice *device, RelFileNumber next)
+{
+	bool		changed = narrow(&device->unknown_below, next);
+
+	if (narrow(&device->vouched_from, next))
+		changed = true;
+	if (next < device->lost.certain)
+	{
+		device->lost.certain = 0;
+		changed = true;
+	}
+	return changed;
+}
+
+/* Put what is known of a device into shared memory.  Under LOOK_LOCK. */
+static void
+publish(const KnownDevice *device)
+{
+	KnownDevice *entry;
+	bool		is_refuted;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	entry = known_device(&area->list, device->tablespace);
+	if (entry == NULL)
+		entry = add_device(&area->list, device->tablespace);
+	is_refuted = entry->is_refuted;
+	*entry = *device;
+	entry->is_refuted = is_refuted;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+}
+
+/* Look at one tablespace.  Under LOOK_LOCK. */
+static void
+look_at_tablespace(Oid tablespace, const Circumstances *now)
+{
+	KnownDevice *entry = known_device(&area->list, tablespace);
+	KnownDevice device = {.tablespace = tablespace};
+	DeviceLook	look;
+	bool		is_known = entry != NULL;
+	bool		changed = false;
+
+	if (!tablespace_exists(tablespace))
+		return;
+	if (!is_known && area->list.ndevices == area->list.max_devices)
+		return;
+	if (is_known)
+		device = *entry;
+	if (!now->recovers)
+		changed = narrow_all(&device, now->horizon.below);
+	device_look(tablespace, &look);
+	if (conclude(&device, is_known, &look, now))
+		changed = true;
+	publish(&device);
+	if (changed || !area->is_saved)
+		area_save();
+	if (!mark(&device, &look))
+	{
+		/* it may have failed */
+		publish(&device);
+		return;
+	}
+	publish(&device);
+	area_save();
+}
+
 /* Look at one tablespace, or with InvalidOid at all that there are. */
 static void
 look_again(Oid only)
 {
 	Circumstances now = {.recovers = RecoveryInProgress(),.is_trusted = true,.is_watched = true};
-	bool		changed = false;
 	List	   *tablespaces;
+	List	   *dropped = NIL;
 
 	if (OidIsValid(only))
 		tablespaces = list_make1_oid(only);
 	else
 		tablespaces = list_tablespaces();
-	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
-	now.below = next_number();
-	if (now.recovers)
-		now.standby_xid = ReadNextTransactionId();
-	if (!OidIsValid(only))
-		changed = forget_dropped(&area->list);
+	LWLockAcquire(evidence_lock(LOOK_LOCK), LW_EXCLUSIVE);
+	now.horizon = horizon_of_now();
+	now.below = now.horizon.below;
 	if (!now.recovers)
 		(void) narrow(&area->made_before, now.below);
+	if (!OidIsValid(only))
+		dropped = unmark_dropped(&area->list);
+	if (dropped != NIL)
+	{
+		LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+		remove_devices(&area->list, dropped);
+		LWLockRelease(evidence_lock(AREA_LOCK));
+		area_save();
+	}
 	foreach_oid(tablespace, tablespaces)
 	{
-		KnownDevice *device = known_device(&area->list, tablespace);
-		bool		is_known = device != NULL;
-
-		if (!tablespace_exists(tablespace))
-			continue;
-		if (!is_known)
-			device = add_device(&area->list, tablespace);
-		if (device == NULL)
-			break;
-		if (!now.recovers)
-		{
-			if (narrow(&device->lost_below, now.below))
-				changed = true;
-			if (narrow(&device->unknown_below, now.below))
-				changed = true;
-			if (narrow(&device->vouched_from, now.below))
-				changed = true;
-		}
-		if (look_at_device(device, is_known, &now))
-			changed = true;
+		look_at_tablespace(tablespace, &now);
 	}
-	if (changed || !area->is_saved)
-		area_save();
-	LWLockRelease(area_lock());
+	LWLockRelease(evidence_lock(LOOK_LOCK));
 	list_free(tablespaces);
+}
+
+/* Get the entry of a tablespace; false if it has none. */
+static bool
+recall(Oid tablespace, KnownDevice *device)
+{
+	KnownDevice *found;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
+	found = known_device(&area->list, tablespace);
+	if (found != NULL)
+		*device = *found;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	return found != NULL;
 }
 
 /* Look at a tablespace, and get its entry; false if it has none. */
 static bool
 look_for(Oid tablespace, KnownDevice *device)
 {
-	KnownDevice *found;
-
 	if (area == NULL || area->list.max_devices == 0)
 		return false;
 	look_again(tablespace);
-	LWLockAcquire(area_lock(), LW_SHARED);
-	found = known_device(&area->list, tablespace);
-	if (found != NULL)
-		*device = *found;
-	LWLockRelease(area_lock());
-	return found != NULL;
+	return recall(tablespace, device);
 }
 
 /* the data directory is there, or there is no server */
@@ -778,31 +1058,61 @@ is_in_data_directory(Oid tablespace)
 	return tablespace == DEFAULTTABLESPACE_OID || tablespace == GLOBALTABLESPACE_OID;
 }
 
-/* Return whether a file is lost, by its number, and the row of pg_class that names it, or NULL. */
+/*
+ * Return whether a row of a catalog was committed before a loss, for certain.  One that is
+ * frozen may be from after it, too: its xmin stays.
+ */
+static bool
+is_from_before(HeapTuple row, const Horizon *lost)
+{
+	TransactionId xmin;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	xmin = HeapTupleHeaderGetRawXmin(row->t_data);
+	if (!TransactionIdIsNormal(xmin))
+		return true;
+	/* not one of those from the loss until now */
+	return xmin - lost->xid >= ReadNextTransactionId() - lost->xid;
+}
+
+/*
+ * Return whether a file of this database is lost, by its number and the row of pg_class that
+ * names it, or NULL.  It is if it is from before the loss for certain.
+ *
+ * Files with numbers from before come later with a database that is copied, or gets
+ * another tablespace.  Then the row of pg_database is a later one.  The counter is known
+ * to OIDS_AHEAD; in that range the row of pg_class has to be from before.
+ */
 static bool
 is_lost(const KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
 {
-	if (relfilenumber >= device->lost_below)
+	const Horizon *lost = &device->lost;
+	HeapTuple	database;
+	bool		result;
+
+	if (relfilenumber >= lost->below)
 		return false;
-	if (row == NULL || device->lost_xid == InvalidTransactionId ||
-		relfilenumber < device->lost_below - Min(device->lost_below, OIDS_AHEAD))
-		return true;
-	return TransactionIdPrecedes(HeapTupleHeaderGetXmin(row->t_data), device->lost_xid);
+	database = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	result = is_from_before(database, lost) &&
+		(relfilenumber < lost->certain || is_from_before(row, lost));
+	if (HeapTupleIsValid(database))
+		ReleaseSysCache(database);
+	return result;
 }
 
-/* The same by its number alone. */
+/* The same by its number alone.  In a transaction. */
 static bool
 file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber)
 {
-	HeapTuple	row = NULL;
+	HeapTuple	row;
+	Oid			relid;
 	bool		result;
 
-	if (device->lost_xid != InvalidTransactionId)
-	{
-		Oid			relid = RelidByRelfilenumber(tablespace_in_catalog(device->tablespace), relfilenumber);
-
-		row = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	}
+	if (relfilenumber >= device->lost.below)
+		return false;
+	relid = RelidByRelfilenumber(tablespace_in_catalog(device->tablespace), relfilenumber);
+	row = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	result = is_lost(device, relfilenumber, row);
 	if (HeapTupleIsValid(row))
 		ReleaseSysCache(row);
@@ -829,7 +1139,7 @@ evidence_of_tablespace(Oid tablespace)
 		return forced;
 	if (!look_for(tablespace, &device))
 		return EVIDENCE_UNKNOWN;
-	if (device.lost_below != 0)
+	if (device.lost.below != 0)
 		return EVIDENCE_LOST;
 	return device.unknown_below != 0 || !device.is_here ? EVIDENCE_UNKNOWN : EVIDENCE_SAME;
 }
@@ -850,11 +1160,11 @@ evidence_of_file(Oid tablespace, RelFileNumber relfilenumber)
 		return forced;
 	if (!look_for(tablespace, &device))
 		return EVIDENCE_UNKNOWN;
-	if (relfilenumber < device.lost_below && file_is_lost(&device, relfilenumber))
+	if (file_is_lost(&device, relfilenumber))
 		return EVIDENCE_LOST;
-	if (relfilenumber < device.lost_below)
+	if (relfilenumber < device.lost.below || relfilenumber < device.unknown_below)
 		return EVIDENCE_UNKNOWN;
-	return relfilenumber < device.unknown_below || !device.is_here ? EVIDENCE_UNKNOWN : EVIDENCE_SAME;
+	return device.is_here ? EVIDENCE_SAME : EVIDENCE_UNKNOWN;
 }
 
 /*
@@ -894,7 +1204,7 @@ evidence_may_remove(Oid tablespace)
 	if (look.directory.inode == 0)
 		return true;
 	if (look.marker == MARKER_NONE || look.marker == MARKER_COPY)
-		(void) device_mark(tablespace, &look);
+		(void) device_claim(tablespace, &look);
 	return look.marker == MARKER_OURS;
 }
 
@@ -959,7 +1269,7 @@ evidence_reason(Oid tablespace)
 		return "The server log says why its state file could not be written.";
 	if (!look_for(tablespace, &device))
 		return "There was no place for this tablespace in shared memory; a restart makes it.";
-	if (device.lost_below == 0 && device.is_away)
+	if (device.lost.below == 0 && device.is_away)
 		return "The tablespace's directory is missing; its file system may not be mounted.";
 	if (device.mark_errno != 0)
 	{
@@ -968,7 +1278,7 @@ evidence_reason(Oid tablespace)
 	}
 	if (look.marker == MARKER_UNREADABLE)
 		return reasons[REASON_UNREADABLE];
-	if (device.lost_below == 0 && device.unknown_below == 0 && device.is_here)
+	if (device.lost.below == 0 && device.unknown_below == 0 && device.is_here)
 		return NULL;
 	return reasons[device.reason];
 }
@@ -989,7 +1299,12 @@ evidence_may_empty(Oid tablespace)
 {
 	KnownDevice device;
 
-	return look_for(tablespace, &device) && device.is_here && !device.is_retractable;
+	if (!recall(tablespace, &device))
+		return false;
+	/* the planner asks: it waits for a device only until there is a verdict */
+	if (!device.is_here || device.is_pending)
+		(void) look_for(tablespace, &device);
+	return device.is_here && !device.is_pending;
 }
 
 /*
@@ -1000,18 +1315,17 @@ bool
 evidence_knows_lost(HeapTuple row)
 {
 	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-	KnownDevice *device;
-	bool		result;
+	KnownDevice device;
 
 	if (evidence_losses() == 0)
 		return false;
-	if (!RelFileNumberIsValid(form->relfilenode) || form->relpersistence != RELPERSISTENCE_PERMANENT)
+	if (!RelFileNumberIsValid(form->relfilenode))
 		return false;
-	LWLockAcquire(area_lock(), LW_SHARED);
-	device = known_device(&area->list, tablespace_from_catalog(form->reltablespace));
-	result = device != NULL && is_lost(device, form->relfilenode, row);
-	LWLockRelease(area_lock());
-	return result;
+	if (form->relpersistence != RELPERSISTENCE_PERMANENT)
+		return false;
+	if (!recall(tablespace_from_catalog(form->reltablespace), &device))
+		return false;
+	return is_lost(&device, form->relfilenode, row);
 }
 
 /* The janitor is to look when a tablespace has been created or dropped. */
@@ -1068,6 +1382,8 @@ evidence_watch(void)
 		return;
 	area->janitor = MyProcNumber;
 	before_shmem_exit(stop_watching, (Datum) 0);
+	/* before a restart for a mount: has recovery needed anything? */
+	look_again(InvalidOid);
 	if (!area->is_saved)
 		return;
 	if (!own_file_write(RUNNING_FILE, RUNNING_HEAD, area->list.run))
@@ -1083,19 +1399,19 @@ evidence_look(void)
 	if (area == NULL || area->list.max_devices == 0)
 		return;
 	look_again(InvalidOid);
-	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(evidence_lock(LOOK_LOCK), LW_EXCLUSIVE);
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
 		KnownDevice *device = &area->list.devices[i];
 
-		if (device->lost_below == 0 || device->told || device->is_retractable)
+		if (device->lost.below == 0 || device->told || device->is_pending)
 			continue;
 		device->told = true;
 		ereport(LOG,
 				(errmsg("files of tablespace %u are lost", device->tablespace),
 				 errdetail_internal("%s", reasons[device->reason])));
 	}
-	LWLockRelease(area_lock());
+	LWLockRelease(evidence_lock(LOOK_LOCK));
 }
 
 /* Return the tablespaces of which something is lost, or unknown. */
@@ -1106,15 +1422,15 @@ evidence_doubtful(void)
 
 	if (area == NULL)
 		return NIL;
-	LWLockAcquire(area_lock(), LW_SHARED);
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
 		KnownDevice *device = &area->list.devices[i];
 
-		if (device->lost_below != 0 || device->unknown_below != 0)
+		if (device->lost.below != 0 || device->unknown_below != 0)
 			result = lappend_oid(result, device->tablespace);
 	}
-	LWLockRelease(area_lock());
+	LWLockRelease(evidence_lock(AREA_LOCK));
 	return result;
 }
 
@@ -1124,15 +1440,17 @@ evidence_begin_round(void)
 {
 	if (area == NULL)
 		return;
-	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(evidence_lock(LOOK_LOCK), LW_EXCLUSIVE);
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
 		KnownDevice *device = &area->list.devices[i];
 
 		device->is_refuted = false;
-		device->is_in_round = device->lost_below != 0 || device->unknown_below != 0;
+		device->is_in_round = device->lost.below != 0 || device->unknown_below != 0;
 	}
-	LWLockRelease(area_lock());
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	LWLockRelease(evidence_lock(LOOK_LOCK));
 }
 
 /* In a worker of the round: this database has files there that are lost. */
@@ -1143,11 +1461,43 @@ evidence_refute(Oid tablespace)
 
 	if (area == NULL)
 		return;
-	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
 	device = known_device(&area->list, tablespace);
 	if (device != NULL)
 		device->is_refuted = true;
-	LWLockRelease(area_lock());
+	LWLockRelease(evidence_lock(AREA_LOCK));
+}
+
+/*
+ * The round has found all files of a device from before whole, or replaced.  Return whether
+ * that can be said.
+ */
+static bool
+settle_device(const KnownDevice *entry)
+{
+	KnownDevice device = *entry;
+	DeviceLook	look;
+
+	if (!device.is_in_round || device.is_refuted || !device.is_here || device.is_pending)
+		return false;
+	memset(&device.lost, 0, sizeof(Horizon));
+	device.unknown_below = 0;
+
+	/*
+	 * From now on the server writes to a device that has everything.  What
+	 * was in its place before is left behind.
+	 */
+	device_look(device.tablespace, &look);
+	if (has_expected(&device, &look) && device_mark(device.tablespace, device.epoch + 1, &look))
+	{
+		device.epoch++;
+		memcpy(device.id, look.id, sizeof(device.id));
+	}
+	publish(&device);
+	ereport(LOG,
+			(errmsg("all indexes in tablespace %u are whole; from now on its device is known",
+					device.tablespace)));
+	return true;
 }
 
 /*
@@ -1161,20 +1511,16 @@ evidence_settle(void)
 
 	if (area == NULL)
 		return;
-	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(evidence_lock(LOOK_LOCK), LW_EXCLUSIVE);
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
-		KnownDevice *device = &area->list.devices[i];
-
-		if (!device->is_in_round || device->is_refuted || !device->is_here || device->is_retractable)
-			continue;
-		device->lost_below = 0;
-		device->unknown_below = 0;
-		changed = true;
-		ereport(LOG,
-				(errmsg("all indexes in tablespace %u are whole; from now on its device is known", device->tablespace)));
+		if (settle_device(&area->list.devices[i]))
+			changed = true;
 	}
 	if (changed)
+	{
+		area->nlosses++;
 		area_save();
-	LWLockRelease(area_lock());
+	}
+	LWLockRelease(evidence_lock(LOOK_LOCK));
 }

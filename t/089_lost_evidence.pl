@@ -191,10 +191,20 @@ sub move_by
 	return;
 }
 
+sub damage_marker
+{
+	my $text = slurp_file(marker($location));
+	unlink marker($location);
+	append_to_file(marker($location), 'x' . substr($text, 1));
+	return;
+}
+
 foreach my $case (
 	[ 'copied after a stop', sub { $node->stop; move_by('*') }, 'unknown' ],
 	[ 'copied after a crash', sub { crash(); move_by('*') }, 'unknown' ],
 	[ 'copied without the marker after a stop', sub { $node->stop; move_by('PG_*') }, 'unknown' ],
+	[ 'copied without the marker after a crash', sub { crash(); move_by('PG_*') }, 'unknown' ],
+	[ 'with a damaged marker after a crash', sub { crash(); damage_marker() }, 'unknown' ],
 	[ 'moved by renames', sub { $node->stop; rename $location, "$location.2"; rename "$location.2", $location; }, 'same' ])
 {
 	my ($name, $do, $verdict) = @$case;
@@ -233,6 +243,25 @@ foreach my $end ('fast', 'immediate')
 	watched();
 }
 
+# and its device is copied meanwhile: a job marks the copy, with a number that is not on record
+foreach my $end ('fast', 'immediate')
+{
+	$node->stop;
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+	move_by('*');
+	$node->start;
+	is(value("SELECT string_agg(status, ' ') FROM move_indexes('t', 'pg_default')"), 'moved moved', 'without the library: moved away');
+	is(value("SELECT string_agg(status, ' ') FROM move_indexes('t', 'fast')"), 'moved moved', 'without the library: moved to the copy');
+	$node->stop($end);
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover'");
+	$node->start;
+	my $name = "copied without the library, then a job, then $end";
+	is((known())[0], 0, "$name: no number of lost files");
+	settled();
+	is(planned(), '', "$name: nothing is lost");
+	watched();
+}
+
 drop_healthy($node);
 
 # ---- the device comes back empty -----------------------------------------------------------------
@@ -258,6 +287,28 @@ foreach my $what (sort keys %empty)
 	note value("SELECT name, status, detail FROM heal_tablespace('fast')");
 	value('REINDEX TABLE t');
 	like(plan_of(), qr/Index/, 'healed: plans use the index');
+	$node->restart;
+	settled();
+	watched();
+}
+
+# What was made since the last checkpoint is in the WAL, and recovery makes it whole.  The counter
+# of OIDs in that checkpoint is ahead of it.
+{
+	my $name = 'made after the last checkpoint';
+	value('CHECKPOINT');
+	value('CREATE TABLE late (i int) TABLESPACE fast; INSERT INTO late SELECT generate_series(1, 5000);
+		CREATE INDEX late_i ON late (i) TABLESPACE fast');
+	write_some();
+	crash();
+	$empty{'everything'}->();
+	start();
+	verdict_is('lost', $name);
+	is(value('SELECT count(*) FROM late'), 5000, "$name: a table is whole");
+	is(value("SELECT string_agg(name, ' ' ORDER BY name) FROM heal_tablespace('fast', dry_run => true)"), 't_pkey t_v',
+		"$name: only what is from before is lost");
+	like(value('SET enable_seqscan = off; EXPLAIN SELECT * FROM late WHERE i = 7'), qr/late_i/, "$name: the index is in use");
+	value('DROP TABLE late; REINDEX TABLE t');
 	$node->restart;
 	settled();
 	watched();
