@@ -19,6 +19,7 @@ OBJS = \
 	src/call/cleanup_call.o \
 	src/call/control.o \
 	src/call/notices.o \
+	src/call/online_alter.o \
 	src/call/progress_view.o \
 	src/call/result_rows.o \
 	src/call/submit.o \

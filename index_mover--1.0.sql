@@ -697,6 +697,32 @@ CREATE VIEW index_mover.ended_jobs AS
 CREATE FUNCTION index_mover.device_problems(OUT kind text, OUT tablespace name, OUT detail text, OUT command text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_device_problems' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 
+-- Where index_mover.online_alter is set, and has no effect: sessions there do not load the library, or
+-- pgaudit's hook is called too late, see online_alter.c.  Who may not see the libraries has no rows.
+CREATE VIEW index_mover.online_alter_problems AS
+	WITH libraries AS (
+		SELECT string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'shared_preload_libraries'), '[" ]|\$libdir/', '', 'g'), ',') AS shared,
+			   string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'session_preload_libraries'), '[" ]|\$libdir/', '', 'g'), ',') AS session
+		  FROM pg_settings),
+	set_for AS (
+		SELECT 'the server' AS object, '' AS own_libraries
+		  FROM pg_settings WHERE name = 'index_mover.online_alter' AND setting <> 'off' AND source = 'configuration file'
+		UNION ALL
+		SELECT concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)),
+			   (SELECT string_agg(c, ',') FROM unnest(s.setconfig) c WHERE c LIKE 'session_preload_libraries=%')
+		  FROM pg_db_role_setting s
+		  LEFT JOIN pg_roles r ON r.oid = s.setrole
+		  LEFT JOIN pg_database d ON d.oid = s.setdatabase
+		 WHERE s.setconfig && ARRAY['index_mover.online_alter=on', 'index_mover.online_alter=require']
+		   AND (s.setdatabase = 0 OR d.datname = current_database()))
+	SELECT s.object, 'index_mover.online_alter is set, but its sessions do not load the library: see session_preload_libraries' AS detail
+	  FROM set_for s, libraries l
+	 WHERE NOT 'index_mover' = ANY (l.shared || l.session) AND coalesce(s.own_libraries, '') !~ '[=,/" ]index_mover([", ]|$)'
+	UNION ALL
+	SELECT 'pgaudit', 'it is before index_mover in shared_preload_libraries, and does not see statements that are carried out online'
+	  FROM libraries l
+	 WHERE array_position(l.shared, 'pgaudit') < array_position(l.shared, 'index_mover') AND EXISTS (SELECT FROM set_for);
+
 CREATE FUNCTION @extschema@.index_mover_check(
 	max_wait interval DEFAULT '10 min',
 	OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text)
@@ -760,6 +786,8 @@ BEGIN ATOMIC
 	 WHERE t.result IN ('failed', 'interrupted', 'hindered') AND (t.enabled OR s.result = 'failed' AND s.message ~ '^it is disabled: ')
 	UNION ALL
 	SELECT 'warning', 'stopped policies', 'tier_policy', f.reason, f.command FROM index_mover.policy_fault() f
+	UNION ALL
+	SELECT 'warning', 'online alter', o.object, o.detail, NULL FROM index_mover.online_alter_problems o
 	UNION ALL
 	SELECT 'warning', 'unscheduled policy', t.policy,
 		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL
@@ -1012,5 +1040,5 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschem
 	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,
 	index_mover.relation_heat, index_mover.is_ours, index_mover.check_relation, index_mover.stats_since,
 	index_mover.scheduler_looks, index_mover.policy_fault TO pg_monitor;
-GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, index_mover.ended_jobs TO pg_monitor;
+GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, index_mover.ended_jobs, index_mover.online_alter_problems TO pg_monitor;
 

@@ -57,6 +57,7 @@ _PG_init(void)
 	settings_define();
 	tier_scheduler_register();
 	janitor_register();
+	online_alter_init();
 	submit_init();
 	snapshot_guard_init();
 	rebuild_init();

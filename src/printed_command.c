@@ -50,9 +50,12 @@ static const struct
 	{"on_all_nodes", "SELECT * FROM pg_catalog.run_command_on_all_nodes(%L);"},
 	{"probe", "SELECT * FROM index_mover_call.tablespace_probe(%L);"},
 	{"progress", "index_mover_call.index_mover_progress"},
+	{"queue_index", "SELECT * FROM index_mover_call.move_indexes(%L, %L, 'copy', wait => false);"},
+	{"queue_table", "SELECT * FROM index_mover_call.move_table(%L, %L, wait => false);"},
 	{"queue_schema_indexes", "SELECT pg_catalog.max(job) FROM index_mover_call.move_schema_indexes(%L, %L, wait => false)"},
 	{"queue_schema_tables", "SELECT pg_catalog.max(job) FROM index_mover_call.move_schema_tables(%L, %L, wait => false)"},
 	{"resume_move", "SELECT index_mover_call.resume_move(%d);"},
+	{"undo_move", "SELECT * FROM index_mover_call.undo_move(%d);"},
 
 	{"alter_database", "ALTER DATABASE %I SET TABLESPACE %I;"},
 	{"alter_relation", "ALTER %s %s SET TABLESPACE %I;"},

@@ -46,6 +46,13 @@ static const struct config_enum_entry on_blocker_options[] = {
 	{NULL, 0, false}
 };
 
+static const struct config_enum_entry online_alter_options[] = {
+	{"off", ONLINE_ALTER_OFF, false},
+	{"on", ONLINE_ALTER_ON, false},
+	{"require", ONLINE_ALTER_REQUIRE, false},
+	{NULL, 0, false}
+};
+
 static const struct config_enum_entry on_failure_options[] = {
 	{"row", ON_FAILURE_ROW, false},
 	{"error", ON_FAILURE_ERROR, false},
@@ -72,6 +79,7 @@ static char *swap_after = NULL;
 
 /* settings that no job carries, see settings.h */
 char	   *scheduler_databases = NULL;
+int			online_alter = ONLINE_ALTER_OFF;
 bool		heal_at_start = false;
 int			history_retention = 0;
 bool		hide_new_indexes = false;
@@ -182,6 +190,12 @@ static const Setting server_settings[] = {
 		.check = check_list,.boot_string = "",.context = PGC_SIGHUP,.flags = GUC_LIST_INPUT,
 		.short_desc = "Databases in which samples are taken, and tier policies carried out that are due.",
 		.long_desc = "The library must be preloaded. If the list is empty when the server starts, a change needs a restart.",
+	},
+	{
+		.name = PREFIX "online_alter",.type = PGC_ENUM,.variable = &online_alter,
+		.boot = ONLINE_ALTER_OFF,.options = online_alter_options,.context = PGC_SUSET,
+		.short_desc = "Whether ALTER ... SET TABLESPACE is carried out online.",
+		.long_desc = "\"on\" leaves to core what cannot be, with a NOTICE; \"require\" refuses it.",
 	},
 	{
 		.name = PREFIX "heal_at_start",.type = PGC_BOOL,.variable = &heal_at_start,

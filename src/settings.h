@@ -37,6 +37,13 @@ typedef enum AutoSwitch
 	SWITCH_ON,
 } AutoSwitch;
 
+typedef enum OnlineAlter
+{
+	ONLINE_ALTER_OFF,
+	ONLINE_ALTER_ON,
+	ONLINE_ALTER_REQUIRE,
+}			OnlineAlter;
+
 /* How much of a file system must stay free: the smaller of the two. */
 typedef struct FreeSpaceRule
 {
@@ -107,6 +114,7 @@ typedef struct MoveSettings
 
 /* Settings that no job carries */
 extern char *scheduler_databases;	/* a list of names */
+extern int	online_alter;		/* OnlineAlter */
 extern bool heal_at_start;
 extern int	history_retention;	/* minutes; 0 = without limit */
 extern bool hide_new_indexes;	/* by rebuild/snapshot_guard.c */

@@ -416,7 +416,7 @@ my %expected = (
 		map({ "index_mover.$_" } qw(check_relation device_problems is_ours movable_methods policy_fault problems relation_heat
 			  relation_report scheduler_looks stats_since)),
 		qw(index_mover_blockers index_mover_check index_report recommend_moves tablespace_probe take_index_sample)),
-	'pg_monitor SELECT' => 'index_mover.ended_jobs relation_heat tier_policy_status',
+	'pg_monitor SELECT' => 'index_mover.ended_jobs index_mover.online_alter_problems relation_heat tier_policy_status',
 	'pg_stat_scan_tables EXECUTE' => 'gin_pending_list index_bloat');
 my $expected = join "\n", map { "$_|$expected{$_}" } sort keys %expected;
 foreach my $case (

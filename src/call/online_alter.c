@@ -1,0 +1,841 @@
+/*-------------------------------------------------------------------------
+ *
+ * online_alter.c
+ *	  ALTER ... SET TABLESPACE, carried out as a move: the ProcessUtility hook.
+ *
+ * With index_mover.online_alter, a job moves what core would copy under an exclusive
+ * lock.  What a job cannot move is left to core, with a NOTICE, or refused.  Checks of
+ * names, kinds and owners, and their errors, are core's.
+ *
+ * Assumption, from ProcessUtilitySlow() in tcop/utility.c: core fires event triggers
+ * unless the context is PROCESS_UTILITY_SUBCOMMAND.  So the job can run between
+ * ddl_command_start and ddl_command_end: we fire both, and call the next hook in between.
+ * It gets the same text and tag, with nothing left to do: core's own statement would ask
+ * for the exclusive lock only to find the relation in place.
+ *
+ * Locks: none, nor a snapshot, while the job runs; none afterwards.  (A trigger function at
+ * ddl_command_start may take some; then its transaction is not ours to end.)
+ *
+ * Tricky: the active snapshot is the portal's.  It is released, and taken again, as
+ * in a COMMIT of a procedure (spi.c).  Whatever fails after the job cannot undo it: a
+ * WARNING tells so.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/catalog.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_tablespace.h"
+#include "commands/event_trigger.h"
+#include "commands/tablecmds.h"
+#include "commands/tablespace.h"
+#include "commands/user.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "replication/logicalworker.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "tcop/cmdtag.h"
+#include "tcop/pquery.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+
+#include "call/call.h"
+#include "citus.h"
+#include "errors.h"
+#include "file_system.h"
+#include "own_tables.h"
+#include "printed_command.h"
+#include "relation_facts.h"
+#include "settings.h"
+
+#define REST_MS		100			/* until another job may have ended */
+
+/* A statement on its way through the hook: the arguments of ProcessUtility() */
+typedef struct Statement
+{
+	PlannedStmt *pstmt;
+	const char *query;
+	bool		read_only_tree;
+	ParamListInfo params;
+	QueryEnvironment *environment;
+	DestReceiver *dest;
+	QueryCompletion *completion;
+}			Statement;
+
+/* What keeps a statement from being carried out online */
+typedef struct Hindrance
+{
+	int			sqlstate;
+	const char *reason;			/* a sentence; NULL = nothing */
+	const char *command;		/* the call that works; NULL = none */
+}			Hindrance;
+
+static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
+
+static void online_alter_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+								 ProcessUtilityContext context, ParamListInfo params,
+								 QueryEnvironment *queryEnv, DestReceiver *dest,
+								 QueryCompletion *qc);
+
+/* Pass a statement to the next hook or to core. */
+static void
+pass_on(const Statement * statement, PlannedStmt *pstmt, ProcessUtilityContext context)
+{
+	ProcessUtility_hook_type next = prev_ProcessUtility_hook;
+
+	if (next == NULL)
+		next = standard_ProcessUtility;
+	next(pstmt, statement->query, statement->read_only_tree, context, statement->params,
+		 statement->environment, statement->dest, statement->completion);
+}
+
+/* Return whether a statement sets the tablespace of relations that have files, or could. */
+static bool
+sets_tablespace(Node *node)
+{
+	AlterTableStmt *stmt = (AlterTableStmt *) node;
+
+	if (IsA(node, AlterTableMoveAllStmt))
+		return true;
+	if (!IsA(node, AlterTableStmt))
+		return false;
+	if (stmt->objtype != OBJECT_TABLE && stmt->objtype != OBJECT_INDEX &&
+		stmt->objtype != OBJECT_MATVIEW)
+		return false;
+	foreach_ptr(AlterTableCmd, cmd, stmt->cmds)
+	{
+		if (cmd->subtype == AT_SetTableSpace)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Return whether this process may start a job for a statement.  Not workers, of core's
+ * or of ours, so that no move waits for another; nor where no job can run: then core
+ * says what is wrong.
+ */
+static bool
+may_start_job(void)
+{
+	bool		is_worker = MyBgworkerEntry != NULL &&
+		strcmp(MyBgworkerEntry->bgw_library_name, "index_mover") == 0;
+
+	return IsUnderPostmaster && !IsBinaryUpgrade && !is_worker && !IsLogicalWorker() &&
+		!IsInParallelMode() && !RecoveryInProgress() && !XactReadOnly &&
+		!InSecurityRestrictedOperation();
+}
+
+/* Return the name of the statement, as in its command tag. */
+static const char *
+statement_name(const Statement * statement)
+{
+	return GetCommandTagName(CreateCommandTag(statement->pstmt->utilityStmt));
+}
+
+/*
+ * Tell that core carries out the statement under an exclusive lock; or with "require"
+ * raise an ERROR.
+ */
+static void
+tell_hindrance(const Statement * statement, const Hindrance * hindrance)
+{
+	if (online_alter == ONLINE_ALTER_REQUIRE)
+		ereport(ERROR,
+				(errcode(hindrance->sqlstate),
+				 errmsg("%s ... SET TABLESPACE cannot be carried out online",
+						statement_name(statement)),
+				 errdetail_internal("%s", hindrance->reason),
+				 hindrance->command == NULL ? 0 : errhint("Use %s", hindrance->command)));
+	ereport(NOTICE,
+			(errmsg("%s ... SET TABLESPACE is not carried out online",
+					statement_name(statement)),
+			 errdetail_internal("%s An exclusive lock is held while the files are copied.",
+								hindrance->reason)));
+}
+
+/*
+ * Return the relation of ALTER TABLE, INDEX or MATERIALIZED VIEW name, if core would copy its
+ * files for this user; else 0: then core has nothing to do, or an error.
+ */
+static Oid
+relation_to_copy(const AlterTableStmt *stmt, RelationFacts *facts)
+{
+	Oid			relid = RangeVarGetRelid(stmt->relation, NoLock, true);
+
+	if (!OidIsValid(relid) || !relation_facts(relid, facts) ||
+		!RELKIND_HAS_STORAGE(facts->relkind) || facts->relkind == RELKIND_SEQUENCE ||
+		!object_ownercheck(RelationRelationId, relid, GetUserId()))
+		return InvalidOid;
+	foreach_ptr(AlterTableCmd, cmd, stmt->cmds)
+	{
+		if (cmd->subtype == AT_SetTableSpace &&
+			get_tablespace_oid(cmd->name, true) != facts->tablespace)
+			return relid;
+	}
+	return InvalidOid;
+}
+
+/* Return the call that moves a relation in a transaction block, too. */
+static const char *
+queued_call(const RelationFacts *facts, const AlterTableStmt *stmt)
+{
+	const AlterTableCmd *cmd = linitial(stmt->cmds);
+	const char *name = quote_qualified_identifier(NameStr(facts->schema_name),
+												  NameStr(facts->relname));
+
+	if (cmd->subtype != AT_SetTableSpace)
+		return NULL;
+	if (relkind_is_index(facts->relkind))
+		return printed_command("queue_index", name, cmd->name);
+	return printed_command("queue_table", name, cmd->name);
+}
+
+/*
+ * Return whether pgaudit would not see the statement: its hook is called by ours, and
+ * leaves subcommands alone.  The two names are those of its settings and of its library.
+ */
+static bool
+is_hidden_from_pgaudit(void)
+{
+	return ProcessUtility_hook == online_alter_utility &&
+		GetConfigOption("pgaudit.log", true, false) != NULL;
+}
+
+/* Return what keeps a statement from being carried out online, whatever its relations are. */
+static Hindrance
+hindrance_of_statement(const Statement * statement, ProcessUtilityContext context)
+{
+	Node	   *node = statement->pstmt->utilityStmt;
+	Hindrance	result = {ERRCODE_FEATURE_NOT_SUPPORTED, NULL, NULL};
+
+	if (!extension_installed())
+	{
+		result.sqlstate = ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+		result.reason = "Extension index_mover is not installed in this database.";
+	}
+	else if (IsInTransactionBlock(true))
+	{
+		result.sqlstate = ERRCODE_ACTIVE_SQL_TRANSACTION;
+		result.reason = "It is executed in a transaction block.";
+	}
+	else if (context != PROCESS_UTILITY_TOPLEVEL || ActivePortal == NULL ||
+			 !ActiveSnapshotSet() || ActivePortal->portalSnapshot != GetActiveSnapshot())
+	{
+		result.sqlstate = ERRCODE_ACTIVE_SQL_TRANSACTION;
+		result.reason = "It is executed from a function.";
+	}
+	else if (IsolationUsesXactSnapshot())
+		result.reason = "Its isolation level keeps one snapshot until the end.";
+	else if (IsA(node, AlterTableStmt) && list_length(((AlterTableStmt *) node)->cmds) > 1)
+		result.reason = "It has several subcommands.";
+	else if (IsA(node, AlterTableMoveAllStmt) && ((AlterTableMoveAllStmt *) node)->nowait)
+		result.reason = "It has NOWAIT.";
+	else if (is_hidden_from_pgaudit())
+		result.reason = "pgaudit would not see it: index_mover must be loaded before pgaudit.";
+	return result;
+}
+
+/* Return what keeps a relation from being moved by a job. */
+static Hindrance
+hindrance_of_relation(const RelationFacts *facts)
+{
+	const char *name = NameStr(facts->relname);
+	Hindrance	result = {ERRCODE_FEATURE_NOT_SUPPORTED, NULL, NULL};
+	const char *reason;
+
+	if (facts->persistence == RELPERSISTENCE_TEMP)
+		result.reason = psprintf("\"%s\" is temporary.", name);
+	else if (IsCatalogRelationOid(facts->heap_oid) || IsToastNamespace(facts->schema_oid))
+		result.reason = psprintf("\"%s\" is a system relation.", name);
+	else if (extension_owns(facts->heap_oid))
+		result.reason = psprintf("Extension index_mover writes to \"%s\" during a move.", name);
+	else if (RELKIND_HAS_STORAGE(facts->relkind))
+	{
+		reason = copy_hindrance(facts);
+		if (reason != NULL)
+			result.reason = psprintf("\"%s\" cannot be copied: %s.", name, reason);
+	}
+	return result;
+}
+
+/* The plan of a job, and what has become of it */
+typedef struct AlterJob
+{
+	List	   *relids;			/* that are to be moved */
+	PlanRequest request;
+	List	   *plan;			/* of MoveItem */
+	List	   *items;			/* those of the plan that the job moves */
+	JobSummary	summary;
+	bool		told_hindrance; /* a NOTICE has said what is left to core */
+	bool		told;			/* an ERROR has said what was moved */
+}			AlterJob;
+
+/* Begin the job of a statement: its settings are those of the session but for a few. */
+static void
+job_begin(AlterJob * job, Oid tablespace)
+{
+	MoveSettings *settings = &job->request.settings;
+
+	memset(job, 0, sizeof(AlterJob));
+	job->request.scope = SCOPE_ONE;
+	job->request.method = METHOD_COPY;
+	job->request.to_tablespace = tablespace;
+	job->request.waits = true;
+	settings_capture(settings, NULL, true);
+	settings->progress_interval = 0;
+	settings->max_duration = 0; /* core's statement has an end, too */
+	/* lock_timeout limits the whole wait, as it does with core's statement */
+	settings->on_blocker = ON_BLOCKER_WAIT;
+	if (LockTimeout > 0)
+	{
+		settings->lock_wait = LockTimeout;
+		settings->lock_timeout = Min(settings->lock_timeout, LockTimeout);
+		settings->on_blocker = ON_BLOCKER_FAIL;
+	}
+}
+
+/* For errors_catch(): make the plan. */
+static void
+plan_job(void *arg)
+{
+	AlterJob   *job = arg;
+
+	foreach_oid(relid, job->relids)
+	{
+		job->request.object = relid;
+		job->plan = list_concat(job->plan, plan_moves(&job->request));
+	}
+	plan_complete(NULL, job->plan, &job->request);
+}
+
+/* Return the number of relations, without parts of tables, that the job has moved. */
+static int
+count_moved(const AlterJob * job)
+{
+	int			result = 0;
+
+	foreach_ptr(const MoveItem, item, job->items)
+	{
+		if (!OidIsValid(item->part_of) && item->status == STATUS_MOVED)
+			result++;
+	}
+	return result;
+}
+
+/* Return the SQLSTATE in an item as ereport() takes it. */
+static int
+sqlstate_of_item(const MoveItem *item)
+{
+	const char *state = item->sqlstate;
+
+	return MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
+}
+
+/* Raise an ERROR for the first relation that the job has not moved, with its SQLSTATE. */
+static void
+check_moved(AlterJob * job)
+{
+	foreach_ptr(const MoveItem, item, job->items)
+	{
+		if (item->status == STATUS_MOVED || item->sqlstate[0] == '\0')
+			continue;
+		if (list_length(job->relids) == 1)
+			ereport(ERROR,
+					(errcode(sqlstate_of_item(item)),
+					 errmsg("could not move %s \"%s\" to tablespace \"%s\"",
+							relation_noun(item->relkind), NameStr(item->relname),
+							tablespace_name(item->to_tablespace)),
+					 errdetail_internal("%s", item->detail)));
+		job->told = true;
+		ereport(ERROR,
+				(errcode(sqlstate_of_item(item)),
+				 errmsg("could not move %s \"%s\" to tablespace \"%s\"",
+						relation_noun(item->relkind), NameStr(item->relname),
+						tablespace_name(item->to_tablespace)),
+				 errdetail("%s Job " INT64_FORMAT " has moved %d of %d relations, which stay moved.",
+						   item->detail, job->summary.job, count_moved(job),
+						   list_length(job->relids))));
+	}
+}
+
+/*
+ * Raise ERROR 55006 for a relation that is not in the tablespace, although the job has moved
+ * it, or found it there; not for one that was dropped.
+ */
+static void
+check_in_place(const AlterJob * job, Oid relid)
+{
+	RelationFacts facts;
+
+	if (relation_facts(relid, &facts) && facts.tablespace != job->request.to_tablespace)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("relation \"%s\" was moved to another tablespace in the meantime",
+						NameStr(facts.relname))));
+}
+
+/* For errors_catch(): wait for the job, without a snapshot. */
+static void
+run_job(void *arg)
+{
+	AlterJob   *job = arg;
+
+	wait_for_rows(job->summary.job, &job->summary, job->items, &job->request.settings);
+}
+
+/* Note in *hindrance that an error has kept the job from its begin. */
+static void
+note_error(Hindrance * hindrance, const ErrorData *error)
+{
+	hindrance->sqlstate = error->sqlerrcode;
+	hindrance->reason = psprintf("No job can begin: %s.", error->message);
+	hindrance->command = NULL;
+}
+
+/* Return how many items of the plan are to be moved. */
+static int
+count_planned(const AlterJob * job)
+{
+	int			result = 0;
+
+	foreach_ptr(const MoveItem, item, job->plan)
+	{
+		if (item->status == STATUS_PLANNED)
+			result++;
+	}
+	return result;
+}
+
+/* For errors_catch(): skip the tables that other jobs work on. */
+static void
+skip_busy(void *arg)
+{
+	submit_skip_busy(((AlterJob *) arg)->plan);
+}
+
+/* What has become of an attempt to run the job */
+typedef enum Attempt
+{
+	ATTEMPT_DONE,
+	ATTEMPT_HINDERED,			/* nothing was done */
+	ATTEMPT_BUSY,				/* another job works on a table of it */
+}			Attempt;
+
+/*
+ * Plan the job.  ATTEMPT_HINDERED if this transaction holds a lock in the way of all its
+ * moves.  *hindrance is also set for the first relation that the plan leaves out.
+ */
+static Attempt
+job_plan(AlterJob * job, Hindrance * hindrance)
+{
+	ErrorData  *error;
+	int			planned;
+
+	job->plan = NIL;
+	job->items = NIL;
+	error = errors_catch(plan_job, job);
+	if (error != NULL && error->sqlerrcode != ERRCODE_OBJECT_IN_USE)
+		ReThrowError(error);
+	if (error != NULL)
+	{
+		note_error(hindrance, error);
+		return ATTEMPT_HINDERED;
+	}
+	foreach_ptr(const MoveItem, item, job->plan)
+	{
+		if (item->status == STATUS_SKIPPED && item->sqlstate[0] != '\0' && hindrance->reason == NULL)
+		{
+			hindrance->sqlstate = sqlstate_of_item(item);
+			hindrance->reason = psprintf("\"%s\": %s", NameStr(item->relname), item->detail);
+		}
+	}
+	planned = count_planned(job);
+	error = errors_catch(skip_busy, job);
+	if (error != NULL && error->sqlerrcode != ERRCODE_OBJECT_IN_USE)
+		ReThrowError(error);
+	if (error != NULL || count_planned(job) < planned)
+		return ATTEMPT_BUSY;
+	foreach_ptr(MoveItem, item, job->plan)
+	{
+		if (item->status == STATUS_PLANNED)
+			job->items = lappend(job->items, item);
+	}
+	return ATTEMPT_DONE;
+}
+
+/*
+ * Run the job, if it has anything to move.  ATTEMPT_HINDERED if it cannot begin, as without a
+ * free worker.  Whatever ends it later is an ERROR.
+ */
+static Attempt
+job_run(AlterJob * job, Hindrance * hindrance)
+{
+	ErrorData  *error;
+
+	if (job->items == NIL)
+		return ATTEMPT_DONE;
+
+	/*
+	 * cannot fail here; in a pipeline, the statement is committed before the
+	 * next one
+	 */
+	PreventInTransactionBlock(true, "ALTER ... SET TABLESPACE");
+	job->summary.job = history_next_job();
+	ForgetPortalSnapshots();
+	error = errors_catch(run_job, job);
+	EnsurePortalSnapshotExists();
+	/* the worker has changed the catalogs, and no lock was taken since */
+	AcceptInvalidationMessages();
+	if (error == NULL)
+	{
+		check_moved(job);
+		return ATTEMPT_DONE;
+	}
+	if (submit_last_job() == job->summary.job ||
+		ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
+		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+		ReThrowError(error);
+	if (error->sqlerrcode == ERRCODE_OBJECT_IN_USE)
+		return ATTEMPT_BUSY;
+	note_error(hindrance, error);
+	return ATTEMPT_HINDERED;
+}
+
+/* Plan and run the job; while another one works on its tables, wait for that as for a lock. */
+static Attempt
+job_carry_out(const Statement * statement, AlterJob * job, Hindrance * hindrance)
+{
+	TimestampTz since = GetCurrentTimestamp();
+	Hindrance	before = *hindrance;
+
+	for (;;)
+	{
+		Attempt		attempt = job_plan(job, hindrance);
+
+		/* a relation of many that is left to core is told of before the job */
+		if (attempt == ATTEMPT_DONE && list_length(job->relids) == 1 && hindrance->reason != NULL)
+			return ATTEMPT_HINDERED;
+		if (attempt == ATTEMPT_DONE)
+		{
+			if (hindrance->reason != NULL && job->items != NIL && !job->told_hindrance)
+			{
+				tell_hindrance(statement, hindrance);
+				job->told_hindrance = true;
+			}
+			attempt = job_run(job, hindrance);
+		}
+		if (attempt != ATTEMPT_BUSY)
+			return attempt;
+		*hindrance = before;
+		if (LockTimeout > 0 &&
+			TimestampDifferenceExceeds(since, GetCurrentTimestamp(), LockTimeout))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("canceling statement due to lock timeout"),
+					 errdetail("Another job moves a table of the statement; see %s.",
+							   printed_command("jobs"))));
+		latch_nap(REST_MS, "IndexMoverWait");
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/*
+ * Look up the tablespace of a statement.  ERRORs as in core: 42704; 42501 no CREATE on
+ * it, unless it is the database's default; 22023 pg_global.
+ */
+static Oid
+target_of_statement(const char *name)
+{
+	Oid			tablespace = get_tablespace_oid(name, false);
+
+	if (tablespace != MyDatabaseTableSpace &&
+		object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLESPACE, name);
+	if (tablespace == GLOBALTABLESPACE_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("only shared relations can be placed in pg_global tablespace")));
+	return tablespace;
+}
+
+/* Tell event triggers that a relation was moved, as ALTER TABLE does. */
+static void
+collect_moved(Node *stmt, char *tablespace, Oid relid)
+{
+	AlterTableCmd *cmd = makeNode(AlterTableCmd);
+	ObjectAddress address;
+
+	cmd->subtype = AT_SetTableSpace;
+	cmd->name = tablespace;
+	ObjectAddressSet(address, RelationRelationId, relid);
+	EventTriggerAlterTableStart(stmt);
+	EventTriggerAlterTableRelid(relid);
+	EventTriggerCollectAlterTableSubcmd((Node *) cmd, address);
+	EventTriggerAlterTableEnd();
+}
+
+/*
+ * Call the next hook for a statement with nothing left to do.  Core's statement would take
+ * the exclusive lock all the same; one from a tablespace to itself takes none.
+ */
+static void
+pass_on_nothing(const Statement * statement, ObjectType objtype, char *tablespace)
+{
+	AlterTableMoveAllStmt *nothing = makeNode(AlterTableMoveAllStmt);
+	PlannedStmt *pstmt = copyObject(statement->pstmt);
+
+	nothing->objtype = objtype;
+	nothing->orig_tablespacename = tablespace;
+	nothing->new_tablespacename = tablespace;
+	pstmt->utilityStmt = (Node *) nothing;
+	pass_on(statement, pstmt, PROCESS_UTILITY_SUBCOMMAND);
+}
+
+/* Carry out ALTER TABLE, INDEX or MATERIALIZED VIEW name SET TABLESPACE. */
+static void
+alter_one(const Statement * statement, AlterJob * job)
+{
+	AlterTableStmt *stmt = (AlterTableStmt *) statement->pstmt->utilityStmt;
+	AlterTableCmd *cmd = linitial(stmt->cmds);
+	Hindrance	hindrance = {0};
+	RelationFacts facts;
+
+	/*
+	 * core's checks of name, kind and owner, and its errors; the name is the
+	 * session's
+	 */
+	Oid			relid = AlterTableLookupRelation(stmt, NoLock);
+
+	if (!OidIsValid(relid) || !relation_facts(relid, &facts) ||
+		!RELKIND_HAS_STORAGE(facts.relkind) || facts.relkind == RELKIND_SEQUENCE)
+	{
+		/* a partitioned one has only a default, and others core refuses */
+		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
+		return;
+	}
+	job_begin(job, target_of_statement(cmd->name));
+	job->relids = list_make1_oid(relid);
+	if (facts.tablespace != job->request.to_tablespace)
+	{
+		hindrance = hindrance_of_relation(&facts);
+		if (hindrance.reason == NULL)
+			(void) job_carry_out(statement, job, &hindrance);
+	}
+	if (hindrance.reason != NULL)
+	{
+		tell_hindrance(statement, &hindrance);
+		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
+		return;
+	}
+	check_in_place(job, relid);
+	collect_moved((Node *) stmt, cmd->name, relid);
+	InvokeObjectPostAlterHook(RelationRelationId, relid, 0);
+	pass_on_nothing(statement, stmt->objtype, cmd->name);
+}
+
+/* Return whether ALTER ... ALL IN TABLESPACE is about a relation, as AlterTableMoveAll(). */
+static bool
+is_one_of_all(const AlterTableMoveAllStmt *stmt, List *roles, Form_pg_class form)
+{
+	char		relkind = form->relkind;
+
+	if (IsCatalogNamespace(form->relnamespace) || form->relisshared ||
+		isAnyTempNamespace(form->relnamespace) || IsToastNamespace(form->relnamespace))
+		return false;
+	if (roles != NIL && !list_member_oid(roles, form->relowner))
+		return false;
+	if (stmt->objtype == OBJECT_INDEX)
+		return relkind_is_index(relkind);
+	if (stmt->objtype == OBJECT_MATVIEW)
+		return relkind == RELKIND_MATVIEW;
+	return relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE;
+}
+
+/*
+ * Put the relations that ALTER ... ALL IN TABLESPACE is about, and that a job can move,
+ * into the job; *hindrance tells of the first that it cannot.  ERROR 42501 for one
+ * that the user does not own.
+ */
+static void
+find_all(const AlterTableMoveAllStmt *stmt, List *roles, Oid from, AlterJob * job,
+		 Hindrance * hindrance)
+{
+	List	   *rows = catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
+									Anum_pg_class_reltablespace, tablespace_in_catalog(from),
+									0, InvalidOid);
+
+	foreach_ptr(HeapTupleData, row, rows)
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+		RelationFacts facts;
+		Hindrance	its;
+
+		if (!is_one_of_all(stmt, roles, form))
+			continue;
+		if (!object_ownercheck(RelationRelationId, form->oid, GetUserId()))
+			aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(form->relkind),
+						   NameStr(form->relname));
+		if (!relation_facts(form->oid, &facts))
+			continue;
+		its = hindrance_of_relation(&facts);
+		if (its.reason == NULL)
+			job->relids = lappend_oid(job->relids, form->oid);
+		else if (hindrance->reason == NULL)
+			*hindrance = its;
+	}
+}
+
+/*
+ * Carry out ALTER ... ALL IN TABLESPACE: by a job what it can move, the rest by core.  Core
+ * takes all locks first, and moves all or nothing; here, what the job has moved before an
+ * error stays moved.
+ */
+static void
+alter_all(const Statement * statement, AlterJob * job)
+{
+	AlterTableMoveAllStmt *stmt = (AlterTableMoveAllStmt *) statement->pstmt->utilityStmt;
+	List	   *roles = roleSpecsToIds(stmt->roles);
+	Oid			from = get_tablespace_oid(stmt->orig_tablespacename, false);
+	Oid			to = get_tablespace_oid(stmt->new_tablespacename, false);
+	Hindrance	hindrance = {0};
+
+	if (from == to || from == GLOBALTABLESPACE_OID || to == GLOBALTABLESPACE_OID)
+	{
+		/* nothing to do, or core's error */
+		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
+		return;
+	}
+	job_begin(job, target_of_statement(stmt->new_tablespacename));
+	find_all(stmt, roles, from, job, &hindrance);
+	if (job->relids != NIL)
+		(void) job_carry_out(statement, job, &hindrance);
+	foreach_ptr(const MoveItem, item, job->items)
+	{
+		if (OidIsValid(item->part_of) || item->status != STATUS_MOVED)
+			continue;
+		check_in_place(job, item->relid);
+		collect_moved((Node *) stmt, stmt->new_tablespacename, item->relid);
+		InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);
+	}
+	if (hindrance.reason != NULL && !job->told_hindrance)
+		tell_hindrance(statement, &hindrance);
+	/* without a relation core has a NOTICE */
+	if (hindrance.reason != NULL || job->relids == NIL)
+		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
+	else
+		pass_on_nothing(statement, stmt->objtype, stmt->new_tablespacename);
+}
+
+/* In PG_CATCH(): tell of moves that the error cannot undo, and rethrow it. */
+static void
+rethrow_after_moves(const AlterJob * job, MemoryContext context)
+{
+	ErrorData  *error;
+
+	if (job->told || count_moved(job) == 0)
+		PG_RE_THROW();
+	MemoryContextSwitchTo(context);
+	error = CopyErrorData();
+	FlushErrorState();
+	ereport(WARNING,
+			(errmsg("the statement has failed, but job " INT64_FORMAT " has moved %d of %d relations",
+					job->summary.job, count_moved(job), list_length(job->relids)),
+			 errhint("To move them back: %s", printed_command("undo_move", job->summary.job))));
+	ReThrowError(error);
+}
+
+/* Carry out a statement online, and fire the event triggers, as ProcessUtilitySlow(). */
+static void
+alter_online(const Statement * statement)
+{
+	Node	   *node = statement->pstmt->utilityStmt;
+	MemoryContext context = CurrentMemoryContext;
+	AlterJob	job = {0};
+	bool		ends_query = EventTriggerBeginCompleteQuery();
+
+	PG_TRY();
+	{
+		EventTriggerDDLCommandStart(node);
+		if (IsA(node, AlterTableStmt))
+			alter_one(statement, &job);
+		else
+			alter_all(statement, &job);
+		EventTriggerSQLDrop(node);
+		EventTriggerDDLCommandEnd(node);
+	}
+	PG_CATCH();
+	{
+		if (ends_query)
+			EventTriggerEndCompleteQuery();
+		rethrow_after_moves(&job, context);
+	}
+	PG_END_TRY();
+	if (ends_query)
+		EventTriggerEndCompleteQuery();
+}
+
+/* The hook */
+static void
+online_alter_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+					 ProcessUtilityContext context, ParamListInfo params,
+					 QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	Statement	statement = {pstmt, queryString, readOnlyTree, params, queryEnv, dest, qc};
+	AlterTableStmt *stmt = (AlterTableStmt *) pstmt->utilityStmt;
+	RelationFacts facts;
+	Oid			relid = InvalidOid;
+	Hindrance	hindrance;
+	bool		silent;
+
+	if (online_alter == ONLINE_ALTER_OFF || context == PROCESS_UTILITY_SUBCOMMAND ||
+		!sets_tablespace(pstmt->utilityStmt) || !may_start_job())
+	{
+		pass_on(&statement, pstmt, context);
+		return;
+	}
+	hindrance = hindrance_of_statement(&statement, context);
+	if (IsA(stmt, AlterTableStmt))
+		relid = relation_to_copy(stmt, &facts);
+	if (hindrance.reason == NULL && !(OidIsValid(relid) && citus_distributes(facts.heap_oid)))
+	{
+		alter_online(&statement);
+		return;
+	}
+
+	/*
+	 * in a database without the extension, "on" is nothing; nor is it without
+	 * files to copy
+	 */
+	silent = IsA(stmt, AlterTableStmt) && !OidIsValid(relid);
+	if (online_alter == ONLINE_ALTER_ON &&
+		hindrance.sqlstate == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
+		silent = true;
+	if (hindrance.reason != NULL && !silent)
+	{
+		if (hindrance.sqlstate == ERRCODE_ACTIVE_SQL_TRANSACTION && OidIsValid(relid))
+			hindrance.command = queued_call(&facts, stmt);
+		tell_hindrance(&statement, &hindrance);
+	}
+	pass_on(&statement, pstmt, context);
+}
+
+/* Install the hook, in _PG_init(). */
+void
+online_alter_init(void)
+{
+	prev_ProcessUtility_hook = ProcessUtility_hook;
+	ProcessUtility_hook = online_alter_utility;
+}

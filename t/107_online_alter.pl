@@ -1,0 +1,343 @@
+# ALTER ... SET TABLESPACE, carried out online: what goes online, what does not and how that
+# is said, and that errors, tags, event triggers, privileges are those of core's statement.
+#
+# Fault (online ALTER): an event trigger that fails before or after the move, a lock that
+#   cannot be had, a timeout, a block, a database without the extension
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('online_alter', conf => "shared_preload_libraries = 'index_mover, pg_stat_statements'\n");
+sub sql { return $node->safe_psql('postgres', @_); }
+
+# The answer of psql to a statement: its output, and what it wrote to standard error
+# without the places in the source.
+sub answer
+{
+	my ($mode, $statement, %options) = @_;
+	my ($rc, $out, $err) = $node->psql($options{db} || 'postgres', "\\set VERBOSITY verbose\n\\set QUIET off\n$statement",
+		on_error_stop => 0, on_error_die => 0,
+		connstr => $node->connstr($options{db} || 'postgres') . " options='-cindex_mover.online_alter=$mode'"
+		  . ' user=' . ($options{role} || 'postgres'));
+	$err =~ s/^psql:[^:]*:\d+: //mg;
+	$err =~ s/^LOCATION:.*\n?//mg;
+	return ($out, $err);
+}
+sub jobs { return sql('SELECT count(*) FROM index_mover_jobs'); }
+
+sql(<<'SQL');
+CREATE EXTENSION pg_stat_statements;
+CREATE ROLE regress_owner; ALTER ROLE regress_owner LOGIN;
+CREATE ROLE regress_other LOGIN;
+GRANT CREATE ON SCHEMA public TO regress_owner;
+GRANT CREATE ON TABLESPACE regress_slow TO regress_owner, regress_other;
+GRANT CREATE ON TABLESPACE regress_fast TO regress_owner;
+ALTER ROLE postgres SET client_min_messages = notice;
+GRANT SET ON PARAMETER index_mover.online_alter TO regress_owner, regress_other;
+SET ROLE regress_owner;
+CREATE TABLE t (id int PRIMARY KEY USING INDEX TABLESPACE regress_slow, long text) TABLESPACE regress_slow;
+ALTER TABLE t ALTER long SET STORAGE EXTERNAL;
+INSERT INTO t SELECT g, repeat(md5(g::text), 100) FROM generate_series(1, 3000) g;
+CREATE INDEX t_long ON t (md5(long)) TABLESPACE regress_slow;
+CREATE MATERIALIZED VIEW m TABLESPACE regress_slow AS SELECT id FROM t;
+CREATE UNLOGGED TABLE u (id int) TABLESPACE regress_slow;
+CREATE TABLE p (id int) PARTITION BY RANGE (id) TABLESPACE regress_slow;
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100) TABLESPACE regress_slow;
+CREATE INDEX p_id ON p (id) TABLESPACE regress_slow;
+CREATE VIEW v AS SELECT 1;
+CREATE SEQUENCE s;
+RESET ROLE;
+SELECT oracle.remember_keys('t'), oracle.remember_metadata('t');
+SQL
+
+sub place
+{
+	my ($relation) = @_;
+	return sql("SELECT coalesce(spcname, 'pg_default') FROM pg_class c LEFT JOIN pg_tablespace s ON s.oid = reltablespace"
+		  . " WHERE c.oid = '$relation'::regclass");
+}
+sub kind_of_last_job
+{
+	return sql("SELECT string_agg(kind || ' ' || status, ', ' ORDER BY kind) FROM index_mover_history"
+		  . ' WHERE job = (SELECT max(job) FROM index_mover_jobs)');
+}
+
+# What is said of a statement that is refused, or left to core.
+my $refusal = qr/ALTER [A-Z ]+ \.\.\. SET TABLESPACE cannot be carried out online\nDETAIL: /;
+my $notice = qr/^NOTICE:  00000: ALTER [A-Z ]+ \.\.\. SET TABLESPACE is not carried out online\nDETAIL: /m;
+
+# ---- what goes online -----------------------------------------------------------------
+foreach my $case (
+	[ 'ALTER TABLE t SET TABLESPACE', 't', 'ALTER TABLE', 'table moved, toast moved, toast index moved' ],
+	[ 'ALTER TABLE ONLY t SET TABLESPACE', 't', 'ALTER TABLE', 'table moved, toast moved, toast index moved' ],
+	[ 'ALTER TABLE IF EXISTS public.t SET TABLESPACE', 't', 'ALTER TABLE', 'table moved, toast moved, toast index moved' ],
+	[ 'ALTER INDEX t_pkey SET TABLESPACE', 't_pkey', 'ALTER INDEX', 'index moved' ],
+	[ 'ALTER TABLE t_long SET TABLESPACE', 't_long', 'ALTER TABLE', 'index moved' ],
+	[ 'ALTER MATERIALIZED VIEW m SET TABLESPACE', 'm', 'ALTER MATERIALIZED VIEW', 'table moved' ],
+	[ 'ALTER TABLE m SET TABLESPACE', 'm', 'ALTER TABLE', 'table moved' ])
+{
+	my ($statement, $relation, $tag, $moved) = @$case;
+	foreach my $mode ('on', 'require')
+	{
+		my $to = place($relation) eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+		my $before = jobs();
+		my ($out, $err) = answer($mode, "$statement $to;", role => 'regress_owner');
+		is("$out|$err", "$tag|", "$mode, $statement: the answer is core's");
+		is(place($relation), $to, "$mode, $statement: moved");
+		is(jobs(), $before + 1, "$mode, $statement: by a job");
+		is(kind_of_last_job(), $moved, "$mode, $statement: of this relation");
+		($out, $err) = answer($mode, "$statement $to;", role => 'regress_owner');
+		is("$out|$err", "$tag|", "$mode, $statement: in place is a success");
+		is(jobs(), $before + 1, "$mode, $statement: without a job");
+	}
+}
+answer('on', 'ALTER TABLE t SET TABLESPACE regress_fast;');
+is(join(' ', map { place($_) } qw(t t_pkey t_long)), 'regress_fast regress_slow regress_slow',
+	'a table moves without its indexes');
+answer('on', 'ALTER TABLE t SET TABLESPACE regress_slow;');
+all_right($node, 't', 'after all moves', no_metadata => 1);
+leftovers_ok($node, 'after all moves');
+my ($out, $err) = answer('require', 'ALTER TABLE p SET TABLESPACE regress_fast; ALTER INDEX p_id SET TABLESPACE regress_fast;',
+	role => 'regress_owner');
+is("$out|$err", "ALTER TABLE\nALTER INDEX|", 'partitioned relations');
+is(join(' ', map { place($_) } qw(p p1 p_id p1_id_idx)), 'regress_fast regress_slow regress_fast regress_slow',
+	'partitioned relations: the default only');
+
+# ---- errors are those of core ---------------------------------------------------------
+foreach my $statement (
+	'ALTER TABLE no_such SET TABLESPACE regress_fast',
+	'ALTER TABLE IF EXISTS no_such SET TABLESPACE regress_fast',
+	'ALTER INDEX no_such SET TABLESPACE regress_fast',
+	'ALTER INDEX t SET TABLESPACE regress_fast',
+	'ALTER MATERIALIZED VIEW t SET TABLESPACE regress_fast',
+	'ALTER TABLE t SET TABLESPACE no_such',
+	'ALTER TABLE t SET TABLESPACE pg_global',
+	'ALTER TABLE v SET TABLESPACE regress_fast',
+	'ALTER TABLE s SET TABLESPACE regress_fast',
+	'ALTER TABLE pg_class SET TABLESPACE regress_fast',
+	'ALTER TABLE ALL IN TABLESPACE no_such SET TABLESPACE regress_fast',
+	'ALTER TABLE ALL IN TABLESPACE regress_slow SET TABLESPACE no_such',
+	'ALTER TABLE ALL IN TABLESPACE pg_global SET TABLESPACE regress_fast',
+	'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY no_such SET TABLESPACE regress_fast',
+	'ALTER INDEX ALL IN TABLESPACE regress_fast OWNED BY regress_other SET TABLESPACE regress_slow',
+	'ALTER TABLE ALL IN TABLESPACE regress_slow SET TABLESPACE regress_slow')
+{
+	foreach my $role ('regress_owner', 'regress_other')
+	{
+		is(join('|', answer('on', "$statement;", role => $role)), join('|', answer('off', "$statement;", role => $role)),
+			"$role, $statement: as core");
+	}
+}
+foreach my $statement ('ALTER TABLE t SET TABLESPACE regress_fast',
+	'ALTER TABLE ALL IN TABLESPACE regress_slow SET TABLESPACE regress_slow')
+{
+	is(join('|', answer('on', "$statement;", role => 'regress_other')), join('|', answer('off', "$statement;", role => 'regress_other')),
+		"$statement by another role: as core");
+}
+sql('REVOKE CREATE ON TABLESPACE regress_fast FROM regress_owner; ALTER TABLE t SET TABLESPACE regress_slow');
+like(join('|', answer('on', 'ALTER TABLE t SET TABLESPACE regress_fast;', role => 'regress_owner')),
+	qr/^\|ERROR:  42501: permission denied for tablespace regress_fast$/, 'no CREATE on the tablespace');
+sql('GRANT CREATE ON TABLESPACE regress_fast TO regress_owner');
+
+# ---- what cannot be online ------------------------------------------------------------
+sql('CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN ALTER TABLE t SET TABLESPACE regress_fast; END $$');
+foreach my $case (
+	[ 'BEGIN; ALTER TABLE t SET TABLESPACE regress_fast; ROLLBACK;', '25001', 'It is executed in a transaction block\.' ],
+	[ 'SELECT f();', '25001', 'It is executed from a function\.' ],
+	[ 'DO $$ BEGIN ALTER TABLE t SET TABLESPACE regress_fast; END $$;', '25001', 'It is executed from a function\.' ],
+	[ 'ALTER TABLE t SET TABLESPACE regress_fast\\; SELECT 1;', '25001', 'It is executed in a transaction block\.' ],
+	[ "SET default_transaction_isolation = 'serializable'; ALTER TABLE t SET TABLESPACE regress_fast;",
+		'0A000', 'Its isolation level keeps one snapshot until the end\.' ],
+	[ 'ALTER TABLE t SET TABLESPACE regress_fast, SET (fillfactor = 90);', '0A000', 'It has several subcommands\.' ],
+	[ 'ALTER TABLE u SET TABLESPACE regress_fast;', '0A000', '"u" cannot be copied: ' ],
+	[ 'CREATE TEMP TABLE x (i int); ALTER TABLE x SET TABLESPACE regress_fast;', '0A000', '"x" is temporary\.' ],
+	[ 'ALTER MATERIALIZED VIEW ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast NOWAIT;', '0A000', 'It has NOWAIT\.' ])
+{
+	my ($statement, $state, $reason) = @$case;
+	sql('ALTER TABLE t SET TABLESPACE regress_slow; ALTER MATERIALIZED VIEW m SET TABLESPACE regress_slow');
+	my $before = jobs();
+	my (undef, $refused) = answer('require', $statement);
+	like($refused, qr/^ERROR:  $state: $refusal $reason/m,
+		"require, $statement: refused");
+	like($refused, qr/HINT:  Use SELECT \* FROM index_mover_call\.move_table\('public\.t', 'regress_fast', wait => false\);/,
+		"require, $statement: what to call") if $state eq '25001';
+	my (undef, $told) = answer('on', $statement);
+	like($told, qr/$notice $reason.* An exclusive lock is held while the files are copied\./,
+		"on, $statement: told");
+	unlike($told, qr/ERROR/, "on, $statement: and done by core");
+	is(jobs(), $before, "$statement: without a job");
+}
+is(place('u'), 'regress_fast', 'core has moved the unlogged table');
+
+# ---- all in a tablespace --------------------------------------------------------------
+sql('ALTER TABLE u SET TABLESPACE regress_slow; ALTER MATERIALIZED VIEW m SET TABLESPACE regress_slow');
+($out, $err) = answer('require', 'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_owner SET TABLESPACE regress_fast;');
+like($err, qr/^ERROR:  0A000: $refusal "u" cannot be copied/, 'all, require: one hinders');
+is(place('t'), 'regress_slow', 'all, require: nothing was moved');
+sql('CREATE TABLE q (id int) PARTITION BY RANGE (id) TABLESPACE regress_slow; ALTER TABLE q OWNER TO regress_other;');
+($out, $err) = answer('require', 'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_other SET TABLESPACE regress_fast;');
+is("$out|$err|" . place('q'), 'ALTER TABLE||regress_fast', 'all, require: a partitioned table');
+my $before = jobs();
+($out, $err) = answer('on', 'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_owner SET TABLESPACE regress_fast;');
+like($err, qr/$notice "u" cannot be copied/, 'all, on: one is left to core');
+is(join(' ', map { place($_) } qw(t u p1 m)), 'regress_fast regress_fast regress_fast regress_slow', 'all, on: tables moved');
+is(jobs(), $before + 1, 'all, on: one job');
+($out, $err) = answer('require', 'ALTER INDEX ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast;');
+is("$out|$err", 'ALTER INDEX|', 'all indexes, require');
+is(sql("SELECT count(*) FROM pg_class c JOIN pg_tablespace s ON s.oid = reltablespace WHERE spcname = 'regress_slow'"
+		  . " AND relkind IN ('i', 'I')"),
+	'0', 'all indexes: moved');
+($out, $err) = answer('require', 'ALTER INDEX ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast;');
+is("$out|$err", join('|', answer('off', 'ALTER INDEX ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast;')),
+	'no index any more: as core');
+
+# ---- event triggers -------------------------------------------------------------------
+sql(<<'SQL');
+CREATE TABLE events (n serial, event text, tag text, objects text, place text);
+CREATE FUNCTION note() RETURNS event_trigger LANGUAGE plpgsql AS $$
+DECLARE
+  found text;
+BEGIN
+  IF tg_event = 'ddl_command_end' THEN
+    SELECT string_agg(object_identity, ' ' ORDER BY object_identity) INTO found FROM pg_event_trigger_ddl_commands();
+  END IF;
+  INSERT INTO events (event, tag, objects, place) SELECT tg_event, tg_tag, found, spcname FROM pg_class c
+   JOIN pg_tablespace s ON s.oid = reltablespace WHERE c.oid = 't'::regclass;
+  IF current_setting('regress.fail', true) = tg_event THEN RAISE 'no %', tg_event; END IF;
+END $$;
+CREATE EVENT TRIGGER a ON ddl_command_start EXECUTE FUNCTION note();
+CREATE EVENT TRIGGER b ON ddl_command_end EXECUTE FUNCTION note();
+ALTER EVENT TRIGGER a ENABLE ALWAYS;
+TRUNCATE events;
+SQL
+foreach my $mode ('off', 'on')
+{
+	my $from = place('t');
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	sql('TRUNCATE events');
+	answer($mode, "ALTER TABLE t SET TABLESPACE $to;");
+	is(sql('SELECT event, tag, objects, place FROM events ORDER BY n'),
+		"ddl_command_start|ALTER TABLE||$from\nddl_command_end|ALTER TABLE|public.t|$to", "$mode: event triggers");
+}
+foreach my $event ('ddl_command_start', 'ddl_command_end')
+{
+	my $from = place('t');
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my (undef, $said) = answer('on', "SET regress.fail = '$event'; ALTER TABLE t SET TABLESPACE $to;");
+	like($said, qr/ERROR:  P0001: no $event/, "$event fails");
+	is(place('t'), $event eq 'ddl_command_start' ? $from : $to, "$event fails: where the table is");
+	if ($event eq 'ddl_command_end')
+	{
+		like($said, qr/WARNING:  01000: the statement has failed, but job \d+ has moved 1 of 1 relations\n/, "$event fails: told");
+		like($said, qr/HINT:  To move them back: SELECT .*undo_move\(\d+\);/,
+			"$event fails: a warning");
+	}
+}
+sql('TRUNCATE events');
+answer('on', 'ALTER INDEX ALL IN TABLESPACE regress_fast SET TABLESPACE regress_slow;');
+like(sql("SELECT objects FROM events WHERE event = 'ddl_command_end'"), qr/public\.t_long public\.t_pkey/,
+	'all: event triggers are told of each');
+# a lock of the transaction itself
+sql(<<'SQL');
+DROP EVENT TRIGGER a; DROP EVENT TRIGGER b;
+CREATE FUNCTION hold() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM t LIMIT 1; END $$;
+CREATE EVENT TRIGGER c ON ddl_command_start EXECUTE FUNCTION hold();
+SQL
+{
+	my $from = place('t');
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my (undef, $refused) = answer('require', "ALTER TABLE t SET TABLESPACE $to;");
+	like($refused, qr/^ERROR:  55006: $refusal No job can begin: .*holds a lock on "t"/m,
+		'require, a lock of its own: refused');
+	my (undef, $told) = answer('on', "ALTER TABLE t SET TABLESPACE $to;");
+	like($told, qr/$notice No job can begin: .*holds a lock on "t"/, 'on, a lock of its own: told');
+	is(place('t'), $to, 'on, a lock of its own: done by core');
+}
+sql('DROP EVENT TRIGGER c');
+
+# ---- limits of time -------------------------------------------------------------------
+my $holder = IndexMover::Session->new($node);
+$holder->run('BEGIN; SELECT FROM t LIMIT 1');
+my $from = place('t');
+my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+(undef, $err) = answer('on', "SET lock_timeout = '700ms'; ALTER TABLE t SET TABLESPACE $to;");
+like($err, qr/^ERROR:  55P03: could not move table "t" to tablespace "$to"/m, 'lock_timeout');
+is(place('t'), $from, 'lock_timeout: where it was');
+leftovers_ok($node, 'lock_timeout', within => 10);
+(undef, $err) = answer('on', "SET statement_timeout = '700ms'; ALTER TABLE t SET TABLESPACE $to;");
+like($err, qr/^ERROR:  57014: canceling statement due to statement timeout/m, 'statement_timeout');
+is(place('t'), $from, 'statement_timeout: where it was');
+leftovers_ok($node, 'statement_timeout', within => 10);
+my $caller = IndexMover::Session->new($node);
+$caller->run('SET index_mover.online_alter = on');
+$caller->send("ALTER TABLE t SET TABLESPACE $to");
+poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', 'the copy waits for the holder');
+is(sql('SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $caller->pid . ' AND backend_xmin IS NULL'), '1',
+	'the caller holds no snapshot');
+is(sql("SELECT string_agg(relation::regclass::text, ' ') FROM pg_locks WHERE locktype = 'relation' AND pid = " . $caller->pid),
+	'index_mover.job_seq', 'the caller holds no lock but for the number of its job');
+$holder->run('COMMIT');
+$caller->answer;
+is($caller->errors, '', 'the statement ends');
+is(place('t'), $to, 'and the table is moved');
+
+# ---- beside another job of the table --------------------------------------------------
+$holder->run('BEGIN; LOCK TABLE t IN ACCESS SHARE MODE; SELECT FROM t WHERE id = 1');
+my $other = IndexMover::Session->new($node);
+$other->send('SELECT status FROM move_indexes(' . "'t_pkey', '" . elsewhere($node, 't_pkey') . "')");
+poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', 'a job of the table waits');
+my $there = elsewhere($node, 't_long');
+(undef, $err) = answer('on', "SET lock_timeout = '300ms'; ALTER INDEX t_long SET TABLESPACE $there;");
+like($err, qr/^ERROR:  55P03: canceling statement due to lock timeout\nDETAIL:  Another job moves a table of the statement; see /m,
+	'beside another job: lock_timeout');
+$caller->send("ALTER INDEX t_long SET TABLESPACE $there");
+poll_until($node,
+	"SELECT wait_event_type FROM pg_stat_activity WHERE query LIKE 'ALTER INDEX t_long%' AND state = 'active' AND wait_event IS NOT NULL",
+	'Extension', 'beside another job: waits');
+$holder->run('COMMIT');
+$other->answer;
+$caller->answer;
+is($caller->errors . place('t_long'), $there, 'beside another job: moved in the end');
+
+# ---- others ---------------------------------------------------------------------------
+sql('SELECT pg_stat_statements_reset()');
+answer('on', "ALTER TABLE t SET TABLESPACE $from;");
+is(sql(q(SELECT sum(calls) FROM pg_stat_statements WHERE query LIKE 'ALTER TABLE t SET TABLESPACE%')), '1',
+	'pg_stat_statements counts it once');
+sql('CREATE DATABASE bare');
+$node->safe_psql('bare', 'CREATE TABLE b (i int)');
+($out, $err) = answer('on', 'ALTER TABLE b SET TABLESPACE regress_fast;', db => 'bare');
+is("$out|$err", 'ALTER TABLE|', 'no extension, on: core');
+($out, $err) = answer('on', 'BEGIN; ALTER TABLE b SET TABLESPACE pg_default; ROLLBACK;', db => 'bare');
+unlike($err, qr/NOTICE/, 'no extension, on, in a block: core');
+($out, $err) = answer('require', 'ALTER TABLE b SET TABLESPACE regress_slow;', db => 'bare');
+like($err, qr/^ERROR:  55000: $refusal Extension index_mover is not installed in this database\./m,
+	'no extension, require: refused');
+# a setting that has no effect
+sub check_says { return sql(q(SELECT object, detail FROM index_mover_check() WHERE kind = 'online alter')); }
+sql('ALTER ROLE regress_owner IN DATABASE postgres SET index_mover.online_alter = on');
+is(check_says(), '', 'check: the library is preloaded');
+like(join('|', answer('on', 'SET default_transaction_read_only = on; ALTER TABLE t SET TABLESPACE regress_fast;')),
+	qr/ERROR:  25006: cannot execute ALTER TABLE in a read-only transaction/, 'read only: as core');
+all_right($node, 't', 'at the end', no_metadata => 1);
+
+# without the library at the start of sessions
+my $not_loaded = 'index_mover.online_alter is set, but its sessions do not load the library: see session_preload_libraries';
+$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
+$node->restart;
+is(check_says(), "role regress_owner in database postgres|$not_loaded", 'check: the library is not loaded');
+sql("ALTER ROLE regress_owner IN DATABASE postgres SET session_preload_libraries = 'auto_explain, index_mover'");
+is(check_says(), '', 'check: the role loads it');
+$node->append_conf('postgresql.conf', "index_mover.online_alter = on\n");
+$node->reload;
+poll_until($node, q(SELECT object, detail FROM index_mover_check() WHERE kind = 'online alter'), "the server|$not_loaded",
+	'check: the server does not');
+done_testing();
