@@ -31,49 +31,54 @@
 
 /* Return how long copying so many blocks takes, in microseconds. */
 int64
-copy_blocks_us(const CopyState *cs, int64 nblocks)
+copy_blocks_us(const CopyFile *file, int64 nblocks)
 {
-	return nblocks * cs->block_us;
+	return nblocks * file->pace.block_us;
 }
 
 bool
-copy_fits_under_lock(const CopyState *cs, int64 nblocks)
+copy_fits_under_lock(const CopyFile *file, int64 nblocks)
 {
-	return copy_blocks_us(cs, nblocks) <= cs->settings->max_lock_time * INT64CONST(1000);
+	int64		most_us = file->move->settings->max_lock_time * INT64CONST(1000);
+
+	return copy_blocks_us(file, nblocks) <= most_us;
 }
 
 /* Return how long copying the rest of all files would take, in microseconds. */
 int64
-copy_last_us(const CopyState *cs)
+copy_last_us(const CopyMove *move)
 {
 	int64		result = 0;
 
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		/* of one whose copy has not begun, nothing is known */
-		if (f->changes != NULL)
-			result += wal_changes_unread_us(f->changes) +
-				copy_blocks_us(f, block_set_count(f->todo) + wal_changes_count(f->changes));
+		CopyFile   *file = &move->files[i];
+		int64		nblocks;
+
+		if (file->changes == NULL)
+			continue;			/* its copy has not begun: nothing is known */
+		nblocks = block_set_count(file->todo) + wal_changes_count(file->changes);
+		result += wal_changes_unread_us(file->changes) + copy_blocks_us(file, nblocks);
 	}
 	return result;
 }
 
 /* Return the time, in milliseconds, less rests for others: not those for max_rate. */
 int64
-copy_busy_ms(const CopyState *cs)
+copy_busy_ms(const CopyFile *file)
 {
-	return GetCurrentTimestamp() / 1000 - (pacing_rested_ms() - cs->throttle.rested_us / 1000);
+	return GetCurrentTimestamp() / 1000 - (pacing_rested_ms() - file->throttle.rested_us / 1000);
 }
 
 /* Look at a round from here on. */
 void
-copy_begin_round(CopyState *cs)
+copy_begin_round(CopyFile *file)
 {
-	cs->eta.round_began = copy_busy_ms(cs);
-	cs->eta.rate_rested_before = cs->throttle.rested_us;
-	cs->eta.written_before = cs->item->blocks_copied + cs->item->blocks_recopied;
-	cs->eta.changed_before = wal_changes_count(cs->changes);
-	cs->eta.in_vain = false;
+	file->pace.round_began = copy_busy_ms(file);
+	file->pace.rate_rested_before = file->throttle.rested_us;
+	file->pace.written_before = file->item->blocks_copied + file->item->blocks_recopied;
+	file->pace.changed_before = wal_changes_count(file->changes);
+	file->pace.in_vain = false;
 }
 
 /*
@@ -82,32 +87,34 @@ copy_begin_round(CopyState *cs)
  * move, and warn once.
  */
 void
-copy_look_at_round(CopyState *cs)
+copy_look_at_round(CopyFile *file)
 {
-	const MoveSettings *settings = cs->settings;
-	int64		done = cs->item->blocks_copied + cs->item->blocks_recopied - cs->eta.written_before;
-	int64		changed = wal_changes_count(cs->changes);
-	int64		ms = copy_busy_ms(cs) - cs->eta.round_began;
+	const MoveSettings *settings = file->move->settings;
+	CopyPace   *pace = &file->pace;
+	int64		written = file->item->blocks_copied + file->item->blocks_recopied;
+	int64		done = written - pace->written_before;
+	int64		changed = wal_changes_count(file->changes);
+	int64		ms = copy_busy_ms(file) - pace->round_began;
 
 	/* a round takes the blocks that it copies from the set */
-	cs->eta.changed_before = Min(cs->eta.changed_before, changed);
-	changed -= cs->eta.changed_before;
+	pace->changed_before = Min(pace->changed_before, changed);
+	changed -= pace->changed_before;
 
 	/* without the rests of pacing, those for max_rate would have been longer */
-	cs->eta.in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
-		(cs->throttle.rested_us - cs->eta.rate_rested_before) / 1000 > ms / 2 &&
+	pace->in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
+		(file->throttle.rested_us - pace->rate_rested_before) / 1000 > ms / 2 &&
 		done * BLCKSZ > settings->max_rate * INT64CONST(1024) * LONG_ROUND_MS / 2000 &&
 		changed > done * MOST_CHANGED_IN_ROUND;
-	if (!cs->eta.in_vain || cs->eta.told)
+	if (!pace->in_vain || pace->told)
 		return;
-	cs->eta.told = true;
+	pace->told = true;
 	ereport(WARNING,
 			(errmsg("%s \"%s\" changes nearly as fast as max_rate lets it be copied",
-					relation_noun(cs->item->relkind), NameStr(cs->item->relname)),
+					relation_noun(file->item->relkind), NameStr(file->item->relname)),
 			 errdetail("Of %lld blocks that were copied, %lld have changed since.",
 					   (long long) done, (long long) changed),
 			 errhint("To raise it: %s",
-					 printed_command("alter_move", cs->mc->job->job, "max_rate",
+					 printed_command("alter_move", file->move->mc->job->job, "max_rate",
 									 psprintf("%dMB", settings->max_rate / 1024 * 4 + 4)))));
 }
 
@@ -116,11 +123,12 @@ copy_look_at_round(CopyState *cs)
  * swap: none if that time may never come.
  */
 void
-copy_publish_eta(const CopyState *cs, double left)
+copy_publish_eta(const CopyMove *move, double left)
 {
-	TimestampTz swap_after = cs->settings->swap_after;
+	TimestampTz swap_after = move->settings->swap_after;
 
-	if (left >= 0 && swap_after > 0 && !cs->settings->terms.rehearse && !job_swap_now_requested())
+	if (left >= 0 && swap_after > 0 && !move->settings->terms.rehearse &&
+		!job_swap_now_requested())
 		left = TIMESTAMP_IS_NOEND(swap_after) ? -1 :
 			Max(left, (swap_after - GetCurrentTimestamp()) / 1e6);
 	progress_eta(left);
@@ -128,11 +136,12 @@ copy_publish_eta(const CopyState *cs, double left)
 
 /* Publish the time left when so many blocks of a part, a phase of work, are done, if it is known. */
 void
-copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
+copy_eta(CopyFile *file, MovePhase part, int64 total, int64 done)
 {
-	CopyEta    *eta = &cs->eta;
+	CopyMove   *move = file->move;
+	CopyEta    *eta = &file->eta;
 	int64		now = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
-	double		rate = cs->throttle.rate;
+	double		rate = file->throttle.rate;
 	double		busy;			/* seconds of this part */
 	double		written = 0;	/* blocks to come */
 	double		read = 0;
@@ -153,7 +162,7 @@ copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
 		/* the share of copied blocks that change, again and again */
 		double		share = (double) done / total;
 
-		share = (wal_changes_count(cs->changes) + block_set_count(cs->todo)) /
+		share = (wal_changes_count(file->changes) + block_set_count(file->todo)) /
 			(share * share) / total;
 		share = Min(share, MOST_SHARE_CHANGED);
 		written = total - done + total * share / (1 - share);
@@ -165,15 +174,15 @@ copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
 		left += busy * (total - done) / done;
 	else if (part == PHASE_PREWARMING)
 		read = total - done;
-	if (part < PHASE_VERIFYING && copy_verifies(cs))
+	if (part < PHASE_VERIFYING && copy_verifies(file))
 		read += total;
 	if (part < PHASE_PREWARMING)
 		read += Min(eta->cached, total);
 	/* the other files of the move, if they have not begun */
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (f->copy == NULL)
-			written += Max(f->item->size_before, 0) / BLCKSZ;
+		if (move->files[i].copy == NULL)
+			written += Max(move->files[i].item->size_before, 0) / BLCKSZ;
 	}
 
 	if (eta->busy_rate <= 0 || (written > 0 && rate <= 0))
@@ -181,40 +190,41 @@ copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done)
 	left += read * BLCKSZ / eta->busy_rate;
 	if (written > 0)
 		left += written * BLCKSZ / rate;
-	copy_publish_eta(cs, eta->in_vain ? -1 : left);
+	copy_publish_eta(move, file->pace.in_vain ? -1 : left);
 }
 
 int64
-copy_changes_left(const CopyState *cs)
+copy_changes_left(const CopyMove *move)
 {
 	int64		result = 0;
 
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (f->changes != NULL)
-			result += wal_changes_count(f->changes) + block_set_count(f->todo);
+		CopyFile   *file = &move->files[i];
+
+		if (file->changes != NULL)
+			result += wal_changes_count(file->changes) + block_set_count(file->todo);
 	}
 	return result;
 }
 
 /* Publish how many of the blocks copied so far change in a second. */
 void
-copy_change_rate(CopyState *cs)
+copy_change_rate(CopyMove *move)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int64		changes = copy_changes_left(cs);
+	int64		changes = copy_changes_left(move);
 
-	foreach_file(f, cs)
-		changes += f->item->blocks_recopied;
-	cs = cs->first;
-	if (cs->eta.changes_at != 0)
+	for (int i = 0; i < move->nfiles; i++)
+		changes += move->files[i].item->blocks_recopied;
+	if (move->changes_at != 0)
 	{
-		int64		ms = TimestampDifferenceMilliseconds(cs->eta.changes_at, now);
+		int64		ms = TimestampDifferenceMilliseconds(move->changes_at, now);
 
 		if (ms < SHORTEST_WINDOW_MS)
 			return;
-		progress_set(changed_per_second, Max(changes - cs->eta.changes, 0) * 1000 / ms);
+		progress_set(changed_per_second, Max(changes - move->changes, 0) * 1000 / ms);
 	}
-	cs->eta.changes_at = now;
-	cs->eta.changes = changes;
+	move->changes_at = now;
+	move->changes = changes;
 }

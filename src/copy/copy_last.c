@@ -32,7 +32,7 @@
 
 /* At most so many changed blocks are left to an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
-/* Bounds of cs->block_us: a batch that had to wait says nothing of the speed */
+/* Bounds of CopyPace.block_us: a batch that had to wait says nothing of the speed */
 #define LEAST_BLOCK_US		(COPY_BLOCK_US / 5)
 #define MOST_BLOCK_US		(5 * COPY_BLOCK_US)
 
@@ -47,18 +47,18 @@
 
 /* Copy a block of the list through shared buffers. */
 static void
-copy_through_buffer(CopyState *cs, BlockNumber block)
+copy_through_buffer(CopyFile *file, BlockNumber block)
 {
-	file_copy_through_buffer(cs->copy, block);
-	if (cs->verifying)
-		block_set_add(cs->unverified, block);
-	block_set_remove(cs->todo, block);
-	cs->item->blocks_recopied++;
+	file_copy_through_buffer(file->copy, block);
+	if (file->verify.begun)
+		block_set_add(file->verify.unverified, block);
+	block_set_remove(file->todo, block);
+	file->item->blocks_recopied++;
 }
 
-/* Update cs->block_us by blocks copied through shared buffers since this time. */
+/* Update pace.block_us by blocks copied through shared buffers since this time. */
 static void
-measure_blocks(CopyState *cs, instr_time start, int64 nblocks)
+measure_blocks(CopyFile *file, instr_time start, int64 nblocks)
 {
 	double		us;
 
@@ -66,37 +66,38 @@ measure_blocks(CopyState *cs, instr_time start, int64 nblocks)
 		return;
 	us = (double) elapsed_us(start) / nblocks;
 	us = Min(Max(us, LEAST_BLOCK_US), MOST_BLOCK_US);
-	cs->block_us += (us - cs->block_us) * Min(nblocks / (2.0 * BUFFERED_BATCH), 1);
+	file->pace.block_us += (us - file->pace.block_us) *
+		Min(nblocks / (2.0 * BUFFERED_BATCH), 1);
 }
 
 /* Copy so many blocks of the list, or all, through shared buffers. */
 void
-copy_todo_through_buffers(CopyState *cs, int64 most)
+copy_todo_through_buffers(CopyFile *file, int64 most)
 {
 	BlockNumber block = 0;
 
 	Assert(!IsTransactionState());
-	while (most > 0 && block_set_count(cs->todo) > 0)
+	while (most > 0 && block_set_count(file->todo) > 0)
 	{
-		int64		nblocks = Min(block_set_count(cs->todo), BUFFERED_BATCH);
+		int64		nblocks = Min(block_set_count(file->todo), BUFFERED_BATCH);
 		instr_time	start;
 
-		copy_between_chunks(cs);
+		copy_between_chunks(file);
 		StartTransactionCommand();
 		INSTR_TIME_SET_CURRENT(start);
 		for (int i = 0; i < nblocks; i++)
 		{
-			block = block_set_next(cs->todo, block);
+			block = block_set_next(file->todo, block);
 			Assert(block != InvalidBlockNumber);	/* so many are left */
-			copy_through_buffer(cs, block);
+			copy_through_buffer(file, block);
 		}
-		measure_blocks(cs, start, nblocks);
-		if (cs->settings->pacing)
-			file_copy_flush_wal(cs->copy);
+		measure_blocks(file, start, nblocks);
+		if (file->move->settings->pacing)
+			file_copy_flush_wal(file->copy);
 		CommitTransactionCommand();
 		most -= nblocks;
-		throttle_written(&cs->throttle, nblocks * BLCKSZ);
-		copy_keep_up(cs);
+		throttle_written(&file->throttle, nblocks * BLCKSZ);
+		copy_keep_up(file->move);
 	}
 }
 
@@ -114,35 +115,34 @@ copy_catch_up_interval(TimestampTz since)
 
 /* Wait until index_mover.swap_after, and keep up with the changes. */
 void
-copy_wait_for_swap_time(CopyState *cs)
+copy_wait_for_swap_time(CopyMove *move)
 {
 	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
 	TimestampTz since = GetCurrentTimestamp();
 	TimestampTz caught_up_at = since;
 
-	/* each file has a pace of its own: take that of the first */
-	cs = copied_file(cs->first);
-	while (cs->settings->swap_after > GetCurrentTimestamp() &&
+	while (move->settings->swap_after > GetCurrentTimestamp() &&
 		   !job_swap_now_requested())
 	{
-		copy_publish_eta(cs, 0);
+		copy_publish_eta(move, 0);
 		pacing_tell_of_drop("waits for the time of its swap");
 		throttle_rest(SHORT_REST_MS);
-		copy_between_chunks(cs);
+		/* each file has a throttle of its own: take that of the first */
+		copy_between_chunks(&move->files[0]);
 
-		if (copy_changes_left(cs) > 0 &&
+		if (copy_changes_left(move) > 0 &&
 			GetCurrentTimestamp() - caught_up_at > copy_catch_up_interval(since))
 		{
-			copy_catch_up(cs);
+			copy_catch_up(move);
 			caught_up_at = GetCurrentTimestamp();
 		}
 	}
-	cs->first->so_far->rested_us += GetCurrentTimestamp() - since;
+	move->so_far->rested_us += GetCurrentTimestamp() - since;
 	progress_phase(phase);
 }
 
 static void
-catch_up(CopyState *cs)
+catch_up(CopyFile *file)
 {
 	int64		least = PG_INT64_MAX;
 	bool		again = false;
@@ -151,17 +151,17 @@ catch_up(CopyState *cs)
 	{
 		int64		left;
 
-		copy_between_chunks(cs);
-		copy_drain(cs);
-		copy_take_changes(cs);
+		copy_between_chunks(file);
+		copy_drain(file);
+		copy_take_changes(file);
 
-		(void) copy_take_tail(cs);
-		left = block_set_count(cs->todo);
+		(void) copy_take_tail(file);
+		left = block_set_count(file->todo);
 		/* if outpaced, there may never be fewer; copy some for their speed */
-		if (cs->outpaced && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(cs, left))
+		if (file->pace.outpaced && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(file, left))
 		{
-			copy_todo_through_buffers(cs, 2 * BUFFERED_BATCH);
-			if (copy_fits_under_lock(cs, block_set_count(cs->todo)))
+			copy_todo_through_buffers(file, 2 * BUFFERED_BATCH);
+			if (copy_fits_under_lock(file, block_set_count(file->todo)))
 				break;
 		}
 
@@ -173,49 +173,51 @@ catch_up(CopyState *cs)
 		if (!again && XLogIsNeeded() && left > TOO_MANY_FOR_BUFFERS)
 		{
 			again = true;
-			copy_rounds(cs, false);
+			copy_rounds(file, false);
 			/* slower rounds would not leave fewer */
-			if (block_set_count(cs->todo) > COPY_FAR_TOO_MANY)
-				least = block_set_count(cs->todo);
+			if (block_set_count(file->todo) > COPY_FAR_TOO_MANY)
+				least = block_set_count(file->todo);
 			continue;
 		}
 		if (left <= VERY_FEW_BLOCKS || left >= least || round >= 10)
 			break;
 		least = left;
 		IM_POINT("copy-buffered-round");
-		copy_todo_through_buffers(cs, PG_INT64_MAX);
+		copy_todo_through_buffers(file, PG_INT64_MAX);
 	}
 
-	if (cs->verifying)
-		copy_verify_rest(cs, Min(cs->copied, file_blocks(&cs->to, MAIN_FORKNUM)));
+	if (file->verify.begun)
+		copy_verify_rest(file, Min(file->copied, file_blocks(&file->to, MAIN_FORKNUM)));
 	StartTransactionCommand();
-	if (cs->is_table)
-		(void) copy_visibility_map(cs, NULL);
-	if (block_set_count(cs->todo) <= COPY_FAR_TOO_MANY)
-		file_copy_prepare(cs->copy, cs->copied, cs->todo);
+	if (file->is_table)
+		(void) copy_visibility_map(file, NULL);
+	if (block_set_count(file->todo) <= COPY_FAR_TOO_MANY)
+		file_copy_prepare(file->copy, file->copied, file->todo);
 	CommitTransactionCommand();
 }
 
 /* Before an attempt: give way to others, and copy until few changed blocks are left. */
 void
-copy_catch_up(CopyState *cs)
+copy_catch_up(CopyMove *move)
 {
 	Assert(!IsTransactionState());
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (f->copy != NULL)
-			catch_up(f);
+		CopyFile   *file = &move->files[i];
+
+		if (file->copy != NULL)
+			catch_up(file);
 	}
 }
 
 /* Without an attempt, or in its queue, where we cannot give way to others: read the WAL. */
 void
-copy_stay_near(CopyState *cs)
+copy_stay_near(CopyMove *move)
 {
-	if (cs->first->stage < COPY_ASKING)
-		copy_between_chunks(copied_file(cs->first));
-	foreach_file(f, cs)
-		copy_drain(f);
+	if (move->stage < COPY_ASKING)
+		copy_between_chunks(&move->files[0]);
+	for (int i = 0; i < move->nfiles; i++)
+		copy_drain(&move->files[i]);
 }
 
 /*
@@ -224,61 +226,61 @@ copy_stay_near(CopyState *cs)
  * upto is a mark of the WAL made since all files were locked.  SWAPPED: it is equal.
  */
 AttemptOutcome
-copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
+copy_last_blocks(CopyFile *file, XLogRecPtr upto, int64 *most_us)
 {
 	BlockNumber nblocks;
 	int64		ncopied = 0;
 	instr_time	start;
 
-	Assert(cs->first->stage == COPY_LOCKED &&
-		   CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
-	copy_drain_to(cs, upto);
-	copy_take_changes(cs);
+	Assert(file->move->stage == COPY_LOCKED &&
+		   CheckRelationOidLockedByMe(file->relid, AccessExclusiveLock, false));
+	copy_drain_to(file, upto);
+	copy_take_changes(file);
 
-	nblocks = copy_take_tail(cs);
+	nblocks = copy_take_tail(file);
 	if (nblocks > 0)
 		/* step: block-0 */
-		block_set_add(cs->todo, 0);
+		block_set_add(file->todo, 0);
 	if (IM_MUTATION("block-0"))
-		block_set_remove(cs->todo, 0);
-	if (copy_blocks_us(cs, block_set_count(cs->todo)) > *most_us)
+		block_set_remove(file->todo, 0);
+	if (copy_blocks_us(file, block_set_count(file->todo)) > *most_us)
 		return TOO_MUCH_LEFT;
 
 	INSTR_TIME_SET_CURRENT(start);
-	foreach_block(block, cs->todo)
+	foreach_block(block, file->todo)
 	{
 		int64		us;
 
 		IM_POINT("swap-block");
-		copy_through_buffer(cs, block);
+		copy_through_buffer(file, block);
 		ncopied++;
 		us = elapsed_us(start);
-		if (us > *most_us && us / ncopied * block_set_count(cs->todo) > *most_us / 2)
+		if (us > *most_us && us / ncopied * block_set_count(file->todo) > *most_us / 2)
 			break;
 	}
-	measure_blocks(cs, start, ncopied);
-	if (block_set_count(cs->todo) > 0)
+	measure_blocks(file, start, ncopied);
+	if (block_set_count(file->todo) > 0)
 		return TOO_MUCH_LEFT;
 	/* by the speed, not the time: it may have waited for a flush */
-	*most_us -= copy_blocks_us(cs, ncopied);
+	*most_us -= copy_blocks_us(file, ncopied);
 
-	IM_FILL_TAIL(&cs->to, nblocks);
+	IM_FILL_TAIL(&file->to, nblocks);
 	if (IM_MUTATION("verify-all"))
-		cs->verified = 0;
-	if (cs->is_table && !copy_visibility_map(cs, most_us))
+		file->verify.compared = 0;
+	if (file->is_table && !copy_visibility_map(file, most_us))
 		return TOO_MUCH_LEFT;
 
 	/* both lengths from the files: no Assert, since a tail may be lost */
-	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
-	if (file_blocks(&cs->to, MAIN_FORKNUM) != nblocks)
+	nblocks = file_blocks(&file->from, MAIN_FORKNUM);
+	if (file_blocks(&file->to, MAIN_FORKNUM) != nblocks)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("the copy of %s \"%s\" has %u blocks instead of %u",
-						relation_noun(cs->item->relkind),
-						NameStr(cs->item->relname),
-						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
+						relation_noun(file->item->relkind),
+						NameStr(file->item->relname),
+						file_blocks(&file->to, MAIN_FORKNUM), nblocks),
 				 errdetail("Nothing was moved.")));
-	if (cs->verifying || IM_MUTATION("verify-all"))
-		copy_verify_rest(cs, nblocks);
+	if (file->verify.begun || IM_MUTATION("verify-all"))
+		copy_verify_rest(file, nblocks);
 	return SWAPPED;
 }

@@ -54,17 +54,17 @@ copy_start_again(const char *why)
  * locked.
  */
 void
-copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders)
+copy_lock_wait_is_over(CopyMove *move, const VirtualTransactionId *holders, int nholders)
 {
-	const char *noun = relation_noun(cs->item->relkind);
-	const char *name = NameStr(cs->item->relname);
-	double		seconds = cs->settings->lock_wait / 1000.0;
-	bool		goes_on = (cs->settings->on_blocker == ON_BLOCKER_WAIT);
+	const char *noun = relation_noun(move->item->relkind);
+	const char *name = NameStr(move->item->relname);
+	double		seconds = move->settings->lock_wait / 1000.0;
+	bool		goes_on = (move->settings->on_blocker == ON_BLOCKER_WAIT);
 	char	   *list;
 
-	if (goes_on && cs->first->so_far->told)
+	if (goes_on && move->so_far->told)
 		return;
-	cs->first->so_far->told = true;
+	move->so_far->told = true;
 	StartTransactionCommand();	/* for names of roles */
 	list = blockers_describe(holders, nholders);
 	if (goes_on && nholders > 0)
@@ -74,7 +74,7 @@ copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int n
 						noun, name, seconds),
 				 errdetail("The lock is held by: %s.", list),
 				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
-						 printed_command("cancel_move", cs->mc->job->job))));
+						 printed_command("cancel_move", move->mc->job->job))));
 	else if (goes_on)
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -82,7 +82,7 @@ copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int n
 						noun, name, seconds),
 				 errdetail("No transaction holds it: too many blocks change to be copied under the lock, or a system catalog is locked."),
 				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
-						 printed_command("cancel_move", cs->mc->job->job))));
+						 printed_command("cancel_move", move->mc->job->job))));
 	else if (nholders > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -100,13 +100,6 @@ copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int n
 	CommitTransactionCommand();
 }
 
-/* Return the lock of the long phase on a relation that moves. */
-static LOCKMODE
-long_lock(const CopyState *cs)
-{
-	return cs->is_table ? AccessShareLock : ShareUpdateExclusiveLock;
-}
-
 /* Lock a relation, with a short wait; else have *wait look at the holders. */
 static bool
 lock_or_look(Wait *wait, Oid relid, LOCKMODE mode)
@@ -119,15 +112,11 @@ lock_or_look(Wait *wait, Oid relid, LOCKMODE mode)
 
 /* Lock the table and the relations that move, until the end of the transaction. */
 static bool
-lock_all(CopyState *cs, Wait *wait)
+lock_all(CopyMove *move, Wait *wait)
 {
-	if (!lock_or_look(wait, cs->table, AccessShareLock))
-		return false;
-	for (CopyState *f = cs->first; f != NULL; f = f->next)
+	for (int i = 0; i < move->nrelations; i++)
 	{
-		if (f->relid == cs->table)
-			continue;
-		if (!lock_or_look(wait, f->relid, long_lock(f)))
+		if (!lock_or_look(wait, move->relations[i].relid, move->relations[i].lock))
 			return false;
 	}
 	return true;
@@ -135,45 +124,30 @@ lock_all(CopyState *cs, Wait *wait)
 
 /* Keep the locks of lock_all() for the session. */
 static void
-keep_all(CopyState *cs)
+keep_all(CopyMove *move)
 {
 	/* step: keep-lock */
-	keep_relation_lock(cs->table, AccessShareLock);
-	for (CopyState *f = cs->first; f != NULL; f = f->next)
-	{
-		if (f->relid != cs->table)
-			keep_relation_lock(f->relid, long_lock(f));
-	}
-	cs->first->locked = true;
+	for (int i = 0; i < move->nrelations; i++)
+		keep_relation_lock(move->relations[i].relid, move->relations[i].lock);
+	move->has_locks = true;
 }
 
 /* Check that this process has the locks of the long phase, and no others, or none. */
 void
-copy_check_locks(const CopyState *cs)
+copy_check_locks(const CopyMove *move)
 {
-	int			expected = 0;
-
-	if (cs->first->locked)
-	{
-		expected = 1;			/* the table */
-		for (const CopyState *f = cs->first; f != NULL; f = f->next)
-		{
-			if (f->relid != cs->table)
-				expected++;
-		}
-	}
-	check_relation_locks(expected);
+	check_relation_locks(move->has_locks ? move->nrelations : 0);
 }
 
 /* Get the locks of the long phase, or do as on_blocker says; keep up with the WAL. */
 void
-copy_wait_for_locks(CopyState *cs)
+copy_wait_for_locks(CopyMove *move)
 {
-	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = cs->mc};
+	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = move->mc};
 	Wait		wait;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
-	Assert(!IsTransactionState() && !cs->first->locked);
+	Assert(!IsTransactionState() && !move->has_locks);
 	IM_POINT("locks-wanted");
 	wait_begin(&wait, NULL, &limits);
 	/* a session that waits for this transaction waits for a moment only */
@@ -182,82 +156,82 @@ copy_wait_for_locks(CopyState *cs)
 	{
 		bool		is_over;
 
-		(void) pacing_rest(NULL, 0, NULL, copy_let_others_pass, cs);
+		(void) pacing_rest(NULL, 0, NULL, copy_let_others_pass, move);
 
 		StartTransactionCommand();
-		if (lock_all(cs, &wait))
+		if (lock_all(move, &wait))
 		{
-			keep_all(cs);
+			keep_all(move);
 			CommitTransactionCommand();
 			break;
 		}
 		is_over = wait_look(&wait);
-		if (is_over && cs->settings->on_blocker != ON_BLOCKER_WAIT)
+		if (is_over && move->settings->on_blocker != ON_BLOCKER_WAIT)
 			wait_give_up(&wait);
 		CommitTransactionCommand();
-		copy_check_locks(cs);
+		copy_check_locks(move);
 		/* without holders, others queue for the lock */
 		if (is_over && wait.nholders > 0)
 		{
 			VirtualTransactionId named[WAIT_MAX_PIDS];
 			int			nnamed = wait_named(&wait, named);
 
-			copy_lock_wait_is_over(cs, named, nnamed);
+			copy_lock_wait_is_over(move, named, nnamed);
 		}
-		if (copy_gives_turn(cs, limits.since))
+		if (copy_gives_turn(move, limits.since))
 			copy_start_again("it gives its turn to another relation");
 		job_check_cancel();
 	}
-	copy_check_locks(cs);
+	copy_check_locks(move);
 	progress_blockers(NULL, 0);
 	progress_phase(phase);
 }
 
 void
-copy_release_locks(CopyState *cs)
+copy_release_locks(CopyMove *move)
 {
 	Assert(!IsTransactionState());
-	if (!cs->first->locked)
+	if (!move->has_locks)
 		return;
-	cs->first->locked = false;
-	for (CopyState *f = cs->first; f != NULL; f = f->next)
-	{
-		if (f->relid != cs->table)
-			unlock_relation_for_session(f->relid, long_lock(f));
-	}
-	unlock_relation_for_session(cs->table, AccessShareLock);
-	copy_check_locks(cs);
+	move->has_locks = false;
+	for (int i = move->nrelations - 1; i >= 0; i--)
+		unlock_relation_for_session(move->relations[i].relid, move->relations[i].lock);
+	copy_check_locks(move);
 }
 
 /* Return whether the table has the TOAST table, and that the index, that we follow. */
 static bool
-has_same_parts(const CopyState *first)
+has_same_parts(const CopyMove *move)
 {
+	Oid			table = move->relations[0].relid;
 	RelationFacts facts;
 	List	   *followed = NIL;
-
 	List	   *parts = NIL;
 
-	for (const CopyState *f = first->next; f != NULL; f = f->next)
-		followed = lappend_oid(followed, f->relid);
-	if (first->is_table && relation_facts(first->relid, &facts))
+	if (move->item->relid != table)
+		return true;			/* an index */
+	for (int i = 1; i < move->nrelations; i++)
+		followed = lappend_oid(followed, move->relations[i].relid);
+	if (relation_facts(table, &facts))
 		parts = parts_of_table(&facts);
 	return equal(followed, parts);
 }
 
+/* Check whether one of the relations may still be moved, and remember or compare its file. */
 static void
-check_file(CopyState *cs, bool first)
+check_file(CopyMove *move, CopyRelation *relation, bool first)
 {
-	MoveItem   *item = cs->first->item;
+	MoveItem   *item = move->item;
+	const char *noun = relation_noun(relation->item->relkind);
+	bool		is_index = relkind_is_index(relation->item->relkind);
 	RelFileLocator file;
 	RelationFacts facts;
-	const char *noun = relation_noun(cs->item->relkind);
 	const char *hindrance;
 	const char *lost = NULL;
 
-	Assert(CheckRelationOidLockedByMe(cs->relid, long_lock(cs), false));
-	if (!relation_facts(cs->relid, &facts))
-		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
+	Assert(CheckRelationOidLockedByMe(relation->relid, relation->lock, false));
+	if (!relation_facts(relation->relid, &facts))
+		elog(ERROR, "cache lookup failed for relation %u", relation->relid);
 	hindrance = copy_hindrance(&facts);
 	if (first && hindrance == NULL)
 		lost = lost_file(&facts, LOOK_QUICK);
@@ -266,7 +240,7 @@ check_file(CopyState *cs, bool first)
 				  "Method copy cannot move the %s: %s.", noun, hindrance);
 	else if (lost != NULL)
 	{
-		int			code = cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED;
+		int			code = is_index ? ERRCODE_INDEX_CORRUPTED : ERRCODE_DATA_CORRUPTED;
 
 		item_skip(item, code, "The %s \"%s\" cannot be copied: %s.", noun,
 				  NameStr(facts.relname), lost);
@@ -275,67 +249,71 @@ check_file(CopyState *cs, bool first)
 		copy_start_again("it is skipped");
 
 	file = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
-	cs->relam = facts.relam;
 	if (first)
 	{
-		cs->from = file;
-		cs->in_place = (file.spcOid == item->to_tablespace);
+		relation->file = file;
+		relation->relam = facts.relam;
 	}
 	/* step: check-files */
-	else if (!RelFileLocatorEquals(cs->from, file))
+	else if (!RelFileLocatorEquals(relation->file, file))
 		copy_start_again("its file was replaced by another command");
 }
 
 /* Check whether all may still be moved, and remember or compare their files. */
 void
-copy_check_relations(CopyState *cs, bool first)
+copy_check_relations(CopyMove *move, bool first)
 {
-	Assert(cs->first->locked && !IsTransactionState());
+	Assert(move->has_locks && !IsTransactionState());
 	StartTransactionCommand();
-	if (!plan_recheck(cs->first->item, cs->first->so_far->began))
+	if (!plan_recheck(move->item, move->so_far->began))
 		copy_start_again("it is skipped");
-	if (!has_same_parts(cs->first))
+	if (!has_same_parts(move))
 		copy_start_again("its TOAST table was replaced by another command");
-	for (CopyState *f = cs->first; f != NULL; f = f->next)
-		check_file(f, first);
+	for (int i = 0; i < move->nrelations; i++)
+	{
+		if (move->relations[i].item != NULL)
+			check_file(move, &move->relations[i], first);
+	}
 	CommitTransactionCommand();
-	cs->first->so_far->began = true;
+	move->so_far->began = true;
 }
 
 /* Return whether DDL waits behind our locks, if held. */
 bool
-copy_is_in_the_way(CopyState *cs)
+copy_is_in_the_way(CopyMove *move)
 {
 	int			pid;
 
-	if (!cs->first->locked)
+	if (!move->has_locks)
 		return false;
-	for (CopyState *f = cs->first; f != NULL; f = f->next)
+	for (int i = 0; i < move->nrelations; i++)
 	{
-		if (relation_lock_waiters(f->relid, long_lock(f), &pid, 1) > 0)
+		if (relation_lock_waiters(move->relations[i].relid, move->relations[i].lock, &pid, 1) > 0)
 			return true;
 	}
-	return relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0;
+	return false;
 }
 
 /* Give way to DDL that waits behind our locks: release them, queue again, check the files. */
 static void
-give_way(CopyState *cs)
+give_way(CopyMove *move)
 {
 	MovePhase	phase = progress_phase(PHASE_GIVING_WAY);
 
 	/* step: give-way */
-	cs->throttle.rested = true;
-	copy_release_locks(cs);
+	move->gave_way = true;
+	copy_release_locks(move);
 	IM_POINT("gave-way");
 	throttle_rest(5);
-	copy_wait_for_locks(cs);
-	copy_check_relations(cs, false);
+	copy_wait_for_locks(move);
+	copy_check_relations(move, false);
 	/* VACUUM may have truncated a table: do not ask for blocks that are gone */
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (f->changes != NULL)
-			copy_drain(f);
+		CopyFile   *file = &move->files[i];
+
+		if (file->changes != NULL)
+			copy_drain(file);
 	}
 	progress_phase(phase);
 }
@@ -344,10 +322,10 @@ give_way(CopyState *cs)
 static bool
 may_rest(void *arg)
 {
-	CopyState  *cs = (CopyState *) arg;
+	CopyMove   *move = (CopyMove *) arg;
 
 	job_check_cancel();
-	return !copy_is_in_the_way(cs);
+	return !copy_is_in_the_way(move);
 }
 
 /* After the swap, rest while the job is paused, unless a session waits for our locks. */
@@ -361,11 +339,11 @@ copy_rest_after_swap(void *arg)
 bool
 copy_let_others_pass(void *arg)
 {
-	CopyState  *cs = (CopyState *) arg;
+	CopyMove   *move = (CopyMove *) arg;
 
-	if (copy_is_in_the_way(cs))
-		give_way(cs);
-	copy_keep_up(cs);
+	if (copy_is_in_the_way(move))
+		give_way(move);
+	copy_keep_up(move);
 	return true;
 }
 
@@ -374,15 +352,15 @@ copy_let_others_pass(void *arg)
  * give way to others, and keep up with the WAL.
  */
 void
-copy_begin_with_ledger(CopyState *cs)
+copy_begin_with_ledger(CopyMove *move)
 {
 	for (;;)
 	{
 		job_check_cancel();
-		(void) copy_let_others_pass(cs);
+		(void) copy_let_others_pass(move);
 		StartTransactionCommand();
 		if (lock_relation_within(extension_relation("ledger"), RowExclusiveLock,
-								 cs->settings->lock_timeout, NULL))
+								 move->settings->lock_timeout, NULL))
 			return;
 		CommitTransactionCommand();
 	}
@@ -394,31 +372,35 @@ copy_begin_with_ledger(CopyState *cs)
  * with the WAL.  ERROR 53100 if there is no free space for the next piece.
  */
 void
-copy_between_chunks(CopyState *cs)
+copy_between_chunks(CopyFile *file)
 {
+	CopyMove   *move = file->move;
 	int64		began = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
-	int64		changed = wal_changes_count(cs->changes);
+	int64		changed = wal_changes_count(file->changes);
 
-	Assert(!IsTransactionState() && !cs->in_place && cs->first->stage < COPY_ASKING);
+	Assert(!IsTransactionState() && move->stage < COPY_ASKING);
 	job_check_cancel();
-	space_check_again(cs->item, cs->settings);
+	space_check_again(file->item, move->settings);
 	wal_ahead();
-	(void) pacing_rest(cs->settings, 0, &cs->throttle, copy_let_others_pass, cs);
-	if (!cs->throttle.rested)
+	(void) pacing_rest(move->settings, 0, &file->throttle, copy_let_others_pass, move);
+	if (!file->throttle.rested && !move->gave_way)
 		return;
 	/* the writers have not outpaced us while we waited behind DDL */
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (f->outpaced_since != 0)
-			f->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
+		CopyPace   *pace = &move->files[i].pace;
+
+		if (pace->outpaced_since != 0)
+			pace->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
 	}
-	copy_drain(cs);
-	cs->throttle.rested = false;
+	copy_drain(file);
+	file->throttle.rested = false;
+	move->gave_way = false;
 	/* a round is not judged by blocks that change during rests for others */
-	changed = wal_changes_count(cs->changes) - changed;
-	cs->eta.changed_before += changed;
-	cs->eta.written_before = Min(cs->eta.written_before + changed,
-								 cs->item->blocks_copied + cs->item->blocks_recopied);
+	changed = wal_changes_count(file->changes) - changed;
+	file->pace.changed_before += changed;
+	file->pace.written_before = Min(file->pace.written_before + changed,
+									file->item->blocks_copied + file->item->blocks_recopied);
 }
 
 /* Return why changes that were read do not tell all, NULL if they do. */
@@ -439,27 +421,27 @@ copy_changes_lost(ChangesResult result)
 
 /* Read the WAL up to a mark, and leave what can be done later while others may be waiting. */
 void
-copy_drain_to(CopyState *cs, XLogRecPtr upto)
+copy_drain_to(CopyFile *file, XLogRecPtr upto)
 {
-	bool		asking = (cs->first->stage >= COPY_ASKING);
+	bool		asking = (file->move->stage >= COPY_ASKING);
 	const char *lost;
 
-	Assert(cs->first->stage < COPY_SWAPPED && asking == IsTransactionState());
-	lost = copy_changes_lost(wal_changes_read(cs->changes, upto, cs->copied, asking));
+	Assert(file->move->stage < COPY_SWAPPED && asking == IsTransactionState());
+	lost = copy_changes_lost(wal_changes_read(file->changes, upto, file->copied, asking));
 	if (lost != NULL)
 		copy_start_again(lost);
-	progress_set(blocks_changed, copy_changes_left(cs));
-	copy_change_rate(cs);
+	progress_set(blocks_changed, copy_changes_left(file->move));
+	copy_change_rate(file->move);
 }
 
 /* The same up to now. */
 void
-copy_drain(CopyState *cs)
+copy_drain(CopyFile *file)
 {
 	/* not while others may be waiting; wal_changes.c keeps the segments open */
-	if (cs->first->stage < COPY_ASKING)
+	if (file->move->stage < COPY_ASKING)
 		wal_ahead();
-	copy_drain_to(cs, wal_changes_mark());
+	copy_drain_to(file, wal_changes_mark());
 }
 
 /*
@@ -469,44 +451,53 @@ copy_drain(CopyState *cs)
  * even where another processor is idle.
  */
 void
-copy_keep_up(CopyState *cs)
+copy_keep_up(CopyMove *move)
 {
-	foreach_file(f, cs)
+	bool		paced = move->settings->pacing;
+
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (f->changes == NULL || !wal_changes_read_is_due(f->changes))
+		if (move->files[i].throttle.hurry)
+			paced = false;
+	}
+	for (int i = 0; i < move->nfiles; i++)
+	{
+		CopyFile   *file = &move->files[i];
+
+		if (file->changes == NULL || !wal_changes_read_is_due(file->changes))
 			continue;
-		copy_drain(f);
-		if (cs->settings->pacing && !cs->throttle.hurry)
+		copy_drain(file);
+		if (paced)
 			(void) sched_yield();
 	}
 }
 
 /* Put the blocks by which the file has grown onto the list, and return its length. */
 BlockNumber
-copy_take_tail(CopyState *cs)
+copy_take_tail(CopyFile *file)
 {
-	BlockNumber nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+	BlockNumber nblocks = file_blocks(&file->from, MAIN_FORKNUM);
 
 	if (IM_MUTATION("tail"))
 		return nblocks;
 	/* step: take-tail */
-	for (; cs->copied < nblocks; cs->copied++)
-		block_set_add(cs->todo, cs->copied);
+	for (; file->copied < nblocks; file->copied++)
+		block_set_add(file->todo, file->copied);
 	return nblocks;
 }
 
 /* Add the changed blocks that the WAL tells to the list of blocks to copy. */
 void
-copy_take_changes(CopyState *cs)
+copy_take_changes(CopyFile *file)
 {
 	/* step: take-changes */
-	BlockSet   *set = wal_changes_take(cs->changes);
+	BlockSet   *set = wal_changes_take(file->changes);
 
 	/* step: take-position */
-	cs->taken_at = wal_changes_position(cs->changes);
+	file->taken_at = wal_changes_position(file->changes);
 	for (int64 n = IM_LIMIT("catch-up", 0); n != 0 && block_set_count(set) > 0; n--)
 		block_set_remove(set, block_set_next(set, n > 0 ? 1 : 0));
-	cs->changed_blocks += block_set_count(set);
-	block_set_add_all(cs->todo, set);
+	file->changed_blocks += block_set_count(set);
+	block_set_add_all(file->todo, set);
 	block_set_free(set);
 }

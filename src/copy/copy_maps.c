@@ -28,15 +28,15 @@
 
 /* Create the maps of the new file, if it has none yet, before its directory is made durable. */
 void
-copy_create_maps(CopyState *cs)
+copy_create_maps(CopyFile *file)
 {
 	StartTransactionCommand();
 	for (ForkNumber fork = FSM_FORKNUM; fork <= VISIBILITYMAP_FORKNUM; fork++)
 	{
-		if (fork == FSM_FORKNUM ? file_blocks(&cs->from, fork) == 0 : !cs->is_table)
+		if (fork == FSM_FORKNUM ? file_blocks(&file->from, fork) == 0 : !file->is_table)
 			continue;
-		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), fork, true);
-		log_smgrcreate(&cs->to, fork);
+		smgrcreate(smgropen(file->to, INVALID_PROC_NUMBER), fork, true);
+		log_smgrcreate(&file->to, fork);
 	}
 	CommitTransactionCommand();
 }
@@ -59,7 +59,7 @@ read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
  * is subtracted from *most_us: return false when that is used up.
  */
 static bool
-copy_pages(CopyState *cs, ForkNumber fork, BlockNumber block, BlockNumber end,
+copy_pages(CopyFile *file, ForkNumber fork, BlockNumber block, BlockNumber end,
 		   Buffer *buffers, int64 *most_us)
 {
 	Size		compared_from = offsetof(PageHeaderData, pd_flags); /* behind LSN and
@@ -69,13 +69,13 @@ copy_pages(CopyState *cs, ForkNumber fork, BlockNumber block, BlockNumber end,
 
 	Assert(IsTransactionState());
 	INSTR_TIME_SET_CURRENT(start);
-	file_copy_extend(cs->copy, fork, end);
+	file_copy_extend(file->copy, fork, end);
 	IM_POINT("swap-map");
 	for (; block < end && (most_us == NULL || elapsed_us(start) - usual_us <= *most_us); block++)
 	{
 		/* as core reads it: a damaged page of a map is an empty one */
-		Buffer		old = read_recent(&cs->from, fork, block, RBM_ZERO_ON_ERROR, buffers++);
-		Buffer		new = read_recent(&cs->to, fork, block, RBM_NORMAL, buffers++);
+		Buffer		old = read_recent(&file->from, fork, block, RBM_ZERO_ON_ERROR, buffers++);
+		Buffer		new = read_recent(&file->to, fork, block, RBM_NORMAL, buffers++);
 
 		LockBuffer(old, BUFFER_LOCK_SHARE);
 		LockBuffer(new, BUFFER_LOCK_SHARE);
@@ -84,7 +84,7 @@ copy_pages(CopyState *cs, ForkNumber fork, BlockNumber block, BlockNumber end,
 		{
 			LockBuffer(new, BUFFER_LOCK_UNLOCK);
 			LockBuffer(new, BUFFER_LOCK_EXCLUSIVE);
-			file_copy_replace_page(cs->copy, new, BufferGetPage(old), false);
+			file_copy_replace_page(file->copy, new, BufferGetPage(old), false);
 		}
 		UnlockReleaseBuffer(new);
 		UnlockReleaseBuffer(old);
@@ -96,38 +96,39 @@ copy_pages(CopyState *cs, ForkNumber fork, BlockNumber block, BlockNumber end,
 
 /* Make the visibility map of a table equal to the old one; as copy_pages(). */
 bool
-copy_visibility_map(CopyState *cs, int64 *most_us)
+copy_visibility_map(CopyFile *file, int64 *most_us)
 {
-	BlockNumber nblocks = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM);
+	BlockNumber nblocks = file_blocks(&file->from, VISIBILITYMAP_FORKNUM);
 
-	Assert(file_blocks(&cs->to, VISIBILITYMAP_FORKNUM) <= nblocks);
-	if (IM_MUTATION("map-once") && cs->map_blocks > 0)
+	Assert(file_blocks(&file->to, VISIBILITYMAP_FORKNUM) <= nblocks);
+	if (IM_MUTATION("map-once") && file->map_blocks > 0)
 		return true;
-	if (cs->map_blocks < nblocks)
+	if (file->map_blocks < nblocks)
 	{
-		cs->map_buffers = MemoryContextAllocZero(cs->cxt, nblocks * 2 * sizeof(Buffer));
-		cs->map_blocks = nblocks;
+		file->map_buffers = MemoryContextAllocZero(file->move->cxt,
+												   nblocks * 2 * sizeof(Buffer));
+		file->map_blocks = nblocks;
 	}
-	return copy_pages(cs, VISIBILITYMAP_FORKNUM, 0, nblocks, cs->map_buffers, most_us);
+	return copy_pages(file, VISIBILITYMAP_FORKNUM, 0, nblocks, file->map_buffers, most_us);
 }
 
 /* Copy the free space map, if there was one when the maps were created. */
 void
-copy_free_space_map(CopyState *cs)
+copy_free_space_map(CopyFile *file)
 {
-	BlockNumber nblocks = smgrexists(smgropen(cs->to, INVALID_PROC_NUMBER), FSM_FORKNUM) ?
-		file_blocks(&cs->from, FSM_FORKNUM) : 0;
+	BlockNumber nblocks = smgrexists(smgropen(file->to, INVALID_PROC_NUMBER), FSM_FORKNUM) ?
+		file_blocks(&file->from, FSM_FORKNUM) : 0;
 
 	for (BlockNumber block = 0, end; block < nblocks; block = end)
 	{
 		Buffer		buffers[2 * FILE_COPY_CHUNK] = {InvalidBuffer};
 
 		end = Min(block + FILE_COPY_CHUNK, nblocks);
-		copy_between_chunks(cs);
+		copy_between_chunks(file);
 		StartTransactionCommand();
-		(void) copy_pages(cs, FSM_FORKNUM, block, end, buffers, NULL);
+		(void) copy_pages(file, FSM_FORKNUM, block, end, buffers, NULL);
 		CommitTransactionCommand();
-		throttle_written(&cs->throttle, (int64) (end - block) * BLCKSZ);
-		copy_keep_up(cs);
+		throttle_written(&file->throttle, (int64) (end - block) * BLCKSZ);
+		copy_keep_up(file->move);
 	}
 }

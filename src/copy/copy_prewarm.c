@@ -27,10 +27,10 @@
 
 /* Return the set of the old file's blocks that are in shared buffers. */
 static BlockSet *
-cached_blocks(CopyState *cs)
+cached_blocks(CopyFile *file)
 {
-	BlockSet   *set = block_set_create(cs->cxt);
-	BlockNumber nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+	BlockSet   *set = block_set_create(file->move->cxt);
+	BlockNumber nblocks = file_blocks(&file->from, MAIN_FORKNUM);
 
 	/*
 	 * as core's DropRelationBuffers(): a small file is not worth a look at
@@ -40,7 +40,7 @@ cached_blocks(CopyState *cs)
 	{
 		for (BlockNumber block = 0; block < nblocks; block++)
 		{
-			if (file_has_buffer(&cs->from, block))
+			if (file_has_buffer(&file->from, block))
 				block_set_add(set, block);
 		}
 		return set;
@@ -50,7 +50,7 @@ cached_blocks(CopyState *cs)
 		/* read without a lock: a wrong block would only be loaded in vain */
 		BufferTag	tag = GetBufferDescriptor(i)->tag;
 
-		if (BufTagMatchesRelFileLocator(&tag, &cs->from) &&
+		if (BufTagMatchesRelFileLocator(&tag, &file->from) &&
 			tag.forkNum == MAIN_FORKNUM && tag.blockNum != InvalidBlockNumber)
 			block_set_add(set, tag.blockNum);
 	}
@@ -59,9 +59,9 @@ cached_blocks(CopyState *cs)
 
 /* Return the number of these blocks now. */
 int64
-copy_count_cached(CopyState *cs)
+copy_count_cached(CopyFile *file)
 {
-	BlockSet   *cached = cached_blocks(cs);
+	BlockSet   *cached = cached_blocks(file);
 	int64		result = block_set_count(cached);
 
 	block_set_free(cached);
@@ -74,7 +74,7 @@ copy_count_cached(CopyState *cs)
  * continue, or InvalidBlockNumber.
  */
 static BlockNumber
-load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, char *page)
+load_cached(CopyFile *file, const BlockSet *cached, BlockNumber from, char *page)
 {
 	SMgrRelation smgr;
 	BlockNumber nblocks;
@@ -83,11 +83,11 @@ load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, char *page)
 	int			distance;
 
 	StartTransactionCommand();
-	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
-	nblocks = file_blocks(&cs->to, MAIN_FORKNUM);
+	smgr = smgropen(file->to, INVALID_PROC_NUMBER);
+	nblocks = file_blocks(&file->to, MAIN_FORKNUM);
 	/* as core's commands that read scattered blocks, or all of a step */
-	distance = cs->settings->pacing ?
-		get_tablespace_maintenance_io_concurrency(cs->to.spcOid) : FILE_COPY_CHUNK;
+	distance = file->move->settings->pacing ?
+		get_tablespace_maintenance_io_concurrency(file->to.spcOid) : FILE_COPY_CHUNK;
 	for (int count = 0; count < FILE_COPY_CHUNK; count++, from++)
 	{
 		from = block_set_next(cached, from);
@@ -106,31 +106,31 @@ load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, char *page)
 		if (page != NULL)
 			smgrread(smgr, MAIN_FORKNUM, from, page);
 		else
-			ReleaseBuffer(ReadBufferWithoutRelcache(cs->to, MAIN_FORKNUM, from,
+			ReleaseBuffer(ReadBufferWithoutRelcache(file->to, MAIN_FORKNUM, from,
 													RBM_NORMAL, NULL, true));
 	}
 	CommitTransactionCommand();
 	/* nothing else stops us where the cache has the blocks */
-	if (cs->settings->pacing)
+	if (file->move->settings->pacing)
 		(void) sched_yield();
 	return from;
 }
 
 /* Before the swap, read the blocks into the operating system's cache. */
 void
-copy_prepare_prewarm(CopyState *cs)
+copy_prepare_prewarm(CopyFile *file)
 {
 	MovePhase	phase = progress_phase(PHASE_PREWARMING);
-	BlockSet   *cached = cached_blocks(cs);
+	BlockSet   *cached = cached_blocks(file);
 	PGIOAlignedBlock page;
 	BlockNumber block = 0;
 
 	while (block != InvalidBlockNumber)
 	{
-		copy_between_chunks(cs);
-		block = load_cached(cs, cached, block, page.data);
+		copy_between_chunks(file);
+		block = load_cached(file, cached, block, page.data);
 		IM_POINT("prewarm-read");
-		copy_keep_up(cs);
+		copy_keep_up(file->move);
 	}
 	block_set_free(cached);
 	progress_phase(phase);
@@ -138,25 +138,25 @@ copy_prepare_prewarm(CopyState *cs)
 
 /* After the swap, load the blocks, unless another session waits for our locks. */
 void
-copy_prewarm(CopyState *cs)
+copy_prewarm(CopyFile *file)
 {
-	BlockSet   *cached = cached_blocks(cs);
+	BlockSet   *cached = cached_blocks(file);
 	BlockNumber block = 0;
 
-	copy_eta(cs, PHASE_PREWARMING, cs->copied,
-			 cs->copied - Min(block_set_count(cached), cs->copied));
+	copy_eta(file, PHASE_PREWARMING, file->copied,
+			 file->copied - Min(block_set_count(cached), file->copied));
 
 	StartTransactionCommand();
 	/* make the old buffers available for the new blocks */
-	leftover_file_drop_buffers(&cs->from);
+	leftover_file_drop_buffers(&file->from);
 	CommitTransactionCommand();
 
 	while (block != InvalidBlockNumber)
 	{
-		copy_rest_after_swap(cs);
-		if (copy_is_in_the_way(cs))
+		copy_rest_after_swap(file->move);
+		if (copy_is_in_the_way(file->move))
 			break;
-		block = load_cached(cs, cached, block, NULL);
+		block = load_cached(file, cached, block, NULL);
 		IM_POINT("prewarm-step");
 	}
 	block_set_free(cached);

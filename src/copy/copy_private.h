@@ -24,13 +24,6 @@
 /* Of an ERROR that only move_by_copy() meets, see copy_start_again() */
 #define ERRCODE_START_AGAIN	MAKE_SQLSTATE('I', 'M', '0', '0', '1')
 
-typedef enum AttemptOutcome
-{
-	SWAPPED,
-	LOCK_NOT_GRANTED,
-	TOO_MUCH_LEFT,				/* to copy under the lock */
-} AttemptOutcome;
-
 /*
  * How far a move is.  In the stages from COPY_ASKING on other sessions may be waiting for
  * us, so work is left out that can be done earlier or later.
@@ -46,28 +39,114 @@ typedef enum CopyStage
 	COPY_SWAPPED,				/* it is committed */
 } CopyStage;
 
+/* What came of an attempt to swap the files */
+typedef enum AttemptOutcome
+{
+	SWAPPED,
+	LOCK_NOT_GRANTED,
+	TOO_MUCH_LEFT,				/* to copy under the lock */
+} AttemptOutcome;
+
 /* More changed blocks than these are copied directly */
 #define COPY_FAR_TOO_MANY	2048
 
 /* Time to copy a block in shared buffers, as a first guess */
 #define COPY_BLOCK_US	IM_LIMIT("slow-blocks", 10)
 
-/* Belongs to copy_budget.c */
+/* When the move will end; belongs to copy_budget.c */
 typedef struct CopyEta
 {
 	MovePhase	part;
 	int64		part_began;		/* ms, less rests; 0 = none yet */
 	double		busy_rate;		/* bytes copied per second, without rests */
 	int64		cached;			/* blocks to be loaded after the swap */
-	TimestampTz changes_at;		/* when these were counted */
-	int64		changes;
+} CopyEta;
+
+/* How fast a copy is, beside those who change the relation; belongs to copy_rounds.c */
+typedef struct CopyPace
+{
+	double		block_us;		/* to copy a block through buffers, smoothed */
+	int			rounds;			/* of copying changed blocks again */
+
+	/* over all rounds */
+	bool		outpaced;		/* the writers are about as fast as we are */
+	int64		outpaced_since; /* copy_busy_ms(); no fewer blocks are left; 0
+								 * = fewer */
+	int64		recopied_before;	/* blocks, for which not to give up */
+
+	/* of this round */
 	int64		round_began;	/* copy_busy_ms() */
 	int64		rate_rested_before; /* throttle.rested_us then */
 	int64		written_before; /* blocks */
 	int64		changed_before;
-	bool		in_vain;		/* most of them have changed since */
+	bool		in_vain;		/* most of its blocks have changed since */
 	bool		told;
-} CopyEta;
+} CopyPace;
+
+/* The comparison of a copy with the original; belongs to copy_verify.c */
+typedef struct CopyVerify
+{
+	bool		begun;			/* keep "unverified" up to date */
+	BlockSet   *unverified;		/* blocks copied since they were compared */
+	BlockNumber compared;		/* blocks from here on were never compared */
+} CopyVerify;
+
+/* How a copy records how far it is; belongs to copy_resume.c */
+typedef struct CopyResume
+{
+	bool		goes_on;		/* from the file of an earlier copy */
+	BlockNumber step;			/* record after so many blocks; 0 = never */
+	BlockNumber due_at;			/* the next time */
+} CopyResume;
+
+/* The copy of one file */
+typedef struct CopyFile
+{
+	struct CopyMove *move;
+	MoveItem   *item;
+	Oid			relid;			/* an index, or a table of any kind */
+	Oid			relam;
+	bool		is_table;
+	TimestampTz began_at;
+
+	/* the files, and their rows of the ledger */
+	RelFileLocator from;
+	RelFileLocator to;
+	LedgerEntry new_file;		/* id 0 = no row */
+	bool		new_file_made;	/* by us; else one of that name is not ours */
+	LedgerEntry old_file;		/* inserted by the swap */
+	int64		claimed;		/* number of another row that we have claimed */
+	ItemPointerData row;		/* of pg_class, when the swap changes it */
+
+	/* reading and writing */
+	FileCopy   *copy;			/* NULL: it has not begun, or has ended */
+	Throttle	throttle;
+	bool		direct;			/* past the operating system's cache */
+	BlockNumber copied;			/* blocks below are in the new file */
+	Buffer	   *map_buffers;	/* pages of the visibility map, as found last */
+	BlockNumber map_blocks;
+
+	/* changes by others */
+	ChangedBlocks *changes;		/* NULL: they are not followed */
+	BlockSet   *todo;			/* blocks below "copied" to be copied again */
+	XLogRecPtr	taken_at;		/* new_file.changes_from after this round */
+	int64		changed_blocks; /* taken from the WAL so far */
+
+	CopyPace	pace;
+	CopyVerify	verify;
+	CopyResume	resume;
+	CopyEta		eta;
+} CopyFile;
+
+/* A relation that is locked as long as the files are copied */
+typedef struct CopyRelation
+{
+	Oid			relid;
+	LOCKMODE	lock;
+	MoveItem   *item;			/* NULL: the table of an index, which stays */
+	Oid			relam;
+	RelFileLocator file;		/* when the copy began */
+} CopyRelation;
 
 /* Of a move, through all starts of its copy */
 typedef struct CopySoFar
@@ -80,148 +159,104 @@ typedef struct CopySoFar
 } CopySoFar;
 
 /*
- * The copy of one file.  Those of a table, its TOAST table and the index of
- * that make one move: a list in the order in which their locks are taken, with
- * one swap for all of them.
+ * The copy of a move: of an index, or of a table with its TOAST table and the index of
+ * that, which are swapped together.
  */
-typedef struct CopyState
+typedef struct CopyMove
 {
-	struct CopyState *first;
-	struct CopyState *next;
-
-	/* of the whole move; in the first one only */
+	MemoryContext cxt;
+	MoveContext *mc;
+	MoveItem   *item;			/* of the index or the table */
+	const MoveSettings *settings;
 	CopySoFar  *so_far;
 	CopyStage	stage;
-	bool		locked;			/* the session has the locks of the long phase */
+
+	/* the table, and the others that move; locked in this order */
+	CopyRelation *relations;
+	int			nrelations;
+	bool		has_locks;		/* the session has them */
+	bool		gave_way;		/* released them for others, since this was
+								 * reset */
+
+	/* the relations whose files are copied: not those in the target already */
+	CopyFile   *files;
+	int			nfiles;
 	ChangedBlocks **followers;	/* of all files; ends with NULL */
 	int			nfollowers;
-	Oid			ledger;			/* from the swap on */
 
-	MemoryContext cxt;
-	MoveContext *mc;			/* of the whole move */
-	MoveItem   *item;			/* of this file */
-	const MoveSettings *settings;
-	Oid			relid;			/* an index, or a table of any kind */
-	Oid			table;			/* of the move: its lock keeps out DDL */
-	bool		is_table;
-	bool		in_place;		/* in the target already: only locked */
-	TimestampTz began_at;		/* the copy of this file */
-	Buffer	   *map_buffers;	/* pages of the visibility map, as found last */
-	BlockNumber map_blocks;
-	ItemPointerData row;		/* of pg_class, when the swap changes it */
-	RelFileLocator from;
-	RelFileLocator to;
-	Oid			relam;
-	bool		direct;			/* past the operating system's cache */
-
-	LedgerEntry new_file;		/* id 0 = no row */
-	bool		resumed;		/* the copy goes on from an earlier one's file */
-	bool		new_file_made;	/* by us; else one of that name is not ours */
-	LedgerEntry old_file;		/* inserted by the swap */
-	int64		claimed;		/* number of another row that we have claimed */
-
-	Throttle	throttle;
-
-	ChangedBlocks *changes;
-	FileCopy   *copy;
-	double		block_us;		/* to copy one through buffers, smoothed */
-	int64		outpaced_since; /* copy_busy_ms(); no fewer blocks are left; 0
-								 * = fewer */
-	int64		recopied_before;	/* blocks, for which not to give up */
-	bool		outpaced;		/* the writers are about as fast as we are */
-	CopyEta		eta;
-	BlockNumber copied;			/* blocks below are in the new file */
-	BlockNumber record_step;	/* record after so many; 0 = never */
-	BlockNumber record_at;		/* the next time */
-	XLogRecPtr	taken_at;		/* new_file.changes_from after this round */
-	BlockSet   *todo;			/* of these, the ones to be copied again */
-	int64		changed_blocks; /* taken from the WAL so far */
-	int			rounds;			/* of copying changed blocks again */
-	BlockSet   *unverified;		/* copied since they were verified */
-	bool		verifying;		/* keep "unverified" up to date */
-	BlockNumber verified;		/* blocks from here on were never compared */
-} CopyState;
-
-/* Return this file, or the next one that is copied; NULL if there is none. */
-static inline CopyState *
-copied_file(CopyState *f)
-{
-	while (f != NULL && f->in_place)
-		f = f->next;
-	return f;
-}
-
-/* Go through the files of a move that are copied, in the order of their locks. */
-#define foreach_file(f, cs) \
-	for (CopyState *f = copied_file((cs)->first); f != NULL; f = copied_file(f->next))
+	Oid			ledger;			/* set by the swap */
+	TimestampTz changes_at;		/* when the changes of all files were counted */
+	int64		changes;
+} CopyMove;
 
 /*
  * Return whether this copy is to be compared with the original; in any case if it went on,
  * since other servers, devices and times have had their hands in what it took over.
  */
 static inline bool
-copy_verifies(const CopyState *cs)
+copy_verifies(const CopyFile *file)
 {
-	int			verify = cs->settings->verify;
+	int			verify = file->move->settings->verify;
 
-	return cs->resumed || verify == SWITCH_ON || (verify == SWITCH_AUTO && cs->is_table);
+	return file->resume.goes_on || verify == SWITCH_ON ||
+		(verify == SWITCH_AUTO && file->is_table);
 }
 
 pg_noreturn extern void copy_start_again(const char *why);
 extern const char *copy_changes_lost(ChangesResult result);
-extern void copy_wait_for_locks(CopyState *cs);
-extern void copy_release_locks(CopyState *cs);
-extern void copy_check_locks(const CopyState *cs);
-extern bool copy_gives_turn(CopyState *cs, TimestampTz waits_since);
-extern void copy_check_relations(CopyState *cs, bool first);
-extern bool copy_is_in_the_way(CopyState *cs);
+extern void copy_wait_for_locks(CopyMove *move);
+extern void copy_release_locks(CopyMove *move);
+extern void copy_check_locks(const CopyMove *move);
+extern bool copy_gives_turn(CopyMove *move, TimestampTz waits_since);
+extern void copy_check_relations(CopyMove *move, bool first);
+extern bool copy_is_in_the_way(CopyMove *move);
 extern void copy_rest_after_swap(void *arg);
-extern void copy_prepare_prewarm(CopyState *cs);
-extern void copy_prewarm(CopyState *cs);
-extern int64 copy_count_cached(CopyState *cs);
-extern void copy_create_maps(CopyState *cs);
-extern void copy_free_space_map(CopyState *cs);
-extern bool copy_visibility_map(CopyState *cs, int64 *most_us);
+extern void copy_prepare_prewarm(CopyFile *file);
+extern void copy_prewarm(CopyFile *file);
+extern int64 copy_count_cached(CopyFile *file);
+extern void copy_create_maps(CopyFile *file);
+extern void copy_free_space_map(CopyFile *file);
+extern bool copy_visibility_map(CopyFile *file, int64 *most_us);
 #ifdef IM_HAS_WAL_SUMMARIES
-extern void copy_resume(CopyState *cs);
-extern void copy_resume_begin(CopyState *cs);
-extern void copy_resume_record(CopyState *cs, bool synced);
+extern void copy_resume(CopyFile *file);
+extern void copy_resume_begin(CopyFile *file);
+extern void copy_resume_record(CopyFile *file, bool synced);
 #else
-#define copy_resume(cs) ((void) 0)
-#define copy_resume_begin(cs) ((void) 0)
-#define copy_resume_record(cs, synced) ((void) 0)
+#define copy_resume(file) ((void) 0)
+#define copy_resume_begin(file) ((void) 0)
+#define copy_resume_record(file, synced) ((void) 0)
 #endif
-extern void copy_rounds(CopyState *cs, bool first_time);
+extern void copy_rounds(CopyFile *file, bool first_time);
 extern bool copy_let_others_pass(void *arg);
-extern void copy_begin_with_ledger(CopyState *cs);
-extern void copy_between_chunks(CopyState *cs);
-extern void copy_keep_up(CopyState *cs);
-extern void copy_drain(CopyState *cs);
-extern void copy_drain_to(CopyState *cs, XLogRecPtr upto);
-extern int64 copy_changes_left(const CopyState *cs);
-extern void copy_take_changes(CopyState *cs);
-extern BlockNumber copy_take_tail(CopyState *cs);
-extern int64 copy_busy_ms(const CopyState *cs);
-extern void copy_begin_round(CopyState *cs);
-extern void copy_look_at_round(CopyState *cs);
-extern void copy_publish_eta(const CopyState *cs, double left);
-extern void copy_eta(CopyState *cs, MovePhase part, int64 total, int64 done);
-extern void copy_change_rate(CopyState *cs);
-extern void copy_verify_all(CopyState *cs);
-extern void copy_verify_rest(CopyState *cs, BlockNumber nblocks);
-extern void copy_todo_through_buffers(CopyState *cs, int64 most);
-extern void copy_wait_for_swap_time(CopyState *cs);
-extern void copy_catch_up(CopyState *cs);
+extern void copy_begin_with_ledger(CopyMove *move);
+extern void copy_between_chunks(CopyFile *file);
+extern void copy_keep_up(CopyMove *move);
+extern void copy_drain(CopyFile *file);
+extern void copy_drain_to(CopyFile *file, XLogRecPtr upto);
+extern int64 copy_changes_left(const CopyMove *move);
+extern void copy_take_changes(CopyFile *file);
+extern BlockNumber copy_take_tail(CopyFile *file);
+extern int64 copy_busy_ms(const CopyFile *file);
+extern void copy_begin_round(CopyFile *file);
+extern void copy_look_at_round(CopyFile *file);
+extern void copy_publish_eta(const CopyMove *move, double left);
+extern void copy_eta(CopyFile *file, MovePhase part, int64 total, int64 done);
+extern void copy_change_rate(CopyMove *move);
+extern void copy_verify_all(CopyFile *file);
+extern void copy_verify_rest(CopyFile *file, BlockNumber nblocks);
+extern void copy_todo_through_buffers(CopyFile *file, int64 most);
+extern void copy_wait_for_swap_time(CopyMove *move);
+extern void copy_catch_up(CopyMove *move);
 extern int64 copy_catch_up_interval(TimestampTz since);
-extern void copy_stay_near(CopyState *cs);
-extern AttemptOutcome copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us);
-extern int64 copy_blocks_us(const CopyState *cs, int64 nblocks);
-extern bool copy_fits_under_lock(const CopyState *cs, int64 nblocks);
-extern int64 copy_last_us(const CopyState *cs);
-extern void copy_is_not_outpaced(CopyState *cs);
-extern void copy_check_hope(CopyState *cs);
-extern void copy_swap(CopyState *cs);
-extern void copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders,
+extern void copy_stay_near(CopyMove *move);
+extern AttemptOutcome copy_last_blocks(CopyFile *file, XLogRecPtr upto, int64 *most_us);
+extern int64 copy_blocks_us(const CopyFile *file, int64 nblocks);
+extern bool copy_fits_under_lock(const CopyFile *file, int64 nblocks);
+extern int64 copy_last_us(const CopyMove *move);
+extern void copy_is_not_outpaced(CopyMove *move);
+extern void copy_check_hope(CopyMove *move);
+extern void copy_swap(CopyMove *move);
+extern void copy_lock_wait_is_over(CopyMove *move, const VirtualTransactionId *holders,
 								   int nholders);
 
 #endif							/* IM_COPY_PRIVATE_H */

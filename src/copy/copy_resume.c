@@ -54,51 +54,51 @@
 /* The range that read_summaries() reads: some WAL of one timeline. */
 typedef struct SummarizedWal
 {
-	CopyState  *cs;
+	CopyFile   *file;			/* for which it is read */
 	TimeLineID	timeline;
 	XLogRecPtr	begin;
 	XLogRecPtr	end;
-	File		file;			/* an open summary; 0 = none */
+	File		summary;		/* open; 0 = none */
 } SummarizedWal;
 
 /* Add to the list the blocks of the copied file that one summary names. */
 static void
-read_summary(SummarizedWal *wal, WalSummaryFile *file)
+read_summary(SummarizedWal *wal, WalSummaryFile *summary)
 {
-	CopyState  *cs = wal->cs;
-	WalSummaryIO io = {.file = OpenWalSummaryFile(file, false)};
+	CopyFile   *file = wal->file;
+	WalSummaryIO io = {.file = OpenWalSummaryFile(summary, false)};
 	BlockRefTableReader *reader;
 	RelFileLocator locator;
 	ForkNumber	fork;
 	BlockNumber limit;
 
-	wal->file = io.file;
+	wal->summary = io.file;
 	reader = CreateBlockRefTableReader(ReadWalSummary, &io, FilePathName(io.file),
 									   ReportWalSummaryError, NULL);
 	while (BlockRefTableReaderNextRelation(reader, &locator, &fork, &limit))
 	{
-		bool		is_ours = RelFileLocatorEquals(locator, cs->from) && fork == MAIN_FORKNUM;
+		bool		is_ours = RelFileLocatorEquals(locator, file->from) && fork == MAIN_FORKNUM;
 		bool		wanted = is_ours && !IM_MUTATION("resume-summaries");
 		BlockNumber blocks[256];
 		unsigned	nblocks;
 
 		/* it was truncated, or all of the database's files there are others */
 		if ((is_ours && !IM_MUTATION("resume-limit")) ||
-			(locator.relNumber == 0 && locator.dbOid == cs->from.dbOid &&
-			 (locator.spcOid == cs->from.spcOid || locator.spcOid == cs->to.spcOid)))
-			cs->copied = Min(cs->copied, limit);
+			(locator.relNumber == 0 && locator.dbOid == file->from.dbOid &&
+			 (locator.spcOid == file->from.spcOid || locator.spcOid == file->to.spcOid)))
+			file->copied = Min(file->copied, limit);
 		while ((nblocks = BlockRefTableReaderGetBlocks(reader, blocks, lengthof(blocks))) > 0)
 		{
 			if (!wanted)
 				continue;
 			for (unsigned i = 0; i < nblocks; i++)
-				block_set_add(cs->todo, blocks[i]);
+				block_set_add(file->todo, blocks[i]);
 		}
 		CHECK_FOR_INTERRUPTS();
 	}
 	DestroyBlockRefTableReader(reader);
 	FileClose(io.file);
-	wal->file = 0;
+	wal->summary = 0;
 }
 
 /* Read all summaries of the range; ERROR if some of it is not summarized. */
@@ -112,8 +112,8 @@ read_summaries(void *arg)
 	if (!WalSummariesAreComplete(files, wal->begin, wal->end, &missing))
 		elog(ERROR, "there is no WAL summary from %X/%X on on timeline %u",
 			 LSN_FORMAT_ARGS(Max(missing, wal->begin)), wal->timeline);
-	foreach_ptr(WalSummaryFile, file, files)
-		read_summary(wal, file);
+	foreach_ptr(WalSummaryFile, summary, files)
+		read_summary(wal, summary);
 }
 
 /*
@@ -122,7 +122,7 @@ read_summaries(void *arg)
  * Returns NULL, or why that is in vain.
  */
 static const char *
-wait_for_summaries(CopyState *cs, TimeLineID timeline, XLogRecPtr *upto)
+wait_for_summaries(CopyFile *file, TimeLineID timeline, XLogRecPtr *upto)
 {
 	XLogRecPtr	last_pending = InvalidXLogRecPtr;
 	TimestampTz since = GetCurrentTimestamp();
@@ -146,7 +146,7 @@ wait_for_summaries(CopyState *cs, TimeLineID timeline, XLogRecPtr *upto)
 		last_pending = pending;
 		WakeupWalSummarizer();
 		throttle_rest(SUMMARIES_POLL_MS);
-		(void) copy_let_others_pass(cs);
+		(void) copy_let_others_pass(file->move);
 	}
 }
 
@@ -155,10 +155,10 @@ wait_for_summaries(CopyState *cs, TimeLineID timeline, XLogRecPtr *upto)
  * where the summaries end on this timeline.  Returns NULL, or why they do not tell all.
  */
 static const char *
-find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
+find_changes(CopyFile *file, const LedgerEntry *entry, XLogRecPtr *upto)
 {
 	TimeLineID	timeline = GetWALInsertionTimeLine();
-	const char *why = wait_for_summaries(cs, timeline, upto);
+	const char *why = wait_for_summaries(file, timeline, upto);
 	MemoryContext oldcontext = CurrentMemoryContext;
 
 	if (why != NULL)
@@ -175,7 +175,7 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 	foreach_ptr(const TimeLineHistoryEntry, tle, readTimeLineHistory(timeline))
 	{
 		bool		first = tle->tli == entry->timeline;
-		SummarizedWal wal = {cs, tle->tli, tle->begin, tle->tli == timeline ? *upto : tle->end};
+		SummarizedWal wal = {file, tle->tli, tle->begin, tle->tli == timeline ? *upto : tle->end};
 		ErrorData  *error;
 
 		if (first)
@@ -185,8 +185,8 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 			wal.begin = entry->changes_from;
 		}
 		error = wal.begin < wal.end ? errors_catch(read_summaries, &wal) : NULL;
-		if (wal.file > 0)
-			FileClose(wal.file);
+		if (wal.summary > 0)
+			FileClose(wal.summary);
 		if (errors_was_canceled(error))
 			ReThrowError(error);
 		if (error != NULL || first)
@@ -203,7 +203,7 @@ find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 /* Some blocks of the file that was kept */
 typedef struct KeptBlocks
 {
-	CopyState  *cs;
+	CopyFile   *file;
 	BlockNumber first;
 	BlockNumber end;
 }			KeptBlocks;
@@ -213,7 +213,7 @@ static void
 look_at_blocks(void *arg)
 {
 	const		KeptBlocks *kept = arg;
-	SMgrRelation smgr = smgropen(kept->cs->to, INVALID_PROC_NUMBER);
+	SMgrRelation smgr = smgropen(kept->file->to, INVALID_PROC_NUMBER);
 	PGIOAlignedBlock page;
 
 	for (BlockNumber block = kept->first; block < kept->end; block++)
@@ -221,8 +221,8 @@ look_at_blocks(void *arg)
 		/* step: look-at-pages */
 		smgrread(smgr, MAIN_FORKNUM, block, page.data);
 		if (PageIsNew((Page) page.data) || !im_page_is_verified(page.data, block) ||
-			!page_is_of(kept->cs->relam, page.data))
-			block_set_add(kept->cs->todo, block);
+			!page_is_of(kept->file->relam, page.data))
+			block_set_add(kept->file->todo, block);
 	}
 }
 
@@ -233,9 +233,9 @@ look_at_blocks(void *arg)
  * trusted.
  */
 static const char *
-look_at_kept_file(CopyState *cs, const LedgerEntry *entry)
+look_at_kept_file(CopyFile *file, const LedgerEntry *entry)
 {
-	SMgrRelation smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
+	SMgrRelation smgr = smgropen(file->to, INVALID_PROC_NUMBER);
 	BlockNumber length = 0;
 	const char *why = NULL;
 
@@ -243,7 +243,7 @@ look_at_kept_file(CopyState *cs, const LedgerEntry *entry)
 	if (!evidence_vouches(entry->tablespace, entry->relfilenumber))
 		return "it is not known whether the tablespace has kept that file";
 	if (smgrexists(smgr, MAIN_FORKNUM))
-		length = file_blocks(&cs->to, MAIN_FORKNUM);
+		length = file_blocks(&file->to, MAIN_FORKNUM);
 	if (length < entry->copied_blocks)
 		return psprintf("the file that was kept has %u blocks instead of " INT64_FORMAT, length,
 						entry->copied_blocks);
@@ -251,24 +251,25 @@ look_at_kept_file(CopyState *cs, const LedgerEntry *entry)
 	StartTransactionCommand();
 	/* step: drop-buffers-first */
 	if (!IM_MUTATION("resume-buffers"))
-		file_drop_buffers(&cs->to, true);
+		file_drop_buffers(&file->to, true);
 	CommitTransactionCommand();
 	for (BlockNumber block = 0; block < entry->copied_blocks; block += FILE_COPY_CHUNK)
 	{
-		KeptBlocks	kept = {cs, block, Min(block + FILE_COPY_CHUNK, entry->copied_blocks)};
+		KeptBlocks	kept = {file, block, Min(block + FILE_COPY_CHUNK, entry->copied_blocks)};
 		ErrorData  *error;
 		instr_time	start;
 
 		job_check_cancel();
-		(void) pacing_rest(cs->settings, 0, &cs->throttle, copy_let_others_pass, cs);
+		(void) pacing_rest(file->move->settings, 0, &file->throttle, copy_let_others_pass,
+						   file->move);
 		StartTransactionCommand();
 		INSTR_TIME_SET_CURRENT(start);
 		error = errors_catch(look_at_blocks, &kept);
-		throttle_read(&cs->throttle, elapsed_us(start), (int64) (kept.end - block) * BLCKSZ);
+		throttle_read(&file->throttle, elapsed_us(start), (int64) (kept.end - block) * BLCKSZ);
 		if (errors_was_canceled(error))
 			ReThrowError(error);
 		if (error != NULL)
-			why = MemoryContextStrdup(cs->cxt, error->message);
+			why = MemoryContextStrdup(file->move->cxt, error->message);
 		CommitTransactionCommand();
 		if (why != NULL)
 			return why;
@@ -277,58 +278,58 @@ look_at_kept_file(CopyState *cs, const LedgerEntry *entry)
 }
 
 /*
- * Find out which part of the file of a row may be trusted: set cs->copied to its length,
- * cs->todo to the blocks of it that may have changed, and cs->changes.  Returns NULL,
+ * Find out which part of the file of a row may be trusted: set file->copied to its length,
+ * file->todo to the blocks of it that may have changed, and file->changes.  Returns NULL,
  * or why nothing may be.
  */
 static const char *
-find_trusted(CopyState *cs, const LedgerEntry *entry)
+find_trusted(CopyFile *file, const LedgerEntry *entry)
 {
 	ChangesResult result = CHANGES_WAL_GONE;
 	const char *why;
 	bool		map_is_cut;
 
-	if (entry->from_tablespace != cs->from.spcOid ||
-		entry->from_relfilenumber != cs->from.relNumber)
+	if (entry->from_tablespace != file->from.spcOid ||
+		entry->from_relfilenumber != file->from.relNumber)
 		return "it has another file since";
 	/* first, since the WAL is not kept meanwhile */
-	why = look_at_kept_file(cs, entry);
+	why = look_at_kept_file(file, entry);
 	if (why != NULL)
 		return why;
-	cs->copied = entry->copied_blocks;
+	file->copied = entry->copied_blocks;
 	for (int tries = 0; tries < MOST_TRIES && result == CHANGES_WAL_GONE; tries++)
 	{
 		XLogRecPtr	upto;
 
-		wal_changes_end(cs->changes);
-		cs->changes = NULL;
-		why = find_changes(cs, entry, &upto);
+		wal_changes_end(file->changes);
+		file->changes = NULL;
+		why = find_changes(file, entry, &upto);
 		if (why != NULL)
 			return why;
-		MemoryContextSwitchTo(cs->cxt);
-		cs->changes = wal_changes_begin(&cs->from, upto, cs->direct);
+		MemoryContextSwitchTo(file->move->cxt);
+		file->changes = wal_changes_begin(&file->from, upto, file->direct);
 		IM_POINT("resume-summaries");
 		/* step: find-changes */
-		result = wal_changes_read(cs->changes, wal_changes_mark(), cs->copied, false);
+		result = wal_changes_read(file->changes, wal_changes_mark(), file->copied, false);
 	}
 	if (result != CHANGES_READ)
 		return copy_changes_lost(result);
 
 	/* blocks of zeros, by which it was extended, may be lost in a crash */
-	cs->copied = Min(cs->copied, file_blocks(&cs->from, MAIN_FORKNUM));
-	map_is_cut = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM) <
-		file_blocks(&cs->to, VISIBILITYMAP_FORKNUM);
-	if (cs->copied == 0 || map_is_cut)
+	file->copied = Min(file->copied, file_blocks(&file->from, MAIN_FORKNUM));
+	map_is_cut = file_blocks(&file->from, VISIBILITYMAP_FORKNUM) <
+		file_blocks(&file->to, VISIBILITYMAP_FORKNUM);
+	if (file->copied == 0 || map_is_cut)
 		return "its file was truncated, or created again";
 
-	copy_take_changes(cs);
-	foreach_block(block, cs->todo)
+	copy_take_changes(file);
+	foreach_block(block, file->todo)
 	{
-		if (block >= cs->copied)
-			block_set_remove(cs->todo, block);
+		if (block >= file->copied)
+			block_set_remove(file->todo, block);
 	}
 	/* its changes are not all in the WAL */
-	block_set_add(cs->todo, 0);
+	block_set_add(file->todo, 0);
 	return NULL;
 }
 
@@ -346,7 +347,7 @@ while_removing(void *arg)
  * wait for another one, do not wait for it.
  */
 static void
-begin_summary(CopyState *cs)
+begin_summary(CopyFile *file)
 {
 	XLogRecPtr	redo = GetRedoRecPtr();
 
@@ -354,79 +355,82 @@ begin_summary(CopyState *cs)
 	for (int ms = 0; ms < 1000 && GetRedoRecPtr() == redo; ms += SUMMARIES_POLL_MS)
 	{
 		throttle_rest(SUMMARIES_POLL_MS);
-		(void) copy_let_others_pass(cs);
+		(void) copy_let_others_pass(file->move);
 	}
 }
 
 /*
  * Go on from the file that an earlier copy has left, if there is one and it can be
- * trusted: set cs->resumed.  If it cannot, it is removed, with a NOTICE.
+ * trusted: set file->resume.goes_on.  If it cannot, it is removed, with a NOTICE.
  */
 static void
-take_over_file(CopyState *cs)
+take_over_file(CopyFile *file)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
-	MoveItem   *item = cs->item;
+	MoveItem   *item = file->item;
 	LedgerEntry *entry;
 	const char *why;
 
 	/* all files of a move have one detail */
-	const char *of_part = cs == cs->first ? "" :
+	const char *of_part = item == file->move->item ? "" :
 		psprintf(" of %s \"%s\"", relation_noun(item->relkind), NameStr(item->relname));
 
-	copy_begin_with_ledger(cs);
-	MemoryContextSwitchTo(cs->cxt);
-	entry = leftover_kept_file(cs->relid, item->to_tablespace);
+	copy_begin_with_ledger(file->move);
+	MemoryContextSwitchTo(file->move->cxt);
+	entry = leftover_kept_file(file->relid, item->to_tablespace);
 	if (entry != NULL)
 	{
 		if (ledger_row_claim_again(entry->id))
-			cs->claimed = entry->id;
+			file->claimed = entry->id;
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
 	if (entry == NULL)
 		return;
-	cs->to = make_locator(entry->tablespace, MyDatabaseId, entry->relfilenumber);
-	why = cs->claimed != 0 ? find_trusted(cs, entry) : "the file that was kept is being removed";
+	file->to = make_locator(entry->tablespace, MyDatabaseId, entry->relfilenumber);
+	if (file->claimed != 0)
+		why = find_trusted(file, entry);
+	else
+		why = "the file that was kept is being removed";
 	MemoryContextSwitchTo(oldcontext);
 	if (why != NULL)
 	{
-		wal_changes_end(cs->changes);
-		cs->changes = NULL;
-		block_set_clear(cs->todo);
-		cs->copied = 0;
+		wal_changes_end(file->changes);
+		file->changes = NULL;
+		block_set_clear(file->todo);
+		file->copied = 0;
 		ereport(NOTICE,
 				(errmsg("the copy of %s \"%s\" begins again", relation_noun(item->relkind),
 						NameStr(item->relname)),
 				 errdetail("It does not go on where job " INT64_FORMAT " has ended, because %s.",
 						   entry->job, why)));
-		item_say(cs->first->item, "The copy%s did not go on where job " INT64_FORMAT " had ended, because %s.",
+		item_say(file->move->item, "The copy%s did not go on where job " INT64_FORMAT " had ended, because %s.",
 				 of_part, entry->job, why);
-		if (cs->claimed != 0)
+		if (file->claimed != 0)
 		{
-			leftover_file_remove(entry, cs->settings->pacing, while_removing, cs);
+			leftover_file_remove(entry, file->move->settings->pacing, while_removing, file->move);
 			ledger_row_release(entry->id);
 		}
-		cs->claimed = 0;
+		file->claimed = 0;
 		return;
 	}
 
-	item_say(cs->first->item, "The copy%s went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
-			 of_part, entry->job, size_text((int64) cs->copied * BLCKSZ),
-			 size_text(block_set_count(cs->todo) * BLCKSZ));
+	item_say(file->move->item, "The copy%s went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
+			 of_part, entry->job, size_text((int64) file->copied * BLCKSZ),
+			 size_text(block_set_count(file->todo) * BLCKSZ));
 	/* step: lower-row */
 	/* in this order: what comes may leave less of the file */
-	entry->copied_blocks = cs->copied;
-	entry->job = cs->mc->job->job;
+	entry->copied_blocks = file->copied;
+	entry->job = file->move->mc->job->job;
 	entry->pid = MyProcPid;
-	copy_begin_with_ledger(cs);
+	copy_begin_with_ledger(file->move);
 	commit_locally();
 	ledger_update(entry);
 	CommitTransactionCommand();
-	cs->claimed = 0;
-	cs->new_file = *entry;
-	cs->new_file_made = true;
-	cs->resumed = true;
+	file->claimed = 0;
+	file->new_file = *entry;
+	file->new_file_made = true;
+	file->resume.goes_on = true;
 	IM_POINT("resume-recorded");
 }
 
@@ -435,46 +439,46 @@ take_over_file(CopyState *cs)
  * on from the file of an earlier one.
  */
 void
-copy_resume(CopyState *cs)
+copy_resume(CopyFile *file)
 {
-	const MoveSettings *settings = cs->settings;
+	const MoveSettings *settings = file->move->settings;
 	int64		least = (int64) settings->resumable_size * 1024 / BLCKSZ;
 
 	if (settings->resumable_size < 0 || settings->terms.rehearse)
 		return;
-	take_over_file(cs);
-	if (!XLogIsNeeded() || file_blocks(&cs->from, MAIN_FORKNUM) <= least)
+	take_over_file(file);
+	if (!XLogIsNeeded() || file_blocks(&file->from, MAIN_FORKNUM) <= least)
 		return;
-	cs->record_step = Min(RECORD_BLOCKS, Max(least, FILE_COPY_CHUNK));
-	if (!cs->resumed && summarize_wal && cs->first->nfollowers == 0)
-		begin_summary(cs);
+	file->resume.step = Min(RECORD_BLOCKS, Max(least, FILE_COPY_CHUNK));
+	if (!file->resume.goes_on && summarize_wal && file->move->nfollowers == 0)
+		begin_summary(file);
 }
 
 /* Prepare the file of an earlier copy, and for records of this one. */
 void
-copy_resume_begin(CopyState *cs)
+copy_resume_begin(CopyFile *file)
 {
 	StartTransactionCommand();
-	if (cs->resumed)
+	if (file->resume.goes_on)
 	{
 		/*
 		 * In one step, which redo repeats after a crash: the row names
 		 * nothing of what goes, a gigabyte unless F was truncated.
 		 */
 		/* step: cut */
-		if (file_blocks(&cs->to, MAIN_FORKNUM) > cs->copied)
-			leftover_file_shorten(&cs->to, cs->copied, cs->settings->pacing);
-		file_copy_record(cs->copy, cs->copied);
-		file_copy_flush_first(cs->copy);
+		if (file_blocks(&file->to, MAIN_FORKNUM) > file->copied)
+			leftover_file_shorten(&file->to, file->copied, file->move->settings->pacing);
+		file_copy_record(file->copy, file->copied);
+		file_copy_flush_first(file->copy);
 	}
 	else
 	{
-		cs->new_file.changes_from = wal_changes_position(cs->changes);
-		cs->new_file.timeline = GetWALInsertionTimeLine();
+		file->new_file.changes_from = wal_changes_position(file->changes);
+		file->new_file.timeline = GetWALInsertionTimeLine();
 	}
-	cs->record_at = cs->copied + cs->record_step;
+	file->resume.due_at = file->copied + file->resume.step;
 	CommitTransactionCommand();
-	if (cs->resumed)
+	if (file->resume.goes_on)
 		IM_POINT("resume-begins");
 }
 
@@ -490,45 +494,47 @@ update_row(void *entry)
  * the row cannot be written, that is a WARNING, once, and the last record stands.
  */
 void
-copy_resume_record(CopyState *cs, bool synced)
+copy_resume_record(CopyFile *file, bool synced)
 {
-	LedgerEntry entry = cs->new_file;
+	LedgerEntry entry = file->new_file;
 	ErrorData  *error;
 
-	if (cs->record_step == 0 || !summarize_wal || (!synced && cs->copied < cs->record_at))
+	if (file->resume.step == 0 || !summarize_wal)
+		return;
+	if (!synced && file->copied < file->resume.due_at)
 		return;
 	IM_POINT("resume-recording");
-	entry.from_tablespace = cs->from.spcOid;
-	entry.from_relfilenumber = cs->from.relNumber;
-	entry.copied_blocks = cs->copied;
+	entry.from_tablespace = file->from.spcOid;
+	entry.from_relfilenumber = file->from.relNumber;
+	entry.copied_blocks = file->copied;
 	if (IM_MUTATION("resume-late"))
 		entry.changes_from = GetXLogInsertRecPtr();
 	entry.keep_until = GetCurrentTimestamp() + KEEP_US;
 
 	StartTransactionCommand();
 	commit_locally();
-	file_copy_record(cs->copy, cs->copied);
+	file_copy_record(file->copy, file->copied);
 	/* a session may have locked the ledger */
-	LockTimeout = cs->settings->lock_timeout;
+	LockTimeout = file->move->settings->lock_timeout;
 	error = errors_catch(update_row, &entry);
 	LockTimeout = 0;
 	if (errors_was_canceled(error))
 		ReThrowError(error);
-	if (error != NULL && !cs->first->so_far->told_of_record)
+	if (error != NULL && !file->move->so_far->told_of_record)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not record how far the copy of %s \"%s\" is",
-						relation_noun(cs->item->relkind), NameStr(cs->item->relname)),
+						relation_noun(file->item->relkind), NameStr(file->item->relname)),
 				 errdetail("%s.", error->message),
 				 errhint("The copy goes on. If it ends before the next record, what was copied since the last one is copied again.")));
 	if (error != NULL)
-		cs->first->so_far->told_of_record = true;
+		file->move->so_far->told_of_record = true;
 	/* step: record */
 	/* flushes what the new file has of others' WAL, and that of our own */
 	CommitTransactionCommand();
-	cs->record_at = cs->copied + cs->record_step;
+	file->resume.due_at = file->copied + file->resume.step;
 	if (error == NULL)
-		cs->new_file = entry;
+		file->new_file = entry;
 	IM_POINT("resume-recorded");
 }
 

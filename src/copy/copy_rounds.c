@@ -48,38 +48,41 @@
 
 /* Call this when something other than fast writers delays the copy of all files, or has. */
 void
-copy_is_not_outpaced(CopyState *cs)
+copy_is_not_outpaced(CopyMove *move)
 {
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		f->outpaced_since = 0;
-		f->recopied_before = f->item->blocks_recopied;
+		CopyFile   *file = &move->files[i];
+
+		file->pace.outpaced_since = 0;
+		file->pace.recopied_before = file->item->blocks_recopied;
 	}
 }
 
 /* Return whether all would be written too often if these were copied, too. */
 static bool
-would_write_too_much(const CopyState *cs, int64 left)
+would_write_too_much(const CopyFile *file, int64 left)
 {
-	int			copies = cs->settings->max_lock_time > DEFAULT_MAX_LOCK_TIME ?
+	int			copies = file->move->settings->max_lock_time > DEFAULT_MAX_LOCK_TIME ?
 		HOPELESS_COPIES_BUSY : HOPELESS_COPIES;
+	int64		recopied = file->item->blocks_recopied - file->pace.recopied_before;
 
-	return cs->copied + left + cs->item->blocks_recopied - cs->recopied_before >
-		copies * Max((int64) cs->copied, SMALL_COPY_BLOCKS);
+	return file->copied + left + recopied >
+		copies * Max((int64) file->copied, SMALL_COPY_BLOCKS);
 }
 
 /* Give up, because so many blocks are left, and do not get fewer. */
 static void
-cannot_keep_up(const CopyState *cs, int64 left)
+cannot_keep_up(const CopyFile *file, int64 left)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("copying %s \"%s\" cannot keep up with the changes to it",
-					relation_noun(cs->item->relkind), NameStr(cs->item->relname)),
+					relation_noun(file->item->relkind), NameStr(file->item->relname)),
 			 errdetail("After %lld blocks were copied, %lld have changed since, which takes about %lld ms to be copied under the exclusive lock; index_mover.max_lock_time is %d ms.",
-					   (long long) (cs->item->blocks_copied + cs->item->blocks_recopied),
-					   (long long) left, (long long) copy_last_us(cs) / 1000 + 1,
-					   cs->settings->max_lock_time),
+					   (long long) (file->item->blocks_copied + file->item->blocks_recopied),
+					   (long long) left, (long long) copy_last_us(file->move) / 1000 + 1,
+					   file->move->settings->max_lock_time),
 			 errhint("Raise index_mover.max_lock_time, or index_mover.max_rate if it is set, or make the move at a quieter time.")));
 }
 
@@ -88,107 +91,112 @@ cannot_keep_up(const CopyState *cs, int64 left)
  * file that has the most.
  */
 void
-copy_check_hope(CopyState *cs)
+copy_check_hope(CopyMove *move)
 {
-	CopyState  *worst = NULL;
+	CopyFile   *worst = NULL;
 	int64		most = -1;
 
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		int64		left = block_set_count(f->todo) + wal_changes_count(f->changes);
+		CopyFile   *file = &move->files[i];
+		int64		left = block_set_count(file->todo) + wal_changes_count(file->changes);
 
-		if (f->outpaced_since == 0)
-			f->outpaced_since = copy_busy_ms(f);
+		if (file->pace.outpaced_since == 0)
+			file->pace.outpaced_since = copy_busy_ms(file);
 		if (left > most)
 		{
 			most = left;
-			worst = f;
+			worst = file;
 		}
 	}
 	if (would_write_too_much(worst, most) ||
-		copy_busy_ms(worst) - worst->outpaced_since > HOPELESS_MS)
+		copy_busy_ms(worst) - worst->pace.outpaced_since > HOPELESS_MS)
 		cannot_keep_up(worst, most);
 }
 
 /* Return how much of all files of the move is copied, by their size in the plan. */
 static int64
-bytes_copied(const CopyState *cs)
+bytes_copied(const CopyMove *move)
 {
 	int64		result = 0;
 
-	foreach_file(f, cs)
-		result += Min((int64) f->copied * BLCKSZ, Max(f->item->size_before, 0));
+	for (int i = 0; i < move->nfiles; i++)
+	{
+		CopyFile   *file = &move->files[i];
+
+		result += Min((int64) file->copied * BLCKSZ, Max(file->item->size_before, 0));
+	}
 	return result;
 }
 
-/* Copy, directly, the blocks from cs->copied up to a length of the file. */
+/* Copy, directly, the blocks from file->copied up to a length of the file. */
 static void
-copy_blocks(CopyState *cs, BlockNumber upto)
+copy_blocks(CopyFile *file, BlockNumber upto)
 {
-	BlockNumber half = cs->copied + (upto - cs->copied) / 2;
+	BlockNumber half = file->copied + (upto - file->copied) / 2;
 
-	progress_copied(bytes_copied(cs));	/* of an earlier copy */
-	while (cs->copied < upto)
+	progress_copied(bytes_copied(file->move));	/* of an earlier copy */
+	while (file->copied < upto)
 	{
-		BlockNumber nblocks = Min(FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK,
-								  upto - cs->copied);
+		BlockNumber nblocks = Min(FILE_COPY_CHUNK - file->copied % FILE_COPY_CHUNK,
+								  upto - file->copied);
 
-		copy_between_chunks(cs);
+		copy_between_chunks(file);
 		StartTransactionCommand();
-		file_copy_range(cs->copy, cs->copied, nblocks);
+		file_copy_range(file->copy, file->copied, nblocks);
 		CommitTransactionCommand();
-		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
-		if (cs->copied == 0)
+		throttle_written(&file->throttle, (int64) nblocks * BLCKSZ);
+		if (file->copied == 0)
 			IM_POINT("copy-first");
-		if (cs->copied < half && cs->copied + nblocks >= half)
+		if (file->copied < half && file->copied + nblocks >= half)
 			IM_POINT("copy-half");
 
-		cs->copied += nblocks;
-		cs->item->blocks_copied += nblocks;
-		progress_blocks(Max(upto, cs->copied), cs->copied);
-		progress_copied(bytes_copied(cs));
-		copy_look_at_round(cs);
-		copy_eta(cs, PHASE_COPYING, Max(upto, cs->copied), cs->copied);
+		file->copied += nblocks;
+		file->item->blocks_copied += nblocks;
+		progress_blocks(Max(upto, file->copied), file->copied);
+		progress_copied(bytes_copied(file->move));
+		copy_look_at_round(file);
+		copy_eta(file, PHASE_COPYING, Max(upto, file->copied), file->copied);
 
-		copy_resume_record(cs, false);
-		copy_keep_up(cs);
+		copy_resume_record(file, false);
+		copy_keep_up(file->move);
 	}
 }
 
 /* Copy, directly, the blocks on the list, and empty it. */
 static void
-copy_changed_directly(CopyState *cs)
+copy_changed_directly(CopyFile *file)
 {
 	BlockNumber from = 0;
-	int64		left = block_set_count(cs->todo);
+	int64		left = block_set_count(file->todo);
 
 	Assert(!IsTransactionState());
-	if (cs->verifying)
-		block_set_add_all(cs->unverified, cs->todo);
+	if (file->verify.begun)
+		block_set_add_all(file->verify.unverified, file->todo);
 
 	while (from != InvalidBlockNumber)
 	{
 		int			ncopied;
 
-		copy_between_chunks(cs);
+		copy_between_chunks(file);
 		StartTransactionCommand();
-		from = file_copy_set(cs->copy, cs->todo, from, &ncopied);
+		from = file_copy_set(file->copy, file->todo, from, &ncopied);
 		CommitTransactionCommand();
-		cs->item->blocks_recopied += ncopied;
-		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
+		file->item->blocks_recopied += ncopied;
+		throttle_written(&file->throttle, (int64) ncopied * BLCKSZ);
 		left -= ncopied;
-		copy_look_at_round(cs);
-		copy_eta(cs, PHASE_CATCHING_UP, cs->copied, cs->copied - left);
-		copy_keep_up(cs);
+		copy_look_at_round(file);
+		copy_eta(file, PHASE_CATCHING_UP, file->copied, file->copied - left);
+		copy_keep_up(file->move);
 	}
 
 	/* wal_changes.c needs the list until the WAL up to now is read */
-	copy_drain(cs);
+	copy_drain(file);
 	/* step: empty-list */
-	block_set_clear(cs->todo);
+	block_set_clear(file->todo);
 	/* step: move-position */
-	cs->new_file.changes_from = cs->taken_at;
-	cs->new_file.timeline = GetWALInsertionTimeLine();
+	file->new_file.changes_from = file->taken_at;
+	file->new_file.timeline = GetWALInsertionTimeLine();
 }
 
 /*
@@ -197,13 +205,13 @@ copy_changed_directly(CopyState *cs)
  * Gives up, the first time, if there is no hope.
  */
 static bool
-rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
+rounds_are_over(CopyFile *file, int64 *least, int *in_vain, bool first_time)
 {
-	int64		left = block_set_count(cs->todo);
-	bool		fits = copy_fits_under_lock(cs, left);
-	bool		too_slow = cs->eta.in_vain;
+	int64		left = block_set_count(file->todo);
+	bool		fits = copy_fits_under_lock(file, left);
+	bool		too_slow = file->pace.in_vain;
 	bool		too_many = left > HOPELESS_BLOCKS && !fits;
-	int64		outpaced_ms = copy_busy_ms(cs) - cs->outpaced_since;
+	int64		outpaced_ms = copy_busy_ms(file) - file->pace.outpaced_since;
 
 	/* a little less each time is no progress, unless it adds up */
 	if (left <= FEW_BLOCKS || left < *least - *least / 10)
@@ -211,21 +219,21 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
 		*least = left;
 		*in_vain = 0;
 		if (first_time)
-			cs->outpaced_since = copy_busy_ms(cs);
+			file->pace.outpaced_since = copy_busy_ms(file);
 		/* the next round of a copy that is outpaced may leave more */
-		return left <= FEW_BLOCKS || (cs->outpaced && fits);
+		return left <= FEW_BLOCKS || (file->pace.outpaced && fits);
 	}
 	++*in_vain;
-	if (!first_time && cs->outpaced && !fits && *in_vain < 3)
+	if (!first_time && file->pace.outpaced && !fits && *in_vain < 3)
 		return false;			/* buffers would be slower */
-	cs->outpaced = true;
+	file->pace.outpaced = true;
 	if (!first_time)
 		return true;
 
 	if ((too_slow && outpaced_ms > HOPELESS_MS / 2) ||
-		((too_slow || too_many) && (would_write_too_much(cs, left) ||
+		((too_slow || too_many) && (would_write_too_much(file, left) ||
 									(*in_vain >= 3 && outpaced_ms > HOPELESS_MS))))
-		cannot_keep_up(cs, left);
+		cannot_keep_up(file, left);
 	/* a burst may be over soon, unless we need not wait for that */
 	return !too_slow && !too_many && (*in_vain >= 3 || fits);
 }
@@ -237,64 +245,64 @@ rounds_are_over(CopyState *cs, int64 *least, int *in_vain, bool first_time)
  * only changed blocks are copied, which is faster than by buffers; it does not give up.
  */
 void
-copy_rounds(CopyState *cs, bool first_time)
+copy_rounds(CopyFile *file, bool first_time)
 {
 	MovePhase	phase = progress_phase(first_time ? PHASE_COPYING : PHASE_CATCHING_UP);
 	int64		least = PG_INT64_MAX;
 	int			in_vain = 0;
 
-	Assert(!IsTransactionState() && cs->first->stage < COPY_ASKING);
+	Assert(!IsTransactionState() && file->move->stage < COPY_ASKING);
 	if (!first_time)
 	{
 		StartTransactionCommand();
-		file_copy_unsync(cs->copy);
+		file_copy_unsync(file->copy);
 		CommitTransactionCommand();
 	}
-	cs->throttle.hurry = false;
+	file->throttle.hurry = false;
 	for (int round = 0;; round++)
 	{
 		BlockNumber nblocks;
 
 		if (first_time)
-			nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+			nblocks = file_blocks(&file->from, MAIN_FORKNUM);
 		else
-			nblocks = copy_take_tail(cs);
+			nblocks = copy_take_tail(file);
 		if (round == 0)
-			copy_begin_round(cs);
-		if (first_time && (round == 0 || nblocks - cs->copied > FEW_BLOCKS))
-			copy_blocks(cs, nblocks);
+			copy_begin_round(file);
+		if (first_time && (round == 0 || nblocks - file->copied > FEW_BLOCKS))
+			copy_blocks(file, nblocks);
 		if (first_time && round == 0)
 		{
 			IM_POINT("copy-end");
-			IM_LOG_SPECIAL(&cs->from, false);
+			IM_LOG_SPECIAL(&file->from, false);
 			progress_phase(PHASE_CATCHING_UP);
 		}
 
-		copy_drain(cs);
-		copy_take_changes(cs);
-		if (rounds_are_over(cs, &least, &in_vain, first_time))
+		copy_drain(file);
+		copy_take_changes(file);
+		if (rounds_are_over(file, &least, &in_vain, first_time))
 			break;
 
 		IM_POINT("copy-round");
-		cs->rounds++;
-		copy_begin_round(cs);
+		file->pace.rounds++;
+		copy_begin_round(file);
 		/* blocks that change faster than we copy do not wait for our rests */
-		cs->throttle.hurry = in_vain > 0 || (cs->outpaced && !first_time);
-		copy_changed_directly(cs);
-		cs->throttle.hurry = false;
+		file->throttle.hurry = in_vain > 0 || (file->pace.outpaced && !first_time);
+		copy_changed_directly(file);
+		file->throttle.hurry = false;
 	}
 	/* the rest of the move has an end */
-	cs->eta.in_vain = false;
+	file->pace.in_vain = false;
 
 	if (first_time)
 	{
-		copy_create_maps(cs);
+		copy_create_maps(file);
 		IM_POINT("copy-before-sync");
 	}
 	else
 		IM_POINT("copy-again");
 	StartTransactionCommand();
-	file_copy_sync(cs->copy);
+	file_copy_sync(file->copy);
 	CommitTransactionCommand();
 	if (!first_time)
 		progress_phase(phase);

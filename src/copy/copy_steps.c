@@ -42,21 +42,21 @@
 /* Starts after which a copy is given up */
 #define MOST_STARTS			5
 
-static CopyState *current = NULL;
+static CopyMove *current = NULL;
 static CopySoFar so_far;
 
 /* Return the row of the file that is not in use, new or old. */
 static LedgerEntry *
-unused_file(CopyState *cs)
+unused_file(CopyFile *file)
 {
-	return cs->first->stage == COPY_SWAPPED ? &cs->old_file : &cs->new_file;
+	return file->move->stage == COPY_SWAPPED ? &file->old_file : &file->new_file;
 }
 
 /* Remove one file for remove_what_is_left(), if there is one. */
 static void
-remove_left_file(CopyState *cs)
+remove_left_file(CopyFile *file)
 {
-	LedgerEntry *entry = unused_file(cs);
+	LedgerEntry *entry = unused_file(file);
 	MemoryContext oldcontext = CurrentMemoryContext;
 
 	Assert(!IsTransactionState());
@@ -67,7 +67,7 @@ remove_left_file(CopyState *cs)
 		if (ledger_row_claim_again(entry->id))
 		{
 			IM_POINT("left-file-drop");
-			leftover_file_drop(entry, cs->new_file_made);
+			leftover_file_drop(entry, file->new_file_made);
 			ledger_row_release(entry->id);
 		}
 		entry->id = 0;
@@ -92,17 +92,19 @@ remove_left_file(CopyState *cs)
  * Nothing if the postmaster is gone, which may be the reason for the error.
  */
 static void
-remove_what_is_left(CopyState *cs, bool keep)
+remove_what_is_left(CopyMove *move, bool keep)
 {
 	if (!PostmasterIsAlive())
 		proc_exit(1);
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		file_copy_free(f->copy);
-		f->copy = NULL;
-		if (keep && f->new_file.copied_blocks > 0)
-			f->new_file.id = 0;
-		remove_left_file(f);
+		CopyFile   *file = &move->files[i];
+
+		file_copy_free(file->copy);
+		file->copy = NULL;
+		if (keep && file->new_file.copied_blocks > 0)
+			file->new_file.id = 0;
+		remove_left_file(file);
 	}
 }
 
@@ -119,28 +121,34 @@ forget_state(void)
 static void
 cleanup_at_exit(int code, Datum arg)
 {
-	CopyState  *cs = current;
+	CopyMove   *move = current;
 
-	if (cs == NULL || !PostmasterIsAlive())
+	if (move == NULL || !PostmasterIsAlive())
 		return;
 	current = NULL;
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	remove_what_is_left(cs, true);
+	remove_what_is_left(move, true);
 }
 
 /* Create the new file; its row in the ledger is flushed before it exists. */
 static void
-make_file(CopyState *cs)
+make_file(CopyFile *file)
 {
-	MoveItem   *item = cs->item;
-	LedgerEntry entry = {.kind = LEDGER_NEW_FILE,.tablespace = item->to_tablespace,
-		.heap_oid = cs->table,.relid = cs->relid,.job = cs->mc->job->job,
-	.pid = MyProcPid,.made_at = GetCurrentTimestamp()};
+	MoveItem   *item = file->item;
+	LedgerEntry entry = {
+		.kind = LEDGER_NEW_FILE,
+		.tablespace = item->to_tablespace,
+		.heap_oid = file->move->relations[0].relid,
+		.relid = file->relid,
+		.job = file->move->mc->job->job,
+		.pid = MyProcPid,
+		.made_at = GetCurrentTimestamp(),
+	};
 	SMgrRelation smgr;
 
-	Assert(!IsTransactionState() && cs->new_file.id == 0 && cs->first->locked);
-	copy_begin_with_ledger(cs);
+	Assert(!IsTransactionState() && file->new_file.id == 0 && file->move->has_locks);
+	copy_begin_with_ledger(file->move);
 	commit_locally();
 	entry.relfilenumber = GetNewRelFileNumber(item->to_tablespace, NULL,
 											  RELPERSISTENCE_PERMANENT);
@@ -148,19 +156,41 @@ make_file(CopyState *cs)
 	ledger_insert(&entry);
 	(void) ledger_row_claim(entry.id, true);
 	CommitTransactionCommand();
-	cs->new_file = entry;
+	file->new_file = entry;
 	IM_POINT("copy-registered");
 
-	cs->to = make_locator(item->to_tablespace, MyDatabaseId, entry.relfilenumber);
+	file->to = make_locator(item->to_tablespace, MyDatabaseId, entry.relfilenumber);
 	StartTransactionCommand();
-	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
+	smgr = smgropen(file->to, INVALID_PROC_NUMBER);
 	/* an existing file of that name would not be ours: an error */
 	/* step: create-file */
 	smgrcreate(smgr, MAIN_FORKNUM, false);
-	cs->new_file_made = true;
-	log_smgrcreate(&cs->to, MAIN_FORKNUM);
+	file->new_file_made = true;
+	log_smgrcreate(&file->to, MAIN_FORKNUM);
 	CommitTransactionCommand();
 	IM_POINT("copy-created");
+}
+
+/* Return whether a relation that moves is in the target already, and is only locked. */
+static bool
+is_in_place(const CopyRelation *relation)
+{
+	return relation->file.spcOid == relation->item->to_tablespace;
+}
+
+/* After the swap, note how large the relations are now. */
+static void
+note_sizes(const CopyMove *move)
+{
+	for (int i = 0; i < move->nrelations; i++)
+	{
+		const CopyRelation *relation = &move->relations[i];
+
+		if (relation->item != NULL && is_in_place(relation))
+			relation->item->size_after = relation_file_size(&relation->file);
+	}
+	for (int i = 0; i < move->nfiles; i++)
+		move->files[i].item->size_after = relation_file_size(&move->files[i].to);
 }
 
 /*
@@ -169,10 +199,10 @@ make_file(CopyState *cs)
  * only a WARNING.
  */
 static void
-end_move(CopyState *cs)
+end_move(CopyMove *move)
 {
-	MoveItem   *item = cs->item;
-	bool		moved = (cs->stage == COPY_SWAPPED);
+	MoveItem   *item = move->item;
+	bool		moved = (move->stage == COPY_SWAPPED);
 	MemoryContext oldcontext = CurrentMemoryContext;
 
 	Assert(!IsTransactionState() && (moved || item->status == STATUS_REHEARSED));
@@ -182,27 +212,29 @@ end_move(CopyState *cs)
 		{
 			IM_POINT("swapped");
 			progress_phase(PHASE_PREWARMING);
-			for (CopyState *f = cs; f != NULL; f = f->next)
-				f->item->size_after = relation_file_size(f->in_place ? &f->from : &f->to);
-			foreach_file(f, cs)
+			note_sizes(move);
+			for (int i = 0; i < move->nfiles; i++)
 			{
+				CopyFile   *file = &move->files[i];
+
 				/* the swap has deleted its row */
-				ledger_row_release(f->new_file.id);
-				if (cs->settings->prewarm)
-					copy_prewarm(f);
+				ledger_row_release(file->new_file.id);
+				if (move->settings->prewarm)
+					copy_prewarm(file);
 			}
 			IM_POINT("prewarmed");
 		}
-		copy_release_locks(cs);
+		copy_release_locks(move);
 
 		progress_phase(moved ? PHASE_REMOVING_OLD_FILE : PHASE_CLEANING_UP);
-		foreach_file(f, cs)
+		for (int i = 0; i < move->nfiles; i++)
 		{
-			LedgerEntry *entry = unused_file(f);
+			CopyFile   *file = &move->files[i];
+			LedgerEntry *entry = unused_file(file);
 
-			file_copy_free(f->copy);
-			copy_eta(f, PHASE_REMOVING_OLD_FILE, f->copied, 0);
-			leftover_file_remove(entry, cs->settings->pacing, copy_rest_after_swap, cs);
+			file_copy_free(file->copy);
+			copy_eta(file, PHASE_REMOVING_OLD_FILE, file->copied, 0);
+			leftover_file_remove(entry, move->settings->pacing, copy_rest_after_swap, move);
 			ledger_row_release(entry->id);
 			entry->id = 0;
 		}
@@ -212,7 +244,7 @@ end_move(CopyState *cs)
 		ErrorData  *error = errors_take(oldcontext);
 		int			elevel = errors_was_canceled(error) ? NOTICE : WARNING;
 
-		cs->first->locked = false;
+		move->has_locks = false;
 		if (moved)
 			ereport(elevel,
 					(errcode(error->sqlerrcode),
@@ -229,194 +261,251 @@ end_move(CopyState *cs)
 					 errdetail_internal("%s", error->message)));
 
 		/* so remove it at once */
-		remove_what_is_left(cs, false);
+		remove_what_is_left(move, false);
 	}
 	PG_END_TRY();
 }
 
 /* End a rehearsal: the row says how the copy went, and who is in the way of its swap. */
 static void
-tell_rehearsal(CopyState *cs)
+tell_rehearsal(CopyFile *file)
 {
-	MoveItem   *item = cs->item;
-	double		seconds = (GetCurrentTimestamp() - cs->began_at) / 1e6;
+	MoveItem   *item = file->item;
+	double		seconds = (GetCurrentTimestamp() - file->began_at) / 1e6;
 	int			pids[WAIT_MAX_PIDS];
 	int			count;
 	VirtualTransactionId *holders;
 
-	item->size_after = relation_file_size(&cs->to);
+	item->size_after = relation_file_size(&file->to);
 	StartTransactionCommand();
 	item->detail[0] = '\0';		/* the plan's reasons */
 	item_say(item, "Copied %s a second.",
 			 size_text((int64) (item->size_after / Max(seconds, 0.001))));
 	item_say(item, INT64_FORMAT " of " INT64_FORMAT " blocks changed meanwhile, %.0f a second.",
-			 cs->changed_blocks, item->blocks_copied, cs->changed_blocks / Max(seconds, 0.001));
-	if (cs->rounds > 0)
-		item_say(item, "Rounds that copied changed blocks again: %d.", cs->rounds);
-	if (copy_verifies(cs))
+			 file->changed_blocks, item->blocks_copied,
+			 file->changed_blocks / Max(seconds, 0.001));
+	if (file->pace.rounds > 0)
+		item_say(item, "Rounds that copied changed blocks again: %d.", file->pace.rounds);
+	if (copy_verifies(file))
 		item_say(item, "The copy was equal to the original.");
-	holders = relation_lock_holders(cs->relid, AccessExclusiveLock, &count);
+	holders = relation_lock_holders(file->relid, AccessExclusiveLock, &count);
 	if (virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS) > 0)
 		item_say(item, "In the way of the swap would have been: %s.",
 				 blockers_describe(holders, count));
 	CommitTransactionCommand();
 }
 
-/* Make the state of a relation's file, in the context of its move. */
-static CopyState *
-new_file(MemoryContext cxt, MoveContext *mc, MoveItem *item)
+/* Make the state of a move, in a context of its own. */
+static CopyMove *
+new_move(MoveContext *mc)
 {
-	CopyState  *cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
+	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
+											  ALLOCSET_DEFAULT_SIZES);
+	CopyMove   *move = MemoryContextAllocZero(cxt, sizeof(CopyMove));
 
-	cs->first = cs;
-	cs->cxt = cxt;
-	cs->mc = mc;
-	cs->item = item;
-	cs->settings = mc->settings;
-	cs->relid = item->relid;
-	cs->table = item->heap_oid;
-	cs->is_table = !relkind_is_index(item->relkind);
-	return cs;
+	move->cxt = cxt;
+	move->mc = mc;
+	move->item = mc->item;
+	move->settings = mc->settings;
+	move->so_far = &so_far;
+	return move;
 }
 
-/* Find a table's TOAST table and its index, with their rows of the job, if it has any. */
+/* Add a relation; item is NULL if it does not move. */
 static void
-find_parts(CopyState *cs)
+add_relation(CopyMove *move, Oid relid, LOCKMODE lock, MoveItem *item)
 {
+	CopyRelation *relation = &move->relations[move->nrelations++];
+
+	relation->relid = relid;
+	relation->lock = lock;
+	relation->item = item;
+}
+
+/*
+ * Find the relations that are locked: the table, and the index that moves, or the table's
+ * TOAST table and the index of that, with their rows of the job, if it has any.
+ */
+static void
+find_relations(CopyMove *move)
+{
+	MoveItem   *item = move->item;
 	RelationFacts facts;
-	CopyState **end = &cs->next;
 	List	   *parts = NIL;
-	JobShared  *job = cs->mc->job;
-	int			n = cs->item - job->items;
+	JobShared  *job = move->mc->job;
+	int			n = item - job->items;
 	int			last = job_last_part(job, n);
+	int			most;
 
 	StartTransactionCommand();
-	if (cs->is_table && relation_facts(cs->relid, &facts))
+	if (!relkind_is_index(item->relkind) && relation_facts(item->relid, &facts))
 		parts = parts_of_table(&facts);
+	/* a TOAST table has more than one index after a REINDEX that has failed */
+	most = list_length(parts) + 2;
+	move->relations = MemoryContextAllocZero(move->cxt, most * sizeof(CopyRelation));
+	move->followers = MemoryContextAllocZero(move->cxt, most * sizeof(ChangedBlocks *));
+	if (relkind_is_index(item->relkind))
+	{
+		add_relation(move, item->heap_oid, AccessShareLock, NULL);
+		add_relation(move, item->relid, ShareUpdateExclusiveLock, item);
+	}
+	else
+		add_relation(move, item->relid, AccessShareLock, item);
 	foreach_oid(part, parts)
 	{
-		MoveItem   *item;
+		MoveItem   *of_part;
 
 		if (!relation_facts(part, &facts))
 			continue;
 		if (n < last)
-			item = &job->items[++n];
+			of_part = &job->items[++n];
 		else
-			item = MemoryContextAllocZero(cs->cxt, sizeof(MoveItem));
-		item_fill(item, &facts);
-		item->to_tablespace = cs->item->to_tablespace;
-		*end = new_file(cs->cxt, cs->mc, item);
-		(*end)->first = cs;
-		(*end)->table = cs->table;
-		end = &(*end)->next;
+			of_part = MemoryContextAllocZero(move->cxt, sizeof(MoveItem));
+		item_fill(of_part, &facts);
+		of_part->to_tablespace = item->to_tablespace;
+		add_relation(move, part,
+					 relkind_is_index(facts.relkind) ? ShareUpdateExclusiveLock : AccessShareLock,
+					 of_part);
 	}
-	/* a TOAST table has more than one index after a REINDEX that has failed */
-	cs->followers = MemoryContextAllocZero(cs->cxt,
-										   (list_length(parts) + 2) * sizeof(ChangedBlocks *));
 	CommitTransactionCommand();
+}
+
+/* Prepare the copies of the relations that are not in the target already. */
+static void
+prepare_files(CopyMove *move)
+{
+	move->files = MemoryContextAllocZero(move->cxt, move->nrelations * sizeof(CopyFile));
+	for (int i = 0; i < move->nrelations; i++)
+	{
+		const CopyRelation *relation = &move->relations[i];
+		CopyFile   *file;
+
+		if (relation->item == NULL || is_in_place(relation))
+			continue;
+		file = &move->files[move->nfiles++];
+		file->move = move;
+		file->item = relation->item;
+		file->relid = relation->relid;
+		file->relam = relation->relam;
+		file->is_table = !relkind_is_index(relation->item->relkind);
+		file->from = relation->file;
+	}
+	Assert(move->nfiles > 0);
 }
 
 /* Copy one file, as far as that goes without an exclusive lock. */
 static void
-copy_file(CopyState *cs)
+copy_file(CopyFile *file)
 {
 	MemoryContext oldcontext;
 	uint64		wal_before = pgWalUsage.wal_bytes;
 
-	Assert(cs->first->stage == COPY_COPYING && cs->first->locked);
-	Assert(!cs->in_place && cs->copy == NULL);
-	progress_part(cs->item);
-	cs->block_us = COPY_BLOCK_US;
-	cs->began_at = GetCurrentTimestamp();
-	cs->recopied_before = cs->item->blocks_recopied;
-	if (cs->settings->prewarm)
-		cs->eta.cached = copy_count_cached(cs);
+	Assert(file->move->stage == COPY_COPYING && file->move->has_locks);
+	Assert(file->copy == NULL);
+	progress_part(file->item);
+	file->pace.block_us = COPY_BLOCK_US;
+	file->began_at = GetCurrentTimestamp();
+	file->pace.recopied_before = file->item->blocks_recopied;
+	if (file->move->settings->prewarm)
+		file->eta.cached = copy_count_cached(file);
 	/* by default if both files would take a quarter of the cache */
-	cs->direct = cs->settings->direct_io == SWITCH_AUTO ?
-		file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8 :
-		cs->settings->direct_io == SWITCH_ON;
-	cs->todo = block_set_create(cs->cxt);
-	copy_resume(cs);
-	if (!cs->resumed)
-		make_file(cs);
+	file->direct = file->move->settings->direct_io == SWITCH_AUTO ?
+		file_blocks(&file->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8 :
+		file->move->settings->direct_io == SWITCH_ON;
+	file->todo = block_set_create(file->move->cxt);
+	copy_resume(file);
+	if (!file->resume.goes_on)
+		make_file(file);
 
-	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	if (!cs->resumed)
-		cs->changes = wal_changes_begin(&cs->from, InvalidXLogRecPtr, cs->direct);
-	cs->first->followers[cs->first->nfollowers++] = cs->changes;
-	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes, cs->first->followers,
-								cs->relam, cs->direct, cs->settings, &cs->throttle);
-	cs->unverified = block_set_create(cs->cxt);
+	oldcontext = MemoryContextSwitchTo(file->move->cxt);
+	if (!file->resume.goes_on)
+		file->changes = wal_changes_begin(&file->from, InvalidXLogRecPtr, file->direct);
+	file->move->followers[file->move->nfollowers++] = file->changes;
+	file->copy = file_copy_create(&file->from, &file->to, file->changes, file->move->followers,
+								  file->relam, file->direct, file->move->settings, &file->throttle);
+	file->verify.unverified = block_set_create(file->move->cxt);
 	MemoryContextSwitchTo(oldcontext);
-	copy_resume_begin(cs);
+	copy_resume_begin(file);
 
-	copy_rounds(cs, true);
-	copy_resume_record(cs, true);
+	copy_rounds(file, true);
+	copy_resume_record(file, true);
 	IM_POINT("copy-synced");
-	copy_free_space_map(cs);
+	copy_free_space_map(file);
 
-	if (copy_verifies(cs))
+	if (copy_verifies(file))
 	{
 		/* blocks on the list would be left out */
-		copy_todo_through_buffers(cs, PG_INT64_MAX);
-		copy_verify_all(cs);
+		copy_todo_through_buffers(file, PG_INT64_MAX);
+		copy_verify_all(file);
 	}
-	if (cs->settings->terms.rehearse)
+	if (file->move->settings->terms.rehearse)
 	{
-		copy_catch_up(cs);
-		tell_rehearsal(cs);
+		copy_catch_up(file->move);
+		tell_rehearsal(file);
 	}
-	cs->item->wal_written = pgWalUsage.wal_bytes - wal_before;
+	file->item->wal_written = pgWalUsage.wal_bytes - wal_before;
 }
 
 /* Return the largest file that is not copied yet, NULL if all are. */
-static CopyState *
-next_file(CopyState *cs)
+static CopyFile *
+next_file(CopyMove *move)
 {
-	CopyState  *result = NULL;
+	CopyFile   *result = NULL;
+	BlockNumber largest = 0;
 
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (f->copy == NULL && (result == NULL || file_blocks(&f->from, MAIN_FORKNUM) >
-								file_blocks(&result->from, MAIN_FORKNUM)))
-			result = f;
+		CopyFile   *file = &move->files[i];
+		BlockNumber nblocks;
+
+		if (file->copy != NULL)
+			continue;
+		nblocks = file_blocks(&file->from, MAIN_FORKNUM);
+		if (result == NULL || nblocks > largest)
+		{
+			result = file;
+			largest = nblocks;
+		}
 	}
 	return result;
 }
 
 /* Do everything from the locks to the removal of the old files. */
 static void
-copy_once(CopyState *cs)
+copy_once(CopyMove *move)
 {
-	CopyState  *file;
+	CopyFile   *file;
 	int64		blocks = 0;
 
-	find_parts(cs);
-	copy_wait_for_locks(cs);
-	copy_check_relations(cs, true);
-	while ((file = next_file(cs)) != NULL)
+	find_relations(move);
+	copy_wait_for_locks(move);
+	copy_check_relations(move, true);
+	prepare_files(move);
+	while ((file = next_file(move)) != NULL)
 		copy_file(file);
-	progress_part(cs->item);
-	foreach_file(f, cs)
-		blocks += f->copied;
+	progress_part(move->item);
+	for (int i = 0; i < move->nfiles; i++)
+		blocks += move->files[i].copied;
 	progress_blocks(blocks, blocks);
-	if (cs->settings->terms.rehearse)
-		cs->item->status = STATUS_REHEARSED;
+	if (move->settings->terms.rehearse)
+		move->item->status = STATUS_REHEARSED;
 	else
 	{
-		cs->stage = COPY_CATCHING_UP;
-		copy_wait_for_swap_time(cs);
+		move->stage = COPY_CATCHING_UP;
+		copy_wait_for_swap_time(move);
 		/* if there is such a cache; and while outpaced, that would get worse */
-		foreach_file(f, cs)
+		for (int i = 0; i < move->nfiles; i++)
 		{
-			if (f->direct && im_data_open_flags() == 0 && cs->settings->prewarm && !f->outpaced)
-				copy_prepare_prewarm(f);
+			file = &move->files[i];
+			if (file->direct && im_data_open_flags() == 0 && move->settings->prewarm &&
+				!file->pace.outpaced)
+				copy_prepare_prewarm(file);
 		}
 		/* changes since the rounds are no sign of fast writers */
-		copy_is_not_outpaced(cs);
-		copy_swap(cs);
+		copy_is_not_outpaced(move);
+		copy_swap(move);
 	}
-	end_move(cs);
+	end_move(move);
 }
 
 /*
@@ -445,18 +534,15 @@ move_by_copy(MoveContext *mc)
 
 	for (int start = 1;; start++)
 	{
-		MemoryContext cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
-												  ALLOCSET_DEFAULT_SIZES);
-		CopyState  *cs = new_file(cxt, mc, item);
+		CopyMove   *move = new_move(mc);
 		ErrorData  *volatile again = NULL;
 
 		if (start > 1)
 			progress_phase(PHASE_INITIALIZING);
-		cs->so_far = &so_far;
-		current = cs;
+		current = move;
 		PG_TRY();
 		{
-			copy_once(cs);
+			copy_once(move);
 		}
 		PG_CATCH();
 		{
@@ -472,27 +558,34 @@ move_by_copy(MoveContext *mc)
 
 		/* the row of a table shows the WAL of the move less that of its parts */
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
-		for (CopyState *f = cs->next; f != NULL; f = f->next)
-			item->wal_written -= f->item->wal_written;
+		for (int i = 0; i < move->nrelations; i++)
+		{
+			const MoveItem *part = move->relations[i].item;
+
+			if (part != NULL && part != item)
+				item->wal_written -= part->wal_written;
+		}
 		if (!STATUS_IS_SUCCESS(item->status))
 		{
 			/* first, because others can wait for them */
-			copy_release_locks(cs);
-			foreach_file(f, cs)
+			copy_release_locks(move);
+			for (int i = 0; i < move->nfiles; i++)
 			{
-				file_copy_free(f->copy);
-				if (f->claimed != 0)
-					ledger_row_release(f->claimed);
-				if (f->new_file.id == 0)
+				CopyFile   *file = &move->files[i];
+
+				file_copy_free(file->copy);
+				if (file->claimed != 0)
+					ledger_row_release(file->claimed);
+				if (file->new_file.id == 0)
 					continue;
 				/* at its next turn the copy goes on from what is on record */
-				if (!mc->gives_turn || f->new_file.copied_blocks == 0)
-					leftover_file_drop(&f->new_file, f->new_file_made);
-				ledger_row_release(f->new_file.id);
-				f->new_file.id = 0;
+				if (!mc->gives_turn || file->new_file.copied_blocks == 0)
+					leftover_file_drop(&file->new_file, file->new_file_made);
+				ledger_row_release(file->new_file.id);
+				file->new_file.id = 0;
 			}
 		}
-		Assert(!cs->locked);
+		Assert(!move->has_locks);
 		forget_state();
 		if (item->status != STATUS_RUNNING || mc->gives_turn)
 			break;
@@ -520,9 +613,11 @@ copy_cleanup(void)
 		return;
 	remove_what_is_left(current, job_keep_requested());
 	/* else keep it for another call */
-	foreach_file(f, current)
+	for (int i = 0; i < current->nfiles; i++)
 	{
-		if (unused_file(f)->id != 0)
+		CopyFile   *file = &current->files[i];
+
+		if (unused_file(file)->id != 0)
 			return;
 	}
 	forget_state();

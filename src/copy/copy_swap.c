@@ -123,19 +123,21 @@ lock_catalogs(Oid ledger, int timeout_ms)
 static void
 read_pages(void *arg)
 {
+	CopyMove   *move = (CopyMove *) arg;
 	Relation	pg_class = table_open(RelationRelationId, NoLock);
 
-	foreach_file(f, (CopyState *) arg)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		Relation	rel = relation_open(f->relid, NoLock);
+		CopyFile   *file = &move->files[i];
+		Relation	rel = relation_open(file->relid, NoLock);
 		ScanKeyData key[2];
 		SysScanDesc scan;
 
 		(void) catalog_rows(RelationRelationId, ClassOidIndexId,
-							Anum_pg_class_oid, f->relid, 0, InvalidOid);
+							Anum_pg_class_oid, file->relid, 0, InvalidOid);
 		(void) catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
-							Anum_pg_class_reltablespace, tablespace_in_catalog(f->to.spcOid),
-							Anum_pg_class_relfilenode, f->to.relNumber);
+							Anum_pg_class_reltablespace, tablespace_in_catalog(file->to.spcOid),
+							Anum_pg_class_relfilenode, file->to.relNumber);
 		ScanKeyInit(&key[0], Anum_pg_class_relname, BTEqualStrategyNumber, F_NAMEEQ,
 					NameGetDatum(&rel->rd_rel->relname));
 		ScanKeyInit(&key[1], Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
@@ -144,24 +146,24 @@ read_pages(void *arg)
 		(void) systable_getnext(scan);
 		systable_endscan(scan);
 		relation_close(rel, NoLock);
-		(void) ledger_exists(f->new_file.id);
+		(void) ledger_exists(file->new_file.id);
 	}
 	table_close(pg_class, NoLock);
 }
 
 /* Queue for lock_timeout in all, in pieces: no WAL can be read in the queue. */
 static bool
-queue_for_lock(CopyState *cs)
+queue_for_lock(CopyFile *file)
 {
 	/* step: queue */
-	for (int left = cs->settings->lock_timeout;; left -= QUEUE_PIECE_MS)
+	for (int left = file->move->settings->lock_timeout;; left -= QUEUE_PIECE_MS)
 	{
-		if (lock_relation_within(cs->relid, AccessExclusiveLock, Min(QUEUE_PIECE_MS, left),
+		if (lock_relation_within(file->relid, AccessExclusiveLock, Min(QUEUE_PIECE_MS, left),
 								 &granted_at))
 			return true;
 		if (left <= QUEUE_PIECE_MS)
 			return false;
-		copy_stay_near(cs);
+		copy_stay_near(file->move);
 		IM_POINT("swap-turn");
 	}
 }
@@ -171,40 +173,42 @@ queue_for_lock(CopyState *cs)
  * whoever wants a relation that we have must not wait for a third transaction.
  */
 static bool
-lock_files(CopyState *cs, CopyState *queue_for)
+lock_files(CopyMove *move, CopyFile *queue_for)
 {
 	/* step: queue-for-one */
 	if (queue_for != NULL)
 	{
 		if (!queue_for_lock(queue_for))
 			return false;
-		measuring = cs->item;
+		measuring = move->item;
 		IM_POINT("swap-file-locked");
 	}
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (f == queue_for)
+		CopyFile   *file = &move->files[i];
+
+		if (file == queue_for)
 			continue;
 		if (measuring == NULL)
 			INSTR_TIME_SET_CURRENT(granted_at);
-		if (!ConditionalLockRelationOid(f->relid, AccessExclusiveLock))
+		if (!ConditionalLockRelationOid(file->relid, AccessExclusiveLock))
 			return false;
-		measuring = cs->item;
+		measuring = move->item;
 		IM_POINT("swap-file-locked");
 	}
 	return true;
 }
 
 static ItemPointerData
-row_position(const CopyState *cs)
+row_position(const CopyFile *file)
 {
 	HeapTuple	tuple;
 	ItemPointerData position;
 
 	AcceptInvalidationMessages();
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(cs->relid));
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(file->relid));
 	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
+		elog(ERROR, "cache lookup failed for relation %u", file->relid);
 	position = tuple->t_self;
 	ReleaseSysCache(tuple);
 	return position;
@@ -216,15 +220,17 @@ row_position(const CopyState *cs)
  * of that transaction, and sessions that wait for our lock would, too.
  */
 static bool
-rows_are_free(CopyState *cs)
+rows_are_free(CopyMove *move)
 {
 	VirtualTransactionId changer;
 
 	IM_POINT("swap-copied");
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		f->row = row_position(f);
-		if (relation_row_changer(f->relid, &changer))
+		CopyFile   *file = &move->files[i];
+
+		file->row = row_position(file);
+		if (relation_row_changer(file->relid, &changer))
 			return false;
 	}
 	IM_POINT("swap-row");
@@ -235,36 +241,37 @@ rows_are_free(CopyState *cs)
 static void
 set_files(void *arg)
 {
-	CopyState  *cs = arg;
+	CopyMove   *move = arg;
 
 	/* step: set-files */
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		Relation	rel = relation_open(f->relid, NoLock);
+		CopyFile   *file = &move->files[i];
+		Relation	rel = relation_open(file->relid, NoLock);
 
 		Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
-		if (!RelFileLocatorEquals(rel->rd_locator, f->from))
+		if (!RelFileLocatorEquals(rel->rd_locator, file->from))
 			elog(ERROR, "relation %u has another file than the one that was copied",
-				 f->relid);
-		SetRelationTableSpace(rel, f->to.spcOid, f->to.relNumber);
-		InvokeObjectPostAlterHook(RelationRelationId, f->relid, 0);
+				 file->relid);
+		SetRelationTableSpace(rel, file->to.spcOid, file->to.relNumber);
+		InvokeObjectPostAlterHook(RelationRelationId, file->relid, 0);
 		relation_close(rel, NoLock);
-		ledger_delete(f->new_file.id);
-		ledger_insert(&f->old_file);
+		ledger_delete(file->new_file.id);
+		ledger_insert(&file->old_file);
 		IM_POINT("swap-file-set");
 	}
-	CacheInvalidateRelcacheByRelid(cs->table);
+	CacheInvalidateRelcacheByRelid(move->relations[0].relid);
 }
 
 /* Work in a subtransaction; return false if another transaction was in the way. */
 static bool
-try_unhindered(void (*work) (void *arg), CopyState *cs)
+try_unhindered(void (*work) (void *arg), CopyMove *move)
 {
 	ErrorData  *error;
 	bool		changed = false;
 
 	Assert(IsTransactionState());
-	error = errors_catch(work, cs);
+	error = errors_catch(work, move);
 	if (error == NULL)
 		return true;
 
@@ -274,11 +281,12 @@ try_unhindered(void (*work) (void *arg), CopyState *cs)
 	 */
 	if (error->sqlerrcode == ERRCODE_INTERNAL_ERROR && work == set_files)
 	{
-		foreach_file(f, cs)
+		for (int i = 0; i < move->nfiles; i++)
 		{
-			ItemPointerData now = row_position(f);
+			CopyFile   *file = &move->files[i];
+			ItemPointerData now = row_position(file);
 
-			if (!ItemPointerEquals(&f->row, &now))
+			if (!ItemPointerEquals(&file->row, &now))
 				changed = true;
 		}
 	}
@@ -290,25 +298,23 @@ try_unhindered(void (*work) (void *arg), CopyState *cs)
 
 /* Make all files equal under the locks, within most_us microseconds. */
 static AttemptOutcome
-copy_last_of_all(CopyState *cs, int64 most_us)
+copy_last_of_all(CopyMove *move, int64 most_us)
 {
 	AttemptOutcome outcome = SWAPPED;
 	XLogRecPtr	upto;
 
 	Assert(measuring != NULL);
 	/* each file has a reader of its own */
-	foreach_file(f, cs)
-	{
-		most_us -= wal_changes_unread_us(f->changes);
-	}
+	for (int i = 0; i < move->nfiles; i++)
+		most_us -= wal_changes_unread_us(move->files[i].changes);
 	if (most_us < 0)
 		return TOO_MUCH_LEFT;
-	IM_LOG_SPECIAL(&cs->from, true);
+	IM_LOG_SPECIAL(&move->files[0].from, true);
 	/* step: last-read */
 	upto = wal_changes_mark();
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		outcome = copy_last_blocks(f, upto, &most_us);
+		outcome = copy_last_blocks(&move->files[i], upto, &most_us);
 		if (outcome != SWAPPED)
 			break;
 	}
@@ -317,13 +323,13 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 
 /* End an attempt in vain; not by an abort, which would release the session locks. */
 static AttemptOutcome
-give_back(CopyState *cs, AttemptOutcome outcome)
+give_back(CopyMove *move, AttemptOutcome outcome)
 {
 	bool		held = measuring != NULL;
 	const char *why = "another transaction is in the way";
 
 	Assert(IsTransactionState() && outcome != SWAPPED);
-	Assert(cs->first->stage == COPY_ASKING || cs->first->stage == COPY_LOCKED);
+	Assert(move->stage == COPY_ASKING || move->stage == COPY_LOCKED);
 	if (outcome == TOO_MUCH_LEFT)
 		why = "too much left to do";
 
@@ -334,14 +340,14 @@ give_back(CopyState *cs, AttemptOutcome outcome)
 	/* step: give-back */
 	set_commit("off");
 	CommitTransactionCommand();
-	cs->first->stage = COPY_CATCHING_UP;
+	move->stage = COPY_CATCHING_UP;
 	XLogFlush(XactLastCommitEnd);
 	if (held)
 	{
 		IM_POINT("swap-given-back");
 		ereport(DEBUG1,
 				(errmsg_internal("index_mover has given the exclusive lock on relation %u back after " INT64_FORMAT " us: %s",
-								 cs->relid, last_us, why)));
+								 move->item->relid, last_us, why)));
 	}
 	return outcome;
 }
@@ -352,55 +358,55 @@ give_back(CopyState *cs, AttemptOutcome outcome)
  * transaction ID, even in vain, so each attempt is a transaction of its own.
  */
 static AttemptOutcome
-attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
+attempt(CopyMove *move, CopyFile *queue_for, int64 most_us)
 {
 	AttemptOutcome outcome;
 	MovePhase	phase;
-	int			timeout_ms = cs->settings->lock_timeout;
+	int			timeout_ms = move->settings->lock_timeout;
 	char		timeout[32];
 	RelationFacts facts;
 
-	Assert(!IsTransactionState() && measuring == NULL && cs->first->locked);
-	Assert(cs->first->stage == COPY_CATCHING_UP);
+	Assert(!IsTransactionState() && measuring == NULL && move->has_locks);
+	Assert(move->stage == COPY_CATCHING_UP);
 	wal_ahead();
 	StartTransactionCommand();
-	cs->first->stage = COPY_ASKING;
-	if (relation_facts(cs->relid, &facts) && recovery_needs_full_pages(&facts))
+	move->stage = COPY_ASKING;
+	if (relation_facts(move->item->relid, &facts) && recovery_needs_full_pages(&facts))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",
-						NameStr(cs->item->relname)),
+						NameStr(move->item->relname)),
 				 errdetail("This server cannot recover from a crash after the file of such an index was removed."),
 				 errhint("Switch it on, and CHECKPOINT, before the move.")));
 	commit_locally();
 	snprintf(timeout, sizeof(timeout), "%dms", timeout_ms);
 	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	progress_set(lock_attempts, cs->item->lock_attempts);
+	progress_set(lock_attempts, move->item->lock_attempts);
 
 	/* first the locks and pages for which we could wait under the lock */
-	if (!lock_catalogs(cs->ledger, timeout_ms))
-		return give_back(cs, LOCK_NOT_GRANTED);
-	if (!try_unhindered(read_pages, cs))
-		return give_back(cs, LOCK_NOT_GRANTED);
+	if (!lock_catalogs(move->ledger, timeout_ms))
+		return give_back(move, LOCK_NOT_GRANTED);
+	if (!try_unhindered(read_pages, move))
+		return give_back(move, LOCK_NOT_GRANTED);
 	InvalidateCatalogSnapshot();
 
 	IM_POINT("swap-asking");
 	/* step: lock */
-	if (!lock_files(cs, queue_for))
-		return give_back(cs, LOCK_NOT_GRANTED);
-	cs->first->stage = COPY_LOCKED;
+	if (!lock_files(move, queue_for))
+		return give_back(move, LOCK_NOT_GRANTED);
+	move->stage = COPY_LOCKED;
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");
-	outcome = copy_last_of_all(cs, most_us);
-	if (outcome == SWAPPED && !rows_are_free(cs))
+	outcome = copy_last_of_all(move, most_us);
+	if (outcome == SWAPPED && !rows_are_free(move))
 		outcome = LOCK_NOT_GRANTED;
-	if (outcome == SWAPPED && !try_unhindered(set_files, cs))
+	if (outcome == SWAPPED && !try_unhindered(set_files, move))
 		outcome = LOCK_NOT_GRANTED;
 	if (outcome != SWAPPED)
 	{
 		(void) progress_phase(phase);
-		return give_back(cs, outcome);
+		return give_back(move, outcome);
 	}
 
 	IM_POINT("swap-before-commit");
@@ -409,7 +415,7 @@ attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
 		proc_exit(1);
 	/* step: commit */
 	CommitTransactionCommand();
-	cs->first->stage = COPY_SWAPPED;
+	move->stage = COPY_SWAPPED;
 	Assert(measuring == NULL);
 	return SWAPPED;
 }
@@ -418,7 +424,7 @@ attempt(CopyState *cs, CopyState *queue_for, int64 most_us)
 typedef struct SwapHolders
 {
 	bool		known;			/* else pg_class cannot be read now */
-	CopyState  *held;			/* the first file that others hold; NULL =
+	CopyFile   *held;			/* the first file that others hold; NULL =
 								 * none */
 	bool		row_changes;	/* a transaction is changing a row of pg_class */
 } SwapHolders;
@@ -428,7 +434,7 @@ typedef struct SwapHolders
  * changes a row, holds its table, too.
  */
 static SwapHolders
-look_at_holders(CopyState *cs, Wait *wait)
+look_at_holders(CopyMove *move, Wait *wait)
 {
 	SwapHolders look = {0};
 	VirtualTransactionId *vxids = NULL;
@@ -437,20 +443,21 @@ look_at_holders(CopyState *cs, Wait *wait)
 	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	look.known = lock_relation_within(RelationRelationId, AccessShareLock,
-									  cs->settings->lock_timeout, NULL);
+									  move->settings->lock_timeout, NULL);
 	if (look.known)
 	{
-		foreach_file(f, cs)
+		for (int i = 0; i < move->nfiles; i++)
 		{
+			CopyFile   *file = &move->files[i];
 			int			nholders;
-			VirtualTransactionId *holders = relation_lock_holders(f->relid, AccessExclusiveLock,
+			VirtualTransactionId *holders = relation_lock_holders(file->relid, AccessExclusiveLock,
 																  &nholders);
 			VirtualTransactionId changer;
 
 			if (nholders > 0 && look.held == NULL)
-				look.held = f;
+				look.held = file;
 			vxids = virtual_transactions_add(vxids, &count, holders, nholders);
-			if (relation_row_changer(f->relid, &changer))
+			if (relation_row_changer(file->relid, &changer))
 			{
 				look.row_changes = true;
 				vxids = virtual_transactions_add(vxids, &count, &changer, 1);
@@ -464,32 +471,32 @@ look_at_holders(CopyState *cs, Wait *wait)
 
 /* Make an attempt, if the rest fits into *most_us, which is doubled each time it does not. */
 static AttemptOutcome
-try_swap(CopyState *cs, CopyState *queue_for, int64 *most_us)
+try_swap(CopyMove *move, CopyFile *queue_for, int64 *most_us)
 {
-	int64		longest_us = cs->settings->max_lock_time * INT64CONST(1000);
+	int64		longest_us = move->settings->max_lock_time * INT64CONST(1000);
 	AttemptOutcome outcome = TOO_MUCH_LEFT;
 
 	*most_us = Min(*most_us, longest_us);
 	/* each further try would cost a round of direct copying */
-	foreach_file(f, cs)
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (block_set_count(f->todo) > COPY_FAR_TOO_MANY)
+		if (block_set_count(move->files[i].todo) > COPY_FAR_TOO_MANY)
 			*most_us = longest_us;
 	}
 	progress_blockers(NULL, 0);
 	IM_POINT("swap-ready");
-	if (copy_last_us(cs) <= *most_us)
+	if (copy_last_us(move) <= *most_us)
 	{
-		cs->item->lock_attempts++;
-		outcome = attempt(cs, queue_for, *most_us);
+		move->item->lock_attempts++;
+		outcome = attempt(move, queue_for, *most_us);
 	}
 	if (outcome != TOO_MUCH_LEFT)
 		return outcome;
 
 	/* it may have been WAL to be read, which needs no lock */
-	copy_stay_near(cs);
-	if (*most_us >= longest_us && copy_last_us(cs) > *most_us)
-		copy_check_hope(cs);
+	copy_stay_near(move);
+	if (*most_us >= longest_us && copy_last_us(move) > *most_us)
+		copy_check_hope(move);
 	*most_us = Min(*most_us * 2, longest_us);
 	return TOO_MUCH_LEFT;
 }
@@ -506,23 +513,23 @@ typedef struct CatchUp
 
 /* Copy changed blocks, if it is time to or now is set, and return true; or only read the WAL. */
 static bool
-follow_changes(CopyState *cs, const Attempts *attempts, CatchUp *catch_up, bool now)
+follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool now)
 {
 	TimestampTz began = GetCurrentTimestamp();
 	TimestampTz ended;
-	TimestampTz due = copy_changes_left(cs) > NEAR_BLOCKS ? catch_up->due_if_many : catch_up->due;
+	TimestampTz due = copy_changes_left(move) > NEAR_BLOCKS ? catch_up->due_if_many : catch_up->due;
 
 	if (!now && began < due)
 	{
 		/* it flushes a record, so not at each look */
 		if (began >= catch_up->near)
 		{
-			copy_stay_near(cs);
+			copy_stay_near(move);
 			catch_up->near = GetCurrentTimestamp() + STAY_NEAR_US;
 		}
 		return false;
 	}
-	copy_catch_up(cs);
+	copy_catch_up(move);
 	ended = GetCurrentTimestamp();
 	catch_up->due_if_many = ended + Max((ended - began) * CATCH_UP_SHARE, USECS_PER_SEC);
 	catch_up->due = Max(catch_up->due_if_many,
@@ -532,12 +539,12 @@ follow_changes(CopyState *cs, const Attempts *attempts, CatchUp *catch_up, bool 
 
 /* Warn or give up, as on_blocker says, and name those that the last look has found. */
 static void
-lock_wait_is_over(CopyState *cs, const Wait *wait)
+lock_wait_is_over(CopyMove *move, const Wait *wait)
 {
 	VirtualTransactionId named[WAIT_MAX_PIDS];
 	int			nnamed = wait_named(wait, named);
 
-	copy_lock_wait_is_over(cs, named, nnamed);
+	copy_lock_wait_is_over(move, named, nnamed);
 }
 
 /*
@@ -545,72 +552,75 @@ lock_wait_is_over(CopyState *cs, const Wait *wait)
  * is made right after a catch-up and a look, and has few blocks left to copy.
  */
 static void
-make_attempts(CopyState *cs)
+make_attempts(CopyMove *move)
 {
 	Attempts	attempts;
 	Wait	   *wait = &attempts.wait;
 	CatchUp		catch_up = {.most_us = LAST_BLOCKS_US};
 	bool		is_free = true;
+	Oid			table = InvalidOid; /* that moves */
 
-	attempts_begin(&attempts, cs->mc, cs->relid);
-	foreach_file(f, cs)
+	if (!relkind_is_index(move->item->relkind))
+		table = move->item->relid;
+	attempts_begin(&attempts, move->mc, move->item->relid);
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (f->outpaced)
+		if (move->files[i].pace.outpaced)
 			attempts.hurry = true;
 	}
 	for (;;)
 	{
 		bool		is_turn = attempts_turn_is_due(&attempts);
-		bool		ready = follow_changes(cs, &attempts, &catch_up,
+		bool		ready = follow_changes(move, &attempts, &catch_up,
 										   is_free || (is_turn && !attempts.barred));
-		SwapHolders look = look_at_holders(cs, wait);
+		SwapHolders look = look_at_holders(move, wait);
 		bool		is_over = wait_look(wait);
-		int64		attempts_before = cs->item->lock_attempts;
-		CopyState  *queue_for = NULL;
+		int64		attempts_before = move->item->lock_attempts;
+		CopyFile   *queue_for = NULL;
 		AttemptOutcome outcome = LOCK_NOT_GRANTED;
 		bool		may_queue = false;
 		bool		tries;
 		bool		too_many;
 
 		if (wait_has_long_holder(wait))
-			copy_is_not_outpaced(cs);
+			copy_is_not_outpaced(move);
 		/* as long as pg_class is locked, no attempt is made */
 		if (is_over && (wait->nholders > 0 || !look.known))
-			lock_wait_is_over(cs, wait);
+			lock_wait_is_over(move, wait);
 
 		is_free = look.known && wait->nholders == 0 && !catch_up.crowded;
 		if (is_turn)
 		{
 			/* stay */
 			may_queue = look.known && !look.row_changes &&
-				attempts_may_queue(&attempts, cs->is_table ? cs->table : InvalidOid);
+				attempts_may_queue(&attempts, table);
 			attempts.barred = !may_queue;
 		}
 		/* turn */
 		if (may_queue)
-			queue_for = look.held != NULL ? look.held : copied_file(cs->first);
+			queue_for = look.held != NULL ? look.held : &move->files[0];
 		/* free */
 		tries = is_free || queue_for != NULL;
 		if (tries && !ready)
 			continue;			/* it catches up, and looks again */
 		if (tries)
-			outcome = try_swap(cs, queue_for, &catch_up.most_us);
+			outcome = try_swap(move, queue_for, &catch_up.most_us);
 		if (outcome == SWAPPED)
 			return;
-		copy_check_locks(cs);
+		copy_check_locks(move);
 
 		/* others were in the way */
 		if (tries && outcome == LOCK_NOT_GRANTED)
-			copy_is_not_outpaced(cs);
+			copy_is_not_outpaced(move);
 		if (tries && is_over && wait->nholders == 0)
-			lock_wait_is_over(cs, wait);
+			lock_wait_is_over(move, wait);
 		/* without having asked, catch up again at once */
 		too_many = (outcome == TOO_MUCH_LEFT);
-		if (is_turn && (!too_many || is_over || cs->item->lock_attempts > attempts_before))
+		if (is_turn && (!too_many || is_over || move->item->lock_attempts > attempts_before))
 			attempts_end_turn(&attempts);
 		/* each try costs a round: after lock_wait make it at the turns alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_turn));
-		if (copy_gives_turn(cs, wait->limits->since))
+		if (copy_gives_turn(move, wait->limits->since))
 			copy_start_again("it gives its turn to another relation");
 		throttle_rest(attempts_nap_ms(&attempts));
 	}
@@ -622,37 +632,39 @@ make_attempts(CopyState *cs)
  * did not help.  An error leaves the transaction to be aborted.
  */
 void
-copy_swap(CopyState *cs)
+copy_swap(CopyMove *move)
 {
 	static bool registered = false;
-	MoveItem   *item = cs->item;
+	MoveItem   *item = move->item;
 
-	Assert(!IsTransactionState() && cs->first == cs && cs->locked);
-	Assert(cs->stage == COPY_CATCHING_UP);
+	Assert(!IsTransactionState() && move->nfiles > 0 && move->has_locks);
+	Assert(move->stage == COPY_CATCHING_UP);
 	if (!registered)
 		RegisterXactCallback(measure_commit, NULL);
 	registered = true;
 
 	/* prepare the ledger's rows of the old files */
-	copy_begin_with_ledger(cs);
+	copy_begin_with_ledger(move);
 	/* the job keeps it from being dropped */
-	cs->ledger = extension_relation("ledger");
-	foreach_file(f, cs)
+	move->ledger = extension_relation("ledger");
+	for (int i = 0; i < move->nfiles; i++)
 	{
-		f->old_file = f->new_file;
-		f->old_file.id = f->claimed = ledger_new_id();
-		(void) ledger_row_claim(f->old_file.id, true);
-		f->old_file.kind = LEDGER_OLD_FILE;
-		f->old_file.tablespace = f->from.spcOid;
-		f->old_file.relfilenumber = f->from.relNumber;
+		CopyFile   *file = &move->files[i];
+
+		file->old_file = file->new_file;
+		file->old_file.id = file->claimed = ledger_new_id();
+		(void) ledger_row_claim(file->old_file.id, true);
+		file->old_file.kind = LEDGER_OLD_FILE;
+		file->old_file.tablespace = file->from.spcOid;
+		file->old_file.relfilenumber = file->from.relNumber;
 	}
 	CommitTransactionCommand();
 
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
-	make_attempts(cs);
+	make_attempts(move);
 	Assert(!IsTransactionState());
 
-	Assert(cs->stage == COPY_SWAPPED);
+	Assert(move->stage == COPY_SWAPPED);
 	progress_blockers(NULL, 0);
 	/* whatever goes wrong from here on, all has moved */
 	item->status = STATUS_MOVED;

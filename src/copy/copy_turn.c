@@ -25,21 +25,21 @@
  * the caller is to end it by copy_start_again().  No transaction is open.
  */
 bool
-copy_gives_turn(CopyState *cs, TimestampTz waits_since)
+copy_gives_turn(CopyMove *move, TimestampTz waits_since)
 {
-	MoveItem   *item = cs->first->item;
+	MoveItem   *item = move->item;
 	TimestampTz now = GetCurrentTimestamp();
-	int64		worked_ms = (waits_since - item->started_at - cs->first->so_far->rested_us) / 1000;
+	int64		worked_ms = (waits_since - item->started_at - move->so_far->rested_us) / 1000;
 	int64		patience_ms = Max(worked_ms, SHORTEST_PATIENCE_MS);
 
 	Assert(!IsTransactionState());
 	patience_ms <<= Min(item->turns, MOST_DOUBLINGS);
-	if (cs->settings->on_blocker != ON_BLOCKER_WAIT || job_pause_requested() ||
+	if (move->settings->on_blocker != ON_BLOCKER_WAIT || job_pause_requested() ||
 		now - waits_since < patience_ms * 1000)
 		return false;
-	if (!runner_give_turn(cs->mc->job, item, relation_is_free))
+	if (!runner_give_turn(move->mc->job, item, relation_is_free))
 		return false;
-	cs->mc->gives_turn = true;
+	move->mc->gives_turn = true;
 	item->detail[0] = '\0';
 	item_say(item, "It has waited %d s for its lock; other relations of the job are moved first.",
 			 (int) ((now - waits_since) / USECS_PER_SEC));

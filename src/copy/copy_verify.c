@@ -109,7 +109,7 @@ page_rmgr(Oid access_method)
 
 /* Return whether a block of the main fork is the same in both files. */
 static bool
-is_same_block(const CopyState *cs, BlockNumber block, BufferAccessStrategy strategy)
+is_same_block(const CopyFile *file, BlockNumber block, BufferAccessStrategy strategy)
 {
 	PGIOAlignedBlock pages[2];
 	bool		empty[2];
@@ -118,8 +118,9 @@ is_same_block(const CopyState *cs, BlockNumber block, BufferAccessStrategy strat
 
 	for (int i = 0; i < 2; i++)
 	{
-		buffer_copy_page(ReadBufferWithoutRelcache(i == 0 ? cs->from : cs->to, MAIN_FORKNUM, block,
-												   RBM_NORMAL, strategy, true),
+		buffer_copy_page(ReadBufferWithoutRelcache(i == 0 ? file->from : file->to,
+												   MAIN_FORKNUM, block, RBM_NORMAL,
+												   strategy, true),
 						 pages[i].data);
 		is_new[i] = PageIsNew((Page) pages[i].data);
 		empty[i] = is_new[i] || PageIsEmpty((Page) pages[i].data);
@@ -128,17 +129,17 @@ is_same_block(const CopyState *cs, BlockNumber block, BufferAccessStrategy strat
 	}
 	if (memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0)
 		return true;
-	if (cs->relam == SPGIST_AM_OID && !SpGistBlockIsFixed(block) &&
+	if (file->relam == SPGIST_AM_OID && !SpGistBlockIsFixed(block) &&
 		empty[0] && empty[1])
 		return true;
 	/* a page that a table was extended by is initialized without WAL */
 	if (is_new[0] || is_new[1])
-		return cs->is_table && empty[0] && empty[1];
-	rmgr = GetRmgr(page_rmgr(cs->relam));
+		return file->is_table && empty[0] && empty[1];
+	rmgr = GetRmgr(page_rmgr(file->relam));
 	for (int i = 0; i < 2; i++)
 	{
-		if (cs->is_table)
-			mask_hints((Page) pages[i].data, block, cs->resumed);
+		if (file->is_table)
+			mask_hints((Page) pages[i].data, block, file->resume.goes_on);
 		else if (rmgr.rm_mask != NULL)
 			rmgr.rm_mask(pages[i].data, block);
 	}
@@ -146,77 +147,77 @@ is_same_block(const CopyState *cs, BlockNumber block, BufferAccessStrategy strat
 }
 
 static void
-report_difference(CopyState *cs, BlockNumber block)
+report_difference(CopyFile *file, BlockNumber block)
 {
-	bool		locked = (cs->first->stage == COPY_LOCKED);
+	bool		locked = (file->move->stage == COPY_LOCKED);
 
 	/* to copy all of it again may help; the file is removed */
-	if (cs->resumed && !locked)
+	if (file->resume.goes_on && !locked)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("the file from which the copy of %s \"%s\" went on differs from the original in block %u",
-						relation_noun(cs->item->relkind), NameStr(cs->item->relname), block),
+						relation_noun(file->item->relkind), NameStr(file->item->relname), block),
 				 errdetail("The copy begins again.")));
-		item_say(cs->first->item, "It began again, because that file differed from the original in block %u.", block);
+		item_say(file->move->item, "It began again, because that file differed from the original in block %u.", block);
 		copy_start_again("the file from which it went on differs from the original");
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("the copy of %s \"%s\" differs from the original in block %u",
-					relation_noun(cs->item->relkind), NameStr(cs->item->relname), block),
+					relation_noun(file->item->relkind), NameStr(file->item->relname), block),
 			 errdetail("Nothing was moved.")));
 }
 
 /* Compare all that is copied.  A block that has changed since will be compared again. */
 void
-copy_verify_all(CopyState *cs)
+copy_verify_all(CopyFile *file)
 {
 	MovePhase	phase = progress_phase(PHASE_VERIFYING);
 	BufferAccessStrategy ring = GetAccessStrategy(BAS_BULKREAD);
 	int			ahead = 0;
 
-	Assert(!IsTransactionState() && cs->first->stage == COPY_COPYING && !cs->verifying);
-	Assert(block_set_count(cs->todo) == 0 && block_set_count(cs->unverified) == 0);
-	cs->verifying = true;
+	Assert(!IsTransactionState() && file->move->stage == COPY_COPYING && !file->verify.begun);
+	Assert(block_set_count(file->todo) == 0 && block_set_count(file->verify.unverified) == 0);
+	file->verify.begun = true;
 
-	for (BlockNumber begin = 0, end; begin < cs->copied; begin = end)
+	for (BlockNumber begin = 0, end; begin < file->copied; begin = end)
 	{
 		int			next;
 		instr_time	start;
 
-		end = Min(begin + FILE_COPY_CHUNK, cs->copied);
-		copy_between_chunks(cs);
+		end = Min(begin + FILE_COPY_CHUNK, file->copied);
+		copy_between_chunks(file);
 		INSTR_TIME_SET_CURRENT(start);
 		StartTransactionCommand();
 		if (begin == 0)
-			ahead = file_copy_read_ahead(cs->copy, begin, end - begin);
-		next = file_copy_read_ahead(cs->copy, end, Min(FILE_COPY_CHUNK, cs->copied - end));
+			ahead = file_copy_read_ahead(file->copy, begin, end - begin);
+		next = file_copy_read_ahead(file->copy, end, Min(FILE_COPY_CHUNK, file->copied - end));
 		for (BlockNumber block = begin; block < end; block++)
 		{
-			if (!is_same_block(cs, block, ring))
-				block_set_add(cs->unverified, block);
+			if (!is_same_block(file, block, ring))
+				block_set_add(file->verify.unverified, block);
 		}
-		file_copy_read_done(cs->copy, ahead, begin, end - begin);
+		file_copy_read_done(file->copy, ahead, begin, end - begin);
 		ahead = next;
 		CommitTransactionCommand();
-		throttle_read(&cs->throttle, elapsed_us(start), (int64) (end - begin) * BLCKSZ);
-		progress_blocks(cs->copied, end);
-		copy_eta(cs, PHASE_VERIFYING, cs->copied, end);
+		throttle_read(&file->throttle, elapsed_us(start), (int64) (end - begin) * BLCKSZ);
+		progress_blocks(file->copied, end);
+		copy_eta(file, PHASE_VERIFYING, file->copied, end);
 		IM_POINT("copy-verifying");
-		copy_keep_up(cs);
+		copy_keep_up(file->move);
 	}
 
-	cs->verified = cs->copied;
+	file->verify.compared = file->copied;
 
 	/* nothing was taken from the set of changes since the start */
-	copy_drain(cs);
-	copy_take_changes(cs);
-	foreach_block(block, cs->unverified)
+	copy_drain(file);
+	copy_take_changes(file);
+	foreach_block(block, file->verify.unverified)
 	{
 		/* block 0 can change without WAL; it is copied under the lock */
-		if (block != 0 && !block_set_has(cs->todo, block))
-			report_difference(cs, block);
+		if (block != 0 && !block_set_has(file->todo, block))
+			report_difference(file, block);
 	}
 	FreeAccessStrategy(ring);
 	progress_phase(phase);
@@ -225,19 +226,19 @@ copy_verify_all(CopyState *cs)
 /*
  * Compare the blocks below this one that were copied since they were compared, or
  * never were.  Under the lock a difference is an error, else such blocks stay in
- * unverified.
+ * verify.unverified.
  */
 void
-copy_verify_rest(CopyState *cs, BlockNumber nblocks)
+copy_verify_rest(CopyFile *file, BlockNumber nblocks)
 {
-	bool		locked = (cs->first->stage == COPY_LOCKED);
+	bool		locked = (file->move->stage == COPY_LOCKED);
 	int			count = 0;
 
 	Assert(locked == IsTransactionState());
-	Assert(!locked || CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
-	for (; cs->verified < nblocks; cs->verified++)
-		block_set_add(cs->unverified, cs->verified);
-	foreach_block(block, cs->unverified)
+	Assert(!locked || CheckRelationOidLockedByMe(file->relid, AccessExclusiveLock, false));
+	for (; file->verify.compared < nblocks; file->verify.compared++)
+		block_set_add(file->verify.unverified, file->verify.compared);
+	foreach_block(block, file->verify.unverified)
 	{
 		/* under the lock, the transaction is that of the swap */
 		if (!locked)
@@ -246,15 +247,15 @@ copy_verify_rest(CopyState *cs, BlockNumber nblocks)
 				CommitTransactionCommand();
 			if (count % FILE_COPY_CHUNK == 0)
 			{
-				copy_between_chunks(cs);
+				copy_between_chunks(file);
 				StartTransactionCommand();
 			}
 			count++;
 		}
-		if (is_same_block(cs, block, NULL))
-			block_set_remove(cs->unverified, block);
+		if (is_same_block(file, block, NULL))
+			block_set_remove(file->verify.unverified, block);
 		else if (locked)
-			report_difference(cs, block);
+			report_difference(file, block);
 	}
 	if (count > 0)
 		CommitTransactionCommand();
