@@ -30,7 +30,7 @@ OBJS = \
 	src/worker/move_worker.o \
 	src/worker/outcome.o \
 	src/copy/block_set.o \
-	src/copy/copy_budget.o \
+	src/copy/copy_eta.o \
 	src/copy/copy_last.o \
 	src/copy/copy_locks.o \
 	src/copy/copy_maps.o \

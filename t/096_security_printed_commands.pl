@@ -372,7 +372,7 @@ SQL
 		SELECT * FROM dba.move_indexes('held', 'regress_slow', method => 'copy', settings => '{"swap_after": "infinity"}')));
 	$rest = run_printed('src/call/wait_for_job.c resume_move', $text);
 	# (it waits again; a copy that max_rate holds up is in t/041)
-	run_printed('src/copy/copy_budget.c alter_move', sql("SELECT index_mover.printed_command('alter_move', '$rest', 'max_rate', '8MB')"));
+	run_printed('src/copy/copy_rounds.c alter_move', sql("SELECT index_mover.printed_command('alter_move', '$rest', 'max_rate', '8MB')"));
 	is(sql("SELECT settings->>'max_rate' FROM index_mover_call.index_mover_jobs WHERE job = $rest"), '8MB', "$db: max_rate is raised");
 	sql("SELECT dba.cancel_move($rest)");
 	poll_until($node, "SELECT $rest IN (SELECT alive.job FROM index_mover.alive())", 'f', 'its end', dbname => $db);

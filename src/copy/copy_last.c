@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * copy_last.c
- *	  Method copy: the last blocks, before the exclusive lock and under it.
+ *	  Method copy: the last blocks, before the exclusive lock and under it, and
+ *	  how long they take.
  *
  * They are copied through shared buffers, and logged, so no fsync is needed
  * under the lock.  copy_catch_up() leaves few blocks, and has their pages in shared
@@ -25,25 +26,13 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "access/xlog.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
 
-/* At most so many changed blocks are left to an attempt at the lock */
-#define VERY_FEW_BLOCKS		16
 /* Bounds of CopyPace.block_us: a batch that had to wait says nothing of the speed */
 #define LEAST_BLOCK_US		(COPY_BLOCK_US / 5)
 #define MOST_BLOCK_US		(5 * COPY_BLOCK_US)
-
-/* Blocks in one transaction */
-#define BUFFERED_BATCH		64
-
-/* Between two catch-ups of a copy that waits: this part of its wait so far */
-#define CATCH_UP_PART		IM_LIMIT("wait-part", 20)
-
-/* With more changed blocks left, copy directly once more: buffers may be slower than writers */
-#define TOO_MANY_FOR_BUFFERS	IM_LIMIT("again", COPY_FAR_TOO_MANY)
 
 /* Copy a block of the list through shared buffers. */
 static void
@@ -67,10 +56,45 @@ measure_blocks(CopyFile *file, instr_time start, int64 nblocks)
 	us = (double) elapsed_us(start) / nblocks;
 	us = Min(Max(us, LEAST_BLOCK_US), MOST_BLOCK_US);
 	file->pace.block_us += (us - file->pace.block_us) *
-		Min(nblocks / (2.0 * BUFFERED_BATCH), 1);
+		Min(nblocks / (2.0 * COPY_BUFFERED_BATCH), 1);
 }
 
-/* Copy so many blocks of the list, or all, through shared buffers. */
+/* Return how long copying so many blocks takes, in microseconds. */
+int64
+copy_blocks_us(const CopyFile *file, int64 nblocks)
+{
+	return nblocks * file->pace.block_us;
+}
+
+/* Return whether so many blocks may be copied under the lock. */
+bool
+copy_fits_under_lock(const CopyFile *file, int64 nblocks)
+{
+	int64		most_us = file->move->settings->max_lock_time * INT64CONST(1000);
+
+	return copy_blocks_us(file, nblocks) <= most_us;
+}
+
+/* Return how long copying the rest of all files would take, in microseconds. */
+int64
+copy_last_us(const CopyMove *move)
+{
+	int64		result = 0;
+
+	for (int i = 0; i < move->nfiles; i++)
+	{
+		CopyFile   *file = &move->files[i];
+		int64		nblocks;
+
+		if (file->changes == NULL)
+			continue;			/* its copy has not begun: nothing is known */
+		nblocks = block_set_count(file->todo) + wal_changes_count(file->changes);
+		result += wal_changes_unread_us(file->changes) + copy_blocks_us(file, nblocks);
+	}
+	return result;
+}
+
+/* Before the lock: copy so many blocks of the list, or all, through shared buffers. */
 void
 copy_todo_through_buffers(CopyFile *file, int64 most)
 {
@@ -79,7 +103,7 @@ copy_todo_through_buffers(CopyFile *file, int64 most)
 	Assert(!IsTransactionState());
 	while (most > 0 && block_set_count(file->todo) > 0)
 	{
-		int64		nblocks = Min(block_set_count(file->todo), BUFFERED_BATCH);
+		int64		nblocks = Min(block_set_count(file->todo), COPY_BUFFERED_BATCH);
 		instr_time	start;
 
 		copy_between_chunks(file);
@@ -99,125 +123,6 @@ copy_todo_through_buffers(CopyFile *file, int64 most)
 		throttle_written(&file->throttle, nblocks * BLCKSZ);
 		copy_keep_up(file->move);
 	}
-}
-
-/*
- * Return the microseconds to the next catch-up of a copy that has waited since then.
- * A block that keeps changing is logged each time, for hours maybe.
- */
-int64
-copy_catch_up_interval(TimestampTz since)
-{
-	TimestampTz part = (GetCurrentTimestamp() - since) / CATCH_UP_PART;
-
-	return Min(Max(part, USECS_PER_SEC), USECS_PER_MINUTE);
-}
-
-/* Wait until index_mover.swap_after, and keep up with the changes. */
-void
-copy_wait_for_swap_time(CopyMove *move)
-{
-	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
-	TimestampTz since = GetCurrentTimestamp();
-	TimestampTz caught_up_at = since;
-
-	while (move->settings->swap_after > GetCurrentTimestamp() &&
-		   !job_swap_now_requested())
-	{
-		copy_publish_eta(move, 0);
-		pacing_tell_of_drop("waits for the time of its swap");
-		throttle_rest(SHORT_REST_MS);
-		/* each file has a throttle of its own: take that of the first */
-		copy_between_chunks(&move->files[0]);
-
-		if (copy_changes_left(move) > 0 &&
-			GetCurrentTimestamp() - caught_up_at > copy_catch_up_interval(since))
-		{
-			copy_catch_up(move);
-			caught_up_at = GetCurrentTimestamp();
-		}
-	}
-	move->so_far->rested_us += GetCurrentTimestamp() - since;
-	progress_phase(phase);
-}
-
-static void
-catch_up(CopyFile *file)
-{
-	int64		least = PG_INT64_MAX;
-	bool		again = false;
-
-	for (int round = 0;; round++)
-	{
-		int64		left;
-
-		copy_between_chunks(file);
-		copy_drain(file);
-		copy_take_changes(file);
-
-		(void) copy_take_tail(file);
-		left = block_set_count(file->todo);
-		/* if outpaced, there may never be fewer; copy some for their speed */
-		if (file->pace.outpaced && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(file, left))
-		{
-			copy_todo_through_buffers(file, 2 * BUFFERED_BATCH);
-			if (copy_fits_under_lock(file, block_set_count(file->todo)))
-				break;
-		}
-
-		/*
-		 * Copy directly only once, since as many can change during the fsync;
-		 * and not with wal_level = minimal, where a block that was logged
-		 * once must be logged each time.
-		 */
-		if (!again && XLogIsNeeded() && left > TOO_MANY_FOR_BUFFERS)
-		{
-			again = true;
-			copy_rounds(file, false);
-			/* slower rounds would not leave fewer */
-			if (block_set_count(file->todo) > COPY_FAR_TOO_MANY)
-				least = block_set_count(file->todo);
-			continue;
-		}
-		if (left <= VERY_FEW_BLOCKS || left >= least || round >= 10)
-			break;
-		least = left;
-		IM_POINT("copy-buffered-round");
-		copy_todo_through_buffers(file, PG_INT64_MAX);
-	}
-
-	if (file->verify.begun)
-		copy_verify_rest(file, Min(file->copied, file_blocks(&file->to, MAIN_FORKNUM)));
-	StartTransactionCommand();
-	if (file->is_table)
-		(void) copy_visibility_map(file, NULL);
-	if (block_set_count(file->todo) <= COPY_FAR_TOO_MANY)
-		file_copy_prepare(file->copy, file->copied, file->todo);
-	CommitTransactionCommand();
-}
-
-/* Before an attempt: give way to others, and copy until few changed blocks are left. */
-void
-copy_catch_up(CopyMove *move)
-{
-	Assert(!IsTransactionState());
-	for (int i = 0; i < move->nfiles; i++)
-	{
-		CopyFile   *file = &move->files[i];
-
-		if (file->copy != NULL)
-			catch_up(file);
-	}
-}
-
-/* Without an attempt, or in its queue, where we cannot give way to others: read the WAL. */
-void
-copy_stay_near(CopyMove *move)
-{
-	if (move->stage < COPY_ASKING)
-		copy_between_chunks(&move->files[0]);
-	for (int i = 0; i < move->nfiles; i++)
-		copy_drain(&move->files[i]);
 }
 
 /*

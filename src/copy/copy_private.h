@@ -50,10 +50,13 @@ typedef enum AttemptOutcome
 /* More changed blocks than these are copied directly */
 #define COPY_FAR_TOO_MANY	2048
 
+/* Blocks that are copied through buffers in one transaction */
+#define COPY_BUFFERED_BATCH	64
+
 /* Time to copy a block in shared buffers, as a first guess */
 #define COPY_BLOCK_US	IM_LIMIT("slow-blocks", 10)
 
-/* When the move will end; belongs to copy_budget.c */
+/* When the move will end; belongs to copy_eta.c */
 typedef struct CopyEta
 {
 	MovePhase	part;
@@ -70,12 +73,12 @@ typedef struct CopyPace
 
 	/* over all rounds */
 	bool		outpaced;		/* the writers are about as fast as we are */
-	int64		outpaced_since; /* copy_busy_ms(); no fewer blocks are left; 0
-								 * = fewer */
+	int64		outpaced_since; /* busy_ms(); no fewer blocks are left; 0 =
+								 * fewer */
 	int64		recopied_before;	/* blocks, for which not to give up */
 
 	/* of this round */
-	int64		round_began;	/* copy_busy_ms() */
+	int64		round_began;	/* busy_ms() */
 	int64		rate_rested_before; /* throttle.rested_us then */
 	int64		written_before; /* blocks */
 	int64		changed_before;
@@ -236,9 +239,6 @@ extern void copy_drain_to(CopyFile *file, XLogRecPtr upto);
 extern int64 copy_changes_left(const CopyMove *move);
 extern void copy_take_changes(CopyFile *file);
 extern BlockNumber copy_take_tail(CopyFile *file);
-extern int64 copy_busy_ms(const CopyFile *file);
-extern void copy_begin_round(CopyFile *file);
-extern void copy_look_at_round(CopyFile *file);
 extern void copy_publish_eta(const CopyMove *move, double left);
 extern void copy_eta(CopyFile *file, MovePhase part, int64 total, int64 done);
 extern void copy_change_rate(CopyMove *move);

@@ -1,11 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * copy_rounds.c
- *	  Method copy: the long phase, every block once and then changed blocks in
- *	  rounds.
+ *	  Method copy: every block once, then changed blocks in rounds, and when
+ *	  these are over.
  *
- * The rounds end when few blocks are left, or when they do not get fewer, and are not
- * many.
+ * copy_rounds() copies directly, in the long phase and, where many blocks have changed
+ * again, while the copy waits for its locks.  copy_catch_up() copies the changed blocks of
+ * all files through shared buffers, before each attempt at the locks.  Whether a file is
+ * finished is decided here only: rounds_are_over() and few_are_left() say that a round
+ * is the last one, is_hopeless() that there will be no last one.  What fits under the lock
+ * copy_last.c knows.
  *
  * Tricky: changes found in the WAL are put onto the list only between two
  * rounds, and the list is emptied only when all of it is copied.  So a block
@@ -28,9 +32,24 @@
 
 #include "copy/copy_private.h"
 #include "file_system.h"
+#include "printed_command.h"
 
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
+
+/* So few, or so many rounds, end the rounds through shared buffers */
+#define VERY_FEW_BLOCKS		16
+#define MOST_BUFFERED_ROUNDS	10
+
+/* With more changed blocks left, copy directly once more: buffers may be slower than writers */
+#define TOO_MANY_FOR_BUFFERS	IM_LIMIT("again", COPY_FAR_TOO_MANY)
+
+/* Between two catch-ups of a copy that waits: this part of its wait so far */
+#define CATCH_UP_PART		IM_LIMIT("wait-part", 20)
+
+/* A round that is this long, less rests for others, tells whether it makes progress */
+#define LONG_ROUND_MS		(5 * 1000)
+#define MOST_CHANGED_IN_ROUND	0.75
 
 /*
  * When the writers are too fast for us: give up if more than HOPELESS_BLOCKS are
@@ -38,13 +57,68 @@
  * by a tenth for HOPELESS_MS.  (Writes come in bursts, as by the flush of a GIN
  * index's pending list.)  Give up, too, before the relation (at least
  * SMALL_COPY_BLOCKS) would have been written more than HOPELESS_COPIES times; at any
- * size, and after half of the time, if max_rate makes us slow: copy_look_at_round().
+ * size, and after half of the time, if max_rate makes us slow: look_at_round().
  */
 #define HOPELESS_BLOCKS		IM_LIMIT("busy", 8192)
 #define HOPELESS_MS			IM_LIMIT("hopeless-ms", 60 * 1000)
 #define HOPELESS_COPIES		IM_LIMIT("hopeless", 3)
 #define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768
+
+/* Return the time, in milliseconds, less rests for others: not those for max_rate. */
+static int64
+busy_ms(const CopyFile *file)
+{
+	return GetCurrentTimestamp() / 1000 - (pacing_rested_ms() - file->throttle.rested_us / 1000);
+}
+
+/* Look at a round from here on. */
+static void
+begin_round(CopyFile *file)
+{
+	file->pace.round_began = busy_ms(file);
+	file->pace.rate_rested_before = file->throttle.rested_us;
+	file->pace.written_before = file->item->blocks_copied + file->item->blocks_recopied;
+	file->pace.changed_before = wal_changes_count(file->changes);
+	file->pace.in_vain = false;
+}
+
+/*
+ * After a piece of a round: if max_rate makes it so long that most of its blocks
+ * have changed by its end, the next round is no shorter.  Then publish no end of the
+ * move, and warn once.
+ */
+static void
+look_at_round(CopyFile *file)
+{
+	const MoveSettings *settings = file->move->settings;
+	CopyPace   *pace = &file->pace;
+	int64		written = file->item->blocks_copied + file->item->blocks_recopied;
+	int64		done = written - pace->written_before;
+	int64		changed = wal_changes_count(file->changes);
+	int64		ms = busy_ms(file) - pace->round_began;
+
+	/* a round takes the blocks that it copies from the set */
+	pace->changed_before = Min(pace->changed_before, changed);
+	changed -= pace->changed_before;
+
+	/* without the rests of pacing, those for max_rate would have been longer */
+	pace->in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
+		(file->throttle.rested_us - pace->rate_rested_before) / 1000 > ms / 2 &&
+		done * BLCKSZ > settings->max_rate * INT64CONST(1024) * LONG_ROUND_MS / 2000 &&
+		changed > done * MOST_CHANGED_IN_ROUND;
+	if (!pace->in_vain || pace->told)
+		return;
+	pace->told = true;
+	ereport(WARNING,
+			(errmsg("%s \"%s\" changes nearly as fast as max_rate lets it be copied",
+					relation_noun(file->item->relkind), NameStr(file->item->relname)),
+			 errdetail("Of %lld blocks that were copied, %lld have changed since.",
+					   (long long) done, (long long) changed),
+			 errhint("To raise it: %s",
+					 printed_command("alter_move", file->move->mc->job->job, "max_rate",
+									 psprintf("%dMB", settings->max_rate / 1024 * 4 + 4)))));
+}
 
 /* Call this when something other than fast writers delays the copy of all files, or has. */
 void
@@ -102,7 +176,7 @@ copy_check_hope(CopyMove *move)
 		int64		left = block_set_count(file->todo) + wal_changes_count(file->changes);
 
 		if (file->pace.outpaced_since == 0)
-			file->pace.outpaced_since = copy_busy_ms(file);
+			file->pace.outpaced_since = busy_ms(file);
 		if (left > most)
 		{
 			most = left;
@@ -110,7 +184,7 @@ copy_check_hope(CopyMove *move)
 		}
 	}
 	if (would_write_too_much(worst, most) ||
-		copy_busy_ms(worst) - worst->pace.outpaced_since > HOPELESS_MS)
+		busy_ms(worst) - worst->pace.outpaced_since > HOPELESS_MS)
 		cannot_keep_up(worst, most);
 }
 
@@ -155,7 +229,7 @@ copy_blocks(CopyFile *file, BlockNumber upto)
 		file->item->blocks_copied += nblocks;
 		progress_blocks(Max(upto, file->copied), file->copied);
 		progress_copied(bytes_copied(file->move));
-		copy_look_at_round(file);
+		look_at_round(file);
 		copy_eta(file, PHASE_COPYING, Max(upto, file->copied), file->copied);
 
 		copy_resume_record(file, false);
@@ -185,7 +259,7 @@ copy_changed_directly(CopyFile *file)
 		file->item->blocks_recopied += ncopied;
 		throttle_written(&file->throttle, (int64) ncopied * BLCKSZ);
 		left -= ncopied;
-		copy_look_at_round(file);
+		look_at_round(file);
 		copy_eta(file, PHASE_CATCHING_UP, file->copied, file->copied - left);
 		copy_keep_up(file->move);
 	}
@@ -200,6 +274,24 @@ copy_changed_directly(CopyFile *file)
 }
 
 /*
+ * Return whether the writers stay too fast for us, after so many rounds that have not left
+ * fewer blocks.  See HOPELESS_BLOCKS.
+ */
+static bool
+is_hopeless(const CopyFile *file, int64 left, int in_vain)
+{
+	bool		too_slow = file->pace.in_vain;	/* because of max_rate */
+	bool		too_many = left > HOPELESS_BLOCKS && !copy_fits_under_lock(file, left);
+	int64		outpaced_ms = busy_ms(file) - file->pace.outpaced_since;
+
+	if (too_slow && outpaced_ms > HOPELESS_MS / 2)
+		return true;
+	if (!too_slow && !too_many)
+		return false;
+	return would_write_too_much(file, left) || (in_vain >= 3 && outpaced_ms > HOPELESS_MS);
+}
+
+/*
  * Return whether the blocks left are few, or few enough for the lock, or no fewer than
  * before; *least is how few were left so far, and *in_vain counts the rounds since.
  * Gives up, the first time, if there is no hope.
@@ -209,9 +301,6 @@ rounds_are_over(CopyFile *file, int64 *least, int *in_vain, bool first_time)
 {
 	int64		left = block_set_count(file->todo);
 	bool		fits = copy_fits_under_lock(file, left);
-	bool		too_slow = file->pace.in_vain;
-	bool		too_many = left > HOPELESS_BLOCKS && !fits;
-	int64		outpaced_ms = copy_busy_ms(file) - file->pace.outpaced_since;
 
 	/* a little less each time is no progress, unless it adds up */
 	if (left <= FEW_BLOCKS || left < *least - *least / 10)
@@ -219,7 +308,7 @@ rounds_are_over(CopyFile *file, int64 *least, int *in_vain, bool first_time)
 		*least = left;
 		*in_vain = 0;
 		if (first_time)
-			file->pace.outpaced_since = copy_busy_ms(file);
+			file->pace.outpaced_since = busy_ms(file);
 		/* the next round of a copy that is outpaced may leave more */
 		return left <= FEW_BLOCKS || (file->pace.outpaced && fits);
 	}
@@ -230,12 +319,14 @@ rounds_are_over(CopyFile *file, int64 *least, int *in_vain, bool first_time)
 	if (!first_time)
 		return true;
 
-	if ((too_slow && outpaced_ms > HOPELESS_MS / 2) ||
-		((too_slow || too_many) && (would_write_too_much(file, left) ||
-									(*in_vain >= 3 && outpaced_ms > HOPELESS_MS))))
+	if (is_hopeless(file, left, *in_vain))
 		cannot_keep_up(file, left);
-	/* a burst may be over soon, unless we need not wait for that */
-	return !too_slow && !too_many && (*in_vain >= 3 || fits);
+	if (file->pace.in_vain)
+		return false;			/* until there is no hope */
+	if (fits)
+		return true;
+	/* a burst may be over soon */
+	return left <= HOPELESS_BLOCKS && *in_vain >= 3;
 }
 
 /*
@@ -268,7 +359,7 @@ copy_rounds(CopyFile *file, bool first_time)
 		else
 			nblocks = copy_take_tail(file);
 		if (round == 0)
-			copy_begin_round(file);
+			begin_round(file);
 		if (first_time && (round == 0 || nblocks - file->copied > FEW_BLOCKS))
 			copy_blocks(file, nblocks);
 		if (first_time && round == 0)
@@ -285,7 +376,7 @@ copy_rounds(CopyFile *file, bool first_time)
 
 		IM_POINT("copy-round");
 		file->pace.rounds++;
-		copy_begin_round(file);
+		begin_round(file);
 		/* blocks that change faster than we copy do not wait for our rests */
 		file->throttle.hurry = in_vain > 0 || (file->pace.outpaced && !first_time);
 		copy_changed_directly(file);
@@ -306,4 +397,134 @@ copy_rounds(CopyFile *file, bool first_time)
 	CommitTransactionCommand();
 	if (!first_time)
 		progress_phase(phase);
+}
+
+/* Return whether so many blocks are few enough for an attempt, or will not get fewer. */
+static bool
+few_are_left(int64 left, int64 least, int round)
+{
+	return left <= VERY_FEW_BLOCKS || left >= least || round >= MOST_BUFFERED_ROUNDS;
+}
+
+/*
+ * Copy changed blocks of one file until few are left, verify what was copied since the last
+ * time, and have the pages in shared buffers that are needed under the lock.
+ */
+static void
+catch_up(CopyFile *file)
+{
+	int64		least = PG_INT64_MAX;
+	bool		again = false;
+
+	for (int round = 0;; round++)
+	{
+		int64		left;
+
+		copy_between_chunks(file);
+		copy_drain(file);
+		copy_take_changes(file);
+
+		(void) copy_take_tail(file);
+		left = block_set_count(file->todo);
+		/* if outpaced, there may never be fewer; copy some for their speed */
+		if (file->pace.outpaced && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(file, left))
+		{
+			copy_todo_through_buffers(file, 2 * COPY_BUFFERED_BATCH);
+			if (copy_fits_under_lock(file, block_set_count(file->todo)))
+				break;
+		}
+
+		/*
+		 * Copy directly only once, since as many can change during the fsync;
+		 * and not with wal_level = minimal, where a block that was logged
+		 * once must be logged each time.
+		 */
+		if (!again && XLogIsNeeded() && left > TOO_MANY_FOR_BUFFERS)
+		{
+			again = true;
+			copy_rounds(file, false);
+			/* slower rounds would not leave fewer */
+			if (block_set_count(file->todo) > COPY_FAR_TOO_MANY)
+				least = block_set_count(file->todo);
+			continue;
+		}
+		if (few_are_left(left, least, round))
+			break;
+		least = left;
+		IM_POINT("copy-buffered-round");
+		copy_todo_through_buffers(file, PG_INT64_MAX);
+	}
+
+	if (file->verify.begun)
+		copy_verify_rest(file, Min(file->copied, file_blocks(&file->to, MAIN_FORKNUM)));
+	StartTransactionCommand();
+	if (file->is_table)
+		(void) copy_visibility_map(file, NULL);
+	if (block_set_count(file->todo) <= COPY_FAR_TOO_MANY)
+		file_copy_prepare(file->copy, file->copied, file->todo);
+	CommitTransactionCommand();
+}
+
+/* Before an attempt: give way to others, and copy until few changed blocks are left. */
+void
+copy_catch_up(CopyMove *move)
+{
+	Assert(!IsTransactionState());
+	for (int i = 0; i < move->nfiles; i++)
+	{
+		CopyFile   *file = &move->files[i];
+
+		if (file->copy != NULL)
+			catch_up(file);
+	}
+}
+
+/* Without an attempt, or in its queue, where we cannot give way to others: read the WAL. */
+void
+copy_stay_near(CopyMove *move)
+{
+	if (move->stage < COPY_ASKING)
+		copy_between_chunks(&move->files[0]);
+	for (int i = 0; i < move->nfiles; i++)
+		copy_drain(&move->files[i]);
+}
+
+/*
+ * Return the microseconds to the next catch-up of a copy that has waited since then.
+ * A block that keeps changing is logged each time, for hours maybe.
+ */
+int64
+copy_catch_up_interval(TimestampTz since)
+{
+	TimestampTz part = (GetCurrentTimestamp() - since) / CATCH_UP_PART;
+
+	return Min(Max(part, USECS_PER_SEC), USECS_PER_MINUTE);
+}
+
+/* Wait until index_mover.swap_after, and keep up with the changes. */
+void
+copy_wait_for_swap_time(CopyMove *move)
+{
+	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
+	TimestampTz since = GetCurrentTimestamp();
+	TimestampTz caught_up_at = since;
+
+	while (move->settings->swap_after > GetCurrentTimestamp() &&
+		   !job_swap_now_requested())
+	{
+		copy_publish_eta(move, 0);
+		pacing_tell_of_drop("waits for the time of its swap");
+		throttle_rest(SHORT_REST_MS);
+		/* each file has a throttle of its own: take that of the first */
+		copy_between_chunks(&move->files[0]);
+
+		if (copy_changes_left(move) > 0 &&
+			GetCurrentTimestamp() - caught_up_at > copy_catch_up_interval(since))
+		{
+			copy_catch_up(move);
+			caught_up_at = GetCurrentTimestamp();
+		}
+	}
+	move->so_far->rested_us += GetCurrentTimestamp() - since;
+	progress_phase(phase);
 }

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
- * copy_budget.c
- *	  Method copy: how long the last blocks take under the lock, how long the
- *	  move will take, and whether a round gets anywhere.
+ * copy_eta.c
+ *	  Method copy: when the move will end, and how fast its blocks change, as
+ *	  index_mover_progress shows it.
  *
  * The time left of a move includes all parts to come, but no waits for locks: writing,
  * at the published rate, which includes rests; only reading (verify, prewarm), at the
@@ -15,7 +15,6 @@
 #include "postgres.h"
 
 #include "copy/copy_private.h"
-#include "printed_command.h"
 
 /* Bytes of the old file removed per second */
 #define REMOVE_RATE			(1024.0 * 1024.0 * 1024.0)
@@ -24,99 +23,6 @@
 #define MOST_SHARE_CHANGED	0.9
 
 #define SHORTEST_WINDOW_MS	1000
-
-/* A round that is this long, less rests for others, tells whether it makes progress */
-#define LONG_ROUND_MS		(5 * 1000)
-#define MOST_CHANGED_IN_ROUND	0.75
-
-/* Return how long copying so many blocks takes, in microseconds. */
-int64
-copy_blocks_us(const CopyFile *file, int64 nblocks)
-{
-	return nblocks * file->pace.block_us;
-}
-
-bool
-copy_fits_under_lock(const CopyFile *file, int64 nblocks)
-{
-	int64		most_us = file->move->settings->max_lock_time * INT64CONST(1000);
-
-	return copy_blocks_us(file, nblocks) <= most_us;
-}
-
-/* Return how long copying the rest of all files would take, in microseconds. */
-int64
-copy_last_us(const CopyMove *move)
-{
-	int64		result = 0;
-
-	for (int i = 0; i < move->nfiles; i++)
-	{
-		CopyFile   *file = &move->files[i];
-		int64		nblocks;
-
-		if (file->changes == NULL)
-			continue;			/* its copy has not begun: nothing is known */
-		nblocks = block_set_count(file->todo) + wal_changes_count(file->changes);
-		result += wal_changes_unread_us(file->changes) + copy_blocks_us(file, nblocks);
-	}
-	return result;
-}
-
-/* Return the time, in milliseconds, less rests for others: not those for max_rate. */
-int64
-copy_busy_ms(const CopyFile *file)
-{
-	return GetCurrentTimestamp() / 1000 - (pacing_rested_ms() - file->throttle.rested_us / 1000);
-}
-
-/* Look at a round from here on. */
-void
-copy_begin_round(CopyFile *file)
-{
-	file->pace.round_began = copy_busy_ms(file);
-	file->pace.rate_rested_before = file->throttle.rested_us;
-	file->pace.written_before = file->item->blocks_copied + file->item->blocks_recopied;
-	file->pace.changed_before = wal_changes_count(file->changes);
-	file->pace.in_vain = false;
-}
-
-/*
- * After a piece of a round: if max_rate makes it so long that most of its blocks
- * have changed by its end, the next round is no shorter.  Then publish no end of the
- * move, and warn once.
- */
-void
-copy_look_at_round(CopyFile *file)
-{
-	const MoveSettings *settings = file->move->settings;
-	CopyPace   *pace = &file->pace;
-	int64		written = file->item->blocks_copied + file->item->blocks_recopied;
-	int64		done = written - pace->written_before;
-	int64		changed = wal_changes_count(file->changes);
-	int64		ms = copy_busy_ms(file) - pace->round_began;
-
-	/* a round takes the blocks that it copies from the set */
-	pace->changed_before = Min(pace->changed_before, changed);
-	changed -= pace->changed_before;
-
-	/* without the rests of pacing, those for max_rate would have been longer */
-	pace->in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
-		(file->throttle.rested_us - pace->rate_rested_before) / 1000 > ms / 2 &&
-		done * BLCKSZ > settings->max_rate * INT64CONST(1024) * LONG_ROUND_MS / 2000 &&
-		changed > done * MOST_CHANGED_IN_ROUND;
-	if (!pace->in_vain || pace->told)
-		return;
-	pace->told = true;
-	ereport(WARNING,
-			(errmsg("%s \"%s\" changes nearly as fast as max_rate lets it be copied",
-					relation_noun(file->item->relkind), NameStr(file->item->relname)),
-			 errdetail("Of %lld blocks that were copied, %lld have changed since.",
-					   (long long) done, (long long) changed),
-			 errhint("To raise it: %s",
-					 printed_command("alter_move", file->move->mc->job->job, "max_rate",
-									 psprintf("%dMB", settings->max_rate / 1024 * 4 + 4)))));
-}
 
 /*
  * Publish the seconds left, of which so many are not the wait for the time of the
