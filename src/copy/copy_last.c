@@ -95,7 +95,7 @@ copy_last_us(const CopyMove *move)
 }
 
 /* Before the lock: copy so many blocks of the list, or all, through shared buffers. */
-void
+bool
 copy_todo_through_buffers(CopyFile *file, int64 most)
 {
 	BlockNumber block = 0;
@@ -106,7 +106,8 @@ copy_todo_through_buffers(CopyFile *file, int64 most)
 		int64		nblocks = Min(block_set_count(file->todo), COPY_BUFFERED_BATCH);
 		instr_time	start;
 
-		copy_between_chunks(file);
+		if (!copy_between_chunks(file))
+			return false;
 		StartTransactionCommand();
 		INSTR_TIME_SET_CURRENT(start);
 		for (int i = 0; i < nblocks; i++)
@@ -121,8 +122,10 @@ copy_todo_through_buffers(CopyFile *file, int64 most)
 		CommitTransactionCommand();
 		most -= nblocks;
 		throttle_written(&file->throttle, nblocks * BLCKSZ);
-		copy_keep_up(file->move);
+		if (!copy_keep_up(file->move))
+			return false;
 	}
+	return true;
 }
 
 /*
@@ -139,7 +142,8 @@ copy_last_blocks(CopyFile *file, XLogRecPtr upto, int64 *most_us)
 
 	Assert(file->move->stage == COPY_LOCKED &&
 		   CheckRelationOidLockedByMe(file->relid, AccessExclusiveLock, false));
-	copy_drain_to(file, upto);
+	if (!copy_drain_to(file, upto))
+		return START_AGAIN;
 	copy_take_changes(file);
 
 	nblocks = copy_take_tail(file);
@@ -186,6 +190,9 @@ copy_last_blocks(CopyFile *file, XLogRecPtr upto, int64 *most_us)
 						file_blocks(&file->to, MAIN_FORKNUM), nblocks),
 				 errdetail("Nothing was moved.")));
 	if (file->verify.begun || IM_MUTATION("verify-all"))
-		copy_verify_rest(file, nblocks);
+	{
+		if (!copy_verify_rest(file, nblocks))
+			return START_AGAIN;
+	}
 	return SWAPPED;
 }

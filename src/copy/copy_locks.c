@@ -34,18 +34,15 @@
 #define LOCK_ATTEMPT_MS		250
 
 /*
- * Have the copy started again, for a reason that is a constant; or ended, if its row
- * is skipped by now.  The ERROR is for move_by_copy() alone.  An abort would release
- * all session locks, so the transaction, if there is one, is committed before.
+ * Have move_by_copy() start the copy again, for a reason that is a constant; or end it, if
+ * its row is skipped by now, or gives its turn.  Returns false, which the caller hands on.
+ * This is no ERROR, because an abort would release all session locks.
  */
-void
-copy_start_again(const char *why)
+bool
+copy_start_again(CopyMove *move, const char *why)
 {
-	if (IsTransactionState())
-		CommitTransactionCommand();
-	ereport(ERROR,
-			(errcode(ERRCODE_START_AGAIN),
-			 errmsg_internal("%s", why)));
+	move->again = why;
+	return false;
 }
 
 /*
@@ -140,7 +137,7 @@ copy_check_locks(const CopyMove *move)
 }
 
 /* Get the locks of the long phase, or do as on_blocker says; keep up with the WAL. */
-void
+bool
 copy_wait_for_locks(CopyMove *move)
 {
 	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = move->mc};
@@ -157,6 +154,8 @@ copy_wait_for_locks(CopyMove *move)
 		bool		is_over;
 
 		(void) pacing_rest(NULL, 0, NULL, copy_let_others_pass, move);
+		if (move->again != NULL)
+			return false;
 
 		StartTransactionCommand();
 		if (lock_all(move, &wait))
@@ -179,12 +178,13 @@ copy_wait_for_locks(CopyMove *move)
 			copy_lock_wait_is_over(move, named, nnamed);
 		}
 		if (copy_gives_turn(move, limits.since))
-			copy_start_again("it gives its turn to another relation");
+			return copy_start_again(move, "it gives its turn to another relation");
 		job_check_cancel();
 	}
 	copy_check_locks(move);
 	progress_blockers(NULL, 0);
 	progress_phase(phase);
+	return true;
 }
 
 void
@@ -218,7 +218,7 @@ has_same_parts(const CopyMove *move)
 }
 
 /* Check whether one of the relations may still be moved, and remember or compare its file. */
-static void
+static bool
 check_file(CopyMove *move, CopyRelation *relation, bool first)
 {
 	MoveItem   *item = move->item;
@@ -246,7 +246,7 @@ check_file(CopyMove *move, CopyRelation *relation, bool first)
 				  NameStr(facts.relname), lost);
 	}
 	if (item->status == STATUS_SKIPPED)
-		copy_start_again("it is skipped");
+		return copy_start_again(move, "it is skipped");
 
 	file = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	if (first)
@@ -256,26 +256,41 @@ check_file(CopyMove *move, CopyRelation *relation, bool first)
 	}
 	/* step: check-files */
 	else if (!RelFileLocatorEquals(relation->file, file))
-		copy_start_again("its file was replaced by another command");
+		return copy_start_again(move, "its file was replaced by another command");
+	return true;
+}
+
+/* Check all relations, in a transaction. */
+static bool
+check_all(CopyMove *move, bool first)
+{
+	if (!plan_recheck(move->item, move->so_far->began))
+		return copy_start_again(move, "it is skipped");
+	if (!has_same_parts(move))
+		return copy_start_again(move, "its TOAST table was replaced by another command");
+	for (int i = 0; i < move->nrelations; i++)
+	{
+		if (move->relations[i].item == NULL)
+			continue;
+		if (!check_file(move, &move->relations[i], first))
+			return false;
+	}
+	return true;
 }
 
 /* Check whether all may still be moved, and remember or compare their files. */
-void
+bool
 copy_check_relations(CopyMove *move, bool first)
 {
+	bool		movable;
+
 	Assert(move->has_locks && !IsTransactionState());
 	StartTransactionCommand();
-	if (!plan_recheck(move->item, move->so_far->began))
-		copy_start_again("it is skipped");
-	if (!has_same_parts(move))
-		copy_start_again("its TOAST table was replaced by another command");
-	for (int i = 0; i < move->nrelations; i++)
-	{
-		if (move->relations[i].item != NULL)
-			check_file(move, &move->relations[i], first);
-	}
+	movable = check_all(move, first);
 	CommitTransactionCommand();
-	move->so_far->began = true;
+	if (movable)
+		move->so_far->began = true;
+	return movable;
 }
 
 /* Return whether DDL waits behind our locks, if held. */
@@ -295,7 +310,7 @@ copy_is_in_the_way(CopyMove *move)
 }
 
 /* Give way to DDL that waits behind our locks: release them, queue again, check the files. */
-static void
+static bool
 give_way(CopyMove *move)
 {
 	MovePhase	phase = progress_phase(PHASE_GIVING_WAY);
@@ -305,17 +320,22 @@ give_way(CopyMove *move)
 	copy_release_locks(move);
 	IM_POINT("gave-way");
 	throttle_rest(5);
-	copy_wait_for_locks(move);
-	copy_check_relations(move, false);
+	if (!copy_wait_for_locks(move))
+		return false;
+	if (!copy_check_relations(move, false))
+		return false;
 	/* VACUUM may have truncated a table: do not ask for blocks that are gone */
 	for (int i = 0; i < move->nfiles; i++)
 	{
 		CopyFile   *file = &move->files[i];
 
-		if (file->changes != NULL)
-			copy_drain(file);
+		if (file->changes == NULL)
+			continue;
+		if (!copy_drain(file))
+			return false;
 	}
 	progress_phase(phase);
+	return true;
 }
 
 /* Return whether to go on resting; called by pacing_rest(). */
@@ -335,33 +355,40 @@ copy_rest_after_swap(void *arg)
 	(void) pacing_rest(NULL, 0, NULL, may_rest, arg);
 }
 
-/* Give way to others, and keep up with the WAL; for pacing_rest(), too. */
+/*
+ * Give way to others, and keep up with the WAL.  For pacing_rest(), too: by false it ends the
+ * rest, and the caller looks at move->again.
+ */
 bool
 copy_let_others_pass(void *arg)
 {
 	CopyMove   *move = (CopyMove *) arg;
 
+	Assert(move->again == NULL);
 	if (copy_is_in_the_way(move))
-		give_way(move);
-	copy_keep_up(move);
-	return true;
+	{
+		if (!give_way(move))
+			return false;
+	}
+	return copy_keep_up(move);
 }
 
 /*
  * Begin a transaction that writes to the ledger.  As long as a session has locked that,
  * give way to others, and keep up with the WAL.
  */
-void
+bool
 copy_begin_with_ledger(CopyMove *move)
 {
 	for (;;)
 	{
 		job_check_cancel();
-		(void) copy_let_others_pass(move);
+		if (!copy_let_others_pass(move))
+			return false;
 		StartTransactionCommand();
 		if (lock_relation_within(extension_relation("ledger"), RowExclusiveLock,
 								 move->settings->lock_timeout, NULL))
-			return;
+			return true;
 		CommitTransactionCommand();
 	}
 }
@@ -371,7 +398,7 @@ copy_begin_with_ledger(CopyMove *move)
  * rest for a pause, for max_rate, for slow storage or for a standby, and keep up
  * with the WAL.  ERROR 53100 if there is no free space for the next piece.
  */
-void
+bool
 copy_between_chunks(CopyFile *file)
 {
 	CopyMove   *move = file->move;
@@ -383,8 +410,10 @@ copy_between_chunks(CopyFile *file)
 	space_check_again(file->item, move->settings);
 	wal_ahead();
 	(void) pacing_rest(move->settings, 0, &file->throttle, copy_let_others_pass, move);
+	if (move->again != NULL)
+		return false;
 	if (!file->throttle.rested && !move->gave_way)
-		return;
+		return true;
 	/* the writers have not outpaced us while we waited behind DDL */
 	for (int i = 0; i < move->nfiles; i++)
 	{
@@ -393,7 +422,8 @@ copy_between_chunks(CopyFile *file)
 		if (pace->outpaced_since != 0)
 			pace->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
 	}
-	copy_drain(file);
+	if (!copy_drain(file))
+		return false;
 	file->throttle.rested = false;
 	move->gave_way = false;
 	/* a round is not judged by blocks that change during rests for others */
@@ -401,6 +431,7 @@ copy_between_chunks(CopyFile *file)
 	file->pace.changed_before += changed;
 	file->pace.written_before = Min(file->pace.written_before + changed,
 									file->item->blocks_copied + file->item->blocks_recopied);
+	return true;
 }
 
 /* Return why changes that were read do not tell all, NULL if they do. */
@@ -420,7 +451,7 @@ copy_changes_lost(ChangesResult result)
 }
 
 /* Read the WAL up to a mark, and leave what can be done later while others may be waiting. */
-void
+bool
 copy_drain_to(CopyFile *file, XLogRecPtr upto)
 {
 	bool		asking = (file->move->stage >= COPY_ASKING);
@@ -429,19 +460,20 @@ copy_drain_to(CopyFile *file, XLogRecPtr upto)
 	Assert(file->move->stage < COPY_SWAPPED && asking == IsTransactionState());
 	lost = copy_changes_lost(wal_changes_read(file->changes, upto, file->copied, asking));
 	if (lost != NULL)
-		copy_start_again(lost);
+		return copy_start_again(file->move, lost);
 	progress_set(blocks_changed, copy_changes_left(file->move));
 	copy_change_rate(file->move);
+	return true;
 }
 
 /* The same up to now. */
-void
+bool
 copy_drain(CopyFile *file)
 {
 	/* not while others may be waiting; wal_changes.c keeps the segments open */
 	if (file->move->stage < COPY_ASKING)
 		wal_ahead();
-	copy_drain_to(file, wal_changes_mark());
+	return copy_drain_to(file, wal_changes_mark());
 }
 
 /*
@@ -450,7 +482,7 @@ copy_drain(CopyFile *file)
  * was woken on it, its flush being done, else waits for the end of our time slice,
  * even where another processor is idle.
  */
-void
+bool
 copy_keep_up(CopyMove *move)
 {
 	bool		paced = move->settings->pacing;
@@ -466,10 +498,12 @@ copy_keep_up(CopyMove *move)
 
 		if (file->changes == NULL || !wal_changes_read_is_due(file->changes))
 			continue;
-		copy_drain(file);
+		if (!copy_drain(file))
+			return false;
 		if (paced)
 			(void) sched_yield();
 	}
+	return true;
 }
 
 /* Put the blocks by which the file has grown onto the list, and return its length. */

@@ -113,7 +113,7 @@ copy_visibility_map(CopyFile *file, int64 *most_us)
 }
 
 /* Copy the free space map, if there was one when the maps were created. */
-void
+bool
 copy_free_space_map(CopyFile *file)
 {
 	BlockNumber nblocks = smgrexists(smgropen(file->to, INVALID_PROC_NUMBER), FSM_FORKNUM) ?
@@ -124,11 +124,14 @@ copy_free_space_map(CopyFile *file)
 		Buffer		buffers[2 * FILE_COPY_CHUNK] = {InvalidBuffer};
 
 		end = Min(block + FILE_COPY_CHUNK, nblocks);
-		copy_between_chunks(file);
+		if (!copy_between_chunks(file))
+			return false;
 		StartTransactionCommand();
 		(void) copy_pages(file, FSM_FORKNUM, block, end, buffers, NULL);
 		CommitTransactionCommand();
 		throttle_written(&file->throttle, (int64) (end - block) * BLCKSZ);
-		copy_keep_up(file->move);
+		if (!copy_keep_up(file->move))
+			return false;
 	}
+	return true;
 }

@@ -117,7 +117,7 @@ load_cached(CopyFile *file, const BlockSet *cached, BlockNumber from, char *page
 }
 
 /* Before the swap, read the blocks into the operating system's cache. */
-void
+bool
 copy_prepare_prewarm(CopyFile *file)
 {
 	MovePhase	phase = progress_phase(PHASE_PREWARMING);
@@ -127,13 +127,16 @@ copy_prepare_prewarm(CopyFile *file)
 
 	while (block != InvalidBlockNumber)
 	{
-		copy_between_chunks(file);
+		if (!copy_between_chunks(file))
+			return false;
 		block = load_cached(file, cached, block, page.data);
 		IM_POINT("prewarm-read");
-		copy_keep_up(file->move);
+		if (!copy_keep_up(file->move))
+			return false;
 	}
 	block_set_free(cached);
 	progress_phase(phase);
+	return true;
 }
 
 /* After the swap, load the blocks, unless another session waits for our locks. */

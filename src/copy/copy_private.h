@@ -21,9 +21,6 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
-/* Of an ERROR that only move_by_copy() meets, see copy_start_again() */
-#define ERRCODE_START_AGAIN	MAKE_SQLSTATE('I', 'M', '0', '0', '1')
-
 /*
  * How far a move is.  In the stages from COPY_ASKING on other sessions may be waiting for
  * us, so work is left out that can be done earlier or later.
@@ -45,6 +42,7 @@ typedef enum AttemptOutcome
 	SWAPPED,
 	LOCK_NOT_GRANTED,
 	TOO_MUCH_LEFT,				/* to copy under the lock */
+	START_AGAIN,				/* see copy_start_again() */
 } AttemptOutcome;
 
 /* More changed blocks than these are copied directly */
@@ -173,6 +171,7 @@ typedef struct CopyMove
 	const MoveSettings *settings;
 	CopySoFar  *so_far;
 	CopyStage	stage;
+	const char *again;			/* why the copy ends; NULL = it goes on */
 
 	/* the table, and the others that move; locked in this order */
 	CopyRelation *relations;
@@ -205,57 +204,62 @@ copy_verifies(const CopyFile *file)
 		(verify == SWITCH_AUTO && file->is_table);
 }
 
-pg_noreturn extern void copy_start_again(const char *why);
+/*
+ * A function that is declared with pg_nodiscard returns whether the copy can go on.  If not,
+ * copy_start_again() has said why: the caller ends what it has begun, its transaction most of
+ * all, and returns false in its turn.
+ */
+pg_nodiscard extern bool copy_start_again(CopyMove *move, const char *why);
 extern const char *copy_changes_lost(ChangesResult result);
-extern void copy_wait_for_locks(CopyMove *move);
+pg_nodiscard extern bool copy_wait_for_locks(CopyMove *move);
 extern void copy_release_locks(CopyMove *move);
 extern void copy_check_locks(const CopyMove *move);
 extern bool copy_gives_turn(CopyMove *move, TimestampTz waits_since);
-extern void copy_check_relations(CopyMove *move, bool first);
+pg_nodiscard extern bool copy_check_relations(CopyMove *move, bool first);
 extern bool copy_is_in_the_way(CopyMove *move);
 extern void copy_rest_after_swap(void *arg);
-extern void copy_prepare_prewarm(CopyFile *file);
+pg_nodiscard extern bool copy_prepare_prewarm(CopyFile *file);
 extern void copy_prewarm(CopyFile *file);
 extern int64 copy_count_cached(CopyFile *file);
 extern void copy_create_maps(CopyFile *file);
-extern void copy_free_space_map(CopyFile *file);
+pg_nodiscard extern bool copy_free_space_map(CopyFile *file);
 extern bool copy_visibility_map(CopyFile *file, int64 *most_us);
 #ifdef IM_HAS_WAL_SUMMARIES
-extern void copy_resume(CopyFile *file);
+pg_nodiscard extern bool copy_resume(CopyFile *file);
 extern void copy_resume_begin(CopyFile *file);
 extern void copy_resume_record(CopyFile *file, bool synced);
 #else
-#define copy_resume(file) ((void) 0)
+#define copy_resume(file) (true)
 #define copy_resume_begin(file) ((void) 0)
 #define copy_resume_record(file, synced) ((void) 0)
 #endif
-extern void copy_rounds(CopyFile *file, bool first_time);
-extern bool copy_let_others_pass(void *arg);
-extern void copy_begin_with_ledger(CopyMove *move);
-extern void copy_between_chunks(CopyFile *file);
-extern void copy_keep_up(CopyMove *move);
-extern void copy_drain(CopyFile *file);
-extern void copy_drain_to(CopyFile *file, XLogRecPtr upto);
+pg_nodiscard extern bool copy_rounds(CopyFile *file, bool first_time);
+pg_nodiscard extern bool copy_let_others_pass(void *arg);
+pg_nodiscard extern bool copy_begin_with_ledger(CopyMove *move);
+pg_nodiscard extern bool copy_between_chunks(CopyFile *file);
+pg_nodiscard extern bool copy_keep_up(CopyMove *move);
+pg_nodiscard extern bool copy_drain(CopyFile *file);
+pg_nodiscard extern bool copy_drain_to(CopyFile *file, XLogRecPtr upto);
 extern int64 copy_changes_left(const CopyMove *move);
 extern void copy_take_changes(CopyFile *file);
 extern BlockNumber copy_take_tail(CopyFile *file);
 extern void copy_publish_eta(const CopyMove *move, double left);
 extern void copy_eta(CopyFile *file, MovePhase part, int64 total, int64 done);
 extern void copy_change_rate(CopyMove *move);
-extern void copy_verify_all(CopyFile *file);
-extern void copy_verify_rest(CopyFile *file, BlockNumber nblocks);
-extern void copy_todo_through_buffers(CopyFile *file, int64 most);
-extern void copy_wait_for_swap_time(CopyMove *move);
-extern void copy_catch_up(CopyMove *move);
+pg_nodiscard extern bool copy_verify_all(CopyFile *file);
+pg_nodiscard extern bool copy_verify_rest(CopyFile *file, BlockNumber nblocks);
+pg_nodiscard extern bool copy_todo_through_buffers(CopyFile *file, int64 most);
+pg_nodiscard extern bool copy_wait_for_swap_time(CopyMove *move);
+pg_nodiscard extern bool copy_catch_up(CopyMove *move);
 extern int64 copy_catch_up_interval(TimestampTz since);
-extern void copy_stay_near(CopyMove *move);
+pg_nodiscard extern bool copy_stay_near(CopyMove *move);
 extern AttemptOutcome copy_last_blocks(CopyFile *file, XLogRecPtr upto, int64 *most_us);
 extern int64 copy_blocks_us(const CopyFile *file, int64 nblocks);
 extern bool copy_fits_under_lock(const CopyFile *file, int64 nblocks);
 extern int64 copy_last_us(const CopyMove *move);
 extern void copy_is_not_outpaced(CopyMove *move);
 extern void copy_check_hope(CopyMove *move);
-extern void copy_swap(CopyMove *move);
+pg_nodiscard extern bool copy_swap(CopyMove *move);
 extern void copy_lock_wait_is_over(CopyMove *move, const VirtualTransactionId *holders,
 								   int nholders);
 

@@ -146,7 +146,8 @@ wait_for_summaries(CopyFile *file, TimeLineID timeline, XLogRecPtr *upto)
 		last_pending = pending;
 		WakeupWalSummarizer();
 		throttle_rest(SUMMARIES_POLL_MS);
-		(void) copy_let_others_pass(file->move);
+		if (!copy_let_others_pass(file->move))
+			return file->move->again;
 	}
 }
 
@@ -262,6 +263,8 @@ look_at_kept_file(CopyFile *file, const LedgerEntry *entry)
 		job_check_cancel();
 		(void) pacing_rest(file->move->settings, 0, &file->throttle, copy_let_others_pass,
 						   file->move);
+		if (file->move->again != NULL)
+			return file->move->again;
 		StartTransactionCommand();
 		INSTR_TIME_SET_CURRENT(start);
 		error = errors_catch(look_at_blocks, &kept);
@@ -333,12 +336,20 @@ find_trusted(CopyFile *file, const LedgerEntry *entry)
 	return NULL;
 }
 
-/* Let others pass while its large file is removed. */
+/*
+ * Let others pass while the file is removed, which may be large.  When the copy cannot go on
+ * any more, nothing needs the locks.
+ */
 static void
 while_removing(void *arg)
 {
+	CopyMove   *move = (CopyMove *) arg;
+
 	job_check_cancel();
-	(void) copy_let_others_pass(arg);
+	if (move->again != NULL)
+		return;
+	if (!copy_let_others_pass(move))
+		copy_release_locks(move);
 }
 
 /*
@@ -346,7 +357,7 @@ while_removing(void *arg)
  * or its load, is not taken for a change.  The checkpoint is spread as any; if it has to
  * wait for another one, do not wait for it.
  */
-static void
+static bool
 begin_summary(CopyFile *file)
 {
 	XLogRecPtr	redo = GetRedoRecPtr();
@@ -355,15 +366,17 @@ begin_summary(CopyFile *file)
 	for (int ms = 0; ms < 1000 && GetRedoRecPtr() == redo; ms += SUMMARIES_POLL_MS)
 	{
 		throttle_rest(SUMMARIES_POLL_MS);
-		(void) copy_let_others_pass(file->move);
+		if (!copy_let_others_pass(file->move))
+			return false;
 	}
+	return true;
 }
 
 /*
  * Go on from the file that an earlier copy has left, if there is one and it can be
  * trusted: set file->resume.goes_on.  If it cannot, it is removed, with a NOTICE.
  */
-static void
+static bool
 take_over_file(CopyFile *file)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
@@ -375,7 +388,8 @@ take_over_file(CopyFile *file)
 	const char *of_part = item == file->move->item ? "" :
 		psprintf(" of %s \"%s\"", relation_noun(item->relkind), NameStr(item->relname));
 
-	copy_begin_with_ledger(file->move);
+	if (!copy_begin_with_ledger(file->move))
+		return false;
 	MemoryContextSwitchTo(file->move->cxt);
 	entry = leftover_kept_file(file->relid, item->to_tablespace);
 	if (entry != NULL)
@@ -386,13 +400,15 @@ take_over_file(CopyFile *file)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
 	if (entry == NULL)
-		return;
+		return true;
 	file->to = make_locator(entry->tablespace, MyDatabaseId, entry->relfilenumber);
 	if (file->claimed != 0)
 		why = find_trusted(file, entry);
 	else
 		why = "the file that was kept is being removed";
 	MemoryContextSwitchTo(oldcontext);
+	if (file->move->again != NULL)
+		return false;
 	if (why != NULL)
 	{
 		wal_changes_end(file->changes);
@@ -412,7 +428,7 @@ take_over_file(CopyFile *file)
 			ledger_row_release(entry->id);
 		}
 		file->claimed = 0;
-		return;
+		return file->move->again == NULL;
 	}
 
 	item_say(file->move->item, "The copy%s went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
@@ -423,7 +439,8 @@ take_over_file(CopyFile *file)
 	entry->copied_blocks = file->copied;
 	entry->job = file->move->mc->job->job;
 	entry->pid = MyProcPid;
-	copy_begin_with_ledger(file->move);
+	if (!copy_begin_with_ledger(file->move))
+		return false;
 	commit_locally();
 	ledger_update(entry);
 	CommitTransactionCommand();
@@ -432,26 +449,29 @@ take_over_file(CopyFile *file)
 	file->new_file_made = true;
 	file->resume.goes_on = true;
 	IM_POINT("resume-recorded");
+	return true;
 }
 
 /*
  * Before a copy: find out whether it is to record how far it is, and whether it can go
  * on from the file of an earlier one.
  */
-void
+bool
 copy_resume(CopyFile *file)
 {
 	const MoveSettings *settings = file->move->settings;
 	int64		least = (int64) settings->resumable_size * 1024 / BLCKSZ;
 
 	if (settings->resumable_size < 0 || settings->terms.rehearse)
-		return;
-	take_over_file(file);
+		return true;
+	if (!take_over_file(file))
+		return false;
 	if (!XLogIsNeeded() || file_blocks(&file->from, MAIN_FORKNUM) <= least)
-		return;
+		return true;
 	file->resume.step = Min(RECORD_BLOCKS, Max(least, FILE_COPY_CHUNK));
-	if (!file->resume.goes_on && summarize_wal && file->move->nfollowers == 0)
-		begin_summary(file);
+	if (file->resume.goes_on || !summarize_wal || file->move->nfollowers > 0)
+		return true;
+	return begin_summary(file);
 }
 
 /* Prepare the file of an earlier copy, and for records of this one. */

@@ -204,7 +204,7 @@ bytes_copied(const CopyMove *move)
 }
 
 /* Copy, directly, the blocks from file->copied up to a length of the file. */
-static void
+static bool
 copy_blocks(CopyFile *file, BlockNumber upto)
 {
 	BlockNumber half = file->copied + (upto - file->copied) / 2;
@@ -215,7 +215,8 @@ copy_blocks(CopyFile *file, BlockNumber upto)
 		BlockNumber nblocks = Min(FILE_COPY_CHUNK - file->copied % FILE_COPY_CHUNK,
 								  upto - file->copied);
 
-		copy_between_chunks(file);
+		if (!copy_between_chunks(file))
+			return false;
 		StartTransactionCommand();
 		file_copy_range(file->copy, file->copied, nblocks);
 		CommitTransactionCommand();
@@ -233,12 +234,14 @@ copy_blocks(CopyFile *file, BlockNumber upto)
 		copy_eta(file, PHASE_COPYING, Max(upto, file->copied), file->copied);
 
 		copy_resume_record(file, false);
-		copy_keep_up(file->move);
+		if (!copy_keep_up(file->move))
+			return false;
 	}
+	return true;
 }
 
 /* Copy, directly, the blocks on the list, and empty it. */
-static void
+static bool
 copy_changed_directly(CopyFile *file)
 {
 	BlockNumber from = 0;
@@ -252,7 +255,8 @@ copy_changed_directly(CopyFile *file)
 	{
 		int			ncopied;
 
-		copy_between_chunks(file);
+		if (!copy_between_chunks(file))
+			return false;
 		StartTransactionCommand();
 		from = file_copy_set(file->copy, file->todo, from, &ncopied);
 		CommitTransactionCommand();
@@ -261,16 +265,19 @@ copy_changed_directly(CopyFile *file)
 		left -= ncopied;
 		look_at_round(file);
 		copy_eta(file, PHASE_CATCHING_UP, file->copied, file->copied - left);
-		copy_keep_up(file->move);
+		if (!copy_keep_up(file->move))
+			return false;
 	}
 
 	/* wal_changes.c needs the list until the WAL up to now is read */
-	copy_drain(file);
+	if (!copy_drain(file))
+		return false;
 	/* step: empty-list */
 	block_set_clear(file->todo);
 	/* step: move-position */
 	file->new_file.changes_from = file->taken_at;
 	file->new_file.timeline = GetWALInsertionTimeLine();
+	return true;
 }
 
 /*
@@ -335,7 +342,7 @@ rounds_are_over(CopyFile *file, int64 *least, int *in_vain, bool first_time)
  * if they are many.  Later they are put onto the list, which may name them already, and
  * only changed blocks are copied, which is faster than by buffers; it does not give up.
  */
-void
+bool
 copy_rounds(CopyFile *file, bool first_time)
 {
 	MovePhase	phase = progress_phase(first_time ? PHASE_COPYING : PHASE_CATCHING_UP);
@@ -361,7 +368,10 @@ copy_rounds(CopyFile *file, bool first_time)
 		if (round == 0)
 			begin_round(file);
 		if (first_time && (round == 0 || nblocks - file->copied > FEW_BLOCKS))
-			copy_blocks(file, nblocks);
+		{
+			if (!copy_blocks(file, nblocks))
+				return false;
+		}
 		if (first_time && round == 0)
 		{
 			IM_POINT("copy-end");
@@ -369,7 +379,8 @@ copy_rounds(CopyFile *file, bool first_time)
 			progress_phase(PHASE_CATCHING_UP);
 		}
 
-		copy_drain(file);
+		if (!copy_drain(file))
+			return false;
 		copy_take_changes(file);
 		if (rounds_are_over(file, &least, &in_vain, first_time))
 			break;
@@ -379,7 +390,8 @@ copy_rounds(CopyFile *file, bool first_time)
 		begin_round(file);
 		/* blocks that change faster than we copy do not wait for our rests */
 		file->throttle.hurry = in_vain > 0 || (file->pace.outpaced && !first_time);
-		copy_changed_directly(file);
+		if (!copy_changed_directly(file))
+			return false;
 		file->throttle.hurry = false;
 	}
 	/* the rest of the move has an end */
@@ -397,6 +409,7 @@ copy_rounds(CopyFile *file, bool first_time)
 	CommitTransactionCommand();
 	if (!first_time)
 		progress_phase(phase);
+	return true;
 }
 
 /* Return whether so many blocks are few enough for an attempt, or will not get fewer. */
@@ -410,7 +423,7 @@ few_are_left(int64 left, int64 least, int round)
  * Copy changed blocks of one file until few are left, verify what was copied since the last
  * time, and have the pages in shared buffers that are needed under the lock.
  */
-static void
+static bool
 catch_up(CopyFile *file)
 {
 	int64		least = PG_INT64_MAX;
@@ -420,8 +433,10 @@ catch_up(CopyFile *file)
 	{
 		int64		left;
 
-		copy_between_chunks(file);
-		copy_drain(file);
+		if (!copy_between_chunks(file))
+			return false;
+		if (!copy_drain(file))
+			return false;
 		copy_take_changes(file);
 
 		(void) copy_take_tail(file);
@@ -429,7 +444,8 @@ catch_up(CopyFile *file)
 		/* if outpaced, there may never be fewer; copy some for their speed */
 		if (file->pace.outpaced && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(file, left))
 		{
-			copy_todo_through_buffers(file, 2 * COPY_BUFFERED_BATCH);
+			if (!copy_todo_through_buffers(file, 2 * COPY_BUFFERED_BATCH))
+				return false;
 			if (copy_fits_under_lock(file, block_set_count(file->todo)))
 				break;
 		}
@@ -442,7 +458,8 @@ catch_up(CopyFile *file)
 		if (!again && XLogIsNeeded() && left > TOO_MANY_FOR_BUFFERS)
 		{
 			again = true;
-			copy_rounds(file, false);
+			if (!copy_rounds(file, false))
+				return false;
 			/* slower rounds would not leave fewer */
 			if (block_set_count(file->todo) > COPY_FAR_TOO_MANY)
 				least = block_set_count(file->todo);
@@ -452,21 +469,26 @@ catch_up(CopyFile *file)
 			break;
 		least = left;
 		IM_POINT("copy-buffered-round");
-		copy_todo_through_buffers(file, PG_INT64_MAX);
+		if (!copy_todo_through_buffers(file, PG_INT64_MAX))
+			return false;
 	}
 
 	if (file->verify.begun)
-		copy_verify_rest(file, Min(file->copied, file_blocks(&file->to, MAIN_FORKNUM)));
+	{
+		if (!copy_verify_rest(file, Min(file->copied, file_blocks(&file->to, MAIN_FORKNUM))))
+			return false;
+	}
 	StartTransactionCommand();
 	if (file->is_table)
 		(void) copy_visibility_map(file, NULL);
 	if (block_set_count(file->todo) <= COPY_FAR_TOO_MANY)
 		file_copy_prepare(file->copy, file->copied, file->todo);
 	CommitTransactionCommand();
+	return true;
 }
 
 /* Before an attempt: give way to others, and copy until few changed blocks are left. */
-void
+bool
 copy_catch_up(CopyMove *move)
 {
 	Assert(!IsTransactionState());
@@ -474,19 +496,29 @@ copy_catch_up(CopyMove *move)
 	{
 		CopyFile   *file = &move->files[i];
 
-		if (file->copy != NULL)
-			catch_up(file);
+		if (file->copy == NULL)
+			continue;
+		if (!catch_up(file))
+			return false;
 	}
+	return true;
 }
 
 /* Without an attempt, or in its queue, where we cannot give way to others: read the WAL. */
-void
+bool
 copy_stay_near(CopyMove *move)
 {
 	if (move->stage < COPY_ASKING)
-		copy_between_chunks(&move->files[0]);
+	{
+		if (!copy_between_chunks(&move->files[0]))
+			return false;
+	}
 	for (int i = 0; i < move->nfiles; i++)
-		copy_drain(&move->files[i]);
+	{
+		if (!copy_drain(&move->files[i]))
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -502,7 +534,7 @@ copy_catch_up_interval(TimestampTz since)
 }
 
 /* Wait until index_mover.swap_after, and keep up with the changes. */
-void
+bool
 copy_wait_for_swap_time(CopyMove *move)
 {
 	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
@@ -516,15 +548,18 @@ copy_wait_for_swap_time(CopyMove *move)
 		pacing_tell_of_drop("waits for the time of its swap");
 		throttle_rest(SHORT_REST_MS);
 		/* each file has a throttle of its own: take that of the first */
-		copy_between_chunks(&move->files[0]);
+		if (!copy_between_chunks(&move->files[0]))
+			return false;
 
 		if (copy_changes_left(move) > 0 &&
 			GetCurrentTimestamp() - caught_up_at > copy_catch_up_interval(since))
 		{
-			copy_catch_up(move);
+			if (!copy_catch_up(move))
+				return false;
 			caught_up_at = GetCurrentTimestamp();
 		}
 	}
 	move->so_far->rested_us += GetCurrentTimestamp() - since;
 	progress_phase(phase);
+	return true;
 }

@@ -132,7 +132,7 @@ cleanup_at_exit(int code, Datum arg)
 }
 
 /* Create the new file; its row in the ledger is flushed before it exists. */
-static void
+static bool
 make_file(CopyFile *file)
 {
 	MoveItem   *item = file->item;
@@ -148,7 +148,8 @@ make_file(CopyFile *file)
 	SMgrRelation smgr;
 
 	Assert(!IsTransactionState() && file->new_file.id == 0 && file->move->has_locks);
-	copy_begin_with_ledger(file->move);
+	if (!copy_begin_with_ledger(file->move))
+		return false;
 	commit_locally();
 	entry.relfilenumber = GetNewRelFileNumber(item->to_tablespace, NULL,
 											  RELPERSISTENCE_PERMANENT);
@@ -169,6 +170,7 @@ make_file(CopyFile *file)
 	log_smgrcreate(&file->to, MAIN_FORKNUM);
 	CommitTransactionCommand();
 	IM_POINT("copy-created");
+	return true;
 }
 
 /* Return whether a relation that moves is in the target already, and is only locked. */
@@ -394,7 +396,7 @@ prepare_files(CopyMove *move)
 }
 
 /* Copy one file, as far as that goes without an exclusive lock. */
-static void
+static bool
 copy_file(CopyFile *file)
 {
 	MemoryContext oldcontext;
@@ -413,9 +415,13 @@ copy_file(CopyFile *file)
 		file_blocks(&file->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8 :
 		file->move->settings->direct_io == SWITCH_ON;
 	file->todo = block_set_create(file->move->cxt);
-	copy_resume(file);
+	if (!copy_resume(file))
+		return false;
 	if (!file->resume.goes_on)
-		make_file(file);
+	{
+		if (!make_file(file))
+			return false;
+	}
 
 	oldcontext = MemoryContextSwitchTo(file->move->cxt);
 	if (!file->resume.goes_on)
@@ -427,23 +433,29 @@ copy_file(CopyFile *file)
 	MemoryContextSwitchTo(oldcontext);
 	copy_resume_begin(file);
 
-	copy_rounds(file, true);
+	if (!copy_rounds(file, true))
+		return false;
 	copy_resume_record(file, true);
 	IM_POINT("copy-synced");
-	copy_free_space_map(file);
+	if (!copy_free_space_map(file))
+		return false;
 
 	if (copy_verifies(file))
 	{
 		/* blocks on the list would be left out */
-		copy_todo_through_buffers(file, PG_INT64_MAX);
-		copy_verify_all(file);
+		if (!copy_todo_through_buffers(file, PG_INT64_MAX))
+			return false;
+		if (!copy_verify_all(file))
+			return false;
 	}
 	if (file->move->settings->terms.rehearse)
 	{
-		copy_catch_up(file->move);
+		if (!copy_catch_up(file->move))
+			return false;
 		tell_rehearsal(file);
 	}
 	file->item->wal_written = pgWalUsage.wal_bytes - wal_before;
+	return true;
 }
 
 /* Return the largest file that is not copied yet, NULL if all are. */
@@ -470,42 +482,60 @@ next_file(CopyMove *move)
 	return result;
 }
 
-/* Do everything from the locks to the removal of the old files. */
-static void
+/* Wait for the time of the swap, and swap the files. */
+static bool
+swap_files(CopyMove *move)
+{
+	move->stage = COPY_CATCHING_UP;
+	if (!copy_wait_for_swap_time(move))
+		return false;
+	/* if there is such a cache; and while outpaced, that would get worse */
+	for (int i = 0; i < move->nfiles; i++)
+	{
+		CopyFile   *file = &move->files[i];
+
+		if (!file->direct || im_data_open_flags() != 0 || !move->settings->prewarm ||
+			file->pace.outpaced)
+			continue;
+		if (!copy_prepare_prewarm(file))
+			return false;
+	}
+	/* changes since the rounds are no sign of fast writers */
+	copy_is_not_outpaced(move);
+	return copy_swap(move);
+}
+
+/*
+ * Do everything from the locks to the removal of the old files.  Returns false if the copy
+ * has ended before, and is to be started again: see copy_start_again().
+ */
+static bool
 copy_once(CopyMove *move)
 {
 	CopyFile   *file;
 	int64		blocks = 0;
 
 	find_relations(move);
-	copy_wait_for_locks(move);
-	copy_check_relations(move, true);
+	if (!copy_wait_for_locks(move))
+		return false;
+	if (!copy_check_relations(move, true))
+		return false;
 	prepare_files(move);
 	while ((file = next_file(move)) != NULL)
-		copy_file(file);
+	{
+		if (!copy_file(file))
+			return false;
+	}
 	progress_part(move->item);
 	for (int i = 0; i < move->nfiles; i++)
 		blocks += move->files[i].copied;
 	progress_blocks(blocks, blocks);
 	if (move->settings->terms.rehearse)
 		move->item->status = STATUS_REHEARSED;
-	else
-	{
-		move->stage = COPY_CATCHING_UP;
-		copy_wait_for_swap_time(move);
-		/* if there is such a cache; and while outpaced, that would get worse */
-		for (int i = 0; i < move->nfiles; i++)
-		{
-			file = &move->files[i];
-			if (file->direct && im_data_open_flags() == 0 && move->settings->prewarm &&
-				!file->pace.outpaced)
-				copy_prepare_prewarm(file);
-		}
-		/* changes since the rounds are no sign of fast writers */
-		copy_is_not_outpaced(move);
-		copy_swap(move);
-	}
+	else if (!swap_files(move))
+		return false;
 	end_move(move);
+	return true;
 }
 
 /*
@@ -535,25 +565,15 @@ move_by_copy(MoveContext *mc)
 	for (int start = 1;; start++)
 	{
 		CopyMove   *move = new_move(mc);
-		ErrorData  *volatile again = NULL;
+		bool		finished PG_USED_FOR_ASSERTS_ONLY;
+		const char *again;
 
 		if (start > 1)
 			progress_phase(PHASE_INITIALIZING);
 		current = move;
-		PG_TRY();
-		{
-			copy_once(move);
-		}
-		PG_CATCH();
-		{
-			/* see copy_start_again(): no transaction is open */
-			if (geterrcode() != ERRCODE_START_AGAIN)
-				PG_RE_THROW();
-			MemoryContextSwitchTo(oldcontext);
-			again = CopyErrorData();
-			FlushErrorState();
-		}
-		PG_END_TRY();
+		finished = copy_once(move);
+		again = move->again;
+		Assert(finished == (again == NULL) && !IsTransactionState());
 		MemoryContextSwitchTo(oldcontext);
 
 		/* the row of a table shows the WAL of the move less that of its parts */
@@ -595,12 +615,12 @@ move_by_copy(MoveContext *mc)
 					 errmsg("gave up copying %s \"%s\" after %d starts",
 							relation_noun(item->relkind), NameStr(item->relname),
 							MOST_STARTS),
-					 errdetail("The last time, %s.", again->message)));
+					 errdetail("The last time, %s.", again)));
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: starting the copy of %s \"%s\" again, because %s",
 						runner_name(), relation_noun(item->relkind),
-						NameStr(item->relname), again->message)));
+						NameStr(item->relname), again)));
 	}
 }
 

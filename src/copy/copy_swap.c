@@ -163,7 +163,8 @@ queue_for_lock(CopyFile *file)
 			return true;
 		if (left <= QUEUE_PIECE_MS)
 			return false;
-		copy_stay_near(file->move);
+		if (!copy_stay_near(file->move))
+			return false;
 		IM_POINT("swap-turn");
 	}
 }
@@ -332,6 +333,8 @@ give_back(CopyMove *move, AttemptOutcome outcome)
 	Assert(move->stage == COPY_ASKING || move->stage == COPY_LOCKED);
 	if (outcome == TOO_MUCH_LEFT)
 		why = "too much left to do";
+	else if (outcome == START_AGAIN)
+		why = "the copy is started again";
 
 	/*
 	 * The locks need not be held for a flush.  But flush afterwards: a
@@ -394,7 +397,7 @@ attempt(CopyMove *move, CopyFile *queue_for, int64 most_us)
 	IM_POINT("swap-asking");
 	/* step: lock */
 	if (!lock_files(move, queue_for))
-		return give_back(move, LOCK_NOT_GRANTED);
+		return give_back(move, move->again != NULL ? START_AGAIN : LOCK_NOT_GRANTED);
 	move->stage = COPY_LOCKED;
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");
@@ -409,6 +412,9 @@ attempt(CopyMove *move, CopyFile *queue_for, int64 most_us)
 		return give_back(move, outcome);
 	}
 
+	/* a result that was overlooked would lose changes */
+	if (move->again != NULL)
+		elog(ERROR, "swap of a copy that cannot go on: %s", move->again);
 	IM_POINT("swap-before-commit");
 	/* an orphan must not commit: the server may have been started again */
 	if (!PostmasterIsAlive())
@@ -494,7 +500,8 @@ try_swap(CopyMove *move, CopyFile *queue_for, int64 *most_us)
 		return outcome;
 
 	/* it may have been WAL to be read, which needs no lock */
-	copy_stay_near(move);
+	if (!copy_stay_near(move))
+		return START_AGAIN;
 	if (*most_us >= longest_us && copy_last_us(move) > *most_us)
 		copy_check_hope(move);
 	*most_us = Min(*most_us * 2, longest_us);
@@ -511,9 +518,13 @@ typedef struct CatchUp
 	bool		crowded;		/* there were too many, and lock_wait is over */
 } CatchUp;
 
-/* Copy changed blocks, if it is time to or now is set, and return true; or only read the WAL. */
+/*
+ * Copy changed blocks, if it is time to or now is set, or only read the WAL.  Sets *caught_up
+ * to which it was.
+ */
 static bool
-follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool now)
+follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool now,
+			   bool *caught_up)
 {
 	TimestampTz began = GetCurrentTimestamp();
 	TimestampTz ended;
@@ -522,14 +533,18 @@ follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool
 	if (!now && began < due)
 	{
 		/* it flushes a record, so not at each look */
+		*caught_up = false;
 		if (began >= catch_up->near)
 		{
-			copy_stay_near(move);
+			if (!copy_stay_near(move))
+				return false;
 			catch_up->near = GetCurrentTimestamp() + STAY_NEAR_US;
 		}
-		return false;
+		return true;
 	}
-	copy_catch_up(move);
+	*caught_up = true;
+	if (!copy_catch_up(move))
+		return false;
 	ended = GetCurrentTimestamp();
 	catch_up->due_if_many = ended + Max((ended - began) * CATCH_UP_SHARE, USECS_PER_SEC);
 	catch_up->due = Max(catch_up->due_if_many,
@@ -551,7 +566,7 @@ lock_wait_is_over(CopyMove *move, const Wait *wait)
  * Look at the holders, and make attempts, until one succeeds.  attempts.c says when; each
  * is made right after a catch-up and a look, and has few blocks left to copy.
  */
-static void
+static bool
 make_attempts(CopyMove *move)
 {
 	Attempts	attempts;
@@ -571,10 +586,10 @@ make_attempts(CopyMove *move)
 	for (;;)
 	{
 		bool		is_turn = attempts_turn_is_due(&attempts);
-		bool		ready = follow_changes(move, &attempts, &catch_up,
-										   is_free || (is_turn && !attempts.barred));
-		SwapHolders look = look_at_holders(move, wait);
-		bool		is_over = wait_look(wait);
+		bool		now = is_free || (is_turn && !attempts.barred);
+		bool		ready;
+		bool		is_over;
+		SwapHolders look;
 		int64		attempts_before = move->item->lock_attempts;
 		CopyFile   *queue_for = NULL;
 		AttemptOutcome outcome = LOCK_NOT_GRANTED;
@@ -582,6 +597,10 @@ make_attempts(CopyMove *move)
 		bool		tries;
 		bool		too_many;
 
+		if (!follow_changes(move, &attempts, &catch_up, now, &ready))
+			return false;
+		look = look_at_holders(move, wait);
+		is_over = wait_look(wait);
 		if (wait_has_long_holder(wait))
 			copy_is_not_outpaced(move);
 		/* as long as pg_class is locked, no attempt is made */
@@ -606,8 +625,10 @@ make_attempts(CopyMove *move)
 		if (tries)
 			outcome = try_swap(move, queue_for, &catch_up.most_us);
 		if (outcome == SWAPPED)
-			return;
+			return true;
 		copy_check_locks(move);
+		if (outcome == START_AGAIN)
+			return false;
 
 		/* others were in the way */
 		if (tries && outcome == LOCK_NOT_GRANTED)
@@ -621,7 +642,7 @@ make_attempts(CopyMove *move)
 		/* each try costs a round: after lock_wait make it at the turns alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_turn));
 		if (copy_gives_turn(move, wait->limits->since))
-			copy_start_again("it gives its turn to another relation");
+			return copy_start_again(move, "it gives its turn to another relation");
 		throttle_rest(attempts_nap_ms(&attempts));
 	}
 }
@@ -631,7 +652,7 @@ make_attempts(CopyMove *move)
  * long.  ERROR 55P03 after index_mover.lock_wait, if on_blocker is fail, or what it says
  * did not help.  An error leaves the transaction to be aborted.
  */
-void
+bool
 copy_swap(CopyMove *move)
 {
 	static bool registered = false;
@@ -644,7 +665,8 @@ copy_swap(CopyMove *move)
 	registered = true;
 
 	/* prepare the ledger's rows of the old files */
-	copy_begin_with_ledger(move);
+	if (!copy_begin_with_ledger(move))
+		return false;
 	/* the job keeps it from being dropped */
 	move->ledger = extension_relation("ledger");
 	for (int i = 0; i < move->nfiles; i++)
@@ -661,13 +683,13 @@ copy_swap(CopyMove *move)
 	CommitTransactionCommand();
 
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
-	make_attempts(move);
-	Assert(!IsTransactionState());
-
-	Assert(move->stage == COPY_SWAPPED);
+	if (!make_attempts(move))
+		return false;
+	Assert(!IsTransactionState() && move->stage == COPY_SWAPPED);
 	progress_blockers(NULL, 0);
 	/* whatever goes wrong from here on, all has moved */
 	item->status = STATUS_MOVED;
 	item->finished_at = GetCurrentTimestamp();
 	item->idle = progress_idle();
+	return true;
 }

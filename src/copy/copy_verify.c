@@ -146,7 +146,7 @@ is_same_block(const CopyFile *file, BlockNumber block, BufferAccessStrategy stra
 	return memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0;
 }
 
-static void
+static bool
 report_difference(CopyFile *file, BlockNumber block)
 {
 	bool		locked = (file->move->stage == COPY_LOCKED);
@@ -160,7 +160,8 @@ report_difference(CopyFile *file, BlockNumber block)
 						relation_noun(file->item->relkind), NameStr(file->item->relname), block),
 				 errdetail("The copy begins again.")));
 		item_say(file->move->item, "It began again, because that file differed from the original in block %u.", block);
-		copy_start_again("the file from which it went on differs from the original");
+		return copy_start_again(file->move,
+								"the file from which it went on differs from the original");
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
@@ -170,7 +171,7 @@ report_difference(CopyFile *file, BlockNumber block)
 }
 
 /* Compare all that is copied.  A block that has changed since will be compared again. */
-void
+bool
 copy_verify_all(CopyFile *file)
 {
 	MovePhase	phase = progress_phase(PHASE_VERIFYING);
@@ -187,7 +188,8 @@ copy_verify_all(CopyFile *file)
 		instr_time	start;
 
 		end = Min(begin + FILE_COPY_CHUNK, file->copied);
-		copy_between_chunks(file);
+		if (!copy_between_chunks(file))
+			return false;
 		INSTR_TIME_SET_CURRENT(start);
 		StartTransactionCommand();
 		if (begin == 0)
@@ -205,22 +207,27 @@ copy_verify_all(CopyFile *file)
 		progress_blocks(file->copied, end);
 		copy_eta(file, PHASE_VERIFYING, file->copied, end);
 		IM_POINT("copy-verifying");
-		copy_keep_up(file->move);
+		if (!copy_keep_up(file->move))
+			return false;
 	}
 
 	file->verify.compared = file->copied;
 
 	/* nothing was taken from the set of changes since the start */
-	copy_drain(file);
+	if (!copy_drain(file))
+		return false;
 	copy_take_changes(file);
 	foreach_block(block, file->verify.unverified)
 	{
 		/* block 0 can change without WAL; it is copied under the lock */
-		if (block != 0 && !block_set_has(file->todo, block))
-			report_difference(file, block);
+		if (block == 0 || block_set_has(file->todo, block))
+			continue;
+		if (!report_difference(file, block))
+			return false;
 	}
 	FreeAccessStrategy(ring);
 	progress_phase(phase);
+	return true;
 }
 
 /*
@@ -228,7 +235,7 @@ copy_verify_all(CopyFile *file)
  * never were.  Under the lock a difference is an error, else such blocks stay in
  * verify.unverified.
  */
-void
+bool
 copy_verify_rest(CopyFile *file, BlockNumber nblocks)
 {
 	bool		locked = (file->move->stage == COPY_LOCKED);
@@ -247,7 +254,8 @@ copy_verify_rest(CopyFile *file, BlockNumber nblocks)
 				CommitTransactionCommand();
 			if (count % FILE_COPY_CHUNK == 0)
 			{
-				copy_between_chunks(file);
+				if (!copy_between_chunks(file))
+					return false;
 				StartTransactionCommand();
 			}
 			count++;
@@ -255,8 +263,12 @@ copy_verify_rest(CopyFile *file, BlockNumber nblocks)
 		if (is_same_block(file, block, NULL))
 			block_set_remove(file->verify.unverified, block);
 		else if (locked)
-			report_difference(file, block);
+		{
+			if (!report_difference(file, block))
+				return false;
+		}
 	}
 	if (count > 0)
 		CommitTransactionCommand();
+	return true;
 }
