@@ -5,7 +5,7 @@
  *	  the WAL meanwhile.
  *
  * Locks, for the session: AccessShareLock on the table, then
- * ShareUpdateExclusiveLock on the index, if one moves.  TOAST is locked in the same
+ * ShareUpdateExclusiveLock on the index, if an index moves.  TOAST is locked in the same
  * way, since REINDEX and VACUUM FULL can be told to work on it alone.  Assumption:
  * whatever gives one of these relations another file, or drops it, or gives the table
  * another TOAST table, conflicts with one of these locks.
@@ -217,7 +217,7 @@ has_same_parts(const CopyMove *move)
 	return equal(followed, parts);
 }
 
-/* Check whether one of the relations may still be moved, and remember or compare its file. */
+/* Check whether a relation may still be moved, and remember or compare its file. */
 static bool
 check_file(CopyMove *move, CopyRelation *relation, bool first)
 {

@@ -55,7 +55,7 @@ read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
 /*
  * Make pages of a new map equal to the old ones, where they are: under the exclusive
  * lock, the buffers are those of the call before.  A share lock does not wait for a
- * checkpointer that writes one.  Unless most_us is NULL, what takes longer than usual
+ * checkpointer that writes a page.  Unless most_us is NULL, what takes longer than usual
  * is subtracted from *most_us: return false when that is used up.
  */
 static bool
@@ -73,7 +73,7 @@ copy_pages(CopyFile *file, ForkNumber fork, BlockNumber block, BlockNumber end,
 	IM_POINT("swap-map");
 	for (; block < end && (most_us == NULL || elapsed_us(start) - usual_us <= *most_us); block++)
 	{
-		/* as core reads it: a damaged page of a map is an empty one */
+		/* as core reads it: a damaged page of a map counts as empty */
 		Buffer		old = read_recent(&file->from, fork, block, RBM_ZERO_ON_ERROR, buffers++);
 		Buffer		new = read_recent(&file->to, fork, block, RBM_NORMAL, buffers++);
 

@@ -63,7 +63,7 @@ typedef struct CopyEta
 	int64		cached;			/* blocks to be loaded after the swap */
 } CopyEta;
 
-/* How fast a copy is, beside those who change the relation; belongs to copy_rounds.c */
+/* How fast a copy is, beside the writers of the relation; belongs to copy_rounds.c */
 typedef struct CopyPace
 {
 	double		block_us;		/* to copy a block through buffers, smoothed */
@@ -114,7 +114,7 @@ typedef struct CopyFile
 	RelFileLocator from;
 	RelFileLocator to;
 	LedgerEntry new_file;		/* id 0 = no row */
-	bool		new_file_made;	/* by us; else one of that name is not ours */
+	bool		new_file_made;	/* by us; else a file of that name is not ours */
 	LedgerEntry old_file;		/* inserted by the swap */
 	int64		claimed;		/* number of another row that we have claimed */
 	ItemPointerData row;		/* of pg_class, when the swap changes it */
@@ -180,7 +180,7 @@ typedef struct CopyMove
 	bool		gave_way;		/* released them for others, since this was
 								 * reset */
 
-	/* the relations whose files are copied: not those in the target already */
+	/* the relations whose files are copied: they are not in the target yet */
 	CopyFile   *files;
 	int			nfiles;
 	ChangedBlocks **followers;	/* of all files; ends with NULL */

@@ -7,8 +7,8 @@
  * standby that was promoted.  Whatever is not certain begins the copy again.
  *
  * Tricky: the summaries begin and end at the redo positions of checkpoints.  A copy
- * asks for one when it begins.  One that goes on does not: it reads the WAL behind the
- * last summary, as any copy does.
+ * asks for a checkpoint when it begins.  A copy that goes on does not: it reads the WAL
+ * behind the last summary, as any copy does.
  *
  * proof/resume.pml is a model of this protocol.
  *
@@ -209,7 +209,7 @@ typedef struct KeptBlocks
 	BlockNumber end;
 }			KeptBlocks;
 
-/* Put onto the list those of the blocks that are empty, or not valid.  For errors_catch(). */
+/* Put each block that is empty, or not valid, onto the list.  For errors_catch(). */
 static void
 look_at_blocks(void *arg)
 {
@@ -228,10 +228,10 @@ look_at_blocks(void *arg)
 }
 
 /*
- * Look at all blocks that a row calls durable, and put onto the list those that are no pages, or
- * empty: a device that has lost them has zeros, or something else, in their place.  Blocks
- * that are empty in the old file, too, cost little.  Returns NULL, or why none may be
- * trusted.
+ * Look at all blocks that a row calls durable, and put each that is empty, or no page, onto
+ * the list: a device that has lost a block has zeros, or something else, in its place.
+ * Blocks that are empty in the old file, too, cost little.  Returns NULL, or why no block
+ * may be trusted.
  */
 static const char *
 look_at_kept_file(CopyFile *file, const LedgerEntry *entry)
@@ -355,7 +355,7 @@ while_removing(void *arg)
 /*
  * Have a summary begin where this copy does, so that the creation of the file before,
  * or its load, is not taken for a change.  The checkpoint is spread as any; if it has to
- * wait for another one, do not wait for it.
+ * wait for another checkpoint, do not wait for it.
  */
 static bool
 begin_summary(CopyFile *file)
@@ -373,7 +373,7 @@ begin_summary(CopyFile *file)
 }
 
 /*
- * Go on from the file that an earlier copy has left, if there is one and it can be
+ * Go on from the file that an earlier copy has left, if there is such a file and it can be
  * trusted: set file->resume.goes_on.  If it cannot, it is removed, with a NOTICE.
  */
 static bool
@@ -454,7 +454,7 @@ take_over_file(CopyFile *file)
 
 /*
  * Before a copy: find out whether it is to record how far it is, and whether it can go
- * on from the file of an earlier one.
+ * on from the file of an earlier copy.
  */
 bool
 copy_resume(CopyFile *file)
@@ -474,7 +474,7 @@ copy_resume(CopyFile *file)
 	return begin_summary(file);
 }
 
-/* Prepare the file of an earlier copy, and for records of this one. */
+/* Prepare the file of an earlier copy, and for the records of this copy. */
 void
 copy_resume_begin(CopyFile *file)
 {

@@ -18,7 +18,7 @@
  *
  * A round that leaves hardly fewer blocks than the round before shows that the
  * writers are about as fast as we are: from then on the copy counts as outpaced.
- * Rounds are hurried, since slow ones would be more, and cost the clients more.  And
+ * Rounds are hurried, since slow rounds would be more, and cost the clients more.  And
  * they end as soon as the blocks that are left may be copied under the lock.
  *
  * proof/copy.pml and proof/resume.pml are models of this protocol.
@@ -65,7 +65,7 @@
 #define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768
 
-/* Return the time, in milliseconds, less rests for others: not those for max_rate. */
+/* Return the time, in milliseconds, without rests for others, but with rests for max_rate. */
 static int64
 busy_ms(const CopyFile *file)
 {
@@ -102,7 +102,10 @@ look_at_round(CopyFile *file)
 	pace->changed_before = Min(pace->changed_before, changed);
 	changed -= pace->changed_before;
 
-	/* without the rests of pacing, those for max_rate would have been longer */
+	/*
+	 * without the rests of pacing, the rests for max_rate would have been
+	 * longer
+	 */
 	pace->in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
 		(file->throttle.rested_us - pace->rate_rested_before) / 1000 > ms / 2 &&
 		done * BLCKSZ > settings->max_rate * INT64CONST(1024) * LONG_ROUND_MS / 2000 &&

@@ -7,7 +7,7 @@
  * each other: for each file of a move, the largest first, up to the comparison
  * (copy_file()), and once for all files from then on (copy_once()).
  *
- * Tricky: only the ledger knows the new file, and after the swap the old one.  What an
+ * Tricky: only the ledger knows the new file, and after the swap the old file.  What an
  * ERROR leaves is removed by copy_cleanup(), what an exit leaves by our
  * before_shmem_exit callback, what a crash leaves by the next leftover_files_remove().
  * After the swap's commit no error may reach the caller: the move has happened.
@@ -52,7 +52,7 @@ unused_file(CopyFile *file)
 	return file->move->stage == COPY_SWAPPED ? &file->old_file : &file->new_file;
 }
 
-/* Remove one file for remove_what_is_left(), if there is one. */
+/* Remove the file that is not in use, if there is any, for remove_what_is_left(). */
 static void
 remove_left_file(CopyFile *file)
 {
@@ -197,7 +197,7 @@ note_sizes(const CopyMove *move)
 
 /*
  * End a move or a rehearsal: load the blocks that were cached; remove the old files, or
- * the new ones, piece by piece, because commits would wait for the disk.  An error is
+ * the new files, piece by piece, because commits would wait for the disk.  An error is
  * only a WARNING.
  */
 static void

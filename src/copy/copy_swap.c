@@ -15,7 +15,7 @@
  * or be slow (read_pages(), wal_ahead(), copy_catch_up()).  There remain two flushes
  * of the WAL, one to make its end readable and one by the commit.
  *
- * Locks: those of copy_locks.c are kept.  Ours are held to the end of the
+ * Locks: the locks of copy_locks.c are kept.  Ours are held to the end of the
  * transaction: RowExclusiveLock on catalogs and the ledger first, then
  * AccessExclusiveLock on the relations, in core's order: table, TOAST table, index.
  *
@@ -106,7 +106,7 @@ static const Oid swap_catalogs[] = {
 	TypeRelationId,
 };
 
-/* Lock the catalogs and the ledger for the swap; false if one cannot be had in this time. */
+/* Lock the catalogs and the ledger for the swap; false if a lock cannot be had in this time. */
 static bool
 lock_catalogs(Oid ledger, int timeout_ms)
 {
@@ -217,7 +217,7 @@ row_position(const CopyFile *file)
 
 /*
  * Return whether no other transaction is changing a row of pg_class that we will change, as
- * GRANT does without a lock on the table (from 18 on it has one).  We would wait for the end
+ * GRANT does without a lock on the table (from 18 on, with a lock).  We would wait for the end
  * of that transaction, and sessions that wait for our lock would, too.
  */
 static bool
@@ -552,7 +552,7 @@ follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool
 	return true;
 }
 
-/* Warn or give up, as on_blocker says, and name those that the last look has found. */
+/* Warn or give up, as on_blocker says, and name the holders of the last look. */
 static void
 lock_wait_is_over(CopyMove *move, const Wait *wait)
 {

@@ -6,7 +6,7 @@
  * Everything is compared while other sessions write; under the exclusive
  * lock, only blocks that were copied since.  But for LSN and checksum, which a copy
  * has its own of, only that may differ which changes without WAL: hint bits, dead line
- * pointers, unused space.  So pages are masked as for wal_consistency_checking.  Those
+ * pointers, unused space.  So pages are masked as for wal_consistency_checking.  Pages
  * of a table are masked less than by core's heap_mask(), which leaves out whether all rows
  * of a page are visible, and which kind of lock xmax is: both change only with WAL, so
  * mask_hints() keeps them.

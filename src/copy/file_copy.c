@@ -171,7 +171,7 @@ struct FileCopy
 	char	   *other_chunk;	/* as many, which may be under way */
 	UnderWay	under_way;
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
-	LoggedPiece piece;			/* the last one */
+	LoggedPiece piece;			/* the last piece */
 	LoggedPiece piece_before;
 	double		flush_us;		/* to flush a block's, at most, smoothed */
 	FullTransactionId next_xid; /* at the last chunk */
@@ -181,7 +181,7 @@ struct FileCopy
 	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
 	BlockNumber recorded;		/* WAL of blocks below is flushed first */
-	BlockNumber durable;		/* those below were not written since */
+	BlockNumber durable;		/* blocks below were not written since */
 	File		file;			/* an open segment of the new file; 0 = none
 								 * is */
 	BlockNumber file_number;
@@ -664,7 +664,7 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 
 /*
  * Have the kernel start to write these blocks to disk, with all between them, and
- * wait for those of the last call, unless in a hurry.
+ * wait for the blocks of the last call, unless in a hurry.
  */
 static void
 start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)

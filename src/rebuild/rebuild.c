@@ -73,7 +73,7 @@ static Rebuild rebuild;
 static MemoryContext rebuild_context = NULL;
 static object_access_hook_type prev_object_access_hook = NULL;
 
-/* Return the table of an index, even of one of the current command; InvalidOid: no index. */
+/* Return the table of an index, also if the current command makes it; InvalidOid: no index. */
 static Oid
 table_of_new_index(Oid index_oid)
 {
@@ -168,7 +168,7 @@ core_phase(void)
 
 /*
  * Wait for old snapshots, but for those of sessions that wait for jobs, which are
- * hidden, before core makes its list of those that it waits for.  RecentXmin, of our
+ * hidden, before core makes its list of sessions to wait for.  RecentXmin, of our
  * latest snapshot, is not below the xmin of validation's, which is core's limit.
  */
 static void
@@ -257,7 +257,7 @@ end_core_settings(void)
 
 /*
  * Make sure that the index was made.  If our hook has not seen it, as without
- * CONCURRENTLY, it is the one of this name, with another file.
+ * CONCURRENTLY, it is the index of this name, with another file.
  */
 static void
 check_result(const MoveItem *item, RelFileNumber old_file)
@@ -398,7 +398,7 @@ core_waited_for(void)
 
 /*
  * Describe what core_waited_for().  Core knows a prepared transaction by the session
- * that began it, so any prepared one with a lock may be meant.
+ * that began it, so any prepared transaction with a lock may be meant.
  */
 static char *
 describe_waited_for(int pid)
@@ -427,7 +427,7 @@ describe_waited_for(int pid)
 
 /*
  * If we were the deadlock's victim, and another process waits for a lock of ours,
- * report that one instead.  To be called before the abort releases the locks.
+ * report that process instead.  To be called before the abort releases the locks.
  */
 static void
 tell_who_passes(ErrorData *edata)
@@ -491,7 +491,7 @@ wait_and_lock(const MoveContext *mc)
 		}
 		if (mc->item->plain)
 		{
-			/* REINDEX waits for no one but those who hold its locks */
+			/* REINDEX waits for nobody but the holders of its locks */
 			limits.phase = PHASE_WAIT_START;
 			(void) lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, &limits);
 			break;
@@ -638,7 +638,7 @@ void
 rebuild_find_out(MoveItem *item)
 {
 	rebuild.active = false;
-	/* our state may be that of an index that was moved before this one */
+	/* our state may be that of an index that was moved before */
 	if (rebuild.entry.relid == item->relid)
 		report_outcome(item);
 }

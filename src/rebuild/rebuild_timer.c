@@ -11,8 +11,8 @@
  *   a standby that has lost its slot has to be rebuilt, while a move can be repeated;
  * - the transaction that core waits for.  After lock_wait, the handler sends the
  *   signal that index_mover.on_blocker asks for.  Where it heals, VACUUM and ANALYZE that
- *   wait for the table get it at once: one of both has to give up, and core would take us.  Core's own lock_timeout is longer
- *   then, see set_core_lock_timeout(), and ends a wait for any other lock;
+ *   wait for the table get it at once: one of both has to give up, and core would take us.
+ *   Core's own lock_timeout is longer then, see set_core_lock_timeout(), and ends a wait for any other lock;
  * - the session that waits for the job, which may ask to step back.
  *
  * Assumption: the end of WAL is where this process has written last, and it is
@@ -48,7 +48,7 @@
 #define TICK_MS			10
 #define HOLDER_TICKS	50		/* between two looks at the holder */
 
-/* in a deadlock, we should be the one to give up */
+/* in a deadlock, we should give up */
 #define DEADLOCK_LOOK_MS	50
 /* unless others give up before, at a look at the holder */
 #define DEADLOCK_INSIST_MS	(4 * HOLDER_TICKS * TICK_MS)
