@@ -614,17 +614,20 @@ job_busy_tables(void)
 void
 job_is_busy(const MoveItem *item, const BusyTable *table)
 {
+	if (table->cleaning_up)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("relation \"%s\" is already being moved",
+						NameStr(item->heap_name)),
+				 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
+						   table->job, table->pid),
+				 errhint("See %s for what it waits for.", printed_command("progress"))));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_IN_USE),
 			 errmsg("relation \"%s\" is already being moved",
 					NameStr(item->heap_name)),
-			 table->cleaning_up ?
-			 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
-					   table->job, table->pid) :
 			 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
 					   table->job, table->pid),
-			 table->cleaning_up ?
-			 errhint("See %s for what it waits for.", printed_command("progress")) :
 			 errhint("Wait for its end, or stop it: %s",
 					 printed_command("cancel_move", table->job))));
 }

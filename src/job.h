@@ -463,7 +463,8 @@ extern const char *relation_kind(char relkind, const char *schema_name);
 extern const char *kind_noun(const char *kind);
 extern void item_fill(MoveItem *item, const RelationFacts *facts);
 extern void item_say(MoveItem *item, const char *fmt,...) pg_attribute_printf(2, 3);
-extern bool item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
+extern bool item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
+			pg_attribute_printf(3, 4);
 extern const char *relations_noun(const JobTotals *totals);
 extern void job_totals_add(JobTotals *totals, bool is_index, MoveStatus status, int64 size,
 						   Oid from_tablespace, Oid to_tablespace, int64 lock_time);

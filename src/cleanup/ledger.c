@@ -109,8 +109,15 @@ ledger_insert(LedgerEntry *entry)
 	copy.tablespace = tablespace_in_catalog(entry->tablespace);
 	row_clear(&row);
 	for (int i = 0; i < lengthof(fields); i++)
-		row_set(&row, i + 1, i == Anum_system_identifier - 1 ? CStringGetTextDatum(THIS_SYSTEM) :
-				fetch_att((char *) &copy + fields[i].offset, fields[i].len <= sizeof(Datum), fields[i].len));
+	{
+		const char *field = (char *) &copy + fields[i].offset;
+
+		if (i == Anum_system_identifier - 1)
+			row_set(&row, i + 1, CStringGetTextDatum(THIS_SYSTEM));
+		else
+			row_set(&row, i + 1,
+					fetch_att(field, fields[i].len <= sizeof(Datum), fields[i].len));
+	}
 	extension_insert(LEDGER_TABLE, &row);
 }
 
@@ -159,29 +166,17 @@ database_is_younger(TimestampTz when)
 	return stat(path, &st) == 0 && when < time_t_to_timestamptz(st.st_mtime + 1);
 }
 
-/*
- * Return all rows of this cluster that were written in this database, or came here
- * with it; none if the extension is not installed.  Without a transaction it is done
- * in one of its own.
- */
-List *
-ledger_read(void)
+/* Return the rows for ledger_read(), in a transaction. */
+static List *
+read_rows(void)
 {
-	MemoryContext context = CurrentMemoryContext;
-	bool		apart = !IsTransactionState();
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
-	List	   *result = NIL;
 	char	   *system = THIS_SYSTEM;
-	bool		installed;
+	List	   *result = NIL;
 
-	if (apart)
-		StartTransactionCommand();
-	MemoryContextSwitchTo(context);
-	installed = extension_installed();
-	if (installed)
-		extension_scan_begin(&scan, LEDGER_TABLE, 0, NULL);
-	while (installed && extension_scan_next(&scan))
+	extension_scan_begin(&scan, LEDGER_TABLE, 0, NULL);
+	while (extension_scan_next(&scan))
 	{
 		LedgerEntry *entry = palloc0(sizeof(LedgerEntry));
 
@@ -202,6 +197,26 @@ ledger_read(void)
 			(entry->database == MyDatabaseId || database_is_younger(entry->made_at)))
 			result = lappend(result, entry);
 	}
+	return result;
+}
+
+/*
+ * Return all rows of this cluster that were written in this database, or came here
+ * with it; none if the extension is not installed.  Without a transaction it is done
+ * in one of its own.
+ */
+List *
+ledger_read(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	bool		apart = !IsTransactionState();
+	List	   *result = NIL;
+
+	if (apart)
+		StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	if (extension_installed())
+		result = read_rows();
 	if (apart)
 		CommitTransactionCommand();
 	MemoryContextSwitchTo(context);

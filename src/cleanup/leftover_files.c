@@ -200,13 +200,15 @@ leftover_kept_bytes(const MoveItem *item)
 bool
 leftover_file_is_dead(const LedgerEntry *entry)
 {
-	foreach_ptr(LedgerEntry, row, is_file_row(entry) ? ledger_read() : NIL)
+	if (!is_file_row(entry))
+		return false;
+	foreach_ptr(LedgerEntry, row, ledger_read())
 	{
 		if (is_file_row(row) && row->tablespace == entry->tablespace &&
 			row->relfilenumber == entry->relfilenumber && ledger_row_is_claimed(row->id))
 			return false;
 	}
-	return is_file_row(entry);
+	return true;
 }
 
 /*
@@ -223,8 +225,10 @@ shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNum
 	char	   *path = relation_segment_path(locator, MAIN_FORKNUM, first);
 	int			fd = OpenTransientFile(path, O_RDWR | PG_BINARY);
 
-	/* else smgrtruncate() raises the error */
-	while (fd >= 0 && old_nblocks > Max(nblocks, first) + PIECE_BLOCKS)
+	/* smgrtruncate() raises the error */
+	if (fd < 0)
+		return;
+	while (old_nblocks > Max(nblocks, first) + PIECE_BLOCKS)
 	{
 		old_nblocks -= PIECE_BLOCKS;
 		if (ftruncate(fd, (off_t) (old_nblocks - first) * BLCKSZ) < 0)
@@ -234,8 +238,7 @@ shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNum
 		/* see copy_keep_up() */
 		(void) sched_yield();
 	}
-	if (fd >= 0)
-		CloseTransientFile(fd);
+	CloseTransientFile(fd);
 }
 
 /*
@@ -294,8 +297,9 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	 * does not succeed, or another session has locked the ledger, the next
 	 * cleanup forgets the row.
 	 */
-	listed = extension_hold() == EXTENSION_HELD &&
-		ConditionalLockRelationOid(extension_relation("ledger"), RowExclusiveLock);
+	listed = extension_hold() == EXTENSION_HELD;
+	if (listed)
+		listed = ConditionalLockRelationOid(extension_relation("ledger"), RowExclusiveLock);
 	file_exists &= (!listed || ledger_exists(entry->id)) && is_removable(&locator);
 	if (file_exists && relation_file_size(&locator) >= 0)
 	{

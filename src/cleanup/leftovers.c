@@ -58,9 +58,12 @@ leftovers_list(void)
 
 	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
-		Leftover   *leftover = leftover_index_is_dead(entry) ? leftover_index_describe(entry) :
-			leftover_file_is_dead(entry) ? leftover_file_describe(entry) : NULL;
+		Leftover   *leftover = NULL;
 
+		if (leftover_index_is_dead(entry))
+			leftover = leftover_index_describe(entry);
+		else if (leftover_file_is_dead(entry))
+			leftover = leftover_file_describe(entry);
 		if (leftover != NULL)
 			result = lappend(result, leftover);
 	}

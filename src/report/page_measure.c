@@ -256,11 +256,16 @@ page_root(Oid relam, Page page, BlockNumber *spare)
 		case BTREE_AM_OID:
 			return BTPageGetMeta(page)->btm_root;
 		case HASH_AM_OID:
-			if (hash->hashm_maxbucket >= PG_INT32_MAX || hash->hashm_ovflpoint >= HASH_MAX_SPLITPOINTS ||
+			if (hash->hashm_maxbucket >= PG_INT32_MAX ||
+				hash->hashm_ovflpoint >= HASH_MAX_SPLITPOINTS ||
 				_hash_spareindex(hash->hashm_maxbucket + 1) > hash->hashm_ovflpoint)
 				return InvalidBlockNumber;
 			if (spare != NULL)
-				*spare = BUCKET_TO_BLKNO(hash, _hash_get_totalbuckets(_hash_spareindex(hash->hashm_maxbucket + 1)) - 1);
+			{
+				uint32		phase = _hash_spareindex(hash->hashm_maxbucket + 1);
+
+				*spare = BUCKET_TO_BLKNO(hash, _hash_get_totalbuckets(phase) - 1);
+			}
 			return BUCKET_TO_BLKNO(hash, hash->hashm_maxbucket);
 		case BRIN_AM_OID:
 			return ((BrinMetaPageData *) PageGetContents(page))->lastRevmapPage;
