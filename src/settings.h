@@ -42,7 +42,7 @@ typedef enum OnlineAlter
 	ONLINE_ALTER_OFF,
 	ONLINE_ALTER_ON,
 	ONLINE_ALTER_REQUIRE,
-}			OnlineAlter;
+} OnlineAlter;
 
 /* How much of a file system must stay free: the smaller of the two. */
 typedef struct FreeSpaceRule

@@ -185,7 +185,13 @@ is(place('t'), 'regress_slow', 'all, require: nothing was moved');
 sql('CREATE TABLE q (id int) PARTITION BY RANGE (id) TABLESPACE regress_slow; ALTER TABLE q OWNER TO regress_other;');
 ($out, $err) = answer('require', 'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_other SET TABLESPACE regress_fast;');
 is("$out|$err|" . place('q'), 'ALTER TABLE||regress_fast', 'all, require: a partitioned table');
+sql('ALTER TABLE u OWNER TO regress_other; CREATE TABLE w (i int) TABLESPACE regress_slow; ALTER TABLE w OWNER TO regress_other');
+sql('GRANT CREATE ON TABLESPACE regress_fast TO regress_other');
 my $before = jobs();
+($out, $err) = answer('on', 'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_other SET TABLESPACE regress_fast;');
+is(join(' ', place('u'), place('w'), jobs() - $before), 'regress_fast regress_fast 1', 'all, on: one by a job, one by core');
+sql('ALTER TABLE u SET TABLESPACE regress_slow; ALTER TABLE u OWNER TO regress_owner');
+$before = jobs();
 ($out, $err) = answer('on', 'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_owner SET TABLESPACE regress_fast;');
 like($err, qr/$notice "u" cannot be copied/, 'all, on: one is left to core');
 is(join(' ', map { place($_) } qw(t u p1 m)), 'regress_fast regress_fast regress_fast regress_slow', 'all, on: tables moved');
@@ -302,6 +308,8 @@ $caller->send("ALTER INDEX t_long SET TABLESPACE $there");
 poll_until($node,
 	"SELECT wait_event_type FROM pg_stat_activity WHERE query LIKE 'ALTER INDEX t_long%' AND state = 'active' AND wait_event IS NOT NULL",
 	'Extension', 'beside another job: waits');
+poll_until($node, 'SELECT backend_xmin IS NULL FROM pg_stat_activity WHERE pid = ' . $caller->pid, 't',
+	'beside another job: without a snapshot');
 $holder->run('COMMIT');
 $other->answer;
 $caller->answer;

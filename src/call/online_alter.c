@@ -31,8 +31,10 @@
 #include "catalog/objectaccess.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_tablespace.h"
 #include "commands/event_trigger.h"
+#include "commands/extension.h"
 #include "commands/tablecmds.h"
 #include "commands/tablespace.h"
 #include "commands/user.h"
@@ -48,6 +50,7 @@
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 
@@ -72,7 +75,7 @@ typedef struct Statement
 	QueryEnvironment *environment;
 	DestReceiver *dest;
 	QueryCompletion *completion;
-}			Statement;
+} Statement;
 
 /* What keeps a statement from being carried out online */
 typedef struct Hindrance
@@ -80,18 +83,16 @@ typedef struct Hindrance
 	int			sqlstate;
 	const char *reason;			/* a sentence; NULL = nothing */
 	const char *command;		/* the call that works; NULL = none */
-}			Hindrance;
+} Hindrance;
 
 static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
 
-static void online_alter_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
-								 ProcessUtilityContext context, ParamListInfo params,
-								 QueryEnvironment *queryEnv, DestReceiver *dest,
-								 QueryCompletion *qc);
+/* pgaudit's hook is called by ours, and would not see what we pass on as a subcommand */
+static bool pgaudit_is_below = false;
 
 /* Pass a statement to the next hook or to core. */
 static void
-pass_on(const Statement * statement, PlannedStmt *pstmt, ProcessUtilityContext context)
+pass_on(const Statement *statement, PlannedStmt *pstmt, ProcessUtilityContext context)
 {
 	ProcessUtility_hook_type next = prev_ProcessUtility_hook;
 
@@ -140,7 +141,7 @@ may_start_job(void)
 
 /* Return the name of the statement, as in its command tag. */
 static const char *
-statement_name(const Statement * statement)
+statement_name(const Statement *statement)
 {
 	return GetCommandTagName(CreateCommandTag(statement->pstmt->utilityStmt));
 }
@@ -150,7 +151,7 @@ statement_name(const Statement * statement)
  * raise an ERROR.
  */
 static void
-tell_hindrance(const Statement * statement, const Hindrance * hindrance)
+tell_hindrance(const Statement *statement, const Hindrance *hindrance)
 {
 	if (online_alter == ONLINE_ALTER_REQUIRE)
 		ereport(ERROR,
@@ -203,20 +204,9 @@ queued_call(const RelationFacts *facts, const AlterTableStmt *stmt)
 	return printed_command("queue_table", name, cmd->name);
 }
 
-/*
- * Return whether pgaudit would not see the statement: its hook is called by ours, and
- * leaves subcommands alone.  The two names are those of its settings and of its library.
- */
-static bool
-is_hidden_from_pgaudit(void)
-{
-	return ProcessUtility_hook == online_alter_utility &&
-		GetConfigOption("pgaudit.log", true, false) != NULL;
-}
-
 /* Return what keeps a statement from being carried out online, whatever its relations are. */
 static Hindrance
-hindrance_of_statement(const Statement * statement, ProcessUtilityContext context)
+hindrance_of_statement(const Statement *statement, ProcessUtilityContext context)
 {
 	Node	   *node = statement->pstmt->utilityStmt;
 	Hindrance	result = {ERRCODE_FEATURE_NOT_SUPPORTED, NULL, NULL};
@@ -243,7 +233,7 @@ hindrance_of_statement(const Statement * statement, ProcessUtilityContext contex
 		result.reason = "It has several subcommands.";
 	else if (IsA(node, AlterTableMoveAllStmt) && ((AlterTableMoveAllStmt *) node)->nowait)
 		result.reason = "It has NOWAIT.";
-	else if (is_hidden_from_pgaudit())
+	else if (pgaudit_is_below)
 		result.reason = "pgaudit would not see it: index_mover must be loaded before pgaudit.";
 	return result;
 }
@@ -262,6 +252,8 @@ hindrance_of_relation(const RelationFacts *facts)
 		result.reason = psprintf("\"%s\" is a system relation.", name);
 	else if (extension_owns(facts->heap_oid))
 		result.reason = psprintf("Extension index_mover writes to \"%s\" during a move.", name);
+	else if (OidIsValid(get_extension_oid("timescaledb", true)) && has_subclass(facts->heap_oid))
+		result.reason = psprintf("\"%s\" is a hypertable.", name);
 	else if (RELKIND_HAS_STORAGE(facts->relkind))
 	{
 		reason = copy_hindrance(facts);
@@ -281,11 +273,11 @@ typedef struct AlterJob
 	JobSummary	summary;
 	bool		told_hindrance; /* a NOTICE has said what is left to core */
 	bool		told;			/* an ERROR has said what was moved */
-}			AlterJob;
+} AlterJob;
 
 /* Begin the job of a statement: its settings are those of the session but for a few. */
 static void
-job_begin(AlterJob * job, Oid tablespace)
+job_begin(AlterJob *job, Oid tablespace)
 {
 	MoveSettings *settings = &job->request.settings;
 
@@ -323,7 +315,7 @@ plan_job(void *arg)
 
 /* Return the number of relations, without parts of tables, that the job has moved. */
 static int
-count_moved(const AlterJob * job)
+count_moved(const AlterJob *job)
 {
 	int			result = 0;
 
@@ -346,7 +338,7 @@ sqlstate_of_item(const MoveItem *item)
 
 /* Raise an ERROR for the first relation that the job has not moved, with its SQLSTATE. */
 static void
-check_moved(AlterJob * job)
+check_moved(AlterJob *job)
 {
 	foreach_ptr(const MoveItem, item, job->items)
 	{
@@ -376,7 +368,7 @@ check_moved(AlterJob * job)
  * it, or found it there; not for one that was dropped.
  */
 static void
-check_in_place(const AlterJob * job, Oid relid)
+check_in_place(const AlterJob *job, Oid relid)
 {
 	RelationFacts facts;
 
@@ -398,7 +390,7 @@ run_job(void *arg)
 
 /* Note in *hindrance that an error has kept the job from its begin. */
 static void
-note_error(Hindrance * hindrance, const ErrorData *error)
+note_error(Hindrance *hindrance, const ErrorData *error)
 {
 	hindrance->sqlstate = error->sqlerrcode;
 	hindrance->reason = psprintf("No job can begin: %s.", error->message);
@@ -407,7 +399,7 @@ note_error(Hindrance * hindrance, const ErrorData *error)
 
 /* Return how many items of the plan are to be moved. */
 static int
-count_planned(const AlterJob * job)
+count_planned(const AlterJob *job)
 {
 	int			result = 0;
 
@@ -432,14 +424,14 @@ typedef enum Attempt
 	ATTEMPT_DONE,
 	ATTEMPT_HINDERED,			/* nothing was done */
 	ATTEMPT_BUSY,				/* another job works on a table of it */
-}			Attempt;
+} Attempt;
 
 /*
  * Plan the job.  ATTEMPT_HINDERED if this transaction holds a lock in the way of all its
  * moves.  *hindrance is also set for the first relation that the plan leaves out.
  */
 static Attempt
-job_plan(AlterJob * job, Hindrance * hindrance)
+job_plan(AlterJob *job, Hindrance *hindrance)
 {
 	ErrorData  *error;
 	int			planned;
@@ -481,7 +473,7 @@ job_plan(AlterJob * job, Hindrance * hindrance)
  * free worker.  Whatever ends it later is an ERROR.
  */
 static Attempt
-job_run(AlterJob * job, Hindrance * hindrance)
+job_run(AlterJob *job, Hindrance *hindrance)
 {
 	ErrorData  *error;
 
@@ -511,12 +503,63 @@ job_run(AlterJob * job, Hindrance * hindrance)
 	if (error->sqlerrcode == ERRCODE_OBJECT_IN_USE)
 		return ATTEMPT_BUSY;
 	note_error(hindrance, error);
+	job->told_hindrance = false;
 	return ATTEMPT_HINDERED;
+}
+
+/* Return whether another job works on a table of the statement. */
+static bool
+is_busy(const AlterJob *job)
+{
+	HTAB	   *busy = job_busy_tables();
+	bool		result = false;
+
+	foreach_oid(relid, job->relids)
+	{
+		RelationFacts facts;
+
+		if (relation_facts(relid, &facts) &&
+			hash_search(busy, &facts.heap_oid, HASH_FIND, NULL) != NULL)
+			result = true;
+	}
+	hash_destroy(busy);
+	return result;
+}
+
+/*
+ * Wait until no other job works on the tables of the statement, without a snapshot.  ERROR
+ * 55P03 when lock_timeout has passed since the first wait.
+ */
+static void
+wait_for_other_jobs(const AlterJob *job, TimestampTz since)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index_mover wait",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+
+	ForgetPortalSnapshots();
+	do
+	{
+		MemoryContextReset(context);
+		if (LockTimeout > 0 &&
+			TimestampDifferenceExceeds(since, GetCurrentTimestamp(), LockTimeout))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("canceling statement due to lock timeout"),
+					 errdetail("Another job moves a table of the statement; see %s.",
+							   printed_command("jobs"))));
+		InvalidateCatalogSnapshot();
+		latch_nap(REST_MS, "IndexMoverWait");
+		CHECK_FOR_INTERRUPTS();
+	} while (is_busy(job));
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	EnsurePortalSnapshotExists();
 }
 
 /* Plan and run the job; while another one works on its tables, wait for that as for a lock. */
 static Attempt
-job_carry_out(const Statement * statement, AlterJob * job, Hindrance * hindrance)
+job_carry_out(const Statement *statement, AlterJob *job, Hindrance *hindrance)
 {
 	TimestampTz since = GetCurrentTimestamp();
 	Hindrance	before = *hindrance;
@@ -525,11 +568,12 @@ job_carry_out(const Statement * statement, AlterJob * job, Hindrance * hindrance
 	{
 		Attempt		attempt = job_plan(job, hindrance);
 
-		/* a relation of many that is left to core is told of before the job */
-		if (attempt == ATTEMPT_DONE && list_length(job->relids) == 1 && hindrance->reason != NULL)
+		if (attempt == ATTEMPT_DONE && hindrance->reason != NULL &&
+			IsA(statement->pstmt->utilityStmt, AlterTableStmt))
 			return ATTEMPT_HINDERED;
 		if (attempt == ATTEMPT_DONE)
 		{
+			/* what of many relations is left to core is told before the job */
 			if (hindrance->reason != NULL && job->items != NIL && !job->told_hindrance)
 			{
 				tell_hindrance(statement, hindrance);
@@ -540,15 +584,7 @@ job_carry_out(const Statement * statement, AlterJob * job, Hindrance * hindrance
 		if (attempt != ATTEMPT_BUSY)
 			return attempt;
 		*hindrance = before;
-		if (LockTimeout > 0 &&
-			TimestampDifferenceExceeds(since, GetCurrentTimestamp(), LockTimeout))
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("canceling statement due to lock timeout"),
-					 errdetail("Another job moves a table of the statement; see %s.",
-							   printed_command("jobs"))));
-		latch_nap(REST_MS, "IndexMoverWait");
-		CHECK_FOR_INTERRUPTS();
+		wait_for_other_jobs(job, since);
 	}
 }
 
@@ -592,21 +628,25 @@ collect_moved(Node *stmt, char *tablespace, Oid relid)
  * the exclusive lock all the same; one from a tablespace to itself takes none.
  */
 static void
-pass_on_nothing(const Statement * statement, ObjectType objtype, char *tablespace)
+pass_on_nothing(const Statement *statement, ObjectType objtype)
 {
 	AlterTableMoveAllStmt *nothing = makeNode(AlterTableMoveAllStmt);
 	PlannedStmt *pstmt = copyObject(statement->pstmt);
 
+	/* Citus, whose hook is below ours, warns of any such statement */
+	if (OidIsValid(get_extension_oid("citus", true)))
+		return;
+	/* it always exists, and needs no privilege */
+	nothing->orig_tablespacename = get_tablespace_name(MyDatabaseTableSpace);
+	nothing->new_tablespacename = nothing->orig_tablespacename;
 	nothing->objtype = objtype;
-	nothing->orig_tablespacename = tablespace;
-	nothing->new_tablespacename = tablespace;
 	pstmt->utilityStmt = (Node *) nothing;
 	pass_on(statement, pstmt, PROCESS_UTILITY_SUBCOMMAND);
 }
 
 /* Carry out ALTER TABLE, INDEX or MATERIALIZED VIEW name SET TABLESPACE. */
 static void
-alter_one(const Statement * statement, AlterJob * job)
+alter_one(const Statement *statement, AlterJob *job)
 {
 	AlterTableStmt *stmt = (AlterTableStmt *) statement->pstmt->utilityStmt;
 	AlterTableCmd *cmd = linitial(stmt->cmds);
@@ -640,10 +680,20 @@ alter_one(const Statement * statement, AlterJob * job)
 		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
 		return;
 	}
-	check_in_place(job, relid);
-	collect_moved((Node *) stmt, cmd->name, relid);
-	InvokeObjectPostAlterHook(RelationRelationId, relid, 0);
-	pass_on_nothing(statement, stmt->objtype, cmd->name);
+	if (relation_facts(relid, &facts))
+	{
+		check_in_place(job, relid);
+		collect_moved((Node *) stmt, cmd->name, relid);
+		InvokeObjectPostAlterHook(RelationRelationId, relid, 0);
+	}
+	else if (count_moved(job) == 0 && !stmt->missing_ok)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s\" does not exist", stmt->relation->relname)));
+	else if (count_moved(job) == 0)
+		ereport(NOTICE,
+				(errmsg("relation \"%s\" does not exist, skipping", stmt->relation->relname)));
+	pass_on_nothing(statement, stmt->objtype);
 }
 
 /* Return whether ALTER ... ALL IN TABLESPACE is about a relation, as AlterTableMoveAll(). */
@@ -670,8 +720,8 @@ is_one_of_all(const AlterTableMoveAllStmt *stmt, List *roles, Form_pg_class form
  * that the user does not own.
  */
 static void
-find_all(const AlterTableMoveAllStmt *stmt, List *roles, Oid from, AlterJob * job,
-		 Hindrance * hindrance)
+find_all(const AlterTableMoveAllStmt *stmt, List *roles, Oid from, AlterJob *job,
+		 Hindrance *hindrance)
 {
 	List	   *rows = catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
 									Anum_pg_class_reltablespace, tablespace_in_catalog(from),
@@ -704,7 +754,7 @@ find_all(const AlterTableMoveAllStmt *stmt, List *roles, Oid from, AlterJob * jo
  * error stays moved.
  */
 static void
-alter_all(const Statement * statement, AlterJob * job)
+alter_all(const Statement *statement, AlterJob *job)
 {
 	AlterTableMoveAllStmt *stmt = (AlterTableMoveAllStmt *) statement->pstmt->utilityStmt;
 	List	   *roles = roleSpecsToIds(stmt->roles);
@@ -724,9 +774,14 @@ alter_all(const Statement * statement, AlterJob * job)
 		(void) job_carry_out(statement, job, &hindrance);
 	foreach_ptr(const MoveItem, item, job->items)
 	{
-		if (OidIsValid(item->part_of) || item->status != STATUS_MOVED)
+		RelationFacts facts;
+
+		if (OidIsValid(item->part_of) || !relation_facts(item->relid, &facts))
 			continue;
-		check_in_place(job, item->relid);
+		if (hindrance.reason == NULL)
+			check_in_place(job, item->relid);
+		if (item->status != STATUS_MOVED)
+			continue;
 		collect_moved((Node *) stmt, stmt->new_tablespacename, item->relid);
 		InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);
 	}
@@ -736,12 +791,12 @@ alter_all(const Statement * statement, AlterJob * job)
 	if (hindrance.reason != NULL || job->relids == NIL)
 		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
 	else
-		pass_on_nothing(statement, stmt->objtype, stmt->new_tablespacename);
+		pass_on_nothing(statement, stmt->objtype);
 }
 
 /* In PG_CATCH(): tell of moves that the error cannot undo, and rethrow it. */
 static void
-rethrow_after_moves(const AlterJob * job, MemoryContext context)
+rethrow_after_moves(const AlterJob *job, MemoryContext context)
 {
 	ErrorData  *error;
 
@@ -759,7 +814,7 @@ rethrow_after_moves(const AlterJob * job, MemoryContext context)
 
 /* Carry out a statement online, and fire the event triggers, as ProcessUtilitySlow(). */
 static void
-alter_online(const Statement * statement)
+alter_online(const Statement *statement)
 {
 	Node	   *node = statement->pstmt->utilityStmt;
 	MemoryContext context = CurrentMemoryContext;
@@ -836,6 +891,10 @@ online_alter_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 void
 online_alter_init(void)
 {
+	int			flags = GetConfigOptionFlags("pgaudit.log", true);
+
+	/* its setting exists, and is more than a line in the configuration */
+	pgaudit_is_below = flags != 0 && (flags & GUC_CUSTOM_PLACEHOLDER) == 0;
 	prev_ProcessUtility_hook = ProcessUtility_hook;
 	ProcessUtility_hook = online_alter_utility;
 }
