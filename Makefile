@@ -26,6 +26,7 @@ OBJS = \
 	src/call/wait_for_job.o \
 	src/worker/janitor.o \
 	src/worker/job_launch.o \
+	src/worker/launcher.o \
 	src/worker/move_item.o \
 	src/worker/move_worker.o \
 	src/worker/outcome.o \

@@ -55,8 +55,7 @@ _PG_init(void)
 	test_points_define();
 #endif
 	settings_define();
-	tier_scheduler_register();
-	janitor_register();
+	launcher_register();
 	online_alter_init();
 	submit_init();
 	snapshot_guard_init();

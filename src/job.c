@@ -653,7 +653,7 @@ check_tables_are_free(const JobShared *shared)
 
 /*
  * Return how many background workers run that are neither runners nor, since these
- * come and go, parallel workers: the janitor, the scheduler, the launcher of logical
+ * come and go, parallel workers: our launcher and its looks, the launcher of logical
  * replication, workers of other extensions.  Core tells nobody how many of its slots are
  * in use; one whose worker is to start again, after a crash of it, is not seen.
  */

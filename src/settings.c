@@ -189,7 +189,7 @@ static const Setting server_settings[] = {
 		.name = PREFIX "scheduler_databases",.type = PGC_STRING,.variable = &scheduler_databases,
 		.check = check_list,.boot_string = "",.context = PGC_SIGHUP,.flags = GUC_LIST_INPUT,
 		.short_desc = "Databases in which samples are taken, and tier policies carried out that are due.",
-		.long_desc = "The library must be preloaded. If the list is empty when the server starts, a change needs a restart.",
+		.long_desc = "The library must be preloaded.",
 	},
 	{
 		.name = PREFIX "online_alter",.type = PGC_ENUM,.variable = &online_alter,

@@ -567,7 +567,7 @@ files_ok($node, 'terminated runner');
 # ---------------------------------------------------------------------------
 # Too few worker processes; a crash, and the janitor
 # ---------------------------------------------------------------------------
-# one is the launcher of logical replication, one the janitor
+# one is the launcher of logical replication, one is ours
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover'\nmax_worker_processes = 3");
 $node->restart;
 # the janitor looks into each database now

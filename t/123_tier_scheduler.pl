@@ -18,7 +18,6 @@ use Time::HiRes qw(time sleep);
 
 my $node = new_node('scheduler', streaming => 1, conf => <<CONF);
 shared_preload_libraries = 'index_mover'
-index_mover.scheduler_databases = 'postgres, "Other", missing'
 max_worker_processes = 12
 log_min_messages = debug1
 CONF
@@ -59,8 +58,9 @@ sub moves_ok
 
 # ---- it runs ---------------------------------------------------------------------------------
 sql($tables);
-# it takes a sample at its first look, and ten minutes later
-$node->restart;
+is(sql("SELECT scheduled FROM tier_policy_status WHERE policy = 'fails'"), 'f', 'no scheduler looks into the database');
+# no restart is needed
+$node->append_conf('postgresql.conf', q(index_mover.scheduler_databases = 'postgres, "Other", missing'));
 moves_ok('with nobody who calls');
 ok($node->poll_query_until('postgres', 'SELECT count(*) > 0 FROM index_mover.sample'), 'a sample is taken');
 ok($node->poll_query_until('postgres',
@@ -82,23 +82,22 @@ look_to_end();
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/database "missing" does not exist/, 'once');
 
 # databases that are named twice, and then not at all
-my $scheduler = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover scheduler' AND datid IS NULL";
-my $scheduler_pid = sql($scheduler);
+my $launcher = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover launcher'";
+my $launcher_pid = sql($launcher);
 foreach my $databases ('missing, Missing, postgres, POSTGRES', 'missing', 'postgres, "Other", missing')
 {
 	$node->append_conf('postgresql.conf', "index_mover.scheduler_databases = '$databases'");
 	look();
 	sleep 1;
 }
-# (a worker that has just begun to look is connected to no database yet)
-ok($node->poll_query_until('postgres', $scheduler, $scheduler_pid), 'the scheduler bears other names');
+is(sql($launcher), $launcher_pid, 'the launcher bears other names');
 # more than the server has segments of shared memory; of them none is a database but the first two
 my $lines = -s $node->logfile;
 $node->append_conf('postgresql.conf',
 	"index_mover.scheduler_databases = '" . join(', ', 'postgres', '"Other"', map { "none$_" } 1 .. 600) . "'");
 look();
 $node->wait_for_log(qr/database "none600" does not exist/, $lines);
-is(sql($scheduler), $scheduler_pid, 'and 600 at once');
+is(sql($launcher), $launcher_pid, 'and 600 at once');
 $node->append_conf('postgresql.conf', q(index_mover.scheduler_databases = 'postgres, "Other", missing'));
 look();
 
@@ -324,7 +323,7 @@ moves_ok('a clock that was set back');
 
 # no worker slot: it waits for one
 my $slots = sql("SELECT current_setting('max_worker_processes')");
-$node->append_conf('postgresql.conf', 'max_worker_processes = 3');    # the janitor, the scheduler, logical replication
+$node->append_conf('postgresql.conf', 'max_worker_processes = 2');    # the launcher, logical replication
 $node->restart;
 sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
 ok(poll_log('has to wait for a free background worker slot'), 'no slot is free: it says so');
@@ -404,12 +403,12 @@ SKIP:
 	skip 'with faults only', 1 unless faults();
 	$standby->safe_psql('postgres', 'DELETE FROM tier_policy; SELECT pg_reload_conf()');
 	sleep 5;
-	my $idle = $standby->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover scheduler'");
+	my $idle = $standby->safe_psql('postgres', $launcher);
 	my $wakes = sub { return PostgreSQL::Test::Utils::slurp_file("/proc/$idle/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m ? $1 : die };
 	my $first = $wakes->();
 	sleep 120;
 	my $count = $wakes->() - $first;
-	note "wake-ups of the scheduler in 120 s, with 3 databases named: $count";
+	note "wake-ups of the launcher in 120 s, with 3 databases named: $count";
 	cmp_ok($count, '<=', 12, 'at most one wake-up in 10 s');
 }
 $standby->stop;

@@ -534,7 +534,7 @@ BEGIN
 		 UNION ALL
 		SELECT 'process', a.backend_type || coalesce(': ' || a.query, '')
 		  FROM pg_stat_activity a
-		 WHERE a.backend_type LIKE 'index\_mover%' AND a.backend_type NOT LIKE '%janitor%'
+		 WHERE a.backend_type LIKE 'index\_mover%' AND a.backend_type NOT LIKE '%launcher%'
 		   AND a.datname = current_database()
 		 UNION ALL
 		SELECT 'lock', format('%s %s pid %s', l.locktype, l.mode, l.pid)

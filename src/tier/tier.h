@@ -11,7 +11,4 @@
 /* policy.c: tell the caller which policies would fill a tablespace again */
 extern void policies_notice_target(Oid tablespace);
 
-/* tier_scheduler.c */
-extern void tier_scheduler_register(void);
-
 #endif							/* IM_TIER_H */

@@ -13,6 +13,29 @@
 #include "job.h"
 #include "settings.h"
 
+#define LOOK_MS			60000	/* longest time between two looks of the scheduler */
+/* between two visits of a cleanup; it may read all pages of relations that are not lost */
+#define CLEANUP_AGAIN_MS	IM_LIMIT("look-again", 20000)
+
+/*
+ * The arguments of a worker that looks into a database for the scheduler, and its
+ * answer: launcher.c has it started, tier_scheduler.c is what it does.
+ */
+typedef struct LookTask
+{
+	Oid			database;
+	NameData	name;			/* of the database */
+	dsm_handle	segment;		/* for the answer, which is this struct */
+	bool		sample;			/* is due */
+	bool		failed_before;	/* the last look */
+
+	/* the answer */
+	bool		failed;
+	int			next;			/* when to look again, in ms */
+} LookTask;
+
+StaticAssertDecl(sizeof(LookTask) <= BGW_EXTRALEN, "LookTask is too large");
+
 extern BackgroundWorkerHandle *job_launch_cleanup(int64 job, Oid database, Oid role,
 												  List *items, int notify_pid);
 extern void job_launch_warn(void);
@@ -26,7 +49,6 @@ extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runn
 
 extern void worker_describe(BackgroundWorker *worker, const char *type, const char *function);
 extern void worker_unblock_signals(void);
-extern List *worker_databases(const char *name);
 extern void worker_connect_as(Oid database, Oid role);
 extern bool move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
@@ -41,7 +63,8 @@ extern void outcome_record(JobShared *shared, int first, int last);
 extern bool outcome_extension_is_gone(JobShared *shared);
 extern bool outcome_hold_extension(JobShared *shared);
 
-extern void janitor_register(void);
+extern void launcher_register(void);
+extern bool launcher_looks_into(const char *database);
 extern void janitor_look(void);
 
 #endif							/* IM_WORKER_H */

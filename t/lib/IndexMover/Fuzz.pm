@@ -399,7 +399,7 @@ sub come_to_rest
 		$left = $ask->(<<'SQL', 1);
 SELECT a.pid, a.backend_type, a.datname, a.state, a.wait_event_type, a.wait_event, pg_blocking_pids(a.pid), left(a.query, 100)
 	FROM pg_stat_activity a
- WHERE a.backend_type LIKE 'index\_mover%' AND a.backend_type !~ 'janitor|scheduler|launcher'
+ WHERE a.backend_type LIKE 'index\_mover%' AND a.backend_type !~ 'scheduler|launcher'
 UNION ALL SELECT NULL, 'job ' || job, NULL, 'alive', NULL, NULL, NULL, NULL FROM index_mover.alive()
 SQL
 		$left = [] if ref $left eq 'HASH';

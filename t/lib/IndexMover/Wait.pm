@@ -89,7 +89,7 @@ sub wait_for_no_worker
 {
 	my ($node, %options) = @_;
 	return poll_until($node, <<'SQL', 't', 'end of all workers', %options);
-SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type LIKE 'index\_mover%' AND backend_type NOT LIKE '%janitor%'
+SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type LIKE 'index\_mover%' AND backend_type NOT LIKE '%launcher%'
   AND datname = current_database())
    AND CASE WHEN to_regclass('index_mover.job_log') IS NULL THEN true
        ELSE NOT EXISTS (SELECT FROM ts_stat('SELECT array_to_tsvector(ARRAY[job::text]) FROM index_mover.job_log

@@ -1,0 +1,665 @@
+/*-------------------------------------------------------------------------
+ *
+ * launcher.c
+ *	  The process that is there as long as the server, if the library is preloaded.
+ *
+ * As the launcher of autovacuum, it has a list of visits, each to one database and due at
+ * some moment, and starts a short worker for each that is due:
+ *
+ *	- A cleanup removes what moves have left that a shutdown, a crash or a promotion has
+ *	  interrupted, and looks for indexes that are lost (janitor.c).  Each round visits all
+ *	  databases, one after the other, because worker slots are scarce.  A round begins when
+ *	  the server has started, once a day, and when a directory of a tablespace that was
+ *	  missing, maybe on a file system that is mounted late, has come.
+ *	- A look, into each database that index_mover.scheduler_databases names, takes a
+ *	  sample, and starts the policies that are due (tier_scheduler.c).
+ *
+ * The launcher is connected to no database, so that it is not in the way of DROP DATABASE,
+ * or CREATE DATABASE .. TEMPLATE.  After a crash, the postmaster starts a worker again only
+ * if it was alive: so it sleeps, and does not end.
+ *
+ * It also watches the devices of the tablespaces, on a standby, too: see evidence.c.  There it
+ * does nothing else before the promotion.  Where a device is not known, or lost, the round
+ * looks at all files; if all are whole in every database, the matter is settled.
+ *
+ * Tricky: what is due goes by a clock that cannot be set back.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/dsm.h"
+#include "storage/fd.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/varlena.h"
+
+#include "compat.h"
+#include "evidence.h"
+#include "file_system.h"
+#include "own_tables.h"
+#include "test_points.h"
+#include "worker/worker.h"
+
+#define RESTART_S		60
+/* on a standby: for the end of recovery */
+#define STANDBY_MS		1000
+/* for a worker slot; for a directory or a device that is not there */
+#define RETRY_MS		5000
+/* between two rounds: for files that were kept until then */
+#define AGAIN_MS		(24 * 60 * 60 * 1000)
+/* while a device is not known, or files are lost: a user may have healed it */
+#define DOUBTFUL_MS		(60 * 60 * 1000)
+#define SAMPLE_MS		IM_LIMIT("sample-ms", 10 * 60000)	/* between two samples */
+#define NOT_DUE			PG_INT64_MAX
+
+static bool is_preloaded = false;
+
+PGDLLEXPORT void index_mover_launcher_main(Datum arg);
+
+typedef enum VisitKind
+{
+	VISIT_CLEANUP,
+	VISIT_LOOK,
+} VisitKind;
+
+/* A visit to a database; only the launcher has it */
+typedef struct Visit
+{
+	VisitKind	kind;
+	int64		due;			/* ms, as clock_ms(); NOT_DUE: not in this pass of
+								 * the round, or not named any more */
+	MemoryContext context;		/* of its worker; NULL = there is none now */
+	BackgroundWorkerHandle *worker;
+
+	/* of a cleanup */
+	Look		look;
+
+	/* of a look */
+	LookTask	task;			/* of its workers; name: its own */
+	int64		next_sample;
+	dsm_segment *answer;		/* of the worker, a LookTask */
+	bool		is_missing;		/* it was said that there is no such database */
+} Visit;
+
+/*
+ * A round of cleanups.  A cleanup stops where a job cannot start yet; so after a first pass
+ * through all databases the round has others, through those that are to go on.
+ */
+typedef struct Round
+{
+	int64		began;
+	uint64		missing;		/* missing_tablespaces() then */
+	List	   *doubtful;		/* evidence_doubtful() then */
+	bool		is_first_pass;
+	bool		rests;			/* between two passes, or at its end */
+	bool		is_complete;	/* all cleanups so far came to their end */
+	bool		told;			/* that no worker was free, in this pass */
+} Round;
+
+static MemoryContext launcher_context;
+static List *visits = NIL;		/* of Visit */
+static Round current_round;
+
+/* Have the launcher started; to be called from _PG_init(), after settings_define(). */
+void
+launcher_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	job_layout_add(sizeof(LookTask));
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+	is_preloaded = true;
+	worker_describe(&worker, "index_mover launcher", "index_mover_launcher_main");
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = RESTART_S;
+	RegisterBackgroundWorker(&worker);
+}
+
+static int64
+clock_ms(void)
+{
+	return (int64) (clock_seconds() * 1000);
+}
+
+/* Sleep until the latch is set, or the time is over. */
+static void
+launcher_nap(int64 ms)
+{
+	Assert(!IsTransactionState());
+	latch_nap(Max(ms, 1), "IndexMoverLauncher");
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* Read the configuration again, if this was asked for.  Returns whether it was. */
+static bool
+reload_configuration(void)
+{
+	if (!ConfigReloadPending)
+		return false;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+	return true;
+}
+
+/* List the databases that accept connections, or the one of this name. */
+static List *
+list_databases(const char *name)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *result = NIL;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	foreach_ptr(HeapTupleData, row, catalog_all(DatabaseRelationId))
+	{
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(row);
+
+		MemoryContextSwitchTo(context);
+		if (database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB &&
+			(name == NULL || strcmp(NameStr(database->datname), name) == 0))
+			result = lappend_oid(result, database->oid);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return result;
+}
+
+/* ---- the list ---- */
+
+static Visit *
+add_visit(VisitKind kind, int64 due)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(launcher_context);
+	Visit	   *visit = palloc0_object(Visit);
+
+	visit->kind = kind;
+	visit->due = due;
+	visits = lappend(visits, visit);
+	MemoryContextSwitchTo(oldcontext);
+	return visit;
+}
+
+/* Take a visit out of the list, which is not to be in a loop through it. */
+static void
+remove_visit(Visit *visit)
+{
+	Assert(visit->context == NULL && visit->answer == NULL);
+	visits = list_delete_ptr(visits, visit);
+	pfree(visit);
+}
+
+/* The worker of a visit is gone, or was none. */
+static void
+forget_worker(Visit *visit)
+{
+	if (visit->answer != NULL)
+		dsm_detach(visit->answer);
+	visit->answer = NULL;
+	visit->worker = NULL;
+	MemoryContextDelete(visit->context);
+	visit->context = NULL;
+}
+
+/* ---- looks ---- */
+
+/* Return the names of the databases, which the setting's check has accepted. */
+static List *
+database_names(void)
+{
+	List	   *result;
+
+	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &result);
+	return result;
+}
+
+/* Return whether the launcher of this server looks into the database of this name. */
+bool
+launcher_looks_into(const char *database)
+{
+	if (!is_preloaded || RecoveryInProgress())
+		return false;
+	foreach_ptr(const char, name, database_names())
+	{
+		if (strcmp(name, database) == 0)
+			return true;
+	}
+	return false;
+}
+
+static Visit *
+find_look(const char *name)
+{
+	foreach_ptr(Visit, visit, visits)
+	{
+		if (visit->kind == VISIT_LOOK && strcmp(NameStr(visit->task.name), name) == 0)
+			return visit;
+	}
+	return NULL;
+}
+
+/*
+ * Have a look into each database that the setting names, at once.  The look into one that it
+ * does not name any more stays until its worker has ended.
+ */
+static void
+schedule_looks(void)
+{
+	foreach_ptr(Visit, visit, visits)
+	{
+		if (visit->kind == VISIT_LOOK)
+			visit->due = NOT_DUE;
+	}
+	/* the list may have a name twice */
+	foreach_ptr(const char, name, database_names())
+	{
+		Visit	   *visit = find_look(name);
+
+		if (visit == NULL)
+		{
+			visit = add_visit(VISIT_LOOK, 0);
+			namestrcpy(&visit->task.name, name);
+		}
+		visit->due = 0;
+	}
+}
+
+/* Ask the postmaster for a worker that looks; false if there is no free worker slot. */
+static bool
+start_look_worker(Visit *visit)
+{
+	BackgroundWorker worker = {0};
+
+	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", NameStr(visit->task.name));
+	worker_describe(&worker, "index_mover scheduler", "index_mover_look_main");
+	memcpy(worker.bgw_extra, &visit->task, sizeof(LookTask));
+	worker.bgw_notify_pid = MyProcPid;
+	if (RegisterDynamicBackgroundWorker(&worker, &visit->worker))
+		return true;
+	ereport(LOG,
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 errmsg("%s has to wait for a free background worker slot", worker.bgw_name),
+			 errhint("You may need to increase \"max_worker_processes\".")));
+	return false;
+}
+
+/*
+ * Start a look; false if that is not possible now.  If the database cannot be connected to, say
+ * so once.  The segment for the answer is there while the worker is: the server has few
+ * segments, and scheduler_databases can name any number of databases, one after the other.
+ */
+static bool
+start_look(Visit *visit, int64 now)
+{
+	LookTask   *task = &visit->task;
+	List	   *found = list_databases(NameStr(task->name));
+
+	visit->due = now + LOOK_MS;
+	if (found == NIL && !visit->is_missing)
+		ereport(LOG,
+				(errmsg("database \"%s\" does not exist, or does not accept connections", NameStr(task->name)),
+				 errdetail("It is named in index_mover.scheduler_databases.")));
+	visit->is_missing = found == NIL;
+	if (found == NIL)
+		return false;
+	task->database = linitial_oid(found);
+	/* no resource owner: it lasts until forget_worker() */
+	Assert(visit->answer == NULL);
+	visit->answer = dsm_create(sizeof(LookTask), DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (visit->answer == NULL)
+	{
+		ereport(LOG,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not look into database \"%s\": %s", NameStr(task->name),
+						"too many dynamic shared memory segments")));
+		return false;
+	}
+	/* if its worker dies */
+	task->next = LOOK_MS;
+	task->failed = task->failed_before;
+	memcpy(dsm_segment_address(visit->answer), task, sizeof(LookTask));
+	task->segment = dsm_segment_handle(visit->answer);
+	task->sample = now >= visit->next_sample;
+	if (!start_look_worker(visit))
+		return false;
+	if (task->sample)
+		visit->next_sample = now + SAMPLE_MS;
+	return true;
+}
+
+/* Take the answer of a look. */
+static void
+end_look(Visit *visit, int64 now)
+{
+	const LookTask *answer = dsm_segment_address(visit->answer);
+
+	visit->task.failed_before = answer->failed;
+	/* a reload of the configuration, or a name that is gone, has set it */
+	if (visit->due != NOT_DUE)
+		visit->due = Min(visit->due, now + answer->next);
+	forget_worker(visit);
+}
+
+/* ---- cleanups ---- */
+
+/*
+ * Return a number that changes when the directory of a tablespace comes, or a file
+ * system is mounted there; 0 if all are there.  Without a database, pg_tablespace
+ * cannot be read.
+ */
+static uint64
+missing_tablespaces(void)
+{
+	DIR		   *dir = AllocateDir("pg_tblspc");
+	struct dirent *entry;
+	uint64		result = 0;
+
+	while ((entry = ReadDirExtended(dir, "pg_tblspc", LOG)) != NULL)
+	{
+		Oid			tablespace = atooid(entry->d_name);
+		char		path[MAXPGPATH];
+		struct stat st;
+
+		if (!OidIsValid(tablespace) || tablespace_hindrance(tablespace) == NULL)
+			continue;
+		snprintf(path, sizeof(path), "pg_tblspc/%s", entry->d_name);
+		result += 1;
+		if (stat(path, &st) == 0)
+			result += (uint64) st.st_dev << 32;
+	}
+	FreeDir(dir);
+	return result;
+}
+
+/* Begin a round: a cleanup of each database is due. */
+static void
+begin_cleanup_round(int64 now)
+{
+	Round	   *round = &current_round;
+	MemoryContext oldcontext;
+	List	   *before = list_copy(visits);
+
+	/* cleanups of the last round that were to go on; none is at work */
+	foreach_ptr(Visit, visit, before)
+	{
+		if (visit->kind == VISIT_CLEANUP)
+			remove_visit(visit);
+	}
+	list_free(round->doubtful);
+	round->began = now;
+	round->missing = missing_tablespaces();
+	evidence_look();
+	oldcontext = MemoryContextSwitchTo(launcher_context);
+	round->doubtful = evidence_doubtful();
+	MemoryContextSwitchTo(oldcontext);
+	evidence_begin_round();
+	round->is_first_pass = true;
+	round->rests = false;
+	round->is_complete = true;
+	round->told = false;
+	foreach_oid(database, list_databases(NULL))
+		add_visit(VISIT_CLEANUP, now)->look.database = database;
+}
+
+/* Return the number of cleanups that are due in this pass; *put_off: that are in the next one. */
+static int
+count_cleanups(int *put_off)
+{
+	int			result = 0;
+
+	*put_off = 0;
+	foreach_ptr(const Visit, visit, visits)
+	{
+		if (visit->kind != VISIT_CLEANUP)
+			continue;
+		if (visit->due == NOT_DUE)
+			(*put_off)++;
+		else
+			result++;
+	}
+	return result;
+}
+
+/* Have all cleanups of this pass wait; with put_off, those that are to go on in the next one. */
+static void
+delay_cleanups(int64 due, bool put_off)
+{
+	foreach_ptr(Visit, visit, visits)
+	{
+		if (visit->kind == VISIT_CLEANUP && (visit->due == NOT_DUE) == put_off)
+			visit->due = due;
+	}
+}
+
+/* A pass has visited all its databases. */
+static void
+end_pass(int64 now, int put_off)
+{
+	Round	   *round = &current_round;
+	bool		was_first = round->is_first_pass;
+
+	if (was_first && put_off == 0 && round->is_complete)
+		evidence_settle();
+	/* what set the latch meanwhile may have been a new tablespace */
+	evidence_look();
+	round->is_first_pass = false;
+	/* what is healed may be all that was in doubt */
+	if (!was_first && put_off == 0)
+	{
+		begin_cleanup_round(now);
+		return;
+	}
+	round->rests = true;
+	round->told = false;
+	delay_cleanups(now + CLEANUP_AGAIN_MS, true);
+}
+
+/* Return whether another round is to begin, while this one rests. */
+static bool
+round_is_over(int64 now)
+{
+	const Round *round = &current_round;
+	List	   *doubtful = evidence_doubtful();
+	int64		again_ms = AGAIN_MS;
+
+	if (doubtful != NIL)
+		again_ms = DOUBTFUL_MS;
+	if (missing_tablespaces() != round->missing)
+		return true;
+	if (list_difference_oid(doubtful, round->doubtful) != NIL)
+		return true;
+	return now - round->began >= again_ms;
+}
+
+/* Go on with the round, when cleanups may have ended.  Returns when to do so again at the latest. */
+static int64
+serve_round(int64 now)
+{
+	Round	   *round = &current_round;
+	int			put_off;
+	int			left = count_cleanups(&put_off);
+
+	if (!round->rests && left == 0)
+		end_pass(now, put_off);
+	else if (round->rests)
+	{
+		evidence_look();
+		if (round_is_over(now))
+			begin_cleanup_round(now);
+	}
+	if (!round->rests)
+		return now + AGAIN_MS;
+	/* when the next pass is due */
+	foreach_ptr(const Visit, visit, visits)
+	{
+		if (visit->kind != VISIT_CLEANUP)
+			continue;
+		if (visit->due <= now)
+			round->rests = false;
+		return now + AGAIN_MS;
+	}
+	if (round->missing != 0 || evidence_doubtful() != NIL)
+		return now + RETRY_MS;
+	return round->began + AGAIN_MS;
+}
+
+/* Start a cleanup; false, and all wait, if no worker is free. */
+static bool
+start_cleanup(Visit *visit, int64 now)
+{
+	*job_look() = visit->look;
+	visit->worker = job_launch_cleanup(CLEANUP_JOB, visit->look.database, BOOTSTRAP_SUPERUSERID,
+									   NIL, MyProcPid);
+	if (visit->worker != NULL)
+		return true;
+	if (!current_round.told)
+		job_launch_warn();
+	current_round.told = true;
+	delay_cleanups(now + RETRY_MS, false);
+	return false;
+}
+
+/* Take what a cleanup has come to: it goes on in the next pass, or has ended. */
+static void
+end_cleanup(Visit *visit)
+{
+	visit->look = *job_look();
+	forget_worker(visit);
+	if (!visit->look.done)
+		current_round.is_complete = false;
+	visit->look.from = visit->look.stopped;
+	visit->look.stopped = InvalidOid;
+	if (OidIsValid(visit->look.from))
+		visit->due = NOT_DUE;
+	else
+		remove_visit(visit);
+}
+
+/* ---- visits of both kinds ---- */
+
+/* Take the answers of the workers that have ended, and forget what is not to be visited again. */
+static void
+end_visits(int64 now)
+{
+	foreach_ptr(Visit, visit, list_copy(visits))
+	{
+		pid_t		pid;
+
+		if (visit->context != NULL)
+		{
+			if (GetBackgroundWorkerPid(visit->worker, &pid) != BGWH_STOPPED)
+				continue;
+			if (visit->kind == VISIT_CLEANUP)
+			{
+				end_cleanup(visit);
+				continue;
+			}
+			end_look(visit, now);
+		}
+		if (visit->kind == VISIT_LOOK && visit->due == NOT_DUE)
+			remove_visit(visit);
+	}
+}
+
+/* Start a worker for a visit that is due, if that is possible now. */
+static void
+start_visit(Visit *visit, int64 now)
+{
+	MemoryContext oldcontext;
+	bool		started;
+
+	Assert(visit->context == NULL);
+	visit->context = AllocSetContextCreate(launcher_context, "index_mover visit",
+										   ALLOCSET_SMALL_SIZES);
+	oldcontext = MemoryContextSwitchTo(visit->context);
+	if (visit->kind == VISIT_CLEANUP)
+		started = start_cleanup(visit, now);
+	else
+		started = start_look(visit, now);
+	MemoryContextSwitchTo(oldcontext);
+	if (!started)
+		forget_worker(visit);
+}
+
+/* Start the visits that are due: all looks, and one cleanup.  Returns when the next is due. */
+static int64
+start_visits(int64 now)
+{
+	bool		cleans_up = false;
+	int64		result = NOT_DUE;
+
+	foreach_ptr(const Visit, visit, visits)
+	{
+		if (visit->kind == VISIT_CLEANUP && visit->context != NULL)
+			cleans_up = true;
+	}
+	foreach_ptr(Visit, visit, visits)
+	{
+		bool		has_turn = visit->kind == VISIT_LOOK || !cleans_up;
+
+		if (visit->context == NULL && has_turn && visit->due <= now)
+			start_visit(visit, now);
+		if (visit->context == NULL)
+		{
+			if (has_turn)
+				result = Min(result, visit->due);
+			continue;
+		}
+		if (visit->kind == VISIT_CLEANUP)
+			cleans_up = true;
+		/* its end sets our latch; this is in case that it does not */
+		result = Min(result, now + LOOK_MS);
+	}
+	return result;
+}
+
+void
+index_mover_launcher_main(Datum arg)
+{
+	MemoryContext context;		/* of what one turn of the loop needs */
+
+	worker_unblock_signals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	launcher_context = AllocSetContextCreate(TopMemoryContext, "index_mover launcher",
+											 ALLOCSET_DEFAULT_SIZES);
+	context = AllocSetContextCreate(TopMemoryContext, "index_mover launcher, one turn",
+									ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(context);
+
+	evidence_watch();
+	while (RecoveryInProgress())
+	{
+		evidence_look();
+		launcher_nap(STANDBY_MS);
+		(void) reload_configuration();
+		MemoryContextReset(context);
+	}
+	schedule_looks();
+	begin_cleanup_round(clock_ms());
+	for (;;)
+	{
+		int64		now = clock_ms();
+		int64		next;
+		int64		next_visit;
+
+		if (reload_configuration())
+			schedule_looks();
+		end_visits(now);
+		next = serve_round(now);
+		next_visit = start_visits(now);
+		launcher_nap(Min(next, next_visit) - clock_ms());
+		MemoryContextReset(context);
+	}
+}
