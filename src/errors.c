@@ -116,22 +116,24 @@ errors_was_canceled(const ErrorData *error)
 		strcmp(error->funcname, "runner_check_step_back") == 0;
 }
 
-/* In ereport(): the detail of another error, if it has one. */
+/* In ereport() that repeats the message of another error: its SQLSTATE, detail and hint. */
 int
-errors_detail(const ErrorData *error)
+errors_repeat(const ErrorData *error)
 {
-	if (error->detail == NULL)
-		return 0;
-	return errdetail_internal("%s", error->detail);
+	errcode(error->sqlerrcode);
+	if (error->detail != NULL)
+		errdetail_internal("%s", error->detail);
+	if (error->hint != NULL)
+		errhint("%s", error->hint);
+	return 0;
 }
 
-/* In ereport(): the hint of another error, if it has one. */
+/* In ereport(): the SQLSTATE of another error, and its message as the detail. */
 int
-errors_hint(const ErrorData *error)
+errors_as_detail(const ErrorData *error)
 {
-	if (error->hint == NULL)
-		return 0;
-	return errhint("%s", error->hint);
+	errcode(error->sqlerrcode);
+	return errdetail_internal("%s", error->message);
 }
 
 /* Refuse NULL as argument n of a function, with ERROR 22004. */

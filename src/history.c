@@ -718,13 +718,12 @@ history_expire(TimestampTz before, bool dry_run)
 		error = dry_run ? NULL : errors_catch(expire_job, &job);
 		if (error == NULL)
 			result++;
-		else if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		else if (errors_was_canceled(error))
 			ReThrowError(error);
 		else
 			ereport(WARNING,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not delete job " INT64_FORMAT " from the history", job),
-					 errdetail_internal("%s", error->message)));
+					(errmsg("could not delete job " INT64_FORMAT " from the history", job),
+					 errors_as_detail(error)));
 	}
 	CommandCounterIncrement();
 	return result;

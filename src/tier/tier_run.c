@@ -190,10 +190,8 @@ run_planned(FunctionCallInfo fcinfo, PolicyPlan *plan, JobStart start)
 		}
 		/* the server log has it from log_change() */
 		ereport(WARNING_CLIENT_ONLY,
-				(errcode(error->sqlerrcode),
-				 errmsg("policy \"%s\" moves nothing: %s", name, error->message),
-				 errors_detail(error),
-				 errors_hint(error)));
+				(errmsg("policy \"%s\" moves nothing: %s", name, error->message),
+				 errors_repeat(error)));
 	}
 	submit_own(record_call, &call);
 }
@@ -372,7 +370,6 @@ tier_run_scheduled(const Policy *policy, TimestampTz window_end)
 	error = errors_catch_in_transaction(record_scheduled, &scheduled);
 	if (error != NULL)
 		ereport(LOG,
-				(errcode(error->sqlerrcode),
-				 errmsg("could not record the run of tier policy \"%s\"", NameStr(policy->name)),
-				 errdetail_internal("%s", error->message)));
+				(errmsg("could not record the run of tier policy \"%s\"", NameStr(policy->name)),
+				 errors_as_detail(error)));
 }

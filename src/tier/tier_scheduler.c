@@ -196,10 +196,8 @@ look_into_database(LookTask *task)
 		task->next = LOOK_MS;
 		/* once, up to the next look that succeeds */
 		ereport(task->failed_before ? DEBUG1 : LOG,
-				(errcode(error->sqlerrcode),
-				 errmsg("could not look into database \"%s\": %s", NameStr(task->name), error->message),
-				 errors_detail(error),
-				 errors_hint(error)));
+				(errmsg("could not look into database \"%s\": %s", NameStr(task->name), error->message),
+				 errors_repeat(error)));
 		return;
 	}
 	foreach_ptr(const DuePolicy, due, found.due)
