@@ -75,9 +75,8 @@ look_at_all_unused(List *tablespaces)
 
 		if (error != NULL)
 			ereport(LOG,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not make the directory of a tablespace: %s", error->message),
-					 error->detail ? errdetail_internal("%s", error->detail) : 0));
+					(errmsg("could not make the directory of a tablespace: %s", error->message),
+					 errors_repeat(error)));
 	}
 }
 
@@ -117,8 +116,9 @@ look_at(void *arg)
 
 		mount_point_check(tablespace, false);
 		tablespace_make_directory(tablespace);
-		shared = job_launch_create(history_next_job(), MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
-								   lost, &request.settings, false, &segment);
+		shared = job_launch_create(history_next_job(), MyDatabaseId, GetUserId(),
+								   JOB_MOVE, JOB_STARTING, lost, &request.settings, false,
+								   &segment);
 		(void) job_launch_worker(shared->slot, shared->job);
 		dsm_detach(segment);
 		what->healing = true;
@@ -126,7 +126,8 @@ look_at(void *arg)
 	else if (lost != NIL)
 		ereport(WARNING,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg_plural("%d index in tablespace \"%s\" is lost", "%d indexes in tablespace \"%s\" are lost",
+				 errmsg_plural("%d index in tablespace \"%s\" is lost",
+							   "%d indexes in tablespace \"%s\" are lost",
 							   list_length(lost), list_length(lost), name),
 				 errhint("To rebuild them, in database \"%s\": %s", get_database_name(MyDatabaseId),
 						 printed_command("heal", name))));
@@ -195,21 +196,21 @@ janitor_look(void)
 	{
 		LookAt		what = {tablespace, list_member_oid(others, tablespace)};
 		ErrorData  *error = NULL;
-		bool		later;
+		bool		later = false;
 
 		if (tablespace >= look->from)
 			error = errors_catch_in_transaction(look_at, &what);
-		later = error != NULL && (error->sqlerrcode == ERRCODE_OBJECT_IN_USE ||
-								  error->sqlerrcode == ERRCODE_INSUFFICIENT_RESOURCES);
 		if (error != NULL)
+		{
+			later = error->sqlerrcode == ERRCODE_OBJECT_IN_USE ||
+				error->sqlerrcode == ERRCODE_INSUFFICIENT_RESOURCES;
 			evidence_refute(tablespace);
-
+		}
+		/* once, if it has to wait */
 		if (error != NULL && (!later || tablespace != look->from))
 			ereport(WARNING,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not look for lost indexes: %s", error->message),
-					 error->detail ? errdetail_internal("%s", error->detail) : 0,
-					 error->hint ? errhint("%s", error->hint) : 0));
+					(errmsg("could not look for lost indexes: %s", error->message),
+					 errors_repeat(error)));
 
 		/*
 		 * the launcher sees to it that a job has no failures, or begins
@@ -217,12 +218,17 @@ janitor_look(void)
 		 */
 		if ((later || what.healing) && !OidIsValid(look->stopped))
 			look->stopped = tablespace;
-		healing |= what.healing;
+		if (what.healing)
+			healing = true;
 		if (later)
 			break;
 	}
 	if (healing && GetCurrentTimestamp() >= look->again_at)
-		look->again_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 (int64) CLEANUP_AGAIN_MS << Min(look->jobs++, MOST_DOUBLINGS));
+	{
+		int64		pause_ms = (int64) CLEANUP_AGAIN_MS << Min(look->jobs, MOST_DOUBLINGS);
+
+		look->jobs++;
+		look->again_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause_ms);
+	}
 	look->done = true;
 }

@@ -84,7 +84,8 @@ lock_partitioned(const MoveItem *item, const MoveSettings *settings, bool queue)
 
 	StartTransactionCommand();
 	if (queue)
-		locked = lock_relation_within(item->relid, AccessExclusiveLock, settings->lock_timeout, NULL);
+		locked = lock_relation_within(item->relid, AccessExclusiveLock,
+									  settings->lock_timeout, NULL);
 	else
 		locked = ConditionalLockRelationOid(item->relid, AccessExclusiveLock);
 	if (locked && item->heap_oid != item->relid)
@@ -322,15 +323,20 @@ log_outcome(const MoveItem *item)
 {
 	const char *noun = relation_noun(item->relkind);
 	double		seconds = (item->finished_at - item->started_at) / 1e6;
+	const char *lock = "";
+	const char *sqlstate = "";
 
+	if (item->method == METHOD_COPY)
+		lock = psprintf(", lock %.1f ms", item->lock_time / 1000.0);
+	if (item->sqlstate[0] != '\0')
+		sqlstate = psprintf(", SQLSTATE %s", item->sqlstate);
 	if (item->status == STATUS_MOVED)
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: moved %s \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" by %s in %.2f s%s",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
 						size_text(item->size_after), NameStr(from_name), NameStr(to_name),
-						method_name(item->method), seconds, item->method != METHOD_COPY ? "" :
-						psprintf(", lock %.1f ms", item->lock_time / 1000.0))));
+						method_name(item->method), seconds, lock)));
 	else if (item->status == STATUS_REHEARSED)
 		ereport(LOG,
 				(errhidecontext(true),
@@ -341,9 +347,9 @@ log_outcome(const MoveItem *item)
 	else
 		ereport(TERMS_LOG(runner_settings()),
 				(errhidecontext(true),
-				 errmsg("%s: did not move %s \"%s.%s\" (%s%s%s)",
+				 errmsg("%s: did not move %s \"%s.%s\" (%s%s)",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
-						status_name(item->status), item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate),
+						status_name(item->status), sqlstate),
 				 item->detail[0] ? errdetail_internal("%s", item->detail) : 0));
 }
 
@@ -449,9 +455,11 @@ move_find_out(MoveItem *item)
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = runner_settings(),.max_wait_ms = max_wait_ms};
-	ErrorData  *error = try_item(&mc, clean_up);
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
+	ErrorData  *error;
 
+	mc.max_wait_ms = max_wait_ms;
+	error = try_item(&mc, clean_up);
 	if (error == NULL)
 		return;
 	/* LOG, since an ERROR would tell the caller that the worker ends */
@@ -461,7 +469,8 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	ereport(LOG,
 			(errhidecontext(true),
 			 errmsg("%s: leftovers of a move of %s \"%s.%s\" could not be removed yet",
-					runner_name(), relation_noun(item->relkind), NameStr(item->schema_name), NameStr(item->relname)),
+					runner_name(), relation_noun(item->relkind),
+					NameStr(item->schema_name), NameStr(item->relname)),
 			 errhint("The next move of the table removes them, or: %s",
 					 printed_command("cleanup"))));
 }

@@ -69,15 +69,15 @@ PGDLLEXPORT void index_mover_worker_main(Datum arg);
 static bool
 wait_for_commit(JobSlot *copy)
 {
-	bool		found;
-
-	while ((found = job_get_slot(my_slot, copy)) &&
-		   copy->state == JOB_WAITING_FOR_COMMIT)
+	for (;;)
 	{
+		bool		found = job_get_slot(my_slot, copy);
+
+		if (!found || copy->state != JOB_WAITING_FOR_COMMIT)
+			return found;
 		latch_nap(COMMIT_POLL_MS, "IndexMoverCommit");
 		CHECK_FOR_INTERRUPTS();
 	}
-	return found;
 }
 
 static void
@@ -121,8 +121,10 @@ static void
 worker_apply_settings(void)
 {
 	for (int i = 0; i < lengthof(worker_settings); i++)
+	{
 		if (GetConfigOption(worker_settings[i].name, true, false) != NULL)
 			set_worker_option(worker_settings[i].name, worker_settings[i].value);
+	}
 
 	/* not PGC_S_OVERRIDE, to which a reset would lead */
 	SetConfigOption("search_path", WORKER_SEARCH_PATH, PGC_SUSET, PGC_S_SESSION);
@@ -135,12 +137,18 @@ static void
 log_start(const JobShared *shared)
 {
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
+	const char *noun = relations_noun(&totals);
 
-	ereport(TERMS_LOG(&shared->settings),
-			(errhidecontext(true),
-			 errmsg(shared->settings.terms.rehearse ? "%s: begins to rehearse the move of %d %s, %s" :
-					"%s: begins to move %d %s, %s",
-					runner_name(), totals.total, relations_noun(&totals), size_text(totals.size))));
+	if (shared->settings.terms.rehearse)
+		ereport(TERMS_LOG(&shared->settings),
+				(errhidecontext(true),
+				 errmsg("%s: begins to rehearse the move of %d %s, %s",
+						runner_name(), totals.total, noun, size_text(totals.size))));
+	else
+		ereport(TERMS_LOG(&shared->settings),
+				(errhidecontext(true),
+				 errmsg("%s: begins to move %d %s, %s",
+						runner_name(), totals.total, noun, size_text(totals.size))));
 }
 
 /* Write the end of the job to the server log; for its last runner. */
@@ -148,16 +156,22 @@ static void
 log_end(const JobShared *shared)
 {
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
-	bool		rehearsed = shared->settings.terms.rehearse;
+	const char *noun = relations_noun(&totals);
+	double		seconds = (GetCurrentTimestamp() - shared->submitted_at) / 1e6;
+	const char *lock = "";
 
-	ereport(TERMS_LOG(&shared->settings),
-			(errhidecontext(true),
-			 errmsg(rehearsed ? "%s: has ended, %d of %d %s rehearsed in %.1f s%s" :
-					"%s: has ended, %d of %d %s moved in %.1f s%s",
-					runner_name(), rehearsed ? totals.rehearsed : totals.moved, totals.total,
-					relations_noun(&totals), (GetCurrentTimestamp() - shared->submitted_at) / 1e6,
-					totals.longest_lock == 0 ? "" :
-					psprintf(", longest lock %.1f ms", totals.longest_lock / 1000.0))));
+	if (totals.longest_lock != 0)
+		lock = psprintf(", longest lock %.1f ms", totals.longest_lock / 1000.0);
+	if (shared->settings.terms.rehearse)
+		ereport(TERMS_LOG(&shared->settings),
+				(errhidecontext(true),
+				 errmsg("%s: has ended, %d of %d %s rehearsed in %.1f s%s",
+						runner_name(), totals.rehearsed, totals.total, noun, seconds, lock)));
+	else
+		ereport(TERMS_LOG(&shared->settings),
+				(errhidecontext(true),
+				 errmsg("%s: has ended, %d of %d %s moved in %.1f s%s",
+						runner_name(), totals.moved, totals.total, noun, seconds, lock)));
 }
 
 /*
@@ -261,9 +275,22 @@ note_termination(MoveItem *item)
 static void
 item_terminated(JobShared *shared, int n, bool recordable)
 {
+	int			last;
+
 	note_termination(&shared->items[n]);
-	for (int last = job_parts_follow(shared, n); recordable && n <= last; n++)
+	last = job_parts_follow(shared, n);
+	if (!recordable)
+		return;
+	for (; n <= last; n++)
 		history_update(shared, n);
+}
+
+/* Ask for a worker that removes what the job has left. */
+static void
+start_successor(const JobShared *shared)
+{
+	if (job_launch_cleanup(CLEANUP_JOB, shared->database, shared->role, NIL, 0) == NULL)
+		job_launch_warn();
 }
 
 /* Exit callback: record the outcome; free_slot_at_exit() does the rest. */
@@ -272,8 +299,8 @@ worker_exit(int code, Datum arg)
 {
 	JobShared  *shared = my_shared;
 	bool		held;
-	bool		recordable;
-	bool		leftovers;
+	bool		recordable = false;
+	bool		leftovers = false;
 	int			n;
 
 	/* its handler uses the segment, which is unmapped soon */
@@ -309,26 +336,34 @@ worker_exit(int code, Datum arg)
 	 * interrupted here.
 	 */
 	held = (extension_hold() == EXTENSION_HELD);
-	recordable = held &&
-		ConditionalLockRelationOid(extension_relation("move_log"), RowExclusiveLock);
+	if (held)
+		recordable = ConditionalLockRelationOid(extension_relation("move_log"), RowExclusiveLock);
 	if (current_item >= 0)
 		item_terminated(shared, current_item, recordable);
 	current_item = -1;
-	for (n = given_up; recordable && n >= 0 && n <= last_given_up; n++)
-		history_update(shared, n);
+	if (recordable && given_up >= 0)
+	{
+		for (n = given_up; n <= last_given_up; n++)
+			history_update(shared, n);
+	}
 	while ((n = runner_claim(shared, true, NULL)) >= 0)
 		item_terminated(shared, n, recordable);
 	if (recordable)
 		history_close_job(shared);
-	leftovers = held && shared->nitems > 0 &&
-		(!ConditionalLockRelationOid(extension_relation("ledger"), AccessShareLock) ||
-		 leftovers_of_job(shared->job));
+	if (held && shared->nitems > 0)
+	{
+		/* of a ledger that is locked, the successor finds out */
+		if (ConditionalLockRelationOid(extension_relation("ledger"), AccessShareLock))
+			leftovers = leftovers_of_job(shared->job);
+		else
+			leftovers = true;
+	}
 	CommitTransactionCommand();
 	extension_release();
 
 	stop_running(shared);
-	if (leftovers && job_launch_cleanup(CLEANUP_JOB, shared->database, shared->role, NIL, 0) == NULL)
-		job_launch_warn();
+	if (leftovers)
+		start_successor(shared);
 }
 
 /*
@@ -390,8 +425,10 @@ static const MoveItem *
 first_queued(const JobShared *shared)
 {
 	for (int i = shared->first_queued; i < shared->nitems; i++)
+	{
 		if (shared->items[i].status == STATUS_QUEUED)
 			return &shared->items[i];
+	}
 	return NULL;
 }
 
@@ -401,9 +438,10 @@ wait_while_paused(JobShared *shared)
 {
 	const MoveItem *next = first_queued(shared);
 
+	if (next == NULL || !job_pause_requested() || job_cancel_requested())
+		return;
 	/* without the extension, no session could end the pause */
-	if (next == NULL || !job_pause_requested() || job_cancel_requested() ||
-		!outcome_hold_extension(shared))
+	if (!outcome_hold_extension(shared))
 		return;
 	progress_begin(next);
 	progress_throttled("pause_move()");
@@ -528,9 +566,8 @@ begin_job(JobShared *shared)
 	/* another job that begins now may be first */
 	if (error != NULL && error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
 		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("could not note the mount points of the targets"),
-				 errdetail_internal("%s", error->message)));
+				(errmsg("could not note the mount points of the targets"),
+				 errors_as_detail(error)));
 	/* each error that was caught has reset it */
 	runner_serve_cancel(false);
 	lost_hide(shared);
@@ -542,8 +579,10 @@ run_moves(JobShared *shared, bool first)
 {
 	MemoryContext item_context = AllocSetContextCreate(TopMemoryContext, "index_mover item",
 													   ALLOCSET_DEFAULT_SIZES);
-	bool		recorded = !first || shared->recorded || outcome_record_all(shared);
+	bool		recorded = true;
 
+	if (first && !shared->recorded)
+		recorded = outcome_record_all(shared);
 	if (first && recorded && outcome_hold_extension(shared))
 		begin_job(shared);
 	while (recorded)
@@ -584,8 +623,8 @@ run_moves(JobShared *shared, bool first)
 	extension_release();
 	is_done = true;
 	stop_running(shared);
-	if (cleanup_put_off && job_launch_cleanup(CLEANUP_JOB, shared->database, shared->role, NIL, 0) == NULL)
-		job_launch_warn();
+	if (cleanup_put_off)
+		start_successor(shared);
 }
 
 static void

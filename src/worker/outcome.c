@@ -65,10 +65,10 @@ outcome_end(MoveItem *item, MoveStatus status, const char *sqlstate, const char 
 void
 outcome_take_cancel(JobShared *shared, MoveItem *item)
 {
-	bool		gone = outcome_extension_is_gone(shared);
-
-	outcome_end(item, STATUS_CANCELED, gone ? "55000" : "57014",
-				gone ? "the extension was dropped" : "the job was canceled");
+	if (outcome_extension_is_gone(shared))
+		outcome_end(item, STATUS_CANCELED, "55000", "the extension was dropped");
+	else
+		outcome_end(item, STATUS_CANCELED, "57014", "the job was canceled");
 }
 
 /* The same because the owner of its table has canceled it; the job goes on. */
@@ -83,20 +83,29 @@ void
 outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 {
 	const char *more = further_detail(item, edata);
+	bool		was_canceled = errors_was_canceled(edata);
+	MoveStatus	status = STATUS_FAILED;
 
 	Assert(item >= shared->items && item < shared->items + shared->nitems);
 
 	/* core's words name a statement, and the user has canceled a job */
-	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED && job_cancel_requested())
-		outcome_take_cancel(shared, item);
-	else if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED && item->owner_cancels)
-		outcome_take_owners_cancel(item);
-	else
+	if (was_canceled && job_cancel_requested())
 	{
-		outcome_end(item, errors_was_canceled(edata) || job_cancel_requested() ?
-					STATUS_CANCELED : STATUS_FAILED, unpack_sql_state(edata->sqlerrcode), "");
-		item_say(item, "%s%s%s", edata->message, more ? ": " : "", more ? more : "");
+		outcome_take_cancel(shared, item);
+		return;
 	}
+	if (was_canceled && item->owner_cancels)
+	{
+		outcome_take_owners_cancel(item);
+		return;
+	}
+	if (was_canceled || job_cancel_requested())
+		status = STATUS_CANCELED;
+	outcome_end(item, status, unpack_sql_state(edata->sqlerrcode), "");
+	if (more != NULL)
+		item_say(item, "%s: %s", edata->message, more);
+	else
+		item_say(item, "%s", edata->message);
 }
 
 /*
@@ -124,37 +133,52 @@ outcome_hold_extension(JobShared *shared)
 	}
 }
 
-/* Try to update the history rows of some items, or to insert these and the job's. */
+/* Insert the history rows of the job and all its items. */
+static void
+insert_rows(JobShared *shared)
+{
+	const HistoryJob job = {shared->role, shared->submitted_at, shared->settings.not_default,
+	shared->settings.terms};
+
+	if (!outcome_hold_extension(shared))
+		extension_missing();
+	StartTransactionCommand();
+	history_insert_job(shared->job, &job);
+	for (int i = 0; i < shared->nitems; i++)
+	{
+		if (shared->items[i].status != STATUS_SKIPPED)
+			history_insert(shared, i);
+	}
+	CommitTransactionCommand();
+}
+
+/* Update the history rows of some items, unless the extension was dropped. */
+static void
+update_rows(JobShared *shared, int first, int last)
+{
+	if (!outcome_hold_extension(shared))
+		return;
+	StartTransactionCommand();
+	for (int i = first; i <= last; i++)
+		history_update(shared, i);
+	history_close_job(shared);
+	CommitTransactionCommand();
+}
+
+/* Do one or the other; insert: all.  Returns the error, or NULL. */
 static ErrorData *
 try_to_record(JobShared *shared, bool insert, int first, int last)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
-	const HistoryJob job = {shared->role, shared->submitted_at, shared->settings.not_default,
-	shared->settings.terms};
-	bool		held;
 
 	Assert(!IsTransactionState());
 	PG_TRY();
 	{
-		held = outcome_hold_extension(shared);
-		if (insert && !held)
-			extension_missing();
-		if (held)
-			StartTransactionCommand();
 		if (insert)
-			history_insert_job(shared->job, &job);
-		for (int i = first; held && i <= last; i++)
-		{
-			if (!insert)
-				history_update(shared, i);
-			else if (shared->items[i].status != STATUS_SKIPPED)
-				history_insert(shared, i);
-		}
-		if (held && !insert)
-			history_close_job(shared);
-		if (held)
-			CommitTransactionCommand();
+			insert_rows(shared);
+		else
+			update_rows(shared, first, last);
 	}
 	PG_CATCH();
 	{
@@ -180,7 +204,9 @@ outcome_record(JobShared *shared, int first, int last)
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *error = try_to_record(shared, false, first, last);
 
-	for (int n = first; error != NULL && n <= last; n = job_last_part(shared, n) + 1)
+	if (error == NULL)
+		return;
+	for (int n = first; n <= last; n = job_last_part(shared, n) + 1)
 	{
 		const MoveItem *item = &shared->items[n];
 		ErrorData  *again = try_to_record(shared, false, n, job_last_part(shared, n));
@@ -188,10 +214,10 @@ outcome_record(JobShared *shared, int first, int last)
 		if (again == NULL)
 			continue;
 		ereport(WARNING,
-				(errcode(again->sqlerrcode),
-				 errmsg("could not record the move of %s \"%s.%s\"",
-						relation_noun(item->relkind), NameStr(item->schema_name), NameStr(item->relname)),
-				 errdetail_internal("%s", again->message)));
+				(errmsg("could not record the move of %s \"%s.%s\"",
+						relation_noun(item->relkind), NameStr(item->schema_name),
+						NameStr(item->relname)),
+				 errors_as_detail(again)));
 		/* the next item needs the extension held */
 		(void) outcome_hold_extension(shared);
 		MemoryContextSwitchTo(oldcontext);
@@ -209,19 +235,22 @@ outcome_record_all(JobShared *shared)
 
 	/* first, so that a termination is noted in each of them */
 	for (int i = 0; i < shared->nitems; i++)
+	{
 		if (shared->items[i].status != STATUS_SKIPPED)
 			shared->items[i].status = STATUS_QUEUED;
+	}
 	error = try_to_record(shared, true, 0, shared->nitems - 1);
 	if (error == NULL)
 		return true;
 
 	ereport(LOG,
 			(errhidecontext(true),
-			 errcode(error->sqlerrcode),
 			 errmsg("%s: could not record the job", runner_name()),
-			 errdetail_internal("%s", error->message)));
+			 errors_as_detail(error)));
 	for (int i = 0; i < shared->nitems; i++)
+	{
 		if (shared->items[i].status != STATUS_SKIPPED)
 			outcome_take_error(shared, &shared->items[i], error);
+	}
 	return false;
 }
