@@ -818,12 +818,6 @@ job_lacks_runner(int slot)
 	LWLockRelease(&area->lock);
 }
 
-Look *
-job_look(void)
-{
-	return &job_area()->look;
-}
-
 /* Note that the postmaster is asked for the worker of a job that waited for COMMIT. */
 void
 job_set_starting(int slot)

@@ -162,6 +162,19 @@ typedef struct JobAccount
 	instr_time	paid_at;
 } JobAccount;
 
+/* A look for lost indexes in a database: the arguments of janitor_look(), and its answer */
+typedef struct Look
+{
+	Oid			database;
+	Oid			from;			/* the first tablespace to look at */
+	int			jobs;			/* times at which it has begun some */
+	TimestampTz again_at;		/* it begins none before this moment */
+
+	/* the answer, besides these two */
+	Oid			stopped;		/* before this tablespace; 0 = at the end */
+	bool		done;			/* it came to the end */
+} Look;
+
 /* The job's DSM segment. */
 typedef struct JobShared
 {
@@ -193,6 +206,8 @@ typedef struct JobShared
 	JobAccount	accounts[IM_BUDGETS];
 	TimestampTz turn_began;		/* a runner's, see runner_begin_turn(); under
 								 * the area's lock */
+	Look		look;			/* that a cleanup ends with, for the launcher;
+								 * database 0 = none.  By its runner */
 
 	/* behind the items, a queue for messages for each runner: job_queue() */
 	MoveItem	items[FLEXIBLE_ARRAY_MEMBER];
@@ -236,17 +251,6 @@ typedef struct JobFlags
 	bool		pause;
 	bool		swap_now;		/* do not wait for swap_after any more */
 } JobFlags;
-
-/* A look of the janitor's worker for lost indexes: from this tablespace on, until before that one */
-typedef struct Look
-{
-	Oid			database;
-	Oid			from;
-	Oid			stopped;		/* InvalidOid = at the end */
-	bool		done;			/* it came to the end */
-	int			jobs;			/* times at which it has begun some */
-	TimestampTz again_at;		/* not before this moment */
-} Look;
 
 /*
  * A job in the main shared memory.  All fields are protected by the area's
@@ -353,7 +357,6 @@ extern void job_request_shmem(void);
 extern void job_layout_add(Size size);
 extern void job_check_library(void);
 extern void job_check_worker_library(bool has_ended);
-extern Look *job_look(void);
 extern HTAB *job_busy_tables(void);
 pg_noreturn extern void job_is_busy(const MoveItem *item, const BusyTable *table);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,

@@ -16,8 +16,6 @@ typedef struct JobArea
 	LWLock		lock;
 	LWLock		submit_lock;
 	uint32		nuses;			/* uses of slots so far */
-	Look		look;			/* of the janitor and its worker, while the
-								 * other does not run */
 	JobSlot		jobs[IM_MAX_JOBS];
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 } JobArea;

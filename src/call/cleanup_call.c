@@ -60,7 +60,7 @@ cleanup_call(const List *plan, Oid role)
 	}
 	if (items == NIL)
 		return;
-	if (job_launch_cleanup(history_next_job(), MyDatabaseId, role, items, 0) == NULL)
+	if (!job_launch_cleanup(history_next_job(), MyDatabaseId, role, items))
 		job_launch_warn();
 }
 

@@ -41,6 +41,7 @@ typedef struct LookAt
 {
 	Oid			tablespace;
 	bool		has_tables;
+	TimestampTz again_at;		/* no job begins before this moment */
 	bool		healing;		/* set: a job has begun, or has to wait */
 } LookAt;
 
@@ -107,7 +108,7 @@ look_at(void *arg)
 		evidence_refute(tablespace);
 	if (!plan_has_moves(plan))
 		mount_point_note(tablespace);
-	else if (heals && GetCurrentTimestamp() < job_look()->again_at)
+	else if (heals && GetCurrentTimestamp() < what->again_at)
 		what->healing = true;
 	else if (heals)
 	{
@@ -141,13 +142,12 @@ look_at(void *arg)
  * session is not in the way.
  */
 void
-janitor_look(void)
+janitor_look(Look *look)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *tablespaces = NIL;
 	List	   *others = list_make1_oid(MyDatabaseTableSpace);
 	List	   *unused = NIL;
-	Look	   *look = job_look();
 	bool		healing = false;
 
 	StartTransactionCommand();
@@ -194,7 +194,8 @@ janitor_look(void)
 	look_at_all_unused(unused);
 	foreach_oid(tablespace, tablespaces)
 	{
-		LookAt		what = {tablespace, list_member_oid(others, tablespace)};
+		LookAt		what = {.tablespace = tablespace,.again_at = look->again_at,
+		.has_tables = list_member_oid(others, tablespace)};
 		ErrorData  *error = NULL;
 		bool		later = false;
 

@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "tcop/tcopprot.h"
@@ -117,25 +118,55 @@ job_launch_worker(int slot, int64 job)
 
 /*
  * Start a worker that cleans up in a database, or the tables of these items only, and
- * returns no rows.  Returns NULL if no segment, slot or worker is free.  Needs no
- * transaction.  notify_pid: as in job_launch_register().
+ * returns no rows; notify_pid: as in job_launch_register().  Returns NULL if no segment, slot
+ * or worker is free; else *segment is mapped.
  */
-BackgroundWorkerHandle *
-job_launch_cleanup(int64 job, Oid database, Oid role, List *items, int notify_pid)
+static BackgroundWorkerHandle *
+start_cleanup_job(int64 job, Oid database, Oid role, List *items, const Look *look,
+				  int notify_pid, dsm_segment **segment)
 {
-	dsm_segment *segment;
 	JobShared  *shared;
 	BackgroundWorkerHandle *worker;
 	MoveSettings settings;
 
 	settings_capture(&settings, NULL, false);
 	shared = job_launch_create(job, database, role, JOB_CLEANUP, JOB_STARTING, items,
-							   &settings, false, &segment);
+							   &settings, false, segment);
 	if (shared == NULL)
 		return NULL;
+	if (look != NULL)
+		shared->look = *look;
 	worker = job_launch_register(shared->slot, job, 0, notify_pid);
-	dsm_detach(segment);
+	if (worker == NULL)
+		dsm_detach(*segment);
 	return worker;
+}
+
+/*
+ * Start a worker that cleans up in a database, or the tables of these items only, and
+ * returns no rows.  Returns false if no segment, slot or worker is free.  Needs no
+ * transaction.
+ */
+bool
+job_launch_cleanup(int64 job, Oid database, Oid role, List *items)
+{
+	dsm_segment *segment;
+
+	if (start_cleanup_job(job, database, role, items, NULL, 0, &segment) == NULL)
+		return false;
+	dsm_detach(segment);
+	return true;
+}
+
+/*
+ * The same for the launcher: the worker also looks for lost indexes.  Its answer is the look
+ * in *segment, a JobShared, which the caller detaches when the worker has ended; NULL as above.
+ */
+BackgroundWorkerHandle *
+job_launch_look(const Look *look, dsm_segment **segment)
+{
+	return start_cleanup_job(CLEANUP_JOB, look->database, BOOTSTRAP_SUPERUSERID, NIL, look,
+							 MyProcPid, segment);
 }
 
 /* Fill in the fields that our background workers have in common.  name: as type, if empty. */

@@ -33,7 +33,6 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -78,10 +77,12 @@ typedef enum VisitKind
 typedef struct Visit
 {
 	VisitKind	kind;
-	int64		due;			/* ms, as clock_ms(); NOT_DUE: not in this pass of
-								 * the round, or not named any more */
+	int64		due;			/* ms, as clock_ms(); NOT_DUE: not in this
+								 * pass of the round, or not named any more */
 	MemoryContext context;		/* of its worker; NULL = there is none now */
 	BackgroundWorkerHandle *worker;
+	dsm_segment *answer;		/* of the worker: of a cleanup a JobShared, of
+								 * a look a LookTask */
 
 	/* of a cleanup */
 	Look		look;
@@ -89,7 +90,6 @@ typedef struct Visit
 	/* of a look */
 	LookTask	task;			/* of its workers; name: its own */
 	int64		next_sample;
-	dsm_segment *answer;		/* of the worker, a LookTask */
 	bool		is_missing;		/* it was said that there is no such database */
 } Visit;
 
@@ -519,11 +519,14 @@ serve_round(int64 now)
 static bool
 start_cleanup(Visit *visit, int64 now)
 {
-	*job_look() = visit->look;
-	visit->worker = job_launch_cleanup(CLEANUP_JOB, visit->look.database, BOOTSTRAP_SUPERUSERID,
-									   NIL, MyProcPid);
+	dsm_segment *segment;
+
+	visit->worker = job_launch_look(&visit->look, &segment);
 	if (visit->worker != NULL)
+	{
+		visit->answer = segment;
 		return true;
+	}
 	if (!current_round.told)
 		job_launch_warn();
 	current_round.told = true;
@@ -535,7 +538,9 @@ start_cleanup(Visit *visit, int64 now)
 static void
 end_cleanup(Visit *visit)
 {
-	visit->look = *job_look();
+	const JobShared *answer = dsm_segment_address(visit->answer);
+
+	visit->look = answer->look;
 	forget_worker(visit);
 	if (!visit->look.done)
 		current_round.is_complete = false;

@@ -289,7 +289,7 @@ item_terminated(JobShared *shared, int n, bool recordable)
 static void
 start_successor(const JobShared *shared)
 {
-	if (job_launch_cleanup(CLEANUP_JOB, shared->database, shared->role, NIL, 0) == NULL)
+	if (!job_launch_cleanup(CLEANUP_JOB, shared->database, shared->role, NIL))
 		job_launch_warn();
 }
 
@@ -632,12 +632,11 @@ run_cleanup(JobShared *shared)
 {
 	runner_serve_cancel(true);
 	leftovers_remove(shared, runner_settings()->lock_wait);
-	/* at the start of the server, for the janitor */
-	if (shared->job == CLEANUP_JOB && MyBgworkerEntry->bgw_notify_pid != 0)
+	if (OidIsValid(shared->look.database))
 	{
 		/* it may wait for long, and DROP EXTENSION need not wait with it */
 		extension_release();
-		janitor_look();
+		janitor_look(&shared->look);
 	}
 	is_done = true;
 	stop_running(shared);

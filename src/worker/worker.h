@@ -13,7 +13,8 @@
 #include "job.h"
 #include "settings.h"
 
-#define LOOK_MS			60000	/* longest time between two looks of the scheduler */
+#define LOOK_MS			60000	/* longest time between two looks of the
+								 * scheduler */
 /* between two visits of a cleanup; it may read all pages of relations that are not lost */
 #define CLEANUP_AGAIN_MS	IM_LIMIT("look-again", 20000)
 
@@ -36,8 +37,8 @@ typedef struct LookTask
 
 StaticAssertDecl(sizeof(LookTask) <= BGW_EXTRALEN, "LookTask is too large");
 
-extern BackgroundWorkerHandle *job_launch_cleanup(int64 job, Oid database, Oid role,
-												  List *items, int notify_pid);
+extern bool job_launch_cleanup(int64 job, Oid database, Oid role, List *items);
+extern BackgroundWorkerHandle *job_launch_look(const Look *look, dsm_segment **segment);
 extern void job_launch_warn(void);
 extern JobShared *job_launch_create(int64 job, Oid database, Oid role,
 									JobPurpose purpose, JobState state,
@@ -66,6 +67,6 @@ extern bool outcome_hold_extension(JobShared *shared);
 
 extern void launcher_register(void);
 extern bool launcher_looks_into(const char *database);
-extern void janitor_look(void);
+extern void janitor_look(Look *look);
 
 #endif							/* IM_WORKER_H */
