@@ -74,6 +74,7 @@ OBJS = \
 	src/report/relation_report.o \
 	src/report/reports.o \
 	src/report/tablespace_probe.o \
+	src/channel.o \
 	src/citus.o \
 	src/device_marker.o \
 	src/errors.o \

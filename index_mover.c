@@ -54,6 +54,7 @@ _PG_init(void)
 #ifdef INDEX_MOVER_TEST
 	test_points_define();
 #endif
+	job_init();
 	settings_define();
 	launcher_register();
 	online_alter_init();

@@ -21,50 +21,26 @@
  */
 #include "postgres.h"
 
-#include <dlfcn.h>
 #include <limits.h>
-#include <sys/stat.h>
 
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
-#include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "channel.h"
 #include "compat.h"
 #include "job_private.h"
 #include "printed_command.h"
 #include "test_points.h"
 
 #define AREA_NAME			"index_mover"
-#define LAYOUT_NAME			"index_mover layout"
 #define START_TIMEOUT_MS	(5 * 60 * 1000)
 
-/* To be incremented with a change of what processes share that no size shows */
-#define LAYOUT_VERSION		1
-
-/*
- * Where the library is not preloaded, a package can replace it while the server runs: then
- * old sessions have the old one, and their workers the new one.  So whoever uses what
- * processes share (the area, a job's segment, the arguments and answers of workers)
- * compares the number of its own library with that of the one that has made the area,
- * first, in job_area().  What is behind may have any form; this struct never changes.
- */
-typedef struct LayoutNote
-{
-	uint32		layout;			/* constant */
-	pg_atomic_uint32 refused;	/* the number of a worker that had another
-								 * one; 0 = the last worker had not */
-	pg_atomic_uint64 refused_file;	/* its library, see library_file() */
-}			LayoutNote;
-
-static uint32 layout = LAYOUT_VERSION;
-
-static LayoutNote * layout_note = NULL;
 static JobArea *area = NULL;
 
 static const char *const phase_names[] = {
@@ -353,120 +329,19 @@ init_job_area(IM_AREA_INIT_ARGS)
 void
 job_request_shmem(void)
 {
-	RequestAddinShmemSpace(MAXALIGN(sizeof(JobArea)) + MAXALIGN(sizeof(LayoutNote)));
+	RequestAddinShmemSpace(MAXALIGN(sizeof(JobArea)) + channel_shmem_size());
 }
 
-/* Count the size of something that processes share; in _PG_init(), always in this order. */
+/* Count what jobs share; to be called by _PG_init(). */
 void
-job_layout_add(Size size)
+job_init(void)
 {
-	layout = layout * 31 + (uint32) size;
-}
-
-static uint32
-my_layout(void)
-{
-	static bool counted = false;
-
-	if (!counted)
-	{
-		job_layout_add(sizeof(JobArea));
-		job_layout_add(sizeof(JobSlot));
-		job_layout_add(sizeof(RunnerSlot));
-		job_layout_add(sizeof(JobShared));
-		job_layout_add(sizeof(MoveItem));
-		job_layout_add(sizeof(MoveSettings));
-	}
-	counted = true;
-	return layout + IM_LIMIT("layout", 0);
-}
-
-static void
-init_layout(IM_AREA_INIT_ARGS)
-{
-	LayoutNote *note = ptr;
-
-	note->layout = my_layout();
-	pg_atomic_init_u32(&note->refused, 0);
-	pg_atomic_init_u64(&note->refused_file, 0);
-}
-
-/*
- * Return a number for the file that is now where our library was loaded from, which a new
- * process loads; 0 if there is none.
- */
-static uint64
-library_file(void)
-{
-	Dl_info		info;
-	struct stat st;
-	uint64		identity[4];
-
-	if (dladdr(&layout, &info) == 0 || stat(info.dli_fname, &st) != 0)
-		return 0;
-	identity[0] = st.st_dev;
-	identity[1] = st.st_ino;
-	identity[2] = st.st_ctime;
-	identity[3] = st.st_size;
-	return hash_bytes_extended((unsigned char *) identity, sizeof(identity), 0);
-}
-
-/* Raise ERROR 55000, since two versions of the library are in use. */
-static void
-library_was_replaced(uint32 one, uint32 other)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the library of index_mover was replaced while the server runs"),
-			 errdetail("Two versions of it are in use, and what they share is not the same (%u and %u).",
-					   one, other),
-			 errhint("Restart the server.")));
-}
-
-/* Compare our library with the one that has made the area.  ERROR 55000 if they differ. */
-static void
-check_layout(bool is_worker)
-{
-	bool		found;
-
-	layout_note = GetNamedDSMSegment(LAYOUT_NAME, sizeof(LayoutNote), init_layout, &found, NULL);
-	if (layout_note->layout == my_layout())
-	{
-		if (is_worker)
-			pg_atomic_write_u32(&layout_note->refused, 0);
-		return;
-	}
-	if (is_worker)
-	{
-		pg_atomic_write_u64(&layout_note->refused_file, library_file());
-		pg_atomic_write_u32(&layout_note->refused, my_layout());
-	}
-	library_was_replaced(layout_note->layout, my_layout());
-}
-
-/* Check, as the first thing that a worker does, that it has the library of its starter. */
-void
-job_check_library(void)
-{
-	check_layout(true);
-}
-
-/*
- * Raise ERROR 55000 if the last worker had another library than we have.  Called by
- * whoever starts workers, before, and if one has ended early.  Before, another file in the
- * place of that library gets a worker to try it: the package of ours may be back.
- */
-void
-job_check_worker_library(bool has_ended)
-{
-	uint32		refused;
-
-	(void) job_area();
-	refused = pg_atomic_read_u32(&layout_note->refused);
-	if (refused == 0)
-		return;
-	if (has_ended || pg_atomic_read_u64(&layout_note->refused_file) == library_file())
-		library_was_replaced(layout_note->layout, refused);
+	channel_layout_add(sizeof(JobArea));
+	channel_layout_add(sizeof(JobSlot));
+	channel_layout_add(sizeof(RunnerSlot));
+	channel_layout_add(sizeof(JobShared));
+	channel_layout_add(sizeof(MoveItem));
+	channel_layout_add(sizeof(MoveSettings));
 }
 
 /* Return the area; attaches it at the first use. */
@@ -477,7 +352,7 @@ job_area(void)
 
 	if (area == NULL)
 	{
-		check_layout(false);
+		channel_check_library();
 		area = GetNamedDSMSegment(AREA_NAME, sizeof(JobArea), init_job_area, &found, NULL);
 		LWLockRegisterTranche(area->tranche, AREA_NAME);
 	}

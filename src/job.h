@@ -354,9 +354,7 @@ typedef enum JobRequest
 } JobRequest;
 
 extern void job_request_shmem(void);
-extern void job_layout_add(Size size);
-extern void job_check_library(void);
-extern void job_check_worker_library(bool has_ended);
+extern void job_init(void);
 extern HTAB *job_busy_tables(void);
 pg_noreturn extern void job_is_busy(const MoveItem *item, const BusyTable *table);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,

@@ -35,6 +35,7 @@
 #include "utils/snapmgr.h"
 
 #include "call/call.h"
+#include "channel.h"
 #include "citus.h"
 #include "compat.h"
 #include "printed_command.h"
@@ -91,7 +92,7 @@ relay_messages(shm_mq_handle *queue, ErrorData *error)
 pg_noreturn static void
 worker_ended_early(const ErrorData *error)
 {
-	job_check_worker_library(true);
+	channel_check_worker_library(true);
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("background worker of index_mover did not start or ended early"),
@@ -203,9 +204,7 @@ look_and_nap(JobWait *wait, int ms)
 static bool
 worker_has_stopped(const JobWait *wait)
 {
-	pid_t		pid;
-
-	return wait->worker == NULL || GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED;
+	return wait->worker == NULL || channel_worker_has_ended(wait->worker);
 }
 
 /*

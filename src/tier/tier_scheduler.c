@@ -24,6 +24,7 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
+#include "channel.h"
 #include "errors.h"
 #include "own_tables.h"
 #include "tier/tier_private.h"
@@ -218,9 +219,7 @@ index_mover_look_main(Datum arg)
 	LookTask	task;
 	dsm_segment *segment;
 
-	job_check_library();
-	memcpy(&task, MyBgworkerEntry->bgw_extra, sizeof(task));
-	worker_unblock_signals();
+	channel_begin(&task, sizeof(task));
 	segment = dsm_attach(task.segment);
 	if (segment == NULL)
 		proc_exit(0);			/* the launcher has gone */

@@ -12,9 +12,8 @@
 
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
-#include "postmaster/interrupt.h"
-#include "tcop/tcopprot.h"
 
+#include "channel.h"
 #include "compat.h"
 #include "printed_command.h"
 #include "worker/worker.h"
@@ -48,12 +47,10 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	int			max_runners;
 
 	/* a table is one move with its TOAST table */
-	job_check_worker_library(false);
 	foreach_ptr(const MoveItem, item, items)
 		moves += !OidIsValid(item->part_of);
 	max_runners = purpose != JOB_MOVE ? 1 : Max(1, Min(moves, settings->max_workers));
-	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
-						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	*segment = channel_create(job_shared_size(list_length(items), max_runners));
 	if (*segment == NULL && optional)
 		return NULL;
 	if (*segment == NULL)
@@ -169,29 +166,6 @@ job_launch_look(const Look *look, dsm_segment **segment)
 							 MyProcPid, segment);
 }
 
-/* Fill in the fields that our background workers have in common.  name: as type, if empty. */
-void
-worker_describe(BackgroundWorker *worker, const char *type, const char *function)
-{
-	if (worker->bgw_name[0] == '\0')
-		strlcpy(worker->bgw_name, type, BGW_MAXLEN);
-	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
-	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker->bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker->bgw_library_name, "index_mover", sizeof(worker->bgw_library_name));
-	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
-}
-
-/* Be ready for signals; the first thing that a worker of ours does. */
-void
-worker_unblock_signals(void)
-{
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
-}
-
 /*
  * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
  * there is no free worker slot; then the job's may be free, too.  runner: 0 for the first,
@@ -205,16 +179,15 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 
 	Assert(runner >= 0 && runner < IM_MAX_RUNNERS);
 
-	strlcpy(worker.bgw_name, job == CLEANUP_JOB ? "index_mover cleanup" :
-			psprintf("index_mover job " INT64_FORMAT, job), BGW_MAXLEN);
+	if (job == CLEANUP_JOB)
+		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
+	else
+		snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover job " INT64_FORMAT, job);
 	/* a failed job is not retried without the user's knowledge */
-	worker_describe(&worker, RUNNER_TYPE, "index_mover_worker_main");
+	channel_describe(&worker, RUNNER_TYPE, "index_mover_worker_main");
 	worker.bgw_main_arg = Int32GetDatum(slot);
-	memcpy(worker.bgw_extra, &runner, sizeof(runner));
-	worker.bgw_notify_pid = notify_pid;
-
-	if (RegisterDynamicBackgroundWorker(&worker, &handle))
-		return handle;
-	job_lacks_runner(slot);
-	return NULL;
+	handle = channel_start(&worker, &runner, sizeof(runner), notify_pid);
+	if (handle == NULL)
+		job_lacks_runner(slot);
+	return handle;
 }

@@ -44,6 +44,7 @@
 #include "utils/snapmgr.h"
 #include "utils/varlena.h"
 
+#include "channel.h"
 #include "compat.h"
 #include "evidence.h"
 #include "file_system.h"
@@ -118,11 +119,11 @@ launcher_register(void)
 {
 	BackgroundWorker worker = {0};
 
-	job_layout_add(sizeof(LookTask));
+	channel_layout_add(sizeof(LookTask));
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	is_preloaded = true;
-	worker_describe(&worker, "index_mover launcher", "index_mover_launcher_main");
+	channel_describe(&worker, "index_mover launcher", "index_mover_launcher_main");
 	worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	worker.bgw_restart_time = RESTART_S;
 	RegisterBackgroundWorker(&worker);
@@ -283,10 +284,9 @@ start_look_worker(Visit *visit)
 	BackgroundWorker worker = {0};
 
 	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", NameStr(visit->task.name));
-	worker_describe(&worker, "index_mover scheduler", "index_mover_look_main");
-	memcpy(worker.bgw_extra, &visit->task, sizeof(LookTask));
-	worker.bgw_notify_pid = MyProcPid;
-	if (RegisterDynamicBackgroundWorker(&worker, &visit->worker))
+	channel_describe(&worker, "index_mover scheduler", "index_mover_look_main");
+	visit->worker = channel_start(&worker, &visit->task, sizeof(LookTask), MyProcPid);
+	if (visit->worker != NULL)
 		return true;
 	ereport(LOG,
 			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -317,7 +317,7 @@ start_look(Visit *visit, int64 now)
 	task->database = linitial_oid(found);
 	/* no resource owner: it lasts until forget_worker() */
 	Assert(visit->answer == NULL);
-	visit->answer = dsm_create(sizeof(LookTask), DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	visit->answer = channel_create(sizeof(LookTask));
 	if (visit->answer == NULL)
 	{
 		ereport(LOG,
@@ -560,11 +560,9 @@ end_visits(int64 now)
 {
 	foreach_ptr(Visit, visit, list_copy(visits))
 	{
-		pid_t		pid;
-
 		if (visit->context != NULL)
 		{
-			if (GetBackgroundWorkerPid(visit->worker, &pid) != BGWH_STOPPED)
+			if (!channel_worker_has_ended(visit->worker))
 				continue;
 			if (visit->kind == VISIT_CLEANUP)
 			{
@@ -635,7 +633,7 @@ index_mover_launcher_main(Datum arg)
 {
 	MemoryContext context;		/* of what one turn of the loop needs */
 
-	worker_unblock_signals();
+	channel_begin(NULL, 0);
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	launcher_context = AllocSetContextCreate(TopMemoryContext, "index_mover launcher",
 											 ALLOCSET_DEFAULT_SIZES);

@@ -31,6 +31,7 @@
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
 
+#include "channel.h"
 #include "cleanup/cleanup.h"
 #include "compat.h"
 #include "errors.h"
@@ -659,11 +660,8 @@ index_mover_worker_main(Datum arg)
 	JobShared  *shared;
 	int			number;			/* among the runners of the job; 0 = the first */
 
-	/* even before its arguments are read */
-	job_check_library();
+	channel_begin(&number, sizeof(number));
 	my_slot = DatumGetInt32(arg);
-	memcpy(&number, MyBgworkerEntry->bgw_extra, sizeof(number));
-	worker_unblock_signals();
 
 	/* first, so that the slot is always freed */
 	before_shmem_exit(free_slot_at_exit, (Datum) 0);

@@ -48,8 +48,6 @@ extern BackgroundWorkerHandle *job_launch_worker(int slot, int64 job);
 extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runner,
 												   int notify_pid);
 
-extern void worker_describe(BackgroundWorker *worker, const char *type, const char *function);
-extern void worker_unblock_signals(void);
 extern void worker_connect_as(Oid database, Oid role);
 extern bool move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
