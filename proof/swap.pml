@@ -22,10 +22,10 @@
  * without	queue-first		nothing is queued for while an exclusive lock is held
  * without	one-commit		one commit for all files of a table
  * without	caller-look		a caller looks whether the job waits for it
- * without	turn			a turn comes whoever holds the lock	-DTIME
+ * without	bid			a bid comes whoever holds the lock	-DTIME
  * without	longest-rest	a rest has a bound	-DTIME
- * without	queue			a turn queues	-DTIME
- * without	lock-timeout	a turn queues for lock_timeout at most	-DTIME
+ * without	queue			a bid queues	-DTIME
+ * without	lock-timeout	a bid queues for lock_timeout at most	-DTIME
  */
 #define CLAIM(condition, words) if :: (condition) :: else -> printf(words); assert(false) fi
 

@@ -16,9 +16,9 @@
 
 byte left[CLIENTS];				/* ticks to the end of its transaction; 0: it waits behind us */
 byte waited;					/* the longest of them */
-byte rest = FIRST_REST, turns;	/* ticks to the next turn; the last rest */
+byte rest = FIRST_REST, bids;	/* ticks to the next bid; the last rest */
 byte queued;					/* ticks for which we have queued, plus 1; 0: we rest */
-byte since_turn;
+byte since_bid;
 bool stays, will_end, swapped;
 byte seen_again;				/* looks in a row that have found a holder again */
 
@@ -34,16 +34,16 @@ inline next_transaction(c)
 	fi
 }
 
-inline end_turn()
+inline end_bid()
 {
 	queued = 0; waited = 0;
 	if
 #ifndef WITHOUT_LONGEST_REST
-	:: turns >= 4 -> rest = LONGEST_REST		/* step: rest */
-	:: turns < 4 -> rest = FIRST_REST << turns; turns++
+	:: bids >= 4 -> rest = LONGEST_REST		/* step: rest */
+	:: bids < 4 -> rest = FIRST_REST << bids; bids++
 #else
-	:: turns < 6 -> rest = FIRST_REST << turns; turns++
-	:: turns == 6 -> rest = 128
+	:: bids < 6 -> rest = FIRST_REST << bids; bids++
+	:: bids == 6 -> rest = 128
 #endif
 	fi;
 	/* by chance longer; by "aim" and "join" shorter */
@@ -87,7 +87,7 @@ active proctype Clock()
 #ifndef WITHOUT_LOCK_TIMEOUT
 			:: queued == LOCK_TIMEOUT ->		/* step: queue */
 				CLAIM(!will_end, "REFUTED (b): if all holders end within lock_timeout, the lock is granted\n");
-				printf("lock_timeout is over\n"); end_turn()
+				printf("lock_timeout is over\n"); end_bid()
 			:: queued < LOCK_TIMEOUT -> queued++
 #else
 			:: true -> queued++
@@ -96,26 +96,26 @@ active proctype Clock()
 		:: queued == 0 && (rest == 0 || !holders) ->
 			/* stay: pg_dump or VACUUM is among the holders */
 			if
-			:: holders && !stays -> stays = true; since_turn = 0; rest = FIRST_REST		/* step: stay */
+			:: holders && !stays -> stays = true; since_bid = 0; rest = FIRST_REST		/* step: stay */
 			:: true -> stays = false;
 				printf("an attempt begins\n");
-				since_turn = 0;
+				since_bid = 0;
 				will_end = left[0] <= LOCK_TIMEOUT && left[1] <= LOCK_TIMEOUT && (CLIENTS < 3 || left[CLIENTS - 1] <= LOCK_TIMEOUT);
 #ifdef WITHOUT_QUEUE
 				CLAIM(!will_end || !holders, "REFUTED (b): if all holders end within lock_timeout, the lock is granted\n");
-				end_turn()
+				end_bid()
 #else
 				queued = 1
 #endif
 			fi
-		:: queued == 0 && rest > 0 && holders -> since_turn++;
-#ifdef WITHOUT_TURN
+		:: queued == 0 && rest > 0 && holders -> since_bid++;
+#ifdef WITHOUT_BID
 			/* until 2026-11: who is seen at two looks is waited for, and the looks begin again */
 			if :: left[0] > 3 || left[1] > 3 -> rest = FIRST_REST :: else -> rest-- fi;
 #else
-			rest--;		/* step: turn */
+			rest--;		/* step: bid */
 #endif
-			CLAIM(since_turn <= LONGEST_REST + REST_JITTER, "REFUTED (a): a turn begins within 24 ticks of the last, whoever holds the lock\n")
+			CLAIM(since_bid <= LONGEST_REST + REST_JITTER, "REFUTED (a): a bid begins within 24 ticks of the last, whoever holds the lock\n")
 		fi }
 	:: swapped -> break
 	od

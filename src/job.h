@@ -204,7 +204,7 @@ typedef struct JobShared
 										 * job */
 	int			max_runners;	/* constant: how many may run at the same time */
 	JobAccount	accounts[IM_BUDGETS];
-	TimestampTz turn_began;		/* a runner's, see runner_begin_turn(); under
+	TimestampTz bid_began;		/* a runner's, see runner_begin_bid(); under
 								 * the area's lock */
 	Look		look;			/* that a cleanup ends with, for the launcher;
 								 * database 0 = none.  By its runner */
@@ -402,8 +402,8 @@ extern bool runner_of_same_job(int pid);
 extern double runner_use(JobBudget budget, double amount);
 extern double runner_owes(JobBudget budget, double mark, double rate);
 extern bool runner_is_alone(void);
-extern void runner_begin_turn(void);
-extern TimestampTz runner_turn_began(void);
+extern void runner_begin_bid(void);
+extern TimestampTz runner_bid_began(void);
 extern bool runner_rows_are_final(void);
 
 /* Results of runner_claim() other than the number of an item */

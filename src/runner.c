@@ -248,7 +248,7 @@ runner_owes(JobBudget budget, double mark, double rate)
  * so that those that wait for one, too, do so in the same moment.
  */
 void
-runner_begin_turn(void)
+runner_begin_bid(void)
 {
 	int			pids[IM_MAX_RUNNERS];
 	int			n = 0;
@@ -256,7 +256,7 @@ runner_begin_turn(void)
 	if (my_shared == NULL)
 		return;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_shared->turn_began = GetCurrentTimestamp();
+	my_shared->bid_began = GetCurrentTimestamp();
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
 		RunnerSlot *runner = &area->runners[i];
@@ -276,14 +276,14 @@ runner_begin_turn(void)
 
 /* Return when a runner of the job has done so last; 0 = none yet. */
 TimestampTz
-runner_turn_began(void)
+runner_bid_began(void)
 {
 	TimestampTz result;
 
 	if (my_shared == NULL)
 		return 0;
 	LWLockAcquire(&area->lock, LW_SHARED);
-	result = my_shared->turn_began;
+	result = my_shared->bid_began;
 	LWLockRelease(&area->lock);
 	return result;
 }

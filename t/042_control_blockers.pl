@@ -133,6 +133,22 @@ like($out, qr/^failed\|55P03\|.*The lock was held by: prepared transaction "p" \
 
 sql("ROLLBACK PREPARED 'p'");
 
+# a copy that waits says for whom all the time, also while it stands in the queue
+{
+	$blocker = session('postgres');
+	my $waits = start_call($node, 'mover', "SELECT status FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s')
+		. q[', method => 'copy', settings => '{"lock_timeout": "1min"}')]);
+	my $in_queue = "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'bl_s'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted";
+	foreach my $look (1 .. 3)
+	{
+		poll_until($node, $in_queue, 't', "a copy that stands in the queue, look $look");
+		is(sql('SELECT blocked_by FROM index_mover_progress'), '{' . $blocker->pid . '}', "blocked_by then, look $look");
+	}
+	$blocker->run('COMMIT');
+	$blocker->end;
+	is((finish_call($waits))[1], "moved\n", 'it is moved when the transaction has ended');
+}
+
 # nobody has the index, but what the swap needs besides it can't be locked
 my $catalog = IndexMover::Session->new($node);
 $catalog->run('BEGIN; LOCK TABLE pg_class IN SHARE MODE');

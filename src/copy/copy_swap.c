@@ -151,7 +151,10 @@ read_pages(void *arg)
 	table_close(pg_class, NoLock);
 }
 
-/* Queue for lock_timeout in all, in pieces: no WAL can be read in the queue. */
+/*
+ * Queue for lock_timeout in all, in pieces of a second: no WAL can be read in the queue.  Others
+ * pass between two pieces, so a long lock_timeout is several bids, one after the other.
+ */
 static bool
 queue_for_lock(CopyFile *file)
 {
@@ -165,7 +168,7 @@ queue_for_lock(CopyFile *file)
 			return false;
 		if (!copy_stay_near(file->move))
 			return false;
-		IM_POINT("swap-turn");
+		IM_POINT("swap-queue-again");
 	}
 }
 
@@ -400,6 +403,7 @@ attempt(CopyMove *move, CopyFile *queue_for, int64 most_us)
 		return give_back(move, move->again != NULL ? START_AGAIN : LOCK_NOT_GRANTED);
 	move->stage = COPY_LOCKED;
 	phase = progress_phase(PHASE_SWAPPING);
+	progress_blockers(NULL, 0);
 	IM_POINT("swap-locked");
 	outcome = copy_last_of_all(move, most_us);
 	if (outcome == SWAPPED && !rows_are_free(move))
@@ -470,7 +474,10 @@ look_at_holders(CopyMove *move, Wait *wait)
 			}
 		}
 	}
-	wait_note_holders(wait, vxids, count);
+	if (look.known)
+		wait_note_holders(wait, vxids, count);
+	else
+		wait_forget_ended(wait);
 	CommitTransactionCommand();
 	return look;
 }
@@ -489,7 +496,6 @@ try_swap(CopyMove *move, CopyFile *queue_for, int64 *most_us)
 		if (block_set_count(move->files[i].todo) > COPY_FAR_TOO_MANY)
 			*most_us = longest_us;
 	}
-	progress_blockers(NULL, 0);
 	IM_POINT("swap-ready");
 	if (copy_last_us(move) <= *most_us)
 	{
@@ -585,8 +591,8 @@ make_attempts(CopyMove *move)
 	}
 	for (;;)
 	{
-		bool		is_turn = attempts_turn_is_due(&attempts);
-		bool		now = is_free || (is_turn && !attempts.barred);
+		bool		is_bid = attempts_bid_is_due(&attempts);
+		bool		now = is_free || (is_bid && !attempts.barred);
 		bool		ready;
 		bool		is_over;
 		SwapHolders look;
@@ -608,14 +614,14 @@ make_attempts(CopyMove *move)
 			lock_wait_is_over(move, wait);
 
 		is_free = look.known && wait->nholders == 0 && !catch_up.crowded;
-		if (is_turn)
+		if (is_bid)
 		{
 			/* stay */
 			may_queue = look.known && !look.row_changes &&
 				attempts_may_queue(&attempts, table);
 			attempts.barred = !may_queue;
 		}
-		/* turn */
+		/* bid */
 		if (may_queue)
 			queue_for = look.held != NULL ? look.held : &move->files[0];
 		/* free */
@@ -637,10 +643,10 @@ make_attempts(CopyMove *move)
 			lock_wait_is_over(move, wait);
 		/* without having asked, catch up again at once */
 		too_many = (outcome == TOO_MUCH_LEFT);
-		if (is_turn && (!too_many || is_over || move->item->lock_attempts > attempts_before))
-			attempts_end_turn(&attempts);
-		/* each try costs a round: after lock_wait make it at the turns alone */
-		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_turn));
+		if (is_bid && (!too_many || is_over || move->item->lock_attempts > attempts_before))
+			attempts_end_bid(&attempts);
+		/* each try costs a round: after lock_wait make it at the bids alone */
+		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
 		if (copy_gives_turn(move, wait->limits->since))
 			return copy_start_again(move, "it gives its turn to another relation");
 		throttle_rest(attempts_nap_ms(&attempts));
@@ -686,7 +692,6 @@ copy_swap(CopyMove *move)
 	if (!make_attempts(move))
 		return false;
 	Assert(!IsTransactionState() && move->stage == COPY_SWAPPED);
-	progress_blockers(NULL, 0);
 	/* whatever goes wrong from here on, all has moved */
 	item->status = STATUS_MOVED;
 	item->finished_at = GetCurrentTimestamp();

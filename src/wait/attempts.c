@@ -9,11 +9,11 @@
  *
  *	look	see who holds the lock, without queueing
  *	free	nobody does: ask, without queueing
- *	turn	after a rest, whoever holds it: ask, and queue for lock_timeout
+ *	bid		after a rest, whoever holds it: ask, and queue for lock_timeout
  *	stay	but not behind a reader of the whole table, or VACUUM
- *	rest	how long to rest between two turns
- *	aim		a turn may come sooner, when those that wait behind us should end
- *	join	the runners of a job take their turns together
+ *	rest	how long to rest between two bids
+ *	aim		a bid may come sooner, when those that wait behind us should end
+ *	join	the runners of a job make their bids together
  *
  * Assumption: nothing that conflicts with AccessExclusiveLock is asked for while another
  * lock of the same kind is held, except without queueing.  The caller sees to that.
@@ -37,10 +37,10 @@
 #define LATER_LOOK_MS		150
 #define LATER_MS			60000
 
-/* Looks before the first turn */
+/* Looks before the first bid */
 #define FIRST_LOOKS			5
 
-/* Rest between two turns: at first, then doubled up to a second */
+/* Rest between two bids: at first, then doubled up to a second */
 #define FIRST_REST_MS		100
 #define REST_MS				1000
 /* While a holder stays, this part of its age; after lock_wait the longest rest */
@@ -49,11 +49,11 @@
 /* A rest is longer by up to this part, at random */
 #define REST_JITTER			0.2
 
-/* A turn that began so long ago is not joined, nor so soon after our last one */
+/* A bid that began so long ago is not joined, nor so soon after our last one */
 #define JOIN_US				(50 * INT64CONST(1000))
 #define JOIN_REST_US		(250 * INT64CONST(1000))
 
-/* Who is found so soon after a turn has waited behind it */
+/* Who is found so soon after a bid has waited behind it */
 #define DELAYED_US			(100 * INT64CONST(1000))
 
 /* A session that has held a table for so long, and none of its indexes, reads the whole table */
@@ -66,29 +66,29 @@ attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid)
 	attempts->limits.phase = PHASE_WAIT_SWAP_LOCK;
 	attempts->limits.max_ms = LOCK_WAIT;
 	attempts->limits.mc = mc;
-	attempts->turn_ended = GetCurrentTimestamp();
+	attempts->bid_ended = GetCurrentTimestamp();
 	wait_begin(&attempts->wait, NULL, &attempts->limits);
 	attempts->wait.relid = relid;
 	/* a copy gives way to a session that waits for it */
 	attempts->wait.ignore_deadlocks = true;
 }
 
-/* rest: return the milliseconds from the end of a turn to the next one. */
+/* rest: return the milliseconds from the end of a bid to the next one. */
 static int64
 rest_ms(const Attempts *attempts)
 {
 	const Wait *wait = &attempts->wait;
 	int64		ms = REST_MS;
 
-	if (attempts->turns == 0)
+	if (attempts->bids == 0)
 		return attempts->hurry ? 0 : IM_LIMIT("looks", FIRST_LOOKS) * LOOK_MS;
 	/* from then on it may go on without end: others must hardly notice */
 	/* step: rest */
 	if (wait_is_over(wait))
 		return LONGEST_REST_MS;
 
-	if (attempts->turns < 8)
-		ms = Min(FIRST_REST_MS << (attempts->turns - 1), REST_MS);
+	if (attempts->bids < 8)
+		ms = Min(FIRST_REST_MS << (attempts->bids - 1), REST_MS);
 	if (wait->nholders > 0)
 	{
 		int64		age_ms = (GetCurrentTimestamp() - wait->holders[0].since) / 1000;
@@ -99,17 +99,17 @@ rest_ms(const Attempts *attempts)
 	return (int64) (ms * attempts->jitter);
 }
 
-/* Return the milliseconds to the next turn; not above 0: it is due. */
+/* Return the milliseconds to the next bid; not above 0: it is due. */
 static int64
-next_turn_ms(const Attempts *attempts)
+next_bid_ms(const Attempts *attempts)
 {
-	return rest_ms(attempts) - (GetCurrentTimestamp() - attempts->turn_ended) / 1000;
+	return rest_ms(attempts) - (GetCurrentTimestamp() - attempts->bid_ended) / 1000;
 }
 
 /*
- * aim: return whether all holders, or those that the last turn has delayed, should end while
+ * aim: return whether all holders, or those that the last bid has delayed, should end while
  * we queue, if they take as long as the last one that has ended.  Transactions of one length
- * that follow each other end together by and by: a turn delays all that end in it, so they
+ * that follow each other end together by and by: a bid delays all that end in it, so they
  * begin together, and the next one delays them again, with those that end a little later.
  */
 static bool
@@ -122,8 +122,8 @@ holders_should_end(const Attempts *attempts)
 	bool		delayed = true;
 	int			ndelayed = 0;
 
-	if (attempts->turns == 0 || wait->nholders == 0 || wait->lasted == 0 ||
-		now - attempts->turn_ended < FIRST_REST_MS * 1000 ||
+	if (attempts->bids == 0 || wait->nholders == 0 || wait->lasted == 0 ||
+		now - attempts->bid_ended < FIRST_REST_MS * 1000 ||
 		now - wait->holders[0].since > wait->lasted + half || wait_is_over(wait))
 		return false;
 	for (int i = 0; i < wait->nholders; i++)
@@ -133,7 +133,7 @@ holders_should_end(const Attempts *attempts)
 		bool		ends = left <= half && left >= -half;
 
 		all = all && ends;
-		if (since >= attempts->turn_ended && since < attempts->turn_ended + DELAYED_US)
+		if (since >= attempts->bid_ended && since < attempts->bid_ended + DELAYED_US)
 		{
 			ndelayed++;
 			delayed = delayed && ends;
@@ -143,38 +143,45 @@ holders_should_end(const Attempts *attempts)
 }
 
 /*
- * join: return whether another runner of the job has just begun a turn, and the last one of
+ * join: return whether another runner of the job has just begun a bid, and the last one of
  * ours is not so near.  A query of all partitions of a table would wait behind each runner in
  * turn; and when it ends, all that queue by then get their locks.
  */
 static bool
-joins_turn(const Attempts *attempts)
+joins_bid(const Attempts *attempts)
 {
-	TimestampTz began = runner_turn_began();
+	TimestampTz began = runner_bid_began();
 
 	return GetCurrentTimestamp() - began < JOIN_US &&
-		began - attempts->turn_ended >= (attempts->turns == 0 ? 0 : JOIN_REST_US) &&
+		began - attempts->bid_ended >= (attempts->bids == 0 ? 0 : JOIN_REST_US) &&
 		rest_ms(attempts) <= REST_MS * (1 + REST_JITTER);
 }
 
-/* turn: return whether it is time to ask for the lock, whoever holds it; then others join. */
+/*
+ * bid: return whether it is time to ask for the lock, whoever holds it; then others join, once,
+ * though a copy that has too much left catches up, and comes here, again and again.
+ */
 bool
-attempts_turn_is_due(const Attempts *attempts)
+attempts_bid_is_due(Attempts *attempts)
 {
-	bool		due = next_turn_ms(attempts) <= 0 || holders_should_end(attempts);
+	bool		due = next_bid_ms(attempts) <= 0 || holders_should_end(attempts);
 
-	/* step: turn */
-	if (due && !attempts->barred)
-		runner_begin_turn();
-	return due || joins_turn(attempts);
+	/* step: bid */
+	if (due && !attempts->barred && !attempts->announced)
+	{
+		attempts->announced = true;
+		runner_begin_bid();
+	}
+	return due || joins_bid(attempts);
 }
 
-/* Note the end of a turn, with an attempt or, if attempts_may_queue() forbids it, without. */
+/* Note the end of a bid, with an attempt or, if attempts_may_queue() forbids it, without. */
 void
-attempts_end_turn(Attempts *attempts)
+attempts_end_bid(Attempts *attempts)
 {
-	attempts->turns++;
-	attempts->turn_ended = GetCurrentTimestamp();
+	attempts->bids++;
+	attempts->announced = false;
+	attempts->bid_ended = GetCurrentTimestamp();
 	attempts->jitter = 1 + REST_JITTER * pg_prng_double(&pg_global_prng_state);
 }
 

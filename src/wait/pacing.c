@@ -74,7 +74,7 @@ throttle_written(Throttle *throttle, int64 bytes)
 	instr_time	now;
 	instr_time	passed;
 
-	throttle->write_turn = runner_use(BUDGET_WRITING, bytes);
+	throttle->write_mark = runner_use(BUDGET_WRITING, bytes);
 
 	INSTR_TIME_SET_CURRENT(now);
 	if (INSTR_TIME_IS_ZERO(throttle->shown))
@@ -110,7 +110,7 @@ throttle_read(Throttle *throttle, int64 us, int64 bytes)
 
 	throttle->read_ms = throttle->read_ms * (1 - share) + us / 1000.0 / SMOOTH_READ_MB;
 	if (throttle->read_ms > FAST_READ_MS && !throttle->hurry)
-		throttle->read_turn = runner_use(BUDGET_READING, us / 1000000.0);
+		throttle->read_mark = runner_use(BUDGET_READING, us / 1000000.0);
 }
 
 /* Return how many milliseconds to rest now, at most a piece of a long rest, and set *why. */
@@ -119,10 +119,10 @@ throttle_due(Throttle *throttle, const MoveSettings *settings, const char **why)
 {
 	double		share = settings->pacing && settings->max_read_share < 1 ?
 		settings->max_read_share : 0;
-	double		ms = runner_owes(BUDGET_WRITING, throttle->write_turn,
+	double		ms = runner_owes(BUDGET_WRITING, throttle->write_mark,
 								 settings->max_rate * 1024.0);
 	double		reading_ms = throttle->hurry ? 0 :
-		runner_owes(BUDGET_READING, throttle->read_turn, share);
+		runner_owes(BUDGET_READING, throttle->read_mark, share);
 
 	*why = reading_ms > ms ? THROTTLED_SLOW_STORAGE : THROTTLED_MAX_RATE;
 	ms = Max(ms, reading_ms);

@@ -47,7 +47,7 @@ typedef struct WaitLimits
 
 	/* set by the first wait, so that several can share them */
 	TimestampTz since;
-	int64		rested_before;	/* pacing_rested_ms() then */
+	int64		rested_before;	/* pacing_rested_ms() then, see wait_began() */
 } WaitLimits;
 
 #define LOCK_WAIT		(-1)	/* that of the move, as it is by then */
@@ -93,6 +93,8 @@ extern bool wait_has_long_holder(const Wait *wait);
 extern int	wait_named(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS]);
 extern bool wait_look(Wait *wait);
 extern bool wait_is_over(const Wait *wait);
+extern TimestampTz wait_began(const WaitLimits *limits);
+extern void wait_forget_ended(Wait *wait);
 pg_noreturn extern void wait_give_up(const Wait *wait);
 extern bool wait_until(const char *gave_up, WaitLimits *limits,
 					   bool (*is_free) (Wait *wait, void *arg), void *arg);
@@ -112,21 +114,22 @@ typedef struct Attempts
 {
 	Wait		wait;			/* with the holders at the last look */
 	WaitLimits	limits;
-	bool		hurry;			/* no looks before the first turn */
-	bool		barred;			/* at the last turn attempts_may_queue()
+	bool		hurry;			/* no looks before the first bid */
+	bool		barred;			/* at the last bid attempts_may_queue()
 								 * forbade it */
 
 	/* private */
-	int			turns;			/* so far */
-	TimestampTz turn_ended;		/* the last one; at first, when the looks
+	int			bids;			/* so far */
+	bool		announced;		/* this one, to the other runners of the job */
+	TimestampTz bid_ended;		/* the last one; at first, when the looks
 								 * began */
 	double		jitter;			/* of the rest after it */
 } Attempts;
 
 extern void attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid);
-extern bool attempts_turn_is_due(const Attempts *attempts);
+extern bool attempts_bid_is_due(Attempts *attempts);
 extern bool attempts_may_queue(Attempts *attempts, Oid table);
-extern void attempts_end_turn(Attempts *attempts);
+extern void attempts_end_bid(Attempts *attempts);
 extern int	attempts_nap_ms(const Attempts *attempts);
 
 extern bool poller_waits_for_us(int pid);
@@ -153,8 +156,8 @@ extern char *blockers_describe(const VirtualTransactionId *vxids, int count);
 /* One per move; set to zero at its start. */
 typedef struct Throttle
 {
-	double		write_turn;		/* see runner_use() */
-	double		read_turn;
+	double		write_mark;		/* see runner_use() */
+	double		read_mark;
 	double		read_ms;		/* that a megabyte takes to be read, smoothed */
 	bool		hurry;			/* do not rest for reading */
 	int64		bytes;			/* since the rate was last shown */

@@ -227,17 +227,40 @@ wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode)
 }
 
 /*
+ * Forget the holders that have ended, where a look could not be made.  How long the last one
+ * has lasted is not known then.
+ */
+void
+wait_forget_ended(Wait *wait)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < wait->nholders; i++)
+	{
+		if (virtual_transaction_pid(wait->holders[i].vxid) >= 0)
+			wait->holders[kept++] = wait->holders[i];
+	}
+	wait->nholders = kept;
+}
+
+/* Return when a wait has begun, later by all rests since then, which are no part of it. */
+TimestampTz
+wait_began(const WaitLimits *limits)
+{
+	return limits->since + (pacing_rested_ms() - limits->rested_before) * 1000;
+}
+
+/*
  * Return whether the wait has lasted so long, without rests and at least since then,
  * and whoever was signaled had time.
  */
 static bool
 is_over(const Wait *wait, int64 ms, TimestampTz then)
 {
-	const WaitLimits *limits = wait->limits;
-	TimestampTz begin = limits->since + (pacing_rested_ms() - limits->rested_before) * 1000;
+	TimestampTz begin = Max(wait_began(wait->limits), then);
 	TimestampTz now = GetCurrentTimestamp();
 
-	return ms > 0 && now >= Max(begin, then) + ms * 1000 && now >= wait->grace_until;
+	return ms > 0 && now >= begin + ms * 1000 && now >= wait->grace_until;
 }
 
 static int

@@ -121,23 +121,23 @@ move_default(MoveContext *mc)
 	attempts.wait.ignore_deadlocks = false;
 	for (;;)
 	{
-		bool		is_turn = attempts_turn_is_due(&attempts);
+		bool		is_bid = attempts_bid_is_due(&attempts);
 		bool		helps = look_at_partitioned(item, &attempts.wait);
 		bool		is_over = wait_look(&attempts.wait);
 		bool		queue = false;
 		bool		locked = false;
 
-		if (is_turn && helps)
+		if (is_bid && helps)
 			queue = attempts_may_queue(&attempts, is_table ? item->relid : InvalidOid);
-		/* free, turn */
+		/* free, bid */
 		if (queue || (helps && attempts.wait.nholders == 0))
 			locked = lock_partitioned(item, mc->settings, queue);
 		if (locked)
 			break;
 		if (is_over)
 			wait_give_up(&attempts.wait);
-		if (is_turn)
-			attempts_end_turn(&attempts);
+		if (is_bid)
+			attempts_end_bid(&attempts);
 		throttle_rest(attempts_nap_ms(&attempts));
 		if (job_pause_requested())
 			pacing_rest_while_paused();
