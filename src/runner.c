@@ -438,7 +438,8 @@ find_put_back(const JobShared *shared, RelationCheck is_free)
  * number, CLAIM_NONE if there is none, or CLAIM_LATER if the next one has to
  * wait for another runner.  Those that have given their turn come after the others;
  * is_free() says whether nobody holds a lock of such a relation.  With anything_left,
- * claim any item that is still queued, for a runner that is going to give it up.
+ * claim any item that is still queued, for a runner that is going to give it up; but one that
+ * another runner is putting back is left to that, or its "queued" could come last on record.
  */
 int
 runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
@@ -452,6 +453,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 	for (int i = shared->first_queued; i < shared->nitems; i++)
 	{
 		const MoveItem *item = &shared->items[i];
+		bool		may_claim;
 
 		if (item->status != STATUS_QUEUED)
 		{
@@ -463,13 +465,17 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 		if (OidIsValid(item->part_of))
 			continue;
 		result = CLAIM_LATER;
-		if (anything_left || (item->turns == 0 && may_begin(shared, item)))
+		if (anything_left)
+			may_claim = !is_being_put_back(item);
+		else
+			may_claim = item->turns == 0 && may_begin(shared, item);
+		if (may_claim)
 		{
 			result = i;
 			break;
 		}
 	}
-	if (result == CLAIM_LATER)
+	if (result == CLAIM_LATER && !anything_left)
 	{
 		int			put_back = find_put_back(shared, is_free);
 

@@ -63,13 +63,14 @@ my %elsewhere = (
 	(map { $_ => 't/010_rebuild_faults.pl' } qw(rebuild-begins rebuild-named rebuild-entry-made rebuild-entry-committed
 		rebuild-step-committed caller-hidden)),
 	'copy-logging' => 't/036_copy_backup.pl', (map { $_ => 't/112_exact_changes.pl' } qw(copy-read copy-read-again)),
-		'swap-given-back' => 't/030_copy_standby.pl', 'swap-turn' => 't/043_control_low_priority.pl',
+		'swap-given-back' => 't/030_copy_standby.pl', 'swap-queue-again' => 't/043_control_low_priority.pl',
 	'rebuild-aborted' => 't/055_world_ddl.pl', 'swap-ready' => 't/055_world_ddl.pl',
 	(map { $_ => 't/117_exact_resume.pl' } qw(resume-recording resume-record resume-recorded resume-summaries resume-begins)),
 	(map { $_ => 't/100_table_crash.pl' } qw(swap-file-locked swap-file-set)),
 	(map { $_ => 't/102_table_holders.pl' } qw(swap-row swap-map)),
 		'gave-way' => 't/114_exact_table_changes.pl', (map { $_ => 't/105_table_lock_grants.pl' } qw(locks-wanted locks-released)),
-	'measure' => 't/062_reports_measuring.pl', 'policy-run' => 't/122_tier_policies.pl', 'history-close' => 't/025_copy_after_swap.pl',
+	'put-back' => 't/108_table_turns.pl', 'measure' => 't/062_reports_measuring.pl',
+	'policy-run' => 't/122_tier_policies.pl', 'history-close' => 't/025_copy_after_swap.pl',
 	'left-file-drop' => 'the end of this file');
 {
 	my %in_source;

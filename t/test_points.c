@@ -9,6 +9,7 @@
  *	wait	until the advisory lock (0, 5959) is released, which the test
  *			takes exclusively before; interruptible
  *	wait2	the same with the advisory lock (0, 5960)
+ *	hold	the same as wait, but without obeying a cancel of the job
  *	writes	until other transactions have written so often that a test's load
  *			has certainly changed what is being copied
  *	error	ERROR XX000
@@ -228,7 +229,7 @@ is_time(const char *name, const char **found)
 
 /* Wait until the test releases its lock. */
 static void
-wait_for_test(const char *name, uint32 lock)
+wait_for_test(const char *name, uint32 lock, bool obeys_cancel)
 {
 	LOCKTAG		tag;
 
@@ -238,7 +239,8 @@ wait_for_test(const char *name, uint32 lock)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10,
 						 PG_WAIT_EXTENSION);
-		job_check_cancel();
+		if (obeys_cancel)
+			job_check_cancel();
 	}
 	elog(LOG, "test point \"%s\": going on", name);
 
@@ -288,9 +290,11 @@ test_point(const char *name)
 		return;
 	save_coverage();
 	if (is_action(found, "wait"))
-		wait_for_test(name, 5959);
+		wait_for_test(name, 5959, true);
 	else if (is_action(found, "wait2"))
-		wait_for_test(name, WAIT2_LOCK);
+		wait_for_test(name, WAIT2_LOCK, true);
+	else if (is_action(found, "hold"))
+		wait_for_test(name, 5959, false);
 	else if (is_action(found, "writes"))
 		wait_for_writes();
 	else if (is_action(found, "error"))

@@ -89,6 +89,7 @@ extern void leftover_file_remove(const LedgerEntry *entry, bool paced,
 extern void leftover_file_shorten(const RelFileLocator *locator, BlockNumber nblocks,
 								  bool paced);
 extern void leftover_files_remove(bool kept_too);
+extern void leftover_kept_files_remove(int64 job, Oid heap_oid);
 extern bool leftover_file_is_kept(const LedgerEntry *entry);
 extern LedgerEntry *leftover_kept_file(Oid relid, Oid tablespace);
 extern int64 leftover_kept_bytes(const MoveItem *item);

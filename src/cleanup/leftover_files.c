@@ -454,6 +454,35 @@ leftover_files_remove(bool kept_too)
 	}
 }
 
+/* Between the steps, where the job was canceled before: obey the end of the process only. */
+static void
+go_on_removing(void *arg)
+{
+	QueryCancelPending = false;
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* Remove the files of a table from which copies of a job could go on, and no process works on. */
+void
+leftover_kept_files_remove(int64 job, Oid heap_oid)
+{
+	foreach_ptr(LedgerEntry, entry, ledger_read())
+	{
+		bool		is_kept;
+
+		if (entry->kind != LEDGER_NEW_FILE || entry->job != job || entry->heap_oid != heap_oid)
+			continue;
+		if (!ledger_row_claim(entry->id, false))
+			continue;
+		StartTransactionCommand();
+		is_kept = leftover_file_is_kept(entry);
+		CommitTransactionCommand();
+		if (is_kept)
+			leftover_file_remove(entry, false, go_on_removing, NULL);
+		ledger_row_release(entry->id);
+	}
+}
+
 /* Return the file of such a row; size -1: there is nothing of ours to remove. */
 Leftover *
 leftover_file_describe(const LedgerEntry *entry)

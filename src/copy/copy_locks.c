@@ -177,7 +177,7 @@ copy_wait_for_locks(CopyMove *move)
 
 			copy_lock_wait_is_over(move, named, nnamed);
 		}
-		if (copy_gives_turn(move, limits.since))
+		if (copy_gives_turn(move, &limits))
 			return copy_start_again(move, "it gives its turn to another relation");
 		job_check_cancel();
 	}

@@ -214,7 +214,7 @@ extern const char *copy_changes_lost(ChangesResult result);
 pg_nodiscard extern bool copy_wait_for_locks(CopyMove *move);
 extern void copy_release_locks(CopyMove *move);
 extern void copy_check_locks(const CopyMove *move);
-extern bool copy_gives_turn(CopyMove *move, TimestampTz waits_since);
+extern bool copy_gives_turn(CopyMove *move, const WaitLimits *limits);
 pg_nodiscard extern bool copy_check_relations(CopyMove *move, bool first);
 extern bool copy_is_in_the_way(CopyMove *move);
 extern void copy_rest_after_swap(void *arg);

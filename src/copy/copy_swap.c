@@ -647,7 +647,7 @@ make_attempts(CopyMove *move)
 			attempts_end_bid(&attempts);
 		/* each try costs a round: after lock_wait make it at the bids alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
-		if (copy_gives_turn(move, wait->limits->since))
+		if (copy_gives_turn(move, wait->limits))
 			return copy_start_again(move, "it gives its turn to another relation");
 		throttle_rest(attempts_nap_ms(&attempts));
 	}

@@ -21,27 +21,29 @@
 #define MOST_DOUBLINGS			10
 
 /*
- * Decide whether the copy, which has waited for a lock since then, gives its turn.  If so,
- * the caller is to end it by copy_start_again().  No transaction is open.
+ * Decide whether the copy, which waits for a lock, gives its turn.  If so, the caller is to
+ * end it by copy_start_again().  No transaction is open.
  */
 bool
-copy_gives_turn(CopyMove *move, TimestampTz waits_since)
+copy_gives_turn(CopyMove *move, const WaitLimits *limits)
 {
 	MoveItem   *item = move->item;
-	TimestampTz now = GetCurrentTimestamp();
-	int64		worked_ms = (waits_since - item->started_at - move->so_far->rested_us) / 1000;
-	int64		patience_ms = Max(worked_ms, SHORTEST_PATIENCE_MS);
+	int64		worked_us = limits->since - item->started_at - move->so_far->rested_us;
+
+	/* a pause in between, or a rest for a standby, is no wait for the lock */
+	int64		waited_ms = (GetCurrentTimestamp() - wait_began(limits)) / 1000;
+	int64		patience_ms = Max(worked_us / 1000, SHORTEST_PATIENCE_MS);
 
 	Assert(!IsTransactionState());
 	patience_ms <<= Min(item->turns, MOST_DOUBLINGS);
 	if (move->settings->on_blocker != ON_BLOCKER_WAIT || job_pause_requested() ||
-		now - waits_since < patience_ms * 1000)
+		waited_ms < patience_ms)
 		return false;
 	if (!runner_give_turn(move->mc->job, item, relation_is_free))
 		return false;
 	move->mc->gives_turn = true;
 	item->detail[0] = '\0';
 	item_say(item, "It has waited %d s for its lock; other relations of the job are moved first.",
-			 (int) ((now - waits_since) / USECS_PER_SEC));
+			 (int) (waited_ms / 1000));
 	return true;
 }

@@ -281,6 +281,9 @@ clean_up(MoveContext *mc)
 		rebuild_cleanup(mc);
 	else if (mc->item->method == METHOD_COPY)
 		copy_cleanup();
+	/* it has given its turn, and its copy does not go on */
+	if (mc->item->turns > 0 && strcmp(mc->item->sqlstate, "57014") == 0 && !job_keep_requested())
+		leftover_kept_files_remove(mc->job->job, mc->item->heap_oid);
 }
 
 /*

@@ -265,6 +265,17 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 		last_given_up = job_parts_follow(shared, n);
 	}
 	record_given_up(shared);
+
+	/* for copies that had given their turn; after max_duration they go on */
+	if (why_skipped != NULL)
+		return;
+	/* the signal of the cancel has done its work */
+	QueryCancelPending = false;
+	for (int i = 0; i < shared->nitems; i++)
+	{
+		if (shared->items[i].turns > 0 && shared->items[i].status == STATUS_CANCELED)
+			move_cleanup(shared, &shared->items[i], QUICK_CLEANUP_MS);
+	}
 }
 
 static void
@@ -499,6 +510,7 @@ run_item(JobShared *shared, int n)
 	if (!ended)
 	{
 		runner_put_back(shared, n);
+		IM_POINT("put-back");
 		outcome_record(shared, n, job_last_part(shared, n));
 		current_item = -1;
 		progress_end(0);

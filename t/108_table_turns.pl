@@ -1,0 +1,170 @@
+# A copy that waits for its lock gives its turn to another relation of its job: beside a pause,
+# a cancel, and another worker of the job.  (049 has who gets the turns.)  And what a copy that
+# has too much left to ask for its lock does to the others of its job.
+#
+# Fault (processes): a job is paused, or canceled with and without its files, while a relation
+#   has given its turn; another worker cancels the rest while one is being put back; one of two
+#   that wait has too much left to ask for its lock
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $node = new_node('turns', conf => "autovacuum = off\nindex_mover.resumable_size = 1MB");
+my $can_go_on = $node->pg_version >= 17;
+if ($can_go_on)
+{
+	$node->append_conf('postgresql.conf', 'summarize_wal = on');
+	$node->reload;
+}
+my $s = IndexMover::Session->new($node);
+$node->safe_psql("postgres", <<'SQL');
+SET default_tablespace = regress_slow;
+SELECT format('CREATE SCHEMA %I', s) FROM unnest('{paused, put_back, kept}'::name[]) s \gexec
+SELECT format('CREATE TABLE %I.%I AS SELECT g, repeat(%L, 800) AS t FROM generate_series(1, %s) g', s, t, 'x', n)
+  FROM unnest('{paused, put_back, kept}'::name[]) s, (VALUES ('a', 2000), ('b', 4000), ('c', 6000)) t (t, n)
+ WHERE t <> 'c' OR s = 'put_back' \gexec
+CREATE SCHEMA crowded;
+CREATE TABLE crowded.a AS SELECT g, repeat('x', 800) AS t, 0 AS n FROM generate_series(1, 2000) g;
+CREATE TABLE crowded.b AS SELECT g, repeat('x', 800) AS t FROM generate_series(1, 2000) g;
+CHECKPOINT;
+SQL
+
+# Sessions that hold tables, without end.
+sub hold
+{
+	my @sessions = map { IndexMover::Session->new($node) } @_;
+	$sessions[$_]->run("BEGIN; LOCK TABLE $_[$_] IN ACCESS SHARE MODE") for 0 .. $#_;
+	return @sessions;
+}
+
+sub begin
+{
+	my ($schema, $workers) = @_;
+	return $s->run("SELECT max(job) FROM move_schema_tables('$schema', 'regress_fast', wait => false, "
+		. "settings => '{\"max_workers\": $workers}')");
+}
+
+sub states
+{
+	my ($job) = @_;
+	return $s->run("SELECT string_agg(split_part(name, '.', 2) || ' ' || status, ', ' ORDER BY name) FROM index_mover_history "
+		. "WHERE job = $job AND kind = 'table'");
+}
+
+sub waits_ok
+{
+	my ($job, $name) = @_;
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND name = '$name' AND blocked_by <> '{}'", '1',
+		"$name waits for its lock");
+	return;
+}
+
+# ---- a pause is no wait ------------------------------------------------------------------
+{
+	my @holders = hold('paused.a');
+	my $job = begin('paused', 1);
+	waits_ok($job, 'paused.a');
+	my $since = $s->run("SELECT blocked_since FROM index_mover_progress WHERE job = $job");
+	$s->run("SELECT pause_move($job)");
+	poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
+	my $paused = $s->run('SELECT clock_timestamp()');
+	poll_until($node, "SELECT clock_timestamp() > '$paused'::timestamptz + interval '6 s'", 't', 'a pause of six seconds');
+	my $resumed = $s->run('SELECT clock_timestamp()');
+	$s->run("SELECT resume_move($job)");
+	poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND name = 'paused.b'", 'moved', 'it gives its turn');
+	cmp_ok($s->run("SELECT extract(epoch FROM '$paused'::timestamptz - '$since' + (started_at - '$resumed')) FROM index_mover_history "
+		. "WHERE job = $job AND name = 'paused.b'"), '>=', 4, 'when it has waited for five seconds, not counting the pause');
+	$_->end for @holders;
+	wait_for_job_end($node, $job);
+	is(states($job), 'a moved, b moved', 'both are moved');
+}
+
+# ---- another worker cancels the rest meanwhile -------------------------------------------
+{
+	my @holders = hold('put_back.a', 'put_back.b', 'put_back.c');
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	set_tests($node, test_point => 'put-back:hold', test_mutation => 'patience:100');
+	my $job = begin('put_back', 2);
+	$node->wait_for_log(qr/test point "put-back": waiting/, $log);
+	my ($put_back) = slurp_file($node->logfile, $log) =~ /puts off table "(put_back\.[ab])"/;
+	$s->run("SELECT cancel_move($job)");
+	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'", '1', 'the other worker ends');
+	is($s->run("SELECT status FROM index_mover_history WHERE job = $job AND name = '$put_back'"), 'running',
+		'which leaves the one that is being put back to its worker');
+	like(states($job), qr/c canceled/, 'and cancels the others');
+	set_tests($node);
+	$gate->end;
+	wait_for_no_worker($node);
+	is(states($job), 'a canceled, b canceled, c canceled', 'all are canceled, and on record so');
+	$_->end for @holders;
+	leftovers_ok($node, 'canceled while one is put back', within => 5);
+}
+
+# ---- its file, after a cancel -------------------------------------------------------------
+foreach my $keep ($can_go_on ? ('false', 'true') : ())
+{
+	my @holders = hold('kept.a', 'kept.b');
+	my $kept = q(SELECT count(*) FROM index_mover.ledger WHERE kind = 'n' AND relid = 'kept.a'::regclass AND copied_blocks > 0);
+	set_tests($node, test_mutation => 'patience:100');
+	my $job = begin('kept', 1);
+	waits_ok($job, 'kept.b');
+	is($s->run($kept), '1', 'the file of the one that has given its turn is kept');
+	$s->run("SELECT cancel_move($job, keep => $keep)");
+	wait_for_no_worker($node);
+	set_tests($node);
+	is(states($job), 'a canceled, b canceled', "canceled, keep => $keep");
+	is($s->run($kept), $keep eq 'true' ? '1' : '0', "keep => $keep: and its file " . ($keep eq 'true' ? 'stays' : 'is removed'));
+	$_->end for @holders;
+	if ($keep eq 'false')
+	{
+		leftovers_ok($node, 'canceled without its files', within => 5);
+		next;
+	}
+	my $next = begin('kept', 1);
+	wait_for_job_end($node, $next);
+	like($s->run("SELECT status || ' ' || message FROM index_mover_history WHERE job = $next AND name = 'kept.a'"),
+		qr/^moved .*went on where job $job had ended/, 'the next call goes on from it');
+}
+
+# ---- of two copies that wait, one often has too much left to ask for its lock -------------
+# (Each block is taken for so slow that not even one can be copied under the lock.)  It comes
+# back to its bid again and again, and the other one joins it once.
+{
+	my @holders = map { IndexMover::Session->new($node) } 1 .. 2;
+	$holders[0]->run('BEGIN; SELECT count(*) FROM crowded.a');
+	$holders[1]->run('BEGIN; SELECT count(*) FROM crowded.b');
+	my $writer = IndexMover::Session->new($node);
+	$writer->send('DO $$ BEGIN LOOP UPDATE crowded.a SET n = n + 1 WHERE g = (SELECT 1 + floor(random() * 2000)); COMMIT; '
+		. 'END LOOP; END $$');
+	set_tests($node, test_mutation => 'slow-blocks:50000,hopeless:1000000,hopeless-ms:1000000');
+	my $job = $s->run("SELECT max(job) FROM move_schema_tables('crowded', 'regress_fast', wait => false, "
+		. q[settings => '{"max_workers": 2, "max_lock_time": "1ms"}')]);
+	waits_ok($job, "crowded.$_") foreach 'a', 'b';
+	my ($attempts, $began) = split /\|/,
+		$s->run("SELECT lock_attempts, clock_timestamp() FROM index_mover_progress WHERE job = $job AND name = 'crowded.b'");
+	poll_until($node, "SELECT clock_timestamp() > '$began'::timestamptz + interval '8 s'", 't', 'eight seconds');
+	note 'attempts of the first one: ' .
+		$s->run("SELECT lock_attempts FROM index_mover_progress WHERE job = $job AND name = 'crowded.a'");
+	$attempts = $s->run("SELECT lock_attempts - $attempts FROM index_mover_progress WHERE job = $job AND name = 'crowded.b'");
+	cmp_ok($attempts, '<=', 16, "the other one has stood in the queue no more often than by its own rests: $attempts times in 8 s");
+	set_tests($node);
+	$s->run("SELECT cancel_move($job)");
+	wait_for_job_end($node, $job);
+	$s->run('SELECT pg_terminate_backend(' . $writer->pid . ')');
+	$_->end for @holders;
+}
+
+files_ok($node, 'turns');
+$s->end;
+done_testing();
