@@ -151,10 +151,12 @@ static bool
 joins_bid(const Attempts *attempts)
 {
 	TimestampTz began = runner_bid_began();
+	int64		least_rest_us = attempts->bids == 0 ? 0 : JOIN_REST_US;
 
-	return GetCurrentTimestamp() - began < JOIN_US &&
-		began - attempts->bid_ended >= (attempts->bids == 0 ? 0 : JOIN_REST_US) &&
-		rest_ms(attempts) <= REST_MS * (1 + REST_JITTER);
+	if (GetCurrentTimestamp() - began >= JOIN_US ||
+		began - attempts->bid_ended < least_rest_us)
+		return false;
+	return rest_ms(attempts) <= REST_MS * (1 + REST_JITTER);
 }
 
 /*
@@ -164,8 +166,10 @@ joins_bid(const Attempts *attempts)
 bool
 attempts_bid_is_due(Attempts *attempts)
 {
-	bool		due = next_bid_ms(attempts) <= 0 || holders_should_end(attempts);
+	bool		due = next_bid_ms(attempts) <= 0;
 
+	if (!due)
+		due = holders_should_end(attempts);
 	/* step: bid */
 	if (due && !attempts->barred && !attempts->announced)
 	{

@@ -101,10 +101,13 @@ blockers_kill(int pid, Oid role, const MoveSettings *settings)
 	bool		terminate = settings->on_blocker == ON_BLOCKER_TERMINATE;
 
 	for (int i = 0; i < nsignaled; i++)
+	{
 		if (signaled[i].pid == pid)
 			return false;
-	if (pid == 0 || pid == MyProcPid || runner_knows_pid(pid) || nsignaled == MAX_SIGNALED ||
-		kill(pid, terminate ? SIGTERM : SIGINT) != 0)
+	}
+	if (pid == 0 || pid == MyProcPid || runner_knows_pid(pid) || nsignaled == MAX_SIGNALED)
+		return false;
+	if (kill(pid, terminate ? SIGTERM : SIGINT) != 0)
 		return false;
 	signaled[nsignaled].pid = pid;
 	signaled[nsignaled].role = role;
@@ -155,15 +158,17 @@ blockers_report(const MoveItem *item)
 	{
 		int			pid = signaled[nreported].pid;
 		const char *verb = signaled[nreported].terminate ? "terminated" : "canceled";
-		char	   *name = GetUserNameFromId(signaled[nreported].role, true);
+		const char *name = GetUserNameFromId(signaled[nreported].role, true);
+		const char *space = told[0] != '\0' ? " " : "";
 
+		if (name == NULL)
+			name = "?";
 		ereport(WARNING,
 				(errmsg("%s process %d, which was in the way of moving %s \"%s\"",
 						verb, pid, relation_noun(item->relkind), NameStr(item->relname)),
-				 errdetail("It was a session of role \"%s\".", name ? name : "?")));
+				 errdetail("It was a session of role \"%s\".", name)));
 		snprintf(told + strlen(told), sizeof(told) - strlen(told),
-				 "%sIt has %s process %d of role \"%s\".", told[0] != '\0' ? " " : "",
-				 verb, pid, name ? name : "?");
+				 "%sIt has %s process %d of role \"%s\".", space, verb, pid, name);
 	}
 }
 
@@ -225,16 +230,15 @@ blockers_tell(MoveItem *item)
 void
 blockers_cancel_autovacuum(const int *pids, int npids)
 {
-	bool		all = true;
-
 	for (int i = 0; i < npids; i++)
 	{
 		PGPROC	   *proc = BackendPidGetProc(pids[i]);	/* NULL for 0 */
 		uint8		flags = proc == NULL ? 0 : proc->statusFlags;
 
-		all &= (flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND);
+		if (!(flags & PROC_IS_AUTOVACUUM) || (flags & PROC_VACUUM_FOR_WRAPAROUND))
+			return;
 	}
-	for (int i = 0; i < npids && all; i++)
+	for (int i = 0; i < npids; i++)
 	{
 		ereport(DEBUG1,
 				(errmsg_internal("sending cancel to blocking autovacuum PID %d", pids[i])));
@@ -263,8 +267,10 @@ prepared_transaction_name(VirtualTransactionId vxid)
 	PushActiveSnapshot(GetCatalogSnapshot(InvalidOid));
 	SPI_connect();
 	if (SPI_execute_with_args("SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE transaction OPERATOR(pg_catalog.=) $1",
-							  1, &type, &value, NULL, true, 1) == SPI_OK_SELECT && SPI_processed == 1)
-		result = MemoryContextStrdup(context, SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+							  1, &type, &value, NULL, true, 1) == SPI_OK_SELECT &&
+		SPI_processed == 1)
+		result = MemoryContextStrdup(context, SPI_getvalue(SPI_tuptable->vals[0],
+														   SPI_tuptable->tupdesc, 1));
 	SPI_finish();
 	PopActiveSnapshot();
 	return result;
@@ -278,10 +284,13 @@ describe_session(StringInfo buf, int pid)
 	PgBackendStatus *status;
 
 	appendStringInfo(buf, "process %d", pid);
-	if (proc == NULL || !LocalTransactionIdIsValid(PROC_LXID(proc)) ||
-		!(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		  has_privs_of_role(GetUserId(), proc->roleId)) ||
-		(status = blockers_find(pid)) == NULL)
+	if (proc == NULL || !LocalTransactionIdIsValid(PROC_LXID(proc)))
+		return;
+	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) &&
+		!has_privs_of_role(GetUserId(), proc->roleId))
+		return;
+	status = blockers_find(pid);
+	if (status == NULL)
 		return;
 	if (status->st_state == STATE_IDLEINTRANSACTION ||
 		status->st_state == STATE_IDLEINTRANSACTION_ABORTED)

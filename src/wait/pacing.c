@@ -224,13 +224,16 @@ replays_late(const Laggard *laggard, bool begins, int64 limit)
 	TimestampTz now = GetCurrentTimestamp();
 	bool		same = !begins && laggard->pid == first.pid;
 	bool		goes_on = laggard->applied != first.applied;
+	bool		steady = false;
 
 	if (same && !TimestampDifferenceExceeds(since, now, goes_on ? STEADY_MS : STANDS_MS))
 		return false;
 	/* a standby at its limit would have got nearer, or further away */
-	if (same && laggard->unreceived <= limit / 2 &&
-		(!goes_on || (first.apply_lag >= 0 && laggard->apply_lag >= 0 &&
-					  llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20)))
+	if (!goes_on)
+		steady = true;
+	else if (first.apply_lag >= 0 && laggard->apply_lag >= 0)
+		steady = llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20;
+	if (same && steady && laggard->unreceived <= limit / 2)
 		return true;
 	first = *laggard;
 	since = now;
@@ -465,10 +468,15 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 		const char *why = THROTTLED_MAX_RATE;
 		TimestampTz iteration;
 
-		if (!paused && !behind &&
-			(throttle == NULL || (ms = throttle_due(throttle, settings, &why)) == 0))
+		if (paused)
+			why = "pause_move()";
+		else if (behind)
+			why = lag_why;
+		else
+			ms = throttle != NULL ? throttle_due(throttle, settings, &why) : 0;
+		if (ms == 0)
 			break;
-		progress_throttled(paused ? "pause_move()" : behind ? lag_why : why);
+		progress_throttled(why);
 		if (behind)
 			progress_rests_for_lag();
 		if (start == 0)

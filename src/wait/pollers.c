@@ -48,8 +48,10 @@ reads_transactions(const char *query)
 	char	   *lower = asc_tolower(query, strlen(query));
 
 	for (int i = 0; i < lengthof(sources); i++)
+	{
 		if (strstr(lower, sources[i]) != NULL)
 			return true;
+	}
 	return false;
 }
 
@@ -65,8 +67,10 @@ is_polling(const PgBackendStatus *session)
 
 	/* its own entry, or the oldest one */
 	for (int i = 0; i < MAX_POLLERS && poller->pid != session->st_procpid; i++)
+	{
 		if (pollers[i].pid == session->st_procpid || pollers[i].seen_at < poller->seen_at)
 			poller = &pollers[i];
+	}
 	if (poller->pid != session->st_procpid ||
 		TimestampDifferenceExceeds(poller->seen_at, now, LONGEST_GAP_MS))
 	{
@@ -118,6 +122,7 @@ poller_waits_for_us(int pid)
 		found = holder;
 	else if (holder->st_state == STATE_IDLEINTRANSACTION &&
 			 holder->st_state_start_timestamp >= since)
+	{
 		for (int i = 1; i <= n; i++)
 		{
 			const PgBackendStatus *other = &pgstat_get_local_beentry_by_index(i)->backendStatus;
@@ -126,6 +131,7 @@ poller_waits_for_us(int pid)
 				is_one_program(holder, other) && is_polling(other))
 				found = other;
 		}
+	}
 	if (found != NULL)
 		ereport(NOTICE,
 				(errmsg("process %d seems to wait for this session", pid),

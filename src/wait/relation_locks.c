@@ -63,7 +63,7 @@ bool
 lock_relation_within(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *granted_at)
 {
 	LockWork	work = {relid, mode, granted_at};
-	bool		held_before PG_USED_FOR_ASSERTS_ONLY = CheckRelationOidLockedByMe(relid, mode, false);
+	bool		held PG_USED_FOR_ASSERTS_ONLY = CheckRelationOidLockedByMe(relid, mode, false);
 	int			lock_timeout = LockTimeout;
 	ErrorData  *error;
 
@@ -74,7 +74,7 @@ lock_relation_within(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *grant
 	LockTimeout = lock_timeout;
 	if (error == NULL)
 		return true;
-	Assert(CheckRelationOidLockedByMe(relid, mode, false) == held_before);
+	Assert(CheckRelationOidLockedByMe(relid, mode, false) == held);
 	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
 		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 		ReThrowError(error);

@@ -27,7 +27,8 @@ extern void check_relation_locks(int expected);
 #define check_relation_locks(expected) ((void) (expected))
 #endif
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
-#define extension_lock_waiters(pids, maxpids) relation_lock_waiters(InvalidOid, AccessShareLock, pids, maxpids)
+#define extension_lock_waiters(pids, maxpids) \
+	relation_lock_waiters(InvalidOid, AccessShareLock, pids, maxpids)
 extern bool relation_row_changer(Oid relid, VirtualTransactionId *vxid);
 extern bool relation_is_free(Oid relid);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
@@ -142,7 +143,8 @@ extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);
 
 extern void blockers_begin(void);
 extern void blockers_forget(void);
-extern bool blockers_cancel_maintenance(const PGPROC *proc, Oid table, const MoveSettings *settings);
+extern bool blockers_cancel_maintenance(const PGPROC *proc, Oid table,
+										const MoveSettings *settings);
 extern bool blockers_kill(int pid, Oid role, const MoveSettings *settings);
 extern void blockers_report(const MoveItem *item);
 extern bool blockers_signal(const MoveItem *item, const MoveSettings *settings,

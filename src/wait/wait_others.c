@@ -65,8 +65,10 @@ static int
 slot_of(int pid, const RunnerSlot *runners, int nrunners)
 {
 	for (int i = 0; i < nrunners; i++)
+	{
 		if (runners[i].pid == pid)
 			return runners[i].slot;
+	}
 	return -1;
 }
 
@@ -97,8 +99,10 @@ wait_find_deadlock(int pid, const int targets[2],
 	for (int n = 0;; n++)
 	{
 		for (int i = 0; i < 2 && found == 0; i++)
+		{
 			if (list_member_int(pids, targets[i]))
 				found = targets[i];
+		}
 		if (found != 0 || n >= list_length(pids))
 			break;
 		*last = list_nth_int(pids, n);
@@ -333,10 +337,13 @@ signal_holders(Wait *wait)
 	const MoveContext *mc = wait->limits->mc;
 	VirtualTransactionId named[WAIT_MAX_PIDS];
 	int			nlong = count_long_holders(wait);
+	bool		signaled = false;
 
 	/* the front of the list */
 	(void) wait_named(wait, named);
-	if (nlong > 0 && blockers_signal(mc->item, mc->settings, named, nlong))
+	if (nlong > 0)
+		signaled = blockers_signal(mc->item, mc->settings, named, nlong);
+	if (signaled)
 	{
 		wait->grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), BLOCKER_GRACE_MS);
 		return true;
@@ -360,6 +367,7 @@ wait_look(Wait *wait)
 	int			pids[WAIT_MAX_PIDS];
 	int			npids = 0;
 	int			which;
+	bool		goes_on = false;
 
 	for (int i = 0; i < wait->nholders; i++)
 	{
@@ -381,9 +389,12 @@ wait_look(Wait *wait)
 		if (which != 0 && OidIsValid(wait->limits->insist_on))
 		{
 			PGPROC	   *proc = BackendPidGetProc(which);
+			bool		gives_way = false;
 
-			if (proc != NULL && blockers_may_signal(proc->roleId) &&
-				blockers_cancel_maintenance(proc, wait->limits->insist_on, mc->settings))
+			if (proc != NULL && blockers_may_signal(proc->roleId))
+				gives_way = blockers_cancel_maintenance(proc, wait->limits->insist_on,
+														mc->settings);
+			if (gives_way)
 				which = 0;
 		}
 		if (which != 0)
@@ -398,9 +409,9 @@ wait_look(Wait *wait)
 	}
 
 	if (mc != NULL && SIGNALS_BLOCKERS(mc->settings) &&
-		is_over(wait, mc->settings->lock_wait, 0) && signal_holders(wait))
-		return false;
-	return wait_is_over(wait);
+		is_over(wait, mc->settings->lock_wait, 0))
+		goes_on = signal_holders(wait);
+	return !goes_on && wait_is_over(wait);
 }
 
 /* Raise ERROR 55P03, which names the holders that the last wait_look() has found. */
@@ -410,7 +421,8 @@ wait_give_up(const Wait *wait)
 	VirtualTransactionId named[WAIT_MAX_PIDS];
 	int			nnamed = wait_named(wait, named);
 	char	   *list = blockers_describe(named, nnamed);
-	char	   *name = get_rel_name(wait->relid);
+	const char *name = get_rel_name(wait->relid);
+	double		limit_s = limit_ms(wait->limits) / 1000.0;
 
 	if (wait->gave_up != NULL)
 		ereport(ERROR,
@@ -419,11 +431,16 @@ wait_give_up(const Wait *wait)
 				 errdetail("Waited %g seconds for %s.",
 						   TimestampDifferenceMilliseconds(wait->limits->since,
 														   GetCurrentTimestamp()) / 1000.0, list)));
+	if (name == NULL)
+		name = "?";
+	if (nnamed > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not lock relation \"%s\" within %g seconds", name, limit_s),
+				 errdetail("The lock was held by: %s.", list)));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("could not lock relation \"%s\" within %g seconds",
-					name ? name : "?", limit_ms(wait->limits) / 1000.0),
-			 nnamed > 0 ? errdetail("The lock was held by: %s.", list) :
+			 errmsg("could not lock relation \"%s\" within %g seconds", name, limit_s),
 			 errdetail("Others queue for the lock, or have held it only for moments.")));
 }
 
