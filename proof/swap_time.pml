@@ -46,11 +46,12 @@ inline end_bid()
 	:: bids == 6 -> rest = 128
 #endif
 	fi;
-	/* by chance longer; by "aim" and "join" shorter */
+	/* by chance longer; by "aim", "join" and "alone" shorter */
 	if
 	:: true
 	:: rest = rest + REST_JITTER
 	:: rest > FIRST_REST -> rest = FIRST_REST
+	:: rest = 1
 	fi
 }
 

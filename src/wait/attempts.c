@@ -14,6 +14,7 @@
  *	rest	how long to rest between two bids
  *	aim		a bid may come sooner, when those that wait behind us should end
  *	join	the runners of a job make their bids together
+ *	alone	a bid behind which nobody waits comes again soon
  *
  * Assumption: nothing that conflicts with AccessExclusiveLock is asked for while another
  * lock of the same kind is held, except without queueing.  The caller sees to that.
@@ -49,9 +50,13 @@
 /* A rest is longer by up to this part, at random */
 #define REST_JITTER			0.2
 
+/* The same while nobody has waited behind a bid */
+#define ALONE_REST_MS		50
+
 /* A bid that began so long ago is not joined, nor so soon after our last one */
 #define JOIN_US				(50 * INT64CONST(1000))
 #define JOIN_REST_US		(250 * INT64CONST(1000))
+#define JOIN_ALONE_US		(25 * INT64CONST(1000))
 
 /* Who is found so soon after a bid has waited behind it */
 #define DELAYED_US			(100 * INT64CONST(1000))
@@ -73,6 +78,28 @@ attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid)
 	attempts->wait.ignore_deadlocks = true;
 }
 
+/*
+ * alone: return whether nobody has waited behind the last bid, so far, and no holder stays.
+ * Such a bid has cost nobody anything, and the next one may meet the end of a transaction.
+ */
+static bool
+was_alone(const Attempts *attempts)
+{
+	const Wait *wait = &attempts->wait;
+	TimestampTz now = GetCurrentTimestamp();
+
+	for (int i = 0; i < wait->nholders; i++)
+	{
+		TimestampTz since = wait->holders[i].since;
+
+		if (now - since >= REST_MS * INT64CONST(1000))
+			return false;
+		if (since >= attempts->bid_ended && since < attempts->bid_ended + DELAYED_US)
+			return false;
+	}
+	return true;
+}
+
 /* rest: return the milliseconds from the end of a bid to the next one. */
 static int64
 rest_ms(const Attempts *attempts)
@@ -87,8 +114,10 @@ rest_ms(const Attempts *attempts)
 	if (wait_is_over(wait))
 		return LONGEST_REST_MS;
 
-	if (attempts->bids < 8)
-		ms = Min(FIRST_REST_MS << (attempts->bids - 1), REST_MS);
+	if (attempts->delays == 0 && was_alone(attempts))
+		ms = ALONE_REST_MS;
+	else if (attempts->delays < 8)
+		ms = Min(FIRST_REST_MS << attempts->delays, REST_MS);
 	if (wait->nholders > 0)
 	{
 		int64		age_ms = (GetCurrentTimestamp() - wait->holders[0].since) / 1000;
@@ -151,8 +180,10 @@ static bool
 joins_bid(const Attempts *attempts)
 {
 	TimestampTz began = runner_bid_began();
-	int64		least_rest_us = attempts->bids == 0 ? 0 : JOIN_REST_US;
+	int64		least_rest_us = attempts->delays == 0 ? JOIN_ALONE_US : JOIN_REST_US;
 
+	if (attempts->bids == 0)
+		least_rest_us = 0;
 	if (GetCurrentTimestamp() - began >= JOIN_US ||
 		began - attempts->bid_ended < least_rest_us)
 		return false;
@@ -183,6 +214,8 @@ attempts_bid_is_due(Attempts *attempts)
 void
 attempts_end_bid(Attempts *attempts)
 {
+	if (attempts->bids > 0 && !was_alone(attempts))
+		attempts->delays++;
 	attempts->bids++;
 	attempts->announced = false;
 	attempts->bid_ended = GetCurrentTimestamp();

@@ -121,6 +121,7 @@ typedef struct Attempts
 
 	/* private */
 	int			bids;			/* so far */
+	int			delays;			/* bids of these that were not alone */
 	bool		announced;		/* this one, to the other runners of the job */
 	TimestampTz bid_ended;		/* the last one; at first, when the looks
 								 * began */
