@@ -345,7 +345,7 @@ SQL
 	ended($job, 'canceled', 'the job is canceled');
 	foreach my $case (
 		[ 'src/call/control.c cancel_move', 'SELECT * FROM dba.undo_move(%d)' ],
-		[ 'src/settings.c cancel_move', "SELECT dba.alter_move(%d, 'order', 'name')" ],
+		[ 'src/settings.c cancel_move', "SELECT dba.alter_move(%d, 'max_workers', '2')" ],
 		[ 'src/call/wait_for_job.c cancel_move', "SET statement_timeout = '300ms'; CALL dba.wait_for_move(%d)" ])
 	{
 		# another job is not meant
