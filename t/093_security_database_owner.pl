@@ -100,6 +100,7 @@ CREATE VIEW evil.index_mover_progress AS SELECT trap.seen('index_mover_progress'
 CREATE VIEW evil.index_mover_history AS SELECT trap.seen('index_mover_history')::text;
 CREATE VIEW evil.index_mover_jobs AS SELECT trap.seen('index_mover_jobs')::text;
 CREATE VIEW evil.ended_jobs AS SELECT trap.seen('ended_jobs')::text;
+CREATE VIEW evil.online_alter_problems AS SELECT trap.seen('online_alter_problems')::text;
 CREATE VIEW evil.relation_heat AS SELECT trap.seen('relation_heat')::text;
 CREATE VIEW evil.tier_policy_status AS SELECT trap.seen('tier_policy_status')::text;
 CREATE TYPE evil.move_result AS (i int);
