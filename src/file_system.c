@@ -127,7 +127,9 @@ tablespace_name(Oid tablespace)
 bool
 tablespace_is_missing(Oid tablespace)
 {
-	return access(tablespace_directory(tablespace), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+	if (access(tablespace_directory(tablespace), F_OK) == 0)
+		return false;
+	return errno == ENOENT || errno == ENOTDIR;
 }
 
 /*
@@ -161,21 +163,30 @@ mount_point(Oid tablespace)
 {
 	char		directory[PATH_MAX];
 	char		result[PATH_MAX];
+	const char *link = "base";
 	struct stat here;
 	struct stat above;
 
-	if (realpath(tablespace == DEFAULTTABLESPACE_OID ? "base" : psprintf("pg_tblspc/%u", tablespace), directory) == NULL ||
-		stat(directory, &here) != 0)
+	if (tablespace != DEFAULTTABLESPACE_OID)
+		link = psprintf("pg_tblspc/%u", tablespace);
+	if (realpath(link, directory) == NULL || stat(directory, &here) != 0)
 		return NULL;
-	do
+	for (;;)
 	{
 		strlcpy(result, directory, sizeof(result));
 		get_parent_directory(directory);
-	} while (strcmp(directory, result) != 0 && stat(directory, &above) == 0 && above.st_dev == here.st_dev);
+		if (strcmp(directory, result) == 0)
+			break;
+		if (stat(directory, &above) != 0 || above.st_dev != here.st_dev)
+			break;
+	}
 	return pstrdup(result);
 }
 
-/* Return whether a tablespace is below the mount point that was noted, and both, NULL if there is none. */
+/*
+ * Return whether a tablespace is below the mount point that was noted, and both, NULL if
+ * there is none.
+ */
 static bool
 mount_point_is_noted(Oid tablespace, char **now, char **noted)
 {
@@ -199,7 +210,9 @@ mount_point_note(Oid tablespace)
 	char	   *noted;
 	Row			row;
 
-	if (mount_point_is_noted(tablespace, &now, &noted) || now == NULL || tablespace_hindrance(tablespace) != NULL)
+	if (mount_point_is_noted(tablespace, &now, &noted) || now == NULL)
+		return;
+	if (tablespace_hindrance(tablespace) != NULL)
 		return;
 	(void) extension_delete("mount_point", 1, &key);
 	row_clear(&row);
@@ -276,15 +289,18 @@ tablespace_lost_on_reboot(Oid tablespace)
 		char		model[64] = "";
 		FILE	   *file;
 
-		snprintf(path, sizeof(path), "%s/%u:%u/%s", IM_BLOCK_DEVICES, major(st.st_dev), minor(st.st_dev), places[i]);
+		snprintf(path, sizeof(path), "%s/%u:%u/%s", IM_BLOCK_DEVICES,
+				 major(st.st_dev), minor(st.st_dev), places[i]);
 		if ((file = AllocateFile(path, "r")) == NULL)
 			continue;
 		if (fgets(model, sizeof(model), file) == NULL)
 			model[0] = '\0';
 		FreeFile(file);
 		for (int m = 0; m < lengthof(models); m++)
+		{
 			if (strncmp(model, models[m], strlen(models[m])) == 0 && strstr(model, "-pd") == NULL)
 				return models[m];
+		}
 	}
 	return NULL;
 }
@@ -438,7 +454,9 @@ file_birth(const RelationFacts *facts)
 #ifdef STATX_BTIME
 	struct statx st;
 
-	if (statx(AT_FDCWD, main_path(facts), 0, STATX_BTIME, &st) == 0 && (st.stx_mask & STATX_BTIME) != 0)
+	if (statx(AT_FDCWD, main_path(facts), 0, STATX_BTIME, &st) != 0)
+		return 0;
+	if ((st.stx_mask & STATX_BTIME) != 0)
 		return time_t_to_timestamptz(st.stx_btime.tv_sec);
 #endif
 	return 0;

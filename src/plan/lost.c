@@ -71,7 +71,8 @@ is_being_built(const RelationFacts *facts)
 	{
 		const PgBackendStatus *status = &pgstat_get_local_beentry_by_index(i)->backendStatus;
 
-		if (status->st_progress_command == PROGRESS_COMMAND_CREATE_INDEX && status->st_databaseid == MyDatabaseId &&
+		if (status->st_progress_command == PROGRESS_COMMAND_CREATE_INDEX &&
+			status->st_databaseid == MyDatabaseId &&
 			status->st_progress_command_target == facts->heap_oid)
 			return true;
 	}
@@ -204,9 +205,15 @@ lost_index_hide(void *arg)
 	Relation	pg_index;
 	HeapTuple	tuple;
 	Form_pg_index form;
+	bool		is_locked;
 
-	if (extension_hold() != EXTENSION_HELD || !ConditionalLockRelationOid(item->heap_oid, AccessShareLock) ||
-		!ConditionalLockRelationOid(item->relid, ShareUpdateExclusiveLock))
+	/* the transaction ends with an error, and releases what it has got */
+	is_locked = extension_hold() == EXTENSION_HELD;
+	if (is_locked)
+		is_locked = ConditionalLockRelationOid(item->heap_oid, AccessShareLock);
+	if (is_locked)
+		is_locked = ConditionalLockRelationOid(item->relid, ShareUpdateExclusiveLock);
+	if (!is_locked)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("another session has locked it")));

@@ -67,7 +67,8 @@ typedef struct LostFile
 static int64
 segment_size(const LostFile *lost, ForkNumber fork, unsigned int segment)
 {
-	char	   *path = relation_segment_path(&lost->file, fork, segment * (BlockNumber) RELSEG_SIZE);
+	BlockNumber first = segment * (BlockNumber) RELSEG_SIZE;
+	char	   *path = relation_segment_path(&lost->file, fork, first);
 	struct stat st;
 
 	return stat(path, &st) == 0 ? st.st_size : -1;
@@ -96,10 +97,13 @@ look_for_segments(LostFile *lost)
 static bool
 look_at_page(LostFile *lost, BlockNumber block, char *page)
 {
+	bool		is_permanent = lost->facts->persistence == RELPERSISTENCE_PERMANENT;
+	Buffer		buffer;
+
 	CHECK_FOR_INTERRUPTS();
-	buffer_copy_page(ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, lost->ring,
-											   lost->facts->persistence == RELPERSISTENCE_PERMANENT),
-					 page);
+	buffer = ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, lost->ring,
+									   is_permanent);
+	buffer_copy_page(buffer, page);
 	if (page_is_of(lost->facts->relam, page))
 		return true;
 	lost->problem = psprintf("block %u is invalid", block);
@@ -244,7 +248,9 @@ look_at_pages(void *arg)
 	look_for_segments(lost);
 	if (lost->problem == NULL)
 		look_at_root(lost);
-	if (lost->problem != NULL || lost->look == LOOK_QUICK || !relkind_is_index(lost->facts->relkind))
+	if (lost->problem != NULL || lost->look == LOOK_QUICK)
+		return;
+	if (!relkind_is_index(lost->facts->relkind))
 		return;
 	if (lost->look >= LOOK_WHOLE || look_at_spots(lost))
 		look_at_all(lost);
@@ -264,7 +270,7 @@ lost_file(const RelationFacts *facts, LostLook look)
 	ErrorData  *error = NULL;
 	RelationFacts now;
 	int64		size;
-	bool		locked;
+	bool		locked = false;
 	bool		has_use = facts->valid || !relkind_is_index(facts->relkind);
 	int			category;
 
@@ -293,11 +299,13 @@ lost_file(const RelationFacts *facts, LostLook look)
 		lost.problem = NULL;
 	else if (size < BLCKSZ && relkind_is_index(facts->relkind))
 		lost.problem = "its file is empty";
-	else if (facts->persistence == RELPERSISTENCE_UNLOGGED && segment_size(&lost, INIT_FORKNUM, 0) < 0)
+	else if (facts->persistence == RELPERSISTENCE_UNLOGGED &&
+			 segment_size(&lost, INIT_FORKNUM, 0) < 0)
 		lost.problem = "its init fork is missing";
 	else if (evidence == EVIDENCE_LOST)
 		lost.problem = "its device has lost changes of it";
-	locked = lost.problem == NULL && has_use && ConditionalLockRelationOid(facts->relid, AccessShareLock);
+	if (lost.problem == NULL && has_use)
+		locked = ConditionalLockRelationOid(facts->relid, AccessShareLock);
 	/* whoever drops or replaces it says so before the file is removed */
 	AcceptInvalidationMessages();
 	if (!relation_facts(facts->relid, &now) || now.relfilenumber != facts->relfilenumber)

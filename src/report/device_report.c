@@ -29,7 +29,8 @@ PG_FUNCTION_INFO_V1(index_mover_device_problems);
 
 /* Add a row: what is wrong, with which tablespace, why, and a command against it, or NULL. */
 static void
-put_device(ReturnSetInfo *rsinfo, const char *kind, Oid tablespace, const char *why, const char *command)
+put_device(ReturnSetInfo *rsinfo, const char *kind, Oid tablespace, const char *why,
+		   const char *command)
 {
 	Row			row;
 
@@ -92,12 +93,16 @@ index_mover_device_problems(PG_FUNCTION_ARGS)
 	foreach_ptr(HeapTupleData, tuple, catalog_all(TableSpaceRelationId))
 	{
 		Oid			tablespace = ((Form_pg_tablespace) GETSTRUCT(tuple))->oid;
+		const char *command = NULL;
 
 		/* of others, the relations have rows */
-		if (tablespace_is_missing(tablespace) && !list_member_oid(tablespaces, tablespace))
-			put_device(rsinfo, "missing directory", tablespace,
-					   "The directory of this server's version is missing, so temporary files cannot be made there.",
-					   RecoveryInProgress() ? NULL : printed_command("heal", tablespace_name(tablespace)));
+		if (!tablespace_is_missing(tablespace) || list_member_oid(tablespaces, tablespace))
+			continue;
+		if (!RecoveryInProgress())
+			command = printed_command("heal", tablespace_name(tablespace));
+		put_device(rsinfo, "missing directory", tablespace,
+				   "The directory of this server's version is missing, so temporary files cannot be made there.",
+				   command);
 	}
 	return (Datum) 0;
 }

@@ -133,9 +133,9 @@ gin_links(const LinkVisitor *visitor, Page page)
 		report_downlinks(visitor, page, FirstOffsetNumber);
 	else if (!GinPageIsData(page))
 	{
-		for (OffsetNumber offset = FirstOffsetNumber; offset <= last; offset = OffsetNumberNext(offset))
+		for (OffsetNumber at = FirstOffsetNumber; at <= last; at = OffsetNumberNext(at))
 		{
-			IndexTuple	tuple = tuple_of_page(page, offset, sizeof(IndexTupleData), &length);
+			IndexTuple	tuple = tuple_of_page(page, at, sizeof(IndexTupleData), &length);
 
 			if (tuple != NULL && GinIsPostingTree(tuple))
 				report_link(visitor, GinGetPostingTree(tuple));
@@ -168,10 +168,12 @@ report_children(const LinkVisitor *visitor, SpGistInnerTuple inner, Size length)
 	const char *end = (char *) inner + length;
 	char	   *at = (char *) SGITNODEPTR(inner);
 
-	for (unsigned int i = 0; i < inner->nNodes && end - at >= (ptrdiff_t) sizeof(IndexTupleData); i++)
+	for (unsigned int i = 0; i < inner->nNodes; i++)
 	{
 		SpGistNodeTuple node = (SpGistNodeTuple) at;
 
+		if (end - at < (ptrdiff_t) sizeof(IndexTupleData))
+			break;
 		if (ItemPointerIsValid(&node->t_tid))
 			report_link(visitor, ItemPointerGetBlockNumberNoCheck(&node->t_tid));
 		at += Max(IndexTupleSize(node), sizeof(IndexTupleData));
