@@ -25,7 +25,7 @@
  * shared memory changes, and for readers: the planner never waits for a device.  The
  * postmaster takes none: it has no children then.
  *
- * proof/resume.pml is a model of this protocol.
+ * proof/marker.pml and proof/resume.pml are models of this protocol.
  *
  *-------------------------------------------------------------------------
  */
@@ -411,7 +411,7 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 		/* as it was before */
 		if (device->was_empty && has_expected(device, look) && has_directory(device, look))
 			return EVIDENCE_SAME;
-		*reason = now->is_restored ? REASON_COPIED_SERVER : REASON_RECOVERED_EMPTY;
+		*reason = now->is_restored ? REASON_COPIED_SERVER : REASON_RECOVERED_EMPTY; /* step: recovers-empty */
 	}
 	/* nothing can be written there either, and it may be mounted late */
 	else if (look->directory.inode == 0 && look->marker != MARKER_UNREADABLE)
@@ -428,7 +428,7 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 		*reason = REASON_NO_MARKER;
 	else if (look->marker == MARKER_OURS && !has_expected(device, look) &&
 			 !look->is_in_place && look->epoch < device->epoch)
-		*reason = REASON_LEFT_BEHIND;
+		*reason = REASON_LEFT_BEHIND;	/* step: left-behind */
 	else if (device->id[0] == '\0')
 		*reason = REASON_NO_MARKER;
 	else if (strcmp(look->id, device->id) != 0)
@@ -460,7 +460,7 @@ take_back(KnownDevice *device)
 {
 	memcpy(device->id, device->missed_id, sizeof(device->id));
 	/* what was marked meanwhile is left behind */
-	device->epoch++;
+	device->epoch++;			/* step: take-back */
 	device->lost = device->missed_lost;
 	device->missed_checkpoint = InvalidXLogRecPtr;
 	area->nlosses++;
@@ -473,12 +473,17 @@ take_back(KnownDevice *device)
 static bool
 look_after_recovery(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
 {
-	if (device->is_pending && !now->recovers)
+	/*
+	 * that recovery is over, also if another one begins from a later
+	 * checkpoint
+	 */
+	if (device->is_pending &&
+		(!now->recovers || (now->at_start && device->missed_checkpoint != now->checkpoint)))
 	{
 		device->is_pending = false;
 		/* what it needs there, it has made */
 		if (look->is_empty && (device->id[0] == '\0' || strcmp(device->id, device->missed_id) == 0))
-			take_back(device);
+			take_back(device);	/* step: needed-nothing */
 		return true;
 	}
 	if (!now->at_start || !now->recovers || device->missed_checkpoint == InvalidXLogRecPtr)
@@ -486,12 +491,18 @@ look_after_recovery(KnownDevice *device, const DeviceLook *look, const Circumsta
 	/* the device was not away: its directory was empty */
 	if (strcmp(device->id, device->missed_id) == 0)
 		return false;
-	/* it has not come to a checkpoint, and all of it is done again */
-	if (device->missed_checkpoint != now->checkpoint || look->marker != MARKER_OURS)
+
+	/*
+	 * it has not come to a checkpoint, and all of it is done again, maybe on
+	 * a copy
+	 */
+	if (device->missed_checkpoint != now->checkpoint)
+		return false;
+	if (look->marker != MARKER_OURS && look->marker != MARKER_COPY)
 		return false;
 	if (look->id[0] == '\0' || strcmp(look->id, device->missed_id) != 0)
 		return false;
-	take_back(device);
+	take_back(device);			/* step: done-again */
 	device->is_pending = false;
 	return true;
 }
@@ -516,7 +527,7 @@ mark(KnownDevice *device, DeviceLook *look)
 	if (device->is_pending && look->is_empty)
 		return false;
 	device->mark_errno = 0;
-	if (!device_mark(device->tablespace, device->epoch, look))
+	if (!device_mark(device->tablespace, device->epoch, look))	/* step: mark */
 	{
 		device->mark_errno = errno;
 		/* its own number serves: the verdict is on record */
@@ -589,7 +600,7 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 	{
 		note_before(device, now);
 		device->id[0] = '\0';
-		device->epoch++;
+		device->epoch++;		/* step: begin-without */
 	}
 	if (verdict != EVIDENCE_SAME)
 	{
@@ -1490,7 +1501,7 @@ settle_device(const KnownDevice *entry)
 	device_look(device.tablespace, &look);
 	if (has_expected(&device, &look) && device_mark(device.tablespace, device.epoch + 1, &look))
 	{
-		device.epoch++;
+		device.epoch++;			/* step: settle */
 		memcpy(device.id, look.id, sizeof(device.id));
 	}
 	publish(&device);

@@ -470,9 +470,10 @@ foreach my $case (
 	watched();
 }
 
-# a recovery without the device that fails is done again, from the same checkpoint, on the device
+# a recovery without the device that fails is done again, from the same checkpoint, on the device, or a copy
+foreach my $what ('the mount', 'a copy')
 {
-	my $name = 'a recovery that fails, then the mount';
+	my $name = "a recovery that fails, then $what";
 	my $unreadable = $node->data_dir . '/pg_twophase';
 	value('CHECKPOINT');
 	write_some();
@@ -486,6 +487,7 @@ foreach my $case (
 	verdict_is('lost', "$name: before the mount");
 	chmod 0700, $unreadable or die "$unreadable: $!";
 	mount();
+	move_by('*') if $what eq 'a copy';
 	start();
 	watched();
 	isnt(verdict(), 'lost', "$name: nothing is lost");

@@ -1,0 +1,283 @@
+/*
+ * marker.pml
+ *	  A model of src/README, "Evidence for a device": what a server knows of the device below
+ *	  a tablespace, by a number and an epoch on the device, and those on record.
+ *
+ * There is one index, and three devices that can be in its place: its own (0); a mount point
+ * with nothing mounted, or a new disk (1); and a copy of what was in place (2).
+ *
+ * Searches, each of all interleavings within its bounds:
+ * search	-DENDS=2
+ * deep		-DENDS=5
+ *
+ * Safeguards.  Without any of them (-DWITHOUT_..) a claim falls.
+ * without	epoch			a device that was left behind has a lower epoch	-DENDS=2
+ * without	needed-nothing	what recovery has left empty it did not need	-DENDS=2
+ * without	done-again		a recovery is done again, with the device	-DENDS=2
+ * without	record-first	the verdict is on record before the marker is overwritten	-DENDS=2
+ * without	settle			a device that was found whole gets a new epoch	-DENDS=2
+ * without	no-number		a marker that nobody recorded has no number	-DENDS=2
+ */
+#ifndef ENDS
+#define ENDS		2			/* stops, crashes and failed starts of the server, together */
+#endif
+
+#define NONE		255			/* in place of a number, or a checkpoint */
+#define NUMBERS		12			/* that are given at most */
+
+#define CLAIM(condition, words) if :: (condition) :: else -> printf(words); assert(false) fi
+
+/* What a device has: of the index, nothing, a ruin that its pages tell, or a whole file */
+mtype = { NO_DIRECTORY, EMPTY, RUIN, WHOLE };
+typedef Device {
+	mtype has;
+	bool complete;				/* with all changes */
+	bool basis;					/* with all from before the redo position */
+	bool replaced;				/* the server has gone on with another one */
+	byte id, epoch;				/* its marker */
+	bool is_copy				/* it names another file */
+}
+Device device[3];
+byte here;						/* the one in place */
+
+/* What the server knows, in memory and on record */
+typedef Knowledge {
+	byte id, epoch;
+	bool lost, unknown, pending;
+	byte missed_id, missed_checkpoint;
+	bool missed_lost
+}
+Knowledge known, record;
+
+bool torn;						/* the number of a marker is not on record */
+bool unseen;					/* nobody has looked at what recovery has left empty */
+bool running, looked, recovers, dirty, watched = true, has_run;
+byte checkpoint, ends, numbers = 1, changes;
+
+#define D			device[here]
+#define IS_EMPTY	(D.has == NO_DIRECTORY || D.has == EMPTY)
+#define IS_OURS		(D.id != NONE && !D.is_copy)
+#define IS_EXPECTED	(IS_OURS && D.id == known.id)
+
+inline copy_knowledge(a, b)
+{
+	a.id = b.id; a.epoch = b.epoch; a.lost = b.lost; a.unknown = b.unknown; a.pending = b.pending;
+	a.missed_id = b.missed_id; a.missed_checkpoint = b.missed_checkpoint; a.missed_lost = b.missed_lost
+}
+
+inline take_back()
+{
+	known.id = known.missed_id; known.lost = known.missed_lost; known.missed_checkpoint = NONE; known.pending = false;
+	known.epoch++;				/* step: take-back */
+	printf("the verdict is taken back\n")
+}
+
+inline note_before()
+{
+	if
+	:: known.missed_checkpoint == checkpoint
+	:: else -> known.missed_checkpoint = checkpoint; known.missed_id = known.id; known.missed_lost = known.lost
+	fi
+}
+
+/* at_start: the postmaster's look, before recovery */
+inline conclude(at_start)
+{
+	if
+	:: known.pending && (!(at_start && recovers) || known.missed_checkpoint != checkpoint) ->
+		known.pending = false;
+#ifndef WITHOUT_NEEDED_NOTHING
+		if
+		:: IS_EMPTY && (known.id == NONE || known.id == known.missed_id) -> take_back()	/* step: needed-nothing */
+		:: else
+		fi
+#endif
+#ifndef WITHOUT_DONE_AGAIN
+	:: at_start && recovers && known.missed_checkpoint == checkpoint && D.id != NONE && D.id == known.missed_id &&
+		known.id != known.missed_id -> take_back()	/* step: done-again */
+#endif
+	:: else
+	fi;
+	lost = false; unknown = false; began_empty = false;
+	if
+	:: at_start && recovers && IS_EMPTY -> lost = true; began_empty = true	/* step: recovers-empty */
+	:: else ->
+		if
+		:: D.has == NO_DIRECTORY
+		:: D.has != NO_DIRECTORY && D.id == NONE -> unknown = true
+#ifndef WITHOUT_EPOCH
+		:: D.has != NO_DIRECTORY && IS_OURS && !IS_EXPECTED && D.epoch < known.epoch -> lost = true	/* step: left-behind */
+		:: D.has != NO_DIRECTORY && D.id != NONE && !IS_EXPECTED && !(IS_OURS && D.epoch < known.epoch) -> unknown = true
+#else
+		:: D.has != NO_DIRECTORY && D.id != NONE && !IS_EXPECTED -> unknown = true
+#endif
+		:: D.has != NO_DIRECTORY && IS_EXPECTED && !watched -> unknown = true
+		:: D.has != NO_DIRECTORY && IS_EXPECTED && watched
+		fi
+	fi;
+	if :: began_empty -> note_before(); known.pending = true :: else fi;
+	if
+	:: at_start && recovers && (lost || unknown) && known.id != NONE && !IS_EXPECTED ->
+		note_before(); known.id = NONE; known.epoch++		/* step: begin-without */
+	:: else
+	fi;
+	if :: lost -> known.lost = true; printf("the verdict is: lost\n") :: else fi;
+	if :: unknown -> known.unknown = true; printf("the verdict is: unknown\n") :: else fi;
+	lost = false; unknown = false; began_empty = false
+}
+
+inline mark()
+{
+	if
+	:: D.has != NO_DIRECTORY && !IS_EXPECTED && !(known.pending && IS_EMPTY) && numbers < NUMBERS ->
+		D.id = numbers; numbers++; D.epoch = known.epoch; D.is_copy = false; known.id = D.id;	/* step: mark */
+		printf("device %d gets number %d, epoch %d\n", here, D.id, D.epoch)
+	:: else
+	fi
+}
+
+inline stop_server(is_crash)
+{
+	ends++; recovers = is_crash; running = false; looked = false;
+	if
+	:: recovers -> if :: dirty -> D.complete = false :: else fi
+	:: else -> end_recovery()
+	fi;
+	copy_knowledge(known, record)
+}
+
+/* a checkpoint, too */
+inline end_recovery()
+{
+	checkpoint++; dirty = false;
+	device[0].basis = device[0].complete; device[1].basis = device[1].complete; device[2].basis = device[2].complete
+}
+
+inline leave_others()
+{
+	for (i : 0 .. 2) { if :: i != here -> device[i].replaced = true :: else fi }
+	i = 0
+}
+
+/* A look; a crash may come between its writes */
+inline look(at_start)
+{
+	atomic { conclude(at_start);
+#ifdef WITHOUT_RECORD_FIRST
+		mark()
+#else
+		copy_knowledge(record, known)
+#endif
+	};
+	if
+	:: atomic { ends < ENDS -> printf("the server crashes during a look\n"); stop_server(recovers || running) }; goto stopped
+	:: true
+	fi;
+#ifndef WITHOUT_RECORD_FIRST
+	atomic { mark() };
+	if
+	:: atomic { ends < ENDS -> printf("the server crashes after a mark\n"); torn = true; stop_server(recovers || running) }; goto stopped
+	:: true
+	fi;
+#endif
+	atomic { copy_knowledge(record, known); watched = true; torn = false }
+}
+
+active proctype Server()
+{
+	byte i;
+	bool lost, unknown, began_empty;
+
+	atomic {
+		device[0].has = WHOLE; device[0].complete = true; device[0].basis = true; device[0].id = 0;
+		device[1].has = NO_DIRECTORY; device[1].id = NONE;
+		device[2].has = NO_DIRECTORY; device[2].id = NONE;
+		known.missed_id = NONE; known.missed_checkpoint = NONE;
+		copy_knowledge(record, known)
+	}
+
+stopped:
+	do
+	/* ---- What can happen to a stopped server.  It does not leave a device in doubt with which
+	it has run, or a lost one, or one whose number is not on record. */
+	:: atomic { !(has_run && record.unknown) && !(record.lost && record.id != NONE) && !torn ->
+		if :: unseen -> leave_others(); unseen = false :: else fi;
+		/* a copy that the server has not run with is not kept for later */
+		if
+		:: here == 2 && (D.is_copy || D.id == NONE) -> D.has = NO_DIRECTORY; D.id = NONE; D.is_copy = false; D.complete = false; D.basis = false
+		:: else
+		fi;
+		if
+		:: here != 0 -> here = 0
+		:: here != 1 -> here = 1
+		:: here != 2 && device[2].has != NO_DIRECTORY -> here = 2
+		fi;
+		has_run = false; printf("device %d is in place\n", here) }
+	/* a copy is made of what lacks nothing */
+	:: atomic { D.has == WHOLE && !D.is_copy && (D.complete || (recovers && D.basis)) && here != 2 && !(has_run && record.unknown) ->
+		device[2].has = D.has; device[2].complete = D.complete; device[2].basis = D.basis; device[2].replaced = D.replaced;
+		device[2].id = D.id; device[2].epoch = D.epoch; device[2].is_copy = true;
+		if :: true :: !(recovers && record.missed_checkpoint == checkpoint) -> device[2].id = NONE fi;
+		here = 2; has_run = false; printf("device 2 is in place, a copy\n") }
+	:: atomic { D.is_copy && !recovers ->
+#ifdef WITHOUT_NO_NUMBER
+		if :: numbers < NUMBERS -> D.id = numbers; numbers++ :: else -> D.id = NONE fi; D.epoch = 0;
+#else
+		D.id = NONE;
+#endif
+		D.is_copy = false; watched = false; printf("a job without the library marks device %d\n", here) }
+	:: atomic { D.has != NO_DIRECTORY && !(has_run && record.unknown) -> D.id = NONE; D.complete = false; D.basis = false; D.is_copy = false;
+		if :: D.has = NO_DIRECTORY :: D.has = EMPTY fi;
+		printf("device %d loses everything\n", here) }
+	:: break
+	od;
+
+	/* ---- The server starts */
+	printf("the server starts, %d\n", recovers);
+	look(true);
+	if
+	:: atomic { recovers ->
+		if
+		:: dirty && D.basis -> D.has = WHOLE; D.complete = true
+		:: dirty && !D.basis && IS_EMPTY -> D.has = RUIN
+		:: else
+		fi };
+		if
+		:: atomic { ends < ENDS -> ends++; printf("recovery fails\n"); D.complete = D.complete && !dirty; copy_knowledge(known, record) }; goto stopped
+		:: atomic { true -> end_recovery(); recovers = false;
+			if :: !IS_EMPTY -> leave_others() :: else -> unseen = true fi;
+			printf("recovery ends\n") }
+		fi
+	:: else
+	fi;
+	running = true; has_run = true;
+
+	do
+	:: look(false);
+		looked = true; unseen = false;
+		atomic {
+			CLAIM(!(known.lost && !known.pending && D.complete && !D.replaced), "REFUTED what is lost was left behind, or is not whole\n");
+			CLAIM(known.lost || D.has != WHOLE || D.complete, "REFUTED a whole file that lacks changes is lost\n") }
+	:: atomic { looked && !known.lost && D.has == WHOLE && changes < 2 -> changes++; dirty = true;
+		for (i : 0 .. 2) { if :: i != here -> device[i].complete = false :: else fi }
+		i = 0; printf("the index changes\n") }
+	:: atomic { dirty && !IS_EMPTY -> end_recovery(); printf("checkpoint\n") }
+	/* what is lost, or whose pages tell it, is rebuilt; no other device has that file */
+	:: atomic { looked && IS_EXPECTED && (known.lost || D.has == RUIN) && D.has != NO_DIRECTORY -> known.lost = false; record.lost = false;
+		for (i : 0 .. 2) { if :: i != here && device[i].has == WHOLE -> device[i].has = RUIN :: else fi;
+			device[i].complete = false; device[i].basis = false }
+		i = 0; D.has = WHOLE; D.complete = true; D.basis = true; D.replaced = false; printf("the index is rebuilt\n") }
+	:: looked && known.unknown && !known.lost && D.has == WHOLE && IS_EXPECTED && numbers < NUMBERS ->
+#ifndef WITHOUT_SETTLE
+		atomic { D.id = numbers; numbers++; D.epoch = known.epoch + 1; printf("device %d was found whole\n", here) };	/* step: settle */
+		if
+		:: atomic { ends < ENDS -> printf("the server crashes\n"); stop_server(true) }; goto stopped
+		:: true
+		fi;
+#endif
+		atomic { known.unknown = false; known.id = D.id; known.epoch = (D.epoch > known.epoch -> D.epoch : known.epoch);
+			copy_knowledge(record, known); leave_others(); D.replaced = false }
+	:: atomic { ends < ENDS && looked && !dirty -> printf("the server stops\n"); stop_server(false) }; goto stopped
+	:: atomic { ends < ENDS -> printf("the server crashes\n"); stop_server(true) }; goto stopped
+	od
+}
