@@ -53,6 +53,7 @@ OBJS = \
 	src/plan/plan_checks.o \
 	src/plan/plan_estimate.o \
 	src/plan/plan_methods.o \
+	src/plan/plan_relations.o \
 	src/plan/plan_stays.o \
 	src/plan/space.o \
 	src/cleanup/ledger.o \

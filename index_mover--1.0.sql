@@ -119,21 +119,21 @@ CREATE FUNCTION @extschema@.move_schema_indexes(
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_move_schema_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.move_tablespace_indexes(
 	from_tablespace name, to_tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_move_tablespace_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.move_table(
 	relation regclass, tablespace name,
 	indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_move_table' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.move_schema_tables(
 	schema regnamespace, tablespace name,
@@ -142,7 +142,7 @@ CREATE FUNCTION @extschema@.move_schema_tables(
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_move_schema_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.evacuate_tablespace(
 	from_tablespace name, to_tablespace name,

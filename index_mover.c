@@ -33,7 +33,10 @@ PGDLLEXPORT void _PG_init(void);
 PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(index_mover_move_indexes);
-PG_FUNCTION_INFO_V1(index_mover_move_tables);
+PG_FUNCTION_INFO_V1(index_mover_move_schema_indexes);
+PG_FUNCTION_INFO_V1(index_mover_move_tablespace_indexes);
+PG_FUNCTION_INFO_V1(index_mover_move_table);
+PG_FUNCTION_INFO_V1(index_mover_move_schema_tables);
 PG_FUNCTION_INFO_V1(index_mover_evacuate_tablespace);
 PG_FUNCTION_INFO_V1(index_mover_heal_tablespace);
 
@@ -73,53 +76,6 @@ _PG_init(void)
 }
 
 /*
- * Make the directory of a tablespace that came back empty, and in which this database has
- * nothing: it may be one for temporary files.  Nothing for those who may not use it.
- */
-static void
-heal_directory(const PlanRequest *request)
-{
-	Oid			tablespace = request->object;
-
-	if (!tablespace_is_missing(tablespace) ||
-		object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
-		return;
-	mount_point_check(tablespace, request->dry_run || request->unmounted);
-	if (request->dry_run)
-	{
-		ereport(NOTICE,
-				(errmsg("the directory of tablespace \"%s\" is missing", tablespace_name(tablespace)),
-				 errdetail("Without dry_run, the call makes it.")));
-		return;
-	}
-	tablespace_make_directory(tablespace);
-	ereport(NOTICE,
-			(errmsg("made the directory of tablespace \"%s\"", tablespace_name(tablespace)),
-			 errdetail("It was missing, so there could be no temporary files.")));
-}
-
-/* Add the arguments to a request, plan its moves, carry them out, and return their rows. */
-static Datum
-move(FunctionCallInfo fcinfo, PlanRequest *request)
-{
-	List	   *plan;
-
-	call_arguments(fcinfo, request);
-	if (request->evacuate)
-		policies_notice_target(request->object);
-	plan = plan_moves(request);
-	if (request->heal && plan != NIL)
-		mount_point_check(request->object, request->dry_run || request->unmounted);
-	if (request->heal && plan == NIL)
-		heal_directory(request);
-	/* for those who may heal something */
-	if (request->heal && !request->dry_run && request->object == request->to_tablespace && plan_has_moves(plan))
-		tablespace_make_directory(request->object);
-	result_rows_of_plan(fcinfo, plan, &request->settings, request->dry_run, request->waits);
-	return (Datum) 0;
-}
-
-/*
  * move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto',
  *		rehearse boolean DEFAULT false, dry_run boolean DEFAULT false,
  *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
@@ -156,9 +112,34 @@ move(FunctionCallInfo fcinfo, PlanRequest *request)
 Datum
 index_mover_move_indexes(PG_FUNCTION_ARGS)
 {
-	PlanRequest request = {.indexes = true};
+	MoveCall	call = {.kinds = PLAN_INDEXES};
+	List	   *plan;
 
-	return move(fcinfo, &request);
+	call_arguments(fcinfo, &call);
+	plan = plan_named(&call.request, call.relation, PLAN_INDEXES);
+	return result_rows_of_call(fcinfo, plan, &call);
+}
+
+Datum
+index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
+{
+	MoveCall	call = {.kinds = PLAN_INDEXES};
+	List	   *plan;
+
+	call_arguments(fcinfo, &call);
+	plan = plan_schema(&call.request, call.schema, PLAN_INDEXES);
+	return result_rows_of_call(fcinfo, plan, &call);
+}
+
+Datum
+index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
+{
+	MoveCall	call = {.kinds = PLAN_INDEXES};
+	List	   *plan;
+
+	call_arguments(fcinfo, &call);
+	plan = plan_tablespace_indexes(&call.request, call.from_tablespace);
+	return result_rows_of_call(fcinfo, plan, &call);
 }
 
 /*
@@ -187,11 +168,25 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
  * indexes; 42809 also an index.
  */
 Datum
-index_mover_move_tables(PG_FUNCTION_ARGS)
+index_mover_move_table(PG_FUNCTION_ARGS)
 {
-	PlanRequest request = {.tables = true};
+	MoveCall	call = {.kinds = PLAN_TABLES};
+	List	   *plan;
 
-	return move(fcinfo, &request);
+	call_arguments(fcinfo, &call);
+	plan = plan_named(&call.request, call.relation, call.kinds);
+	return result_rows_of_call(fcinfo, plan, &call);
+}
+
+Datum
+index_mover_move_schema_tables(PG_FUNCTION_ARGS)
+{
+	MoveCall	call = {.kinds = PLAN_TABLES};
+	List	   *plan;
+
+	call_arguments(fcinfo, &call);
+	plan = plan_schema(&call.request, call.schema, call.kinds);
+	return result_rows_of_call(fcinfo, plan, &call);
 }
 
 /*
@@ -209,9 +204,37 @@ index_mover_move_tables(PG_FUNCTION_ARGS)
 Datum
 index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 {
-	PlanRequest request = {.tables = true,.indexes = true,.evacuate = true};
+	MoveCall	call = {.kinds = PLAN_BOTH};
+	List	   *plan;
 
-	return move(fcinfo, &request);
+	call_arguments(fcinfo, &call);
+	policies_notice_target(call.from_tablespace);
+	plan = plan_evacuation(&call.request, call.from_tablespace);
+	return result_rows_of_call(fcinfo, plan, &call);
+}
+
+/*
+ * Make the directory of a tablespace that came back empty, and in which this database has
+ * nothing: it may be one for temporary files.  Nothing for those who may not use it.
+ */
+static void
+heal_directory(Oid tablespace, bool dry_run, bool force)
+{
+	if (!tablespace_is_missing(tablespace) ||
+		object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
+		return;
+	mount_point_check(tablespace, force);
+	if (dry_run)
+	{
+		ereport(NOTICE,
+				(errmsg("the directory of tablespace \"%s\" is missing", tablespace_name(tablespace)),
+				 errdetail("Without dry_run, the call makes it.")));
+		return;
+	}
+	tablespace_make_directory(tablespace);
+	ereport(NOTICE,
+			(errmsg("made the directory of tablespace \"%s\"", tablespace_name(tablespace)),
+			 errdetail("It was missing, so there could be no temporary files.")));
 }
 
 /*
@@ -236,7 +259,22 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 Datum
 index_mover_heal_tablespace(PG_FUNCTION_ARGS)
 {
-	PlanRequest request = {.indexes = true,.heal = true,.method = METHOD_REBUILD};
+	MoveCall	call = {.kinds = PLAN_INDEXES,.source = "tablespace"};
+	bool		force;
+	bool		in_place;
+	List	   *plan;
 
-	return move(fcinfo, &request);
+	call.request.method = METHOD_REBUILD;
+	call_arguments(fcinfo, &call);
+	force = call.dry_run || call.unmounted;
+	in_place = call.from_tablespace == call.request.to_tablespace;
+	plan = plan_healing(&call.request, call.from_tablespace);
+	if (plan == NIL)
+		heal_directory(call.from_tablespace, call.dry_run, force);
+	else
+		mount_point_check(call.from_tablespace, force);
+	/* for those who may heal something */
+	if (in_place && !call.dry_run && plan_has_moves(plan))
+		tablespace_make_directory(call.from_tablespace);
+	return result_rows_of_call(fcinfo, plan, &call);
 }

@@ -451,9 +451,11 @@ CREATE INDEX "odd_""i" ON odd (i);
 CREATE INDEX "a; b_ccnew" ON odd (i);
 UPDATE pg_index SET indisvalid = false WHERE indexrelid = '"a; b_ccnew"'::regclass::oid;
 SQL
-	run_printed('src/plan/plan.c move_children', told("SELECT * FROM dba.move_indexes('parent', 'regress_fast', dry_run => true)"),
+	run_printed('src/plan/plan_relations.c move_children',
+		told("SELECT * FROM dba.move_indexes('parent', 'regress_fast', dry_run => true)"),
 		answer => qr/child_pkey.*\|moved\|/);
-	run_printed('src/plan/plan.c move_child_tables', told("SELECT * FROM dba.move_table('parent', 'regress_fast', dry_run => true)"),
+	run_printed('src/plan/plan_relations.c move_child_tables',
+		told("SELECT * FROM dba.move_table('parent', 'regress_fast', dry_run => true)"),
 		answer => qr/child\|table\|moved\|/);
 	sql(q(UPDATE pg_index SET indisvalid = false WHERE indexrelid = '"odd_""i"'::regclass::oid));
 	run_printed('src/plan/plan_checks.c move_indexes', skipped("move_indexes('odd', 'regress_fast'", 'true'), answer => qr/\|moved\|/);
@@ -493,10 +495,10 @@ SQL
 	{
 		my $call = $what eq 'tables' ? 'move_table' : 'move_indexes';
 		$text = told("SELECT * FROM dba.$call(\$\$\"a'b; c\".shard\$\$, 'regress_fast', dry_run => true)");
-		$met{"src/plan/plan.c queue_schema_$what"} = 1;
+		$met{"src/plan/plan_relations.c queue_schema_$what"} = 1;
 		$ran{"queue_schema_$what"}++;
 		like($text =~ s/''/'/gr, qr/index_mover_call\.move_schema_$what\(/, "$db: the whole schema is named");
-		$job = run_printed('src/plan/plan.c on_all_nodes', $text);
+		$job = run_printed('src/plan/plan_relations.c on_all_nodes', $text);
 		ended($job, 'moved', "on all nodes, $what");
 	}
 	sql('SET allow_system_table_mods = on; DROP TABLE pg_catalog.pg_dist_partition; DROP FUNCTION pg_catalog.run_command_on_all_nodes');

@@ -29,9 +29,24 @@ typedef struct JobSummary
 	StringInfoData failures;
 } JobSummary;
 
+/* The arguments of a function that moves */
+typedef struct MoveCall
+{
+	PlanKinds	kinds;			/* of the function; the argument "indexes"
+								 * adds them */
+	const char *source;			/* name of the argument that is
+								 * from_tablespace */
+	Oid			relation;
+	Oid			schema;
+	Oid			from_tablespace;
+	bool		unmounted;
+	bool		dry_run;
+	PlanRequest request;
+} MoveCall;
+
 extern void call_check_block(const char *function, bool has_wait);
 extern void call_check_moment(const char *function, bool dry_run, bool wait);
-extern void call_arguments(FunctionCallInfo fcinfo, PlanRequest *request);
+extern void call_arguments(FunctionCallInfo fcinfo, MoveCall *call);
 extern bool call_may_see(Oid role);
 pg_noreturn extern void call_no_such_job(int64 job);
 
@@ -47,8 +62,7 @@ typedef enum JobStart
 
 extern void result_rows_of_job(FunctionCallInfo fcinfo, List *plan,
 							   const MoveSettings *settings, JobStart start);
-extern void result_rows_of_plan(FunctionCallInfo fcinfo, List *plan,
-								const MoveSettings *settings, bool dry_run, bool wait);
+extern Datum result_rows_of_call(FunctionCallInfo fcinfo, List *plan, const MoveCall *call);
 extern void progress_view_notices(int64 job);
 
 extern char *notices_name(Oid relation, const char *schema, const char *name);

@@ -116,21 +116,20 @@ parse_size(const char *name, Datum value)
 	return DatumGetInt64(value);
 }
 
-/* Put an argument into the request, which has its settings already. */
+/* Put an argument into the call, which has its settings already. */
 static void
-put_argument(PlanRequest *request, const char *name, Datum value)
+put_argument(MoveCall *call, const char *name, Datum value)
 {
-	if (strcmp(name, "relation") == 0 || strcmp(name, "schema") == 0)
+	PlanRequest *request = &call->request;
+
+	if (strcmp(name, "relation") == 0)
+		call->relation = DatumGetObjectId(value);
+	else if (strcmp(name, "schema") == 0)
+		call->schema = DatumGetObjectId(value);
+	else if (strcmp(name, call->source) == 0)
 	{
-		request->scope = *name == 's' ? SCOPE_SCHEMA : SCOPE_RELATION;
-		request->object = DatumGetObjectId(value);
-	}
-	else if (strcmp(name, "from_tablespace") == 0 ||
-			 (request->heal && strcmp(name, "tablespace") == 0))
-	{
-		request->scope = SCOPE_TABLESPACE;
-		request->object = plan_tablespace(DatumGetName(value), false);
-		request->to_tablespace = request->object;
+		call->from_tablespace = plan_tablespace(DatumGetName(value), false);
+		request->to_tablespace = call->from_tablespace;
 	}
 	else if (strcmp(name, "tablespace") == 0 || strcmp(name, "to_tablespace") == 0)
 		request->to_tablespace = plan_tablespace(DatumGetName(value), true);
@@ -139,32 +138,35 @@ put_argument(PlanRequest *request, const char *name, Datum value)
 	else if (strcmp(name, "method") == 0)
 		request->method = parse_method(TextDatumGetCString(value));
 	else if (strcmp(name, "indexes") == 0)
-		request->indexes = DatumGetBool(value);
+	{
+		if (DatumGetBool(value))
+			call->kinds |= PLAN_INDEXES;
+	}
 	else if (strcmp(name, "unmounted") == 0)
-		request->unmounted = DatumGetBool(value);
+		call->unmounted = DatumGetBool(value);
 	else if (strcmp(name, "freeze_first") == 0)
 		request->settings.terms.freeze_first = DatumGetBool(value);
 	else if (strcmp(name, "rehearse") == 0)
 		request->settings.terms.rehearse = DatumGetBool(value);
 	else if (strcmp(name, "name_like") == 0)
-		request->name_like = DatumGetTextPP(value);
+		request->filter.name_like = DatumGetTextPP(value);
 	else if (strcmp(name, "name_not_like") == 0)
-		request->name_not_like = DatumGetTextPP(value);
+		request->filter.name_not_like = DatumGetTextPP(value);
 	else if (strcmp(name, "min_size") == 0)
-		request->min_size = parse_size(name, value);
+		request->filter.min_size = parse_size(name, value);
 	else if (strcmp(name, "max_size") == 0)
-		request->max_size = parse_size(name, value);
+		request->filter.max_size = parse_size(name, value);
 }
 
 /* Return whether an argument may be NULL, for none. */
 static bool
-may_be_null(const PlanRequest *request, const char *name)
+may_be_null(const MoveCall *call, const char *name)
 {
 	static const char *const names[] = {"index_tablespace", "settings", "name_like",
 	"name_not_like", "min_size", "max_size"};
 
-	/* heal_tablespace() rebuilds where it was */
-	if (request->heal && strcmp(name, "to_tablespace") == 0)
+	/* heal_tablespace(tablespace, to_tablespace) rebuilds where it was */
+	if (strcmp(name, "to_tablespace") == 0 && strcmp(call->source, "tablespace") == 0)
 		return true;
 	for (int i = 0; i < lengthof(names); i++)
 	{
@@ -175,14 +177,16 @@ may_be_null(const PlanRequest *request, const char *name)
 }
 
 /*
- * Read the arguments of a function that moves into a request, by the names that
- * they have in pg_proc.  ERRORs: 22004 NULL; those of call_check_moment(),
- * settings_capture() and put_argument(); 22023; 42501.
+ * Read the arguments of a function that moves into *call, by the names that they have in
+ * pg_proc.  ERRORs: 22004 NULL; those of call_check_moment(), settings_capture() and
+ * put_argument(); 22023; 42501.
  */
 void
-call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
+call_arguments(FunctionCallInfo fcinfo, MoveCall *call)
 {
 	HeapTuple	proc = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
+	PlanRequest *request = &call->request;
+	const PlanFilter *filter = &request->filter;
 	char	   *function;
 	Jsonb	   *settings = NULL;
 	Oid		   *types;
@@ -191,38 +195,40 @@ call_arguments(FunctionCallInfo fcinfo, PlanRequest *request)
 
 	if (!HeapTupleIsValid(proc))	/* just dropped */
 		elog(ERROR, "cache lookup failed for function %u", fcinfo->flinfo->fn_oid);
+	if (call->source == NULL)
+		call->source = "from_tablespace";
 	function = psprintf("%s()", NameStr(((Form_pg_proc) GETSTRUCT(proc))->proname));
 	(void) get_func_arg_info(proc, &types, &names, &modes);
 	ReleaseSysCache(proc);
 	for (int i = 0; i < PG_NARGS(); i++)
 	{
-		if (!may_be_null(request, names[i]))
+		if (!may_be_null(call, names[i]))
 			reject_null(fcinfo, i, names[i]);
 		if (strcmp(names[i], "dry_run") == 0)
-			request->dry_run = PG_GETARG_BOOL(i);
+			call->dry_run = PG_GETARG_BOOL(i);
 		else if (strcmp(names[i], "wait") == 0)
 			request->waits = PG_GETARG_BOOL(i);
 		else if (strcmp(names[i], "settings") == 0)
 			settings = call_settings_argument(fcinfo, i);
 	}
-	call_check_moment(function, request->dry_run, request->waits);
-	request->waits &= !request->dry_run;
+	call_check_moment(function, call->dry_run, request->waits);
+	request->waits &= !call->dry_run;
 	settings_capture(&request->settings, settings, true);
 	for (int i = 0; i < PG_NARGS(); i++)
 	{
 		if (!PG_ARGISNULL(i))
-			put_argument(request, names[i], PG_GETARG_DATUM(i));
+			put_argument(call, names[i], PG_GETARG_DATUM(i));
 	}
 
-	if (request->unmounted && !superuser())
+	if (call->unmounted && !superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("must be superuser to heal a tablespace whose file system may not be mounted")));
-	if (OidIsValid(request->index_tablespace) && !request->indexes)
+	if (OidIsValid(request->index_tablespace) && !(call->kinds & PLAN_INDEXES))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("index_tablespace requires indexes => true")));
-	if (request->max_size > 0 && request->min_size > request->max_size)
+	if (filter->max_size > 0 && filter->min_size > filter->max_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("min_size must not be greater than max_size"),

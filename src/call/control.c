@@ -276,16 +276,18 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 	List	   *plan = NIL;
 	List	   *planned = NIL;	/* Oids */
 
-	request->scope = SCOPE_ONE;
 	history_trace(job, moves);
 	foreach_ptr(const HistoryEntry, move, moves)
 	{
 		const HistoryEntry *entry = move;
 		Oid			table = InvalidOid;
+		Oid			relation;
 		const char *to_name;
 		List	   *items;
 
-		if (!(back ? move->moved : is_left(move)))
+		if (back && !move->moved)
+			continue;
+		if (!back && !is_left(move))
 			continue;
 		/* only a lost index of a TOAST table is rebuilt by itself */
 		if (move->requested != METHOD_REBUILD)
@@ -303,11 +305,11 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 							kind_noun(entry->kind), entry->relname)));
 			continue;
 		}
-		request->object = OidIsValid(table) ? table : entry->relid;
+		relation = OidIsValid(table) ? table : entry->relid;
 		request->method = entry->requested;
 		request->to_tablespace = back ? entry->from_tablespace : entry->to_tablespace;
 		to_name = back ? entry->from_name : entry->to_name;
-		items = plan_moves(request);
+		items = plan_single(request, relation);
 		if (!back && !OidIsValid(table) && items != NIL)
 			tell_of_copy_lost(job, move, linitial(items), request->settings.resumable_size);
 		foreach_ptr(MoveItem, item, items)
@@ -444,11 +446,12 @@ Datum
 index_mover_undo_move(PG_FUNCTION_ARGS)
 {
 	int64		job = PG_GETARG_INT64(0);
-	PlanRequest request = {0};
+	MoveCall	call = {0};
+	MoveSettings *settings = &call.request.settings;
 	JobSlot		slot;
 	HistoryJob	entry;
 
-	call_arguments(fcinfo, &request);
+	call_arguments(fcinfo, &call);
 	if (find_job(job, &slot, &entry))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -456,10 +459,8 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 				 errhint("Cancel it first: %s", printed_command("cancel_move", job))));
 
 	/* the time of the swap was for the way there */
-	settings_load(&request.settings, entry.settings, call_settings_argument(fcinfo, 3),
-				  superuser(), "swap_after");
-	request.settings.terms.undo_of = job;
-	result_rows_of_plan(fcinfo, plan_from_history(job, true, &request), &request.settings,
-						request.dry_run, request.waits);
-	return (Datum) 0;
+	settings_load(settings, entry.settings, call_settings_argument(fcinfo, 3), superuser(),
+				  "swap_after");
+	settings->terms.undo_of = job;
+	return result_rows_of_call(fcinfo, plan_from_history(job, true, &call.request), &call);
 }

@@ -282,7 +282,6 @@ job_begin(AlterJob *job, Oid tablespace)
 	MoveSettings *settings = &job->request.settings;
 
 	memset(job, 0, sizeof(AlterJob));
-	job->request.scope = SCOPE_ONE;
 	job->request.method = METHOD_COPY;
 	job->request.to_tablespace = tablespace;
 	job->request.waits = true;
@@ -307,8 +306,7 @@ plan_job(void *arg)
 
 	foreach_oid(relid, job->relids)
 	{
-		job->request.object = relid;
-		job->plan = list_concat(job->plan, plan_moves(&job->request));
+		job->plan = list_concat(job->plan, plan_single(&job->request, relid));
 	}
 	plan_complete(NULL, job->plan, &job->request);
 }

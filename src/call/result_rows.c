@@ -220,17 +220,20 @@ result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *sett
 	notices_raise(&summary, wait && !as_rows ? ERROR : 0);
 }
 
-/* The same, or with dry_run, show the plan. */
-void
-result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
-					bool dry_run, bool wait)
+/* The same of a call's plan or, with dry_run, show the plan; the result of its SQL function. */
+Datum
+result_rows_of_call(FunctionCallInfo fcinfo, List *plan, const MoveCall *call)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	const MoveSettings *settings = &call->request.settings;
 
 	if (rsinfo->setResult == NULL)
 		InitMaterializedSRF(fcinfo, 0);
-	if (dry_run)
+	if (call->dry_run)
 		rows_of_dry_run(rsinfo, plan, settings);
+	else if (call->request.waits)
+		result_rows_of_job(fcinfo, plan, settings, JOB_IS_WAITED_FOR);
 	else
-		result_rows_of_job(fcinfo, plan, settings, wait ? JOB_IS_WAITED_FOR : JOB_STARTS_AT_COMMIT);
+		result_rows_of_job(fcinfo, plan, settings, JOB_STARTS_AT_COMMIT);
+	return (Datum) 0;
 }

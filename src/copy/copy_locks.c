@@ -28,6 +28,7 @@
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
+#include "plan/space.h"
 #include "printed_command.h"
 
 /* Queue no longer than this at once, so that a cancel is noticed */

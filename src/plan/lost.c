@@ -167,17 +167,20 @@ lost_table_of(const RelationFacts *facts, LostLook look)
 	return lost_file(&heap, heap.tablespace == facts->tablespace ? look : LOOK_QUICK);
 }
 
-/* Complete the row of a relation, planned or skipped, if it is lost; else return false. */
+/*
+ * Complete the row of a relation, planned or skipped, if it is lost; else return false.
+ * heals: an index that is not valid counts as lost.
+ */
 bool
-lost_plan(PlanEntry *entry, const PlanRequest *request)
+lost_plan(PlanEntry *entry, LostLook look, bool heals)
 {
 	MoveItem   *item = &entry->item;
 	const RelationFacts *facts = &entry->facts;
-	const char *lost = lost_file(facts, request->look);
+	const char *lost = lost_file(facts, look);
 	const char *lost_table;
 
 	/* its file may have come back since it was hidden */
-	if (lost == NULL && request->heal && !facts->valid)
+	if (lost == NULL && heals && !facts->valid)
 		lost = "it is not valid";
 	if (lost == NULL)
 		return false;
@@ -189,7 +192,7 @@ lost_plan(PlanEntry *entry, const PlanRequest *request)
 		return true;
 	if (!relkind_is_index(item->relkind))
 		lost_table_skip(item, facts, lost);
-	else if ((lost_table = lost_table_of(facts, request->look)) != NULL)
+	else if ((lost_table = lost_table_of(facts, look)) != NULL)
 		item_skip(item, ERRCODE_DATA_CORRUPTED, "Its table is lost: %s.", lost_table);
 	else if (item_check(item, facts))
 		lost_index_decide(entry, lost);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * plan.c
- *	  The plan: which relations move, in which order, by which method, and why.
+ *	  The plan of one relation: whether it moves, by which method, and why.
  *
  * A plan is a list of rows.  A relation that cannot be moved has the reason in
  * its row; errors are for the call as a whole.  The plan is made without
@@ -52,260 +52,6 @@
 
 #define SMALL_INDEX		(128 * 1024)	/* auto does not rebuild up to here */
 
-/*
- * Tell the user that tables that inherit from the named one, other than
- * partitions, such as a hypertable's chunks, stay, and how to move them.
- */
-static void
-notice_children(const RelationFacts *facts, const PlanRequest *request)
-{
-	const char *name = NameStr(facts->relname);
-	const char *parent = quote_qualified_identifier(NameStr(facts->schema_name), name);
-	const char *target = get_tablespace_name(request->to_tablespace);
-
-	if (find_inheritance_children(facts->relid, NoLock) == NIL)
-		return;
-	if (request->tables)
-		ereport(NOTICE,
-				(errmsg("tables that inherit from \"%s\" are not moved", name),
-				 errhint("To move them: %s",
-						 printed_command("move_child_tables", parent, target))));
-	else
-		ereport(NOTICE,
-				(errmsg("indexes of tables that inherit from \"%s\" are not moved", name),
-				 errhint("To move them: %s",
-						 printed_command("move_children", parent, target))));
-}
-
-/*
- * Tell the user that a table that Citus has distributed and its indexes are not
- * those of its shards, and how to move these, unless Citus has sent the call.
- */
-static void
-notice_shards(const List *entries, const PlanRequest *request)
-{
-	if (citus_has_sent_us())
-		return;
-	foreach_ptr(const PlanEntry, entry, entries)
-	{
-		const char *schema = quote_identifier(NameStr(entry->facts.schema_name));
-		const char *target = get_tablespace_name(request->to_tablespace);
-		const char *command;
-
-		if (!citus_distributes(entry->facts.heap_oid))
-			continue;
-		if (request->tables)
-			command = printed_command("queue_schema_tables", schema, target);
-		else
-			command = printed_command("queue_schema_indexes", schema, target);
-		ereport(NOTICE,
-				(errmsg("table \"%s\" is distributed by Citus, and its shards are not moved with it",
-						NameStr(entry->facts.heap_name)),
-				 errhint("To move the shards, too: %s", printed_command("on_all_nodes", command))));
-		return;
-	}
-}
-
-static bool
-is_like(const NameData *name, text *pattern)
-{
-	return DatumGetBool(DirectFunctionCall2Coll(namelike, C_COLLATION_OID,
-												NameGetDatum(name),
-												PointerGetDatum(pattern)));
-}
-
-/*
- * Return whether the request selects a relation of this name and size in bytes; if
- * not, it gets no row.  One without a file is never selected by size.
- */
-static bool
-is_picked(const NameData *name, int64 size, const PlanRequest *request)
-{
-	return (request->name_like == NULL || is_like(name, request->name_like)) &&
-		(request->name_not_like == NULL || !is_like(name, request->name_not_like)) &&
-		(request->min_size <= 0 || size >= request->min_size) &&
-		(request->max_size <= 0 || size <= request->max_size);
-}
-
-/* Add to a list the table, its indexes, or both, as requested. */
-static List *
-add_table(List *list, Oid table, const PlanRequest *request)
-{
-	if (request->tables)
-		list = lappend_oid(list, table);
-	if (request->indexes)
-		list = list_concat(list, indexes_of_table(table));
-	return list;
-}
-
-/*
- * Return the partitions of these tables whose detachment is pending, with those below
- * them: find_all_inheritors() leaves them out.
- */
-static List *
-pending_partitions(List *tables)
-{
-	List	   *result = NIL;
-
-	foreach_oid(table, tables)
-	{
-		List	   *children;
-
-		if (get_rel_relkind(table) != RELKIND_PARTITIONED_TABLE)
-			continue;
-		children = find_inheritance_children_extended(table, false, NoLock, NULL, NULL);
-		foreach_oid(child, children)
-		{
-			if (!list_member_oid(tables, child))
-				result = list_concat(result, find_all_inheritors(child, NoLock, NULL));
-		}
-	}
-	return result;
-}
-
-/*
- * Return the relations to move of the relation that the user has named; *pending: those
- * of partitions that are being detached from it.
- */
-static List *
-relations_of_named(const PlanRequest *request, List **pending)
-{
-	RelationFacts facts;
-	List	   *named;
-	List	   *relids = NIL;
-	List	   *left_out = NIL;
-
-	plan_named_relation(request, &facts);
-	named = RELKIND_HAS_PARTITIONS(facts.relkind) ?
-		find_all_inheritors(facts.relid, NoLock, NULL) : list_make1_oid(facts.relid);
-	if (relkind_is_index(facts.relkind))
-		return named;
-	foreach_oid(table, named)
-	{
-		/* skip foreign tables, as REINDEX does */
-		if (get_rel_relkind(table) != RELKIND_FOREIGN_TABLE)
-			relids = add_table(relids, table, request);
-	}
-	foreach_oid(table, pending_partitions(named))
-	{
-		left_out = add_table(left_out, table, request);
-	}
-	*pending = left_out;
-	if (!RELKIND_HAS_PARTITIONS(facts.relkind))
-		notice_children(&facts, request);
-	return relids;
-}
-
-/* Return whether the request for a schema or a tablespace is about this one. */
-static bool
-is_wanted(const Form_pg_class form, const PlanRequest *request)
-{
-	bool		is_index = relkind_is_index(form->relkind);
-	Oid			table = form->oid;
-
-	if (form->relisshared || isAnyTempNamespace(form->relnamespace))
-		return false;
-	/* if it is to be left, where the indexes of new partitions are made, too */
-	if (request->heal)
-	{
-		if (IsCatalogNamespace(form->relnamespace) || IsCatalogRelationOid(form->oid))
-			return false;
-		return RELKIND_HAS_STORAGE(form->relkind) ||
-			(form->relkind == RELKIND_PARTITIONED_INDEX &&
-			 request->object != request->to_tablespace);
-	}
-
-	if (IsCatalogNamespace(form->relnamespace) || IsToastNamespace(form->relnamespace))
-		return false;
-	if (is_index)
-	{
-		/* of a schema, an index comes with its table */
-		if (!request->indexes || (request->tables && request->scope == SCOPE_SCHEMA))
-			return false;
-		table = IndexGetRelation(form->oid, true);
-	}
-	else if (!request->tables || !(RELKIND_HAS_TABLE_AM(form->relkind) ||
-								   form->relkind == RELKIND_PARTITIONED_TABLE))
-		return false;
-	return request->evacuate || !extension_owns(table);
-}
-
-/* ERROR 3F000 no such schema, 42501 no USAGE, 0A000 system or temporary one. */
-static void
-check_schema(Oid schema)
-{
-	char	   *name = get_namespace_name(schema);
-
-	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_SCHEMA),
-				 errmsg("schema with OID %u does not exist", schema)));
-	if (object_aclcheck(NamespaceRelationId, schema, GetUserId(), ACL_USAGE) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA, name);
-	if (IsCatalogNamespace(schema) || IsToastNamespace(schema))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot move system relations"),
-				 errdetail("Schema \"%s\" is a system schema.", name)));
-	plan_refuse_temporary(schema);
-}
-
-/* Tell who wants to empty a tablespace which other databases have files there. */
-static void
-notice_other_databases(Oid tablespace)
-{
-	StringInfoData names;
-
-	initStringInfo(&names);
-	foreach_ptr(HeapTupleData, row, plan_other_databases(tablespace))
-		appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "",
-						 NameStr(((Form_pg_database) GETSTRUCT(row))->datname));
-	if (names.len > 0)
-		ereport(NOTICE,
-				(errmsg("tablespace \"%s\" also has files of other databases",
-						tablespace_name(tablespace)),
-				 errdetail("They belong to %s, and only a session there can move them.",
-						   names.data)));
-}
-
-/*
- * Return the relations to move of a schema or of a tablespace.  As ALTER INDEX ALL
- * IN TABLESPACE, passes over catalogs, shared and temporary relations.
- */
-static List *
-relations_in(const PlanRequest *request)
-{
-	bool		in_schema = request->scope == SCOPE_SCHEMA;
-	Oid			object = request->object;
-	List	   *relids = NIL;
-
-	List	   *rows;
-
-	if (in_schema)
-		rows = catalog_rows(RelationRelationId, InvalidOid,
-							Anum_pg_class_relnamespace, object, 0, InvalidOid);
-	else
-		rows = catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
-							Anum_pg_class_reltablespace, tablespace_in_catalog(object),
-							0, InvalidOid);
-	foreach_ptr(HeapTupleData, row, rows)
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-		RelationFacts facts;
-
-		if (!is_wanted(form, request))
-			continue;
-		if (!request->tables || !in_schema)
-			relids = lappend_oid(relids, form->oid);
-		else if (relation_facts(form->oid, &facts) &&
-				 is_picked(&facts.relname,
-						   relation_files_size(facts.tablespace, facts.relfilenumber),
-						   request))
-			relids = add_table(relids, form->oid, request);
-	}
-	return relids;
-}
-
 /* Choose the method of an index that both methods can move, or only copy can, and say why. */
 static void
 choose_by_bloat(PlanEntry *entry, const MoveSettings *settings, const char *no_rebuild)
@@ -337,7 +83,7 @@ choose_by_bloat(PlanEntry *entry, const MoveSettings *settings, const char *no_r
 
 /* Set the method of a row that should be moved, and why, or skip the row. */
 static void
-choose_method(PlanEntry *entry, const PlanRequest *request)
+choose_method(PlanEntry *entry, MoveMethod requested, const MoveSettings *settings)
 {
 	MoveItem   *item = &entry->item;
 	bool		is_index = relkind_is_index(item->relkind);
@@ -346,14 +92,14 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 	const char *lost = NULL;
 	int			code = ERRCODE_FEATURE_NOT_SUPPORTED;
 
-	if (no_copy == NULL && request->method != METHOD_REBUILD)
+	if (no_copy == NULL && requested != METHOD_REBUILD)
 		lost = lost_file(&entry->facts, LOOK_QUICK);
 	if (lost != NULL)
 	{
 		no_copy = lost;
 		code = is_index ? ERRCODE_INDEX_CORRUPTED : ERRCODE_DATA_CORRUPTED;
 	}
-	item->method = is_index ? request->method : METHOD_COPY;
+	item->method = is_index ? requested : METHOD_COPY;
 	if (!is_index && lost != NULL)
 		item_skip(item, code, "It cannot be copied: %s.", lost);
 	else if (!is_index && no_copy != NULL)
@@ -374,7 +120,7 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 		item_say(item, "Rebuild, because copy cannot move it: %s.", no_copy);
 	}
 	else if (item->method == METHOD_AUTO)
-		choose_by_bloat(entry, &request->settings, no_rebuild);
+		choose_by_bloat(entry, settings, no_rebuild);
 }
 
 /* Make the row of one relation, without a decision; NULL if it is gone. */
@@ -396,108 +142,120 @@ new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 	return entry;
 }
 
+/* Return the command that removes a leftover of REINDEX CONCURRENTLY. */
+static const char *
+leftover_command(const MoveItem *item)
+{
+	if (leftover_index_is_ours(item->relid))
+		return printed_command("cleanup");
+	return printed_command("drop_index",
+						   quote_qualified_identifier(NameStr(item->schema_name),
+													  NameStr(item->relname)));
+}
+
 /*
  * Look at a part of a table that is to be moved, as the copy will do: the table is
  * skipped if its TOAST table, or the index of that, is lost.  An index that is not
  * valid is no hindrance, but is not passed over in silence.
  */
 static void
-plan_part(PlanEntry *entry, PlanEntry *part, const PlanRequest *request)
+plan_part(PlanEntry *entry, PlanEntry *part)
 {
 	MoveItem   *item = &part->item;
 	const char *lost = lost_file(&part->facts, LOOK_QUICK);
-	const char *name;
-	const char *command;
+	int			code = ERRCODE_DATA_CORRUPTED;
 
+	if (relkind_is_index(item->relkind))
+		code = ERRCODE_INDEX_CORRUPTED;
 	if (lost != NULL)
-	{
-		int			code = ERRCODE_DATA_CORRUPTED;
-
-		if (relkind_is_index(item->relkind))
-			code = ERRCODE_INDEX_CORRUPTED;
 		item_skip(&entry->item, code, "The %s \"%s\" cannot be copied: %s.",
 				  relation_noun(item->relkind), NameStr(item->relname), lost);
-		return;
-	}
-	if (part->facts.valid)
-		return;
-	name = quote_qualified_identifier(NameStr(item->schema_name), NameStr(item->relname));
-	if (leftover_index_is_ours(item->relid))
-		command = printed_command("cleanup");
-	else
-		command = printed_command("drop_index", name);
-	item_say(item, "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now. It moves with its table. To remove a leftover, as a superuser: %s",
-			 command);
-	/* a policy's plan has no reader */
-	if (request->scope != SCOPE_ONE)
-		ereport(NOTICE,
-				(errmsg("index \"%s\" of the TOAST table of \"%s\" is not valid, and moves with it",
-						NameStr(item->relname), NameStr(entry->item.relname)),
-				 errdetail("An interrupted REINDEX CONCURRENTLY has left it, or one runs now."),
-				 errhint("To remove a leftover, as a superuser: %s", command)));
+	else if (!part->facts.valid)
+		item_say(item, "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now. It moves with its table. To remove a leftover, as a superuser: %s",
+				 leftover_command(item));
 }
 
-/* Make the row of one relation; NULL if it is gone or not selected. */
-static PlanEntry *
-plan_relation(Oid relid, const PlanRequest *request)
+/*
+ * Tell the user of each index of a TOAST table that is not valid, and moves with its
+ * table.  A policy's plan has no reader.
+ */
+void
+plan_notice_invalid_parts(const List *entries)
 {
-	bool		is_index = relkind_is_index(get_rel_relkind(relid));
-	PlanEntry  *entry = new_entry(relid, OidIsValid(request->index_tablespace) && is_index ?
-								  request->index_tablespace : request->to_tablespace,
-								  request->method);
-	const MoveSettings *settings = &request->settings;
-	MoveItem   *item;
-
-	if (entry == NULL)
-		return NULL;
-	item = &entry->item;
-
-	if (RELKIND_HAS_PARTITIONS(item->relkind))
+	foreach_ptr(const PlanEntry, entry, entries)
 	{
-		if (request->heal && request->look < LOOK_LOSS_KNOWN)
-			return NULL;
-		item->method = METHOD_DEFAULT;
-		item->size_before = 0;
+		if (entry->item.status != STATUS_PLANNED)
+			continue;
+		foreach_ptr(const PlanEntry, part, entry->parts)
+		{
+			if (part->facts.valid)
+				continue;
+			ereport(NOTICE,
+					(errmsg("index \"%s\" of the TOAST table of \"%s\" is not valid, and moves with it",
+							NameStr(part->item.relname), NameStr(entry->item.relname)),
+					 errdetail("An interrupted REINDEX CONCURRENTLY has left it, or one runs now."),
+					 errhint("To remove a leftover, as a superuser: %s",
+							 leftover_command(&part->item))));
+		}
 	}
-	else if (request->heal || (request->scope == SCOPE_ONE && request->method == METHOD_REBUILD))
-	{
-		if (lost_plan(entry, request))
-			return entry;
-		if (request->heal)
-			return NULL;
-	}
+}
 
-	/* else its table was picked */
-	if (!request->tables && !is_picked(&item->relname, item->size_before, request))
-		return NULL;
+/* Make the row that a request has for one relation, without a decision; NULL if it is gone. */
+PlanEntry *
+plan_entry_of(Oid relid, const PlanRequest *request)
+{
+	Oid			target = request->to_tablespace;
+	PlanEntry  *entry;
+
+	if (OidIsValid(request->index_tablespace) && relkind_is_index(get_rel_relkind(relid)))
+		target = request->index_tablespace;
+	entry = new_entry(relid, target, request->method);
+	if (entry == NULL || !RELKIND_HAS_PARTITIONS(entry->item.relkind))
+		return entry;
+	entry->item.method = METHOD_DEFAULT;
+	entry->item.size_before = 0;
+	return entry;
+}
+
+/* Say of a planned move what a rehearsal, or a rebuild, leaves out. */
+static void
+apply_settings(MoveItem *item, const MoveSettings *settings)
+{
+	if (settings->terms.rehearse && item->method == METHOD_REBUILD)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "A rebuild cannot be rehearsed.");
+	else if (settings->terms.rehearse && item->method != METHOD_COPY)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "There is nothing to rehearse.");
+	else if (item->method == METHOD_REBUILD &&
+			 (settings->max_rate > 0 || settings->swap_after > 0))
+		item_say(item, "A rebuild obeys neither max_rate nor swap_after.");
+}
+
+/*
+ * Decide whether and how the relation of a row moves, and say it, or skip the row; add
+ * the rows of its parts.  is_named: the user has named this very relation.
+ */
+void
+plan_decide(PlanEntry *entry, const PlanRequest *request, bool is_named)
+{
+	MoveItem   *item = &entry->item;
+
 	entry->rank = item->size_before;
-
 	/* only an index that the user names can be repaired */
-	item->repair = !entry->facts.valid && item->method == METHOD_REBUILD &&
-		(request->scope == SCOPE_RELATION || request->scope == SCOPE_ONE) &&
-		request->object == relid;
+	item->repair = is_named && !entry->facts.valid && item->method == METHOD_REBUILD;
 
 	if (item_check(item, &entry->facts))
 	{
 		if (item->method != METHOD_DEFAULT)
-			choose_method(entry, request);
-		else if (is_index)
+			choose_method(entry, request->method, &request->settings);
+		else if (relkind_is_index(item->relkind))
 			item_say(item, "A partitioned index has no file; only the default for the indexes of new partitions is set.");
 		else
 			item_say(item, "A partitioned table has no file; only the default for new partitions is set.");
 		if (item->repair && item->status == STATUS_PLANNED)
 			item_say(item, "The index is not valid; the rebuild repairs it.");
 	}
-	if (item->status == STATUS_PLANNED && settings->terms.rehearse)
-	{
-		if (item->method == METHOD_REBUILD)
-			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "A rebuild cannot be rehearsed.");
-		else if (item->method != METHOD_COPY)
-			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, "There is nothing to rehearse.");
-	}
-	else if (item->status == STATUS_PLANNED && item->method == METHOD_REBUILD &&
-			 (settings->max_rate > 0 || settings->swap_after > 0))
-		item_say(item, "A rebuild obeys neither max_rate nor swap_after.");
+	if (item->status == STATUS_PLANNED)
+		apply_settings(item, &request->settings);
 
 	/* the TOAST table and the index of that go with it */
 	foreach_oid(oid, parts_of_table(&entry->facts))
@@ -506,12 +264,11 @@ plan_relation(Oid relid, const PlanRequest *request)
 
 		if (part == NULL)
 			continue;
-		part->item.part_of = relid;
+		part->item.part_of = item->relid;
 		entry->parts = lappend(entry->parts, part);
 		if (item->status == STATUS_PLANNED)
-			plan_part(entry, part, request);
+			plan_part(entry, part);
 	}
-	return entry;
 }
 
 static char *
@@ -527,7 +284,7 @@ name_in_command(Oid relid)
 }
 
 /* Make the skipped row of a partition whose detachment is pending, or of its index. */
-static PlanEntry *
+PlanEntry *
 plan_pending(Oid relid, const PlanRequest *request)
 {
 	PlanEntry  *entry = new_entry(relid, request->to_tablespace, request->method);
@@ -549,26 +306,6 @@ plan_pending(Oid relid, const PlanRequest *request)
 			  "Its partition is being detached, or that was interrupted. To end it, and then move the table by its own name: %s",
 			  printed_command("detach_finalize", name_in_command(parent), name_in_command(partition)));
 	return entry;
-}
-
-/*
- * Return whether a look at their files finds one lost, or none has a file: then an
- * earlier job has healed all of them elsewhere.
- */
-static bool
-may_heal(const List *relids, LostLook look)
-{
-	RelationFacts facts;
-	bool		has_file = false;
-
-	foreach_oid(relid, relids)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (relation_facts(relid, &facts) && lost_file(&facts, look) != NULL)
-			return true;
-		has_file |= RELKIND_HAS_STORAGE(get_rel_relkind(relid));
-	}
-	return !has_file;
 }
 
 /* Moves with a file come first, then the defaults, then the skipped rows. */
@@ -596,94 +333,16 @@ compare_entries(const ListCell *a, const ListCell *b)
 	return result;
 }
 
-/* Tell the user that a request has found no relation. */
-static void
-notice_nothing(const PlanRequest *request)
-{
-	const char *name = get_tablespace_name(request->object);
-
-	if (request->heal)
-		ereport(NOTICE,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("nothing is lost in tablespace \"%s\"", name)));
-	else if (request->evacuate)
-		ereport(NOTICE,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("no relation is left in tablespace \"%s\"", name)));
-	else if (request->tables)
-		ereport(NOTICE,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("there is no table to move")));
-	else
-		ereport(NOTICE,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("there is no index to move")));
-}
-
-/*
- * Make the plan: a List of MoveItem *, palloc'd, in the order of execution.
- * STATUS_PLANNED items are to be moved; STATUS_SKIPPED ones carry sqlstate and
- * detail.  ERRORs: those of plan_named_relation(), check_schema(), plan_complete().
- */
+/* Return the rows in the order of execution, each with those of its parts behind it. */
 List *
-plan_moves(PlanRequest *request)
+plan_in_order(List *entries)
 {
-	List	   *relids;
-	List	   *pending = NIL;
-	List	   *tables = NIL;	/* and indexes; without their parts */
-	List	   *entries = NIL;
+	List	   *result = NIL;
 
-	Assert(IsTransactionState());
-	if (request->scope == SCOPE_SCHEMA)
-		check_schema(request->object);
-	if (request->scope == SCOPE_ONE)
-	{
-		/* its row tells errors */
-		relids = list_make1_oid(request->object);
-		request->tables = !relkind_is_index(get_rel_relkind(request->object));
-	}
-	else if (request->scope == SCOPE_RELATION)
-		relids = relations_of_named(request, &pending);
-	else
-		relids = relations_in(request);
-	if (request->scope == SCOPE_TABLESPACE && !request->evacuate && !request->heal)
-		notice_other_databases(request->object);
-
-	/* what is resumed may be an index to be healed */
-	request->look = request->scope == SCOPE_ONE ? LOOK_SAMPLE : LOOK_QUICK;
-	if (request->heal && may_heal(relids, LOOK_SAMPLE))
-		request->look = LOOK_LOSS_KNOWN;
-	foreach_oid(relid, relids)
-	{
-		PlanEntry  *entry;
-
-		CHECK_FOR_INTERRUPTS();
-		entry = plan_relation(relid, request);
-		if (entry != NULL)
-			tables = lappend(tables, entry);
-	}
-
-	foreach_oid(relid, pending)
-	{
-		PlanEntry  *entry = plan_pending(relid, request);
-
-		if (entry != NULL)
-			tables = lappend(tables, entry);
-	}
-
-	list_sort(tables, compare_entries);
-	foreach_ptr(PlanEntry, table, tables)
-		entries = list_concat(lappend(entries, table), table->parts);
-	if (request->evacuate)
-		entries = plan_what_stays(entries, request->object, request->to_tablespace);
-	if (entries == NIL)
-		notice_nothing(request);
-	if (request->scope != SCOPE_ONE)
-	{
-		notice_shards(entries, request);
-		plan_complete(NULL, entries, request);
-	}
-	return entries;
+	list_sort(entries, compare_entries);
+	foreach_ptr(PlanEntry, entry, entries)
+		result = list_concat(lappend(result, entry), entry->parts);
+	return result;
 }
 
 /*

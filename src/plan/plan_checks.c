@@ -216,10 +216,13 @@ plan_tablespace(Name name, bool is_target)
 {
 	Oid			tablespace = get_tablespace_oid(NameStr(*name), false);
 
+	if (tablespace == GLOBALTABLESPACE_OID && is_target)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("only shared relations can be placed in pg_global tablespace")));
 	if (tablespace == GLOBALTABLESPACE_OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 is_target ? errmsg("only shared relations can be placed in pg_global tablespace") :
 				 errmsg("cannot move relations in to or out of pg_global tablespace")));
 	if (is_target && !may_fill_tablespace(tablespace))
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLESPACE, NameStr(*name));
@@ -239,38 +242,39 @@ plan_refuse_temporary(Oid schema)
 }
 
 /*
- * Get the facts of the relation that the user has named.  ERRORs if it can never be
- * moved, or not by this user: 42P01, 42809 kind, 42501, 0A000 catalogs, temporary
+ * Get the facts of the relation that the user has named, as a table, or an index or that
+ * of which the indexes are.  ERRORs if it can never be moved, or not by this user: 42P01, 42809 kind, 42501, 0A000 catalogs, temporary
  * tables, TOAST.
  */
 void
-plan_named_relation(const PlanRequest *request, RelationFacts *facts)
+plan_named_relation(Oid relation, bool is_table, RelationFacts *facts)
 {
-	bool		tables = request->tables;
 	char	   *name;
-	bool		is_index;
+	bool		has_table;
 	Oid			table;
 	AclResult	aclresult;
 
-	if (!relation_facts(request->object, facts))
+	if (!relation_facts(relation, facts))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", request->object)));
+				 errmsg("relation with OID %u does not exist", relation)));
 	name = NameStr(facts->relname);
-	is_index = relkind_is_index(facts->relkind);
+	has_table = RELKIND_HAS_TABLE_AM(facts->relkind) || facts->relkind == RELKIND_PARTITIONED_TABLE;
 
-	if (is_index ? tables :
-		!RELKIND_HAS_TABLE_AM(facts->relkind) && facts->relkind != RELKIND_PARTITIONED_TABLE)
+	if (is_table && !has_table)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 tables ?
-				 errmsg("\"%s\" is not a table or materialized view", name) :
+				 errmsg("\"%s\" is not a table or materialized view", name),
+				 errdetail_relkind_not_supported(facts->relkind)));
+	if (!has_table && !relkind_is_index(facts->relkind))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("cannot move indexes of relation \"%s\"", name),
 				 errdetail_relkind_not_supported(facts->relkind)));
 
 	if (!may_use_schema(facts->schema_oid, false))
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA, NameStr(facts->schema_name));
-	aclresult = plan_aclcheck(facts->heap_oid, !tables);
+	aclresult = plan_aclcheck(facts->heap_oid, !is_table);
 	if (aclresult != ACLCHECK_OK)
 		aclcheck_error(aclresult, get_relkind_objtype(facts->relkind), name);
 
@@ -279,7 +283,8 @@ plan_named_relation(const PlanRequest *request, RelationFacts *facts)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move system relation \"%s\"", name)));
 	/* pg_upgrade takes for granted that they are where their table is */
-	if (OidIsValid(table = table_of_toast(facts->relid)))
+	table = table_of_toast(facts->relid);
+	if (OidIsValid(table))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move TOAST relation \"%s\" by itself", name),

@@ -29,6 +29,7 @@
 #include "file_system.h"
 #include "history.h"
 #include "plan/plan_private.h"
+#include "plan/space.h"
 #include "wait/wait.h"
 
 #define MB						(1024.0 * 1024.0)
@@ -80,7 +81,7 @@ struct PlanParts
 };
 
 /*
- * Begin a plan of plan_moves() requests that are parts of it.  Reads the history
+ * Begin a plan that plan_single() makes the parts of.  Reads the history
  * without a check of privileges on it: nothing but averages leaves this file.
  */
 PlanParts *
@@ -395,8 +396,8 @@ warn_of_risks(const List *items)
 }
 
 /*
- * Complete a plan, which plan_moves() has done unless its request is part of a larger
- * one: skip the tables that this transaction has locked (ERROR 55006 if these are
+ * Complete a plan, which the functions of plan_relations.c but plan_single() have done: skip
+ * the tables that this transaction has locked (ERROR 55006 if these are
  * all), estimate each move and whether the free space suffices, and warn of risks.
  *
  * parts: what plan_parts_begin() has returned, if this is one of many plans.  Then a

@@ -15,7 +15,7 @@ extern bool item_check(MoveItem *item, const RelationFacts *facts);
 extern bool item_check_file(MoveItem *item, const RelationFacts *facts);
 extern char *item_core_command(const MoveItem *item);
 
-extern void plan_named_relation(const PlanRequest *request, RelationFacts *facts);
+extern void plan_named_relation(Oid relation, bool is_table, RelationFacts *facts);
 extern void plan_skip_locked(const List *items);
 
 /* An item during planning */
@@ -31,7 +31,12 @@ typedef struct PlanEntry
 
 extern PlanEntry *plan_new_entry(void);
 extern void plan_refuse_temporary(Oid schema);
-extern bool lost_plan(PlanEntry *entry, const PlanRequest *request);
+extern PlanEntry *plan_entry_of(Oid relid, const PlanRequest *request);
+extern void plan_decide(PlanEntry *entry, const PlanRequest *request, bool is_named);
+extern void plan_notice_invalid_parts(const List *entries);
+extern PlanEntry *plan_pending(Oid relid, const PlanRequest *request);
+extern List *plan_in_order(List *entries);
+extern bool lost_plan(PlanEntry *entry, LostLook look, bool heals);
 extern List *plan_other_databases(Oid tablespace);
 extern List *plan_what_stays(List *entries, Oid tablespace, Oid to);
 

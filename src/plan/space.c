@@ -27,7 +27,7 @@
 #include "cleanup/cleanup.h"
 #include "file_system.h"
 #include "job.h"
-#include "plan/plan.h"
+#include "plan/space.h"
 #include "settings.h"
 #include "wait/wait.h"
 

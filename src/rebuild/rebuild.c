@@ -52,6 +52,7 @@
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
+#include "plan/space.h"
 #include "rebuild/rebuild.h"
 #include "rebuild/snapshot_guard.h"
 #include "test_points.h"

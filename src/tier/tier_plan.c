@@ -234,7 +234,7 @@ static void
 plan_one(void *arg)
 {
 	PolicyWork *work = arg;
-	List	   *items = plan_moves(&work->request);
+	List	   *items = plan_single(&work->request, work->row->wish.relid);
 
 	plan_skip_parts(items);
 	add_items(work->row, items);
@@ -265,7 +265,6 @@ plan_row(PolicyWork *work, TierRow *row)
 		return;
 	row->table_oid = facts.heap_oid;
 	work->row = row;
-	work->request.object = row->wish.relid;
 	work->request.to_tablespace = row->wish.to;
 	error = errors_catch(plan_one, work);
 	if (errors_was_canceled(error))
@@ -813,10 +812,7 @@ work_on(TierPlan *plan, const Policy *policy)
 	plan->work = palloc0_object(PolicyWork);
 	plan->work->policy = policy;
 	plan->work->excess = get_float8_infinity();
-	plan->work->request = (PlanRequest)
-	{
-		.scope = SCOPE_ONE,.method = METHOD_AUTO
-	};
+	plan->work->request.method = METHOD_AUTO;
 	error = errors_catch(work_as_owner, plan);
 	if (errors_was_canceled(error))
 		ReThrowError(error);

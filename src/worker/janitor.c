@@ -89,14 +89,13 @@ look_at(void *arg)
 	Oid			tablespace = what->tablespace;
 	bool		heals = heal_at_start && !what->has_tables && evidence_may_remove(tablespace);
 	char	   *name = get_tablespace_name(tablespace);
-	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
-	.method = METHOD_REBUILD,.object = tablespace,.to_tablespace = tablespace};
+	PlanRequest request = {.method = METHOD_REBUILD,.to_tablespace = tablespace};
 	List	   *lost = NIL;
 	List	   *plan;
 	HTAB	   *busy = job_busy_tables();
 
 	settings_capture(&request.settings, NULL, false);
-	plan = plan_moves(&request);
+	plan = plan_healing(&request, tablespace);
 	foreach_ptr(MoveItem, item, plan)
 	{
 		/* a job may be at it; a job of ours waits for that one's end */

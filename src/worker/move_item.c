@@ -35,6 +35,7 @@
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
+#include "plan/space.h"
 #include "printed_command.h"
 #include "rebuild/rebuild.h"
 #include "test_points.h"
