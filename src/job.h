@@ -117,8 +117,6 @@ typedef struct MoveItem
 	int64		bytes_to_write;
 	int64		wal_bytes;
 	int64		sort_bytes;		/* of a rebuild's sort files */
-	bool		fits;			/* there is free space for it */
-	double		estimated;		/* seconds */
 	TimestampTz started_at;		/* 0 = not started */
 	TimestampTz finished_at;
 	int64		idle;			/* microseconds of rests and waits in between */

@@ -31,7 +31,7 @@ PG_FUNCTION_INFO_V1(index_mover_cleanup);
 PG_FUNCTION_INFO_V1(index_mover_problems);
 
 /*
- * Remove the leftovers of dead jobs on those tables of a plan (of MoveItem)
+ * Remove the leftovers of dead jobs on those tables of a plan (of PlannedMove)
  * that have nothing to move, since a job that moves does it itself, and whose indexes
  * the current user may move.  By a job of its own, for which no session waits.
  */
@@ -43,13 +43,15 @@ cleanup_call(const List *plan, Oid role)
 
 	if (tables == NIL)
 		return;
-	foreach_ptr(const MoveItem, item, plan)
+	foreach_ptr(const PlannedMove, move, plan)
 	{
-		if (item->status != STATUS_SKIPPED)
-			tables = list_delete_oid(tables, item->heap_oid);
+		if (move->item.status != STATUS_SKIPPED)
+			tables = list_delete_oid(tables, move->item.heap_oid);
 	}
-	foreach_ptr(MoveItem, item, plan)
+	foreach_ptr(PlannedMove, move, plan)
 	{
+		MoveItem   *item = &move->item;
+
 		if (!list_member_oid(tables, item->heap_oid) ||
 			get_rel_relkind(item->heap_oid) == '\0' ||
 			plan_aclcheck(item->heap_oid, true) != ACLCHECK_OK)

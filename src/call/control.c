@@ -283,7 +283,7 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 		Oid			table = InvalidOid;
 		Oid			relation;
 		const char *to_name;
-		List	   *items;
+		List	   *planned_now;
 
 		if (back && !move->moved)
 			continue;
@@ -309,15 +309,18 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 		request->method = entry->requested;
 		request->to_tablespace = back ? entry->from_tablespace : entry->to_tablespace;
 		to_name = back ? entry->from_name : entry->to_name;
-		items = plan_single(request, relation);
-		if (!back && !OidIsValid(table) && items != NIL)
-			tell_of_copy_lost(job, move, linitial(items), request->settings.resumable_size);
-		foreach_ptr(MoveItem, item, items)
+		planned_now = plan_single(request, relation);
+		if (!back && !OidIsValid(table) && planned_now != NIL)
+			tell_of_copy_lost(job, move, &((const PlannedMove *) linitial(planned_now))->item,
+							  request->settings.resumable_size);
+		foreach_ptr(PlannedMove, planned_move, planned_now)
 		{
+			MoveItem   *item = &planned_move->item;
+
 			if (list_member_oid(planned, item->relid))
 				continue;
 			planned = lappend_oid(planned, item->relid);
-			plan = lappend(plan, item);
+			plan = lappend(plan, planned_move);
 			if (get_tablespace_name(request->to_tablespace) == NULL)
 				item_skip(item, ERRCODE_UNDEFINED_OBJECT,
 						  "Tablespace \"%s\" does not exist any more.", to_name);
@@ -380,8 +383,10 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	request.settings.terms = entry.terms;
 	plan = plan_from_history(job, false, &request);
 	submit_skip_busy(plan);
-	foreach_ptr(MoveItem, item, plan)
+	foreach_ptr(PlannedMove, move, plan)
 	{
+		MoveItem   *item = &move->item;
+
 		if (item->status != STATUS_SKIPPED)
 			items = lappend(items, item);
 		else if (item->sqlstate[0] != '\0')

@@ -268,8 +268,9 @@ typedef struct AlterJob
 {
 	List	   *relids;			/* that are to be moved */
 	PlanRequest request;
-	List	   *plan;			/* of MoveItem */
-	List	   *items;			/* those of the plan that the job moves */
+	List	   *plan;			/* of PlannedMove */
+	List	   *items;			/* of MoveItem, in the plan, that the job
+								 * moves */
 	JobSummary	summary;
 	bool		told_hindrance; /* a NOTICE has said what is left to core */
 	bool		told;			/* an ERROR has said what was moved */
@@ -401,9 +402,9 @@ count_planned(const AlterJob *job)
 {
 	int			result = 0;
 
-	foreach_ptr(const MoveItem, item, job->plan)
+	foreach_ptr(const PlannedMove, move, job->plan)
 	{
-		if (item->status == STATUS_PLANNED)
+		if (move->item.status == STATUS_PLANNED)
 			result++;
 	}
 	return result;
@@ -444,8 +445,10 @@ job_plan(AlterJob *job, Hindrance *hindrance)
 		note_error(hindrance, error);
 		return ATTEMPT_HINDERED;
 	}
-	foreach_ptr(const MoveItem, item, job->plan)
+	foreach_ptr(const PlannedMove, move, job->plan)
 	{
+		const MoveItem *item = &move->item;
+
 		if (item->status == STATUS_SKIPPED && item->sqlstate[0] != '\0' && hindrance->reason == NULL)
 		{
 			hindrance->sqlstate = sqlstate_of_item(item);
@@ -458,10 +461,10 @@ job_plan(AlterJob *job, Hindrance *hindrance)
 		ReThrowError(error);
 	if (error != NULL || count_planned(job) < planned)
 		return ATTEMPT_BUSY;
-	foreach_ptr(MoveItem, item, job->plan)
+	foreach_ptr(PlannedMove, move, job->plan)
 	{
-		if (item->status == STATUS_PLANNED)
-			job->items = lappend(job->items, item);
+		if (move->item.status == STATUS_PLANNED)
+			job->items = lappend(job->items, &move->item);
 	}
 	return ATTEMPT_DONE;
 }

@@ -28,10 +28,11 @@
 
 #define LONG_WAIT_S		60.0	/* longer estimates are worth a NOTICE */
 
-/* Put the row of an item.  job: 0 in a dry run. */
+/* Put the row of a move, which is planned, or has its outcome.  job: 0 in a dry run. */
 static void
-put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
+put_row(ReturnSetInfo *rsinfo, const PlannedMove *move, int64 job)
 {
+	const MoveItem *item = &move->item;
 	bool		planned = item->status == STATUS_PLANNED || item->status == STATUS_QUEUED;
 	bool		has_method = item->method == METHOD_COPY || item->method == METHOD_REBUILD;
 	int64		size = item->size_before;
@@ -54,11 +55,11 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 	/* in milliseconds, estimates from 0.1 s on in tenths of it; never zero */
 	if (item->started_at != 0 && item->finished_at != 0)
 		row_interval(&row, 7, (item->finished_at - item->started_at + 999) / 1000 * 1000);
-	else if (item->estimated >= 0 && planned)
+	else if (move->estimated >= 0 && planned)
 	{
-		int			parts = item->estimated < 0.1 ? 1000 : 10;
+		int			parts = move->estimated < 0.1 ? 1000 : 10;
 
-		row_interval(&row, 7, (int64) ceil(item->estimated * parts) * (USECS_PER_SEC / parts));
+		row_interval(&row, 7, (int64) ceil(move->estimated * parts) * (USECS_PER_SEC / parts));
 	}
 	if (item->method == METHOD_COPY)
 		row_interval(&row, 8, item->lock_time);
@@ -72,7 +73,7 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 		if (item->detail[0] != '\0')
 			appendStringInfo(&message, "%s ", item->detail);
 		appendStringInfo(&message, "Writes %s of WAL.", size_text(Max(item->wal_bytes, 0)));
-		if (item->fits)
+		if (move->fits)
 			appendStringInfoString(&message, " There is enough free space.");
 		row_text(&row, 10, message.data);
 	}
@@ -83,9 +84,9 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 }
 
 static void
-notice_long_wait(List *items, const MoveSettings *settings)
+notice_long_wait(const List *moves, const MoveSettings *settings)
 {
-	double		estimate = plan_seconds(items, settings);
+	double		estimate = plan_seconds(moves, settings);
 	const char *setting = "statement_timeout";
 	int			timeout = StatementTimeout;
 
@@ -109,15 +110,17 @@ notice_long_wait(List *items, const MoveSettings *settings)
 
 /* Tell the totals of a dry run. */
 static void
-notice_plan(List *plan, const MoveSettings *settings)
+notice_plan(const List *plan, const MoveSettings *settings)
 {
 	JobTotals	totals = {0};
 	int64		wal = 0;
 	const char *space = "";
 	FileSystemFacts facts;
 
-	foreach_ptr(const MoveItem, item, plan)
+	foreach_ptr(const PlannedMove, move, plan)
 	{
+		const MoveItem *item = &move->item;
+
 		if (item->status != STATUS_PLANNED)
 			continue;
 		job_totals_add(&totals, relkind_is_index(item->relkind), item->status,
@@ -147,14 +150,16 @@ notice_plan(List *plan, const MoveSettings *settings)
 static void
 rows_of_dry_run(ReturnSetInfo *rsinfo, const List *plan, const MoveSettings *settings)
 {
-	foreach_ptr(const MoveItem, item, plan)
-		put_row(rsinfo, item, 0);
+	foreach_ptr(const PlannedMove, move, plan)
+	{
+		put_row(rsinfo, move, 0);
+	}
 	if (settings->progress_interval > 0)
-		notice_plan((List *) plan, settings);
+		notice_plan(plan, settings);
 }
 
 /*
- * Carry out a plan (of MoveItem *), and materialize one row of type
+ * Carry out a plan (of PlannedMove), and materialize one row of type
  * move_result for each item: first the skipped ones, then the others, both in
  * the order of the plan.  ERRORs: those of wait_for_rows(), submit_now() or
  * submit_at_commit(); 55000 with on_failure = error.
@@ -169,29 +174,31 @@ result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *sett
 	bool		tells = (settings->progress_interval > 0);
 	TimestampTz begin = GetCurrentTimestamp();
 	JobSummary	summary = {.warn = as_rows};
-	List	   *skipped = NIL;
-	List	   *items = NIL;
+	List	   *skipped = NIL;	/* PlannedMove */
+	List	   *moves = NIL;
+	List	   *items;
 
 	if (rsinfo->setResult == NULL)
 		InitMaterializedSRF(fcinfo, 0);
 	submit_skip_busy(plan);
 	summary.job = settings->terms.job != 0 ? settings->terms.job : history_next_job();
-	foreach_ptr(MoveItem, item, plan)
+	foreach_ptr(PlannedMove, move, plan)
 	{
-		if (item->status == STATUS_SKIPPED)
+		if (move->item.status == STATUS_SKIPPED)
 		{
-			skipped = lappend(skipped, item);
+			skipped = lappend(skipped, move);
 			continue;
 		}
 		/* copies get the outcome, since cleanup_call() looks at the plan */
-		items = lappend(items, memcpy(palloc(sizeof(MoveItem)), item, sizeof(MoveItem)));
+		moves = lappend(moves, memcpy(palloc(sizeof(PlannedMove)), move, sizeof(PlannedMove)));
 	}
+	items = plan_items(moves);
 	if (tells && items == NIL)
 		notices_begin(&summary);
 
 	if (wait && items != NIL)
 	{
-		notice_long_wait(items, settings);
+		notice_long_wait(moves, settings);
 		wait_for_rows(summary.job, &summary, items, settings);
 	}
 	else if (start == JOB_STARTS_NOW && items != NIL)
@@ -205,14 +212,16 @@ result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *sett
 	}
 	if (!wait)
 	{
-		foreach_ptr(MoveItem, item, items)
-			item->status = STATUS_QUEUED;
+		foreach_ptr(PlannedMove, move, moves)
+		{
+			move->item.status = STATUS_QUEUED;
+		}
 	}
-	foreach_ptr(const MoveItem, item, list_concat(skipped, items))
+	foreach_ptr(const PlannedMove, move, list_concat(skipped, moves))
 	{
-		put_row(rsinfo, item, summary.job);
-		if (item->status != STATUS_QUEUED)
-			notices_item(&summary, item, item->status);
+		put_row(rsinfo, move, summary.job);
+		if (move->item.status != STATUS_QUEUED)
+			notices_item(&summary, &move->item, move->item.status);
 	}
 	if (tells)
 		notices_end(&summary, (GetCurrentTimestamp() - begin) / 1e6);

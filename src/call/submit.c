@@ -89,11 +89,14 @@ submit_skip_busy(List *plan)
 	const MoveItem *first = NULL;
 	const BusyTable *works_on_first = NULL;
 
-	foreach_ptr(MoveItem, item, plan)
+	foreach_ptr(PlannedMove, move, plan)
 	{
-		/* a TOAST table goes with its table */
-		const BusyTable *table = OidIsValid(item->part_of) ? NULL : find_busy(busy, item);
+		MoveItem   *item = &move->item;
+		const BusyTable *table = NULL;
 
+		/* a TOAST table goes with its table */
+		if (!OidIsValid(item->part_of))
+			table = find_busy(busy, item);
 		if (table == NULL)
 			continue;
 		if (first == NULL)

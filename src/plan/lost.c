@@ -92,7 +92,7 @@ is_decoded_by(const RelationFacts *facts)
 
 /* Decide whether and how a lost index is rebuilt, and say it. */
 static void
-lost_index_decide(PlanEntry *entry, const char *lost)
+lost_index_decide(PlannedMove *entry, const char *lost)
 {
 	MoveItem   *item = &entry->item;
 	const RelationFacts *facts = &entry->facts;
@@ -172,7 +172,7 @@ lost_table_of(const RelationFacts *facts, LostLook look)
  * heals: an index that is not valid counts as lost.
  */
 bool
-lost_plan(PlanEntry *entry, LostLook look, bool heals)
+lost_plan(PlannedMove *entry, LostLook look, bool heals)
 {
 	MoveItem   *item = &entry->item;
 	const RelationFacts *facts = &entry->facts;

@@ -54,7 +54,7 @@
 
 /* Choose the method of an index that both methods can move, or only copy can, and say why. */
 static void
-choose_by_bloat(PlanEntry *entry, const MoveSettings *settings, const char *no_rebuild)
+choose_by_bloat(PlannedMove *entry, const MoveSettings *settings, const char *no_rebuild)
 {
 	MoveItem   *item = &entry->item;
 	double		threshold = settings->rebuild_threshold;
@@ -83,7 +83,7 @@ choose_by_bloat(PlanEntry *entry, const MoveSettings *settings, const char *no_r
 
 /* Set the method of a row that should be moved, and why, or skip the row. */
 static void
-choose_method(PlanEntry *entry, MoveMethod requested, const MoveSettings *settings)
+choose_method(PlannedMove *entry, MoveMethod requested, const MoveSettings *settings)
 {
 	MoveItem   *item = &entry->item;
 	bool		is_index = relkind_is_index(item->relkind);
@@ -124,10 +124,10 @@ choose_method(PlanEntry *entry, MoveMethod requested, const MoveSettings *settin
 }
 
 /* Make the row of one relation, without a decision; NULL if it is gone. */
-static PlanEntry *
+static PlannedMove *
 new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 {
-	PlanEntry  *entry = plan_new_entry();
+	PlannedMove *entry = plan_new_entry();
 	MoveItem   *item = &entry->item;
 
 	if (!relation_facts(relid, &entry->facts))
@@ -159,7 +159,7 @@ leftover_command(const MoveItem *item)
  * valid is no hindrance, but is not passed over in silence.
  */
 static void
-plan_part(PlanEntry *entry, PlanEntry *part)
+plan_part(PlannedMove *entry, PlannedMove *part)
 {
 	MoveItem   *item = &part->item;
 	const char *lost = lost_file(&part->facts, LOOK_QUICK);
@@ -182,11 +182,11 @@ plan_part(PlanEntry *entry, PlanEntry *part)
 void
 plan_notice_invalid_parts(const List *entries)
 {
-	foreach_ptr(const PlanEntry, entry, entries)
+	foreach_ptr(const PlannedMove, entry, entries)
 	{
 		if (entry->item.status != STATUS_PLANNED)
 			continue;
-		foreach_ptr(const PlanEntry, part, entry->parts)
+		foreach_ptr(const PlannedMove, part, entry->parts)
 		{
 			if (part->facts.valid)
 				continue;
@@ -201,11 +201,11 @@ plan_notice_invalid_parts(const List *entries)
 }
 
 /* Make the row that a request has for one relation, without a decision; NULL if it is gone. */
-PlanEntry *
+PlannedMove *
 plan_entry_of(Oid relid, const PlanRequest *request)
 {
 	Oid			target = request->to_tablespace;
-	PlanEntry  *entry;
+	PlannedMove *entry;
 
 	if (OidIsValid(request->index_tablespace) && relkind_is_index(get_rel_relkind(relid)))
 		target = request->index_tablespace;
@@ -235,7 +235,7 @@ apply_settings(MoveItem *item, const MoveSettings *settings)
  * the rows of its parts.  is_named: the user has named this very relation.
  */
 void
-plan_decide(PlanEntry *entry, const PlanRequest *request, bool is_named)
+plan_decide(PlannedMove *entry, const PlanRequest *request, bool is_named)
 {
 	MoveItem   *item = &entry->item;
 
@@ -260,7 +260,7 @@ plan_decide(PlanEntry *entry, const PlanRequest *request, bool is_named)
 	/* the TOAST table and the index of that go with it */
 	foreach_oid(oid, parts_of_table(&entry->facts))
 	{
-		PlanEntry  *part = new_entry(oid, item->to_tablespace, METHOD_COPY);
+		PlannedMove *part = new_entry(oid, item->to_tablespace, METHOD_COPY);
 
 		if (part == NULL)
 			continue;
@@ -284,10 +284,10 @@ name_in_command(Oid relid)
 }
 
 /* Make the skipped row of a partition whose detachment is pending, or of its index. */
-PlanEntry *
+PlannedMove *
 plan_pending(Oid relid, const PlanRequest *request)
 {
-	PlanEntry  *entry = new_entry(relid, request->to_tablespace, request->method);
+	PlannedMove *entry = new_entry(relid, request->to_tablespace, request->method);
 	Oid			partition;
 	Oid			parent;
 
@@ -310,7 +310,7 @@ plan_pending(Oid relid, const PlanRequest *request)
 
 /* Moves with a file come first, then the defaults, then the skipped rows. */
 static int
-entry_class(const PlanEntry *entry)
+entry_class(const PlannedMove *entry)
 {
 	if (entry->item.status != STATUS_PLANNED)
 		return 2;
@@ -320,8 +320,8 @@ entry_class(const PlanEntry *entry)
 static int
 compare_entries(const ListCell *a, const ListCell *b)
 {
-	const PlanEntry *entry1 = (const PlanEntry *) lfirst(a);
-	const PlanEntry *entry2 = (const PlanEntry *) lfirst(b);
+	const PlannedMove *entry1 = (const PlannedMove *) lfirst(a);
+	const PlannedMove *entry2 = (const PlannedMove *) lfirst(b);
 	int			result = entry_class(entry1) - entry_class(entry2);
 
 	if (result == 0 && entry1->rank != entry2->rank)
@@ -340,7 +340,7 @@ plan_in_order(List *entries)
 	List	   *result = NIL;
 
 	list_sort(entries, compare_entries);
-	foreach_ptr(PlanEntry, entry, entries)
+	foreach_ptr(PlannedMove, entry, entries)
 		result = list_concat(lappend(result, entry), entry->parts);
 	return result;
 }

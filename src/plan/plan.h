@@ -24,22 +24,36 @@ typedef enum LostLook
 	LOOK_LOSS_KNOWN,			/* ... and its device has lost something */
 } LostLook;
 
-/* The relations of a call, a list of moves each: see plan_relations.c */
+/* A move as it is planned, in local memory; its item goes to the job */
+typedef struct PlannedMove
+{
+	MoveItem	item;
+	RelationFacts facts;
+	double		bloat_ratio;	/* -1: not measured */
+	double		estimated;		/* seconds; -1: not estimated */
+	bool		fits;			/* there is free space for it */
+	int64		rank;			/* position among the moves: smaller first */
+	List	   *parts;			/* PlannedMove of its TOAST table and the
+								 * index of that */
+} PlannedMove;
+
+/* The relations of a call, a list of PlannedMove each: see plan_relations.c */
 extern List *plan_named(const PlanRequest *request, Oid relation, PlanKinds kinds);
 extern List *plan_schema(const PlanRequest *request, Oid schema, PlanKinds kinds);
 extern List *plan_tablespace_indexes(const PlanRequest *request, Oid tablespace);
 extern List *plan_evacuation(const PlanRequest *request, Oid tablespace);
 extern List *plan_healing(const PlanRequest *request, Oid tablespace);
 extern List *plan_single(const PlanRequest *request, Oid relation);
-extern void plan_skip_parts(const List *items);
-extern bool plan_has_moves(const List *items);
+extern void plan_skip_parts(const List *moves);
+extern bool plan_has_moves(const List *moves);
+extern List *plan_items(const List *moves);
 
 /* For a plan in parts, each made by plan_single() */
 typedef struct PlanParts PlanParts;
 extern PlanParts *plan_parts_begin(void);
 extern PlanParts *plan_parts_alone(const PlanParts *parts);
-extern void plan_complete(PlanParts *parts, List *items, const PlanRequest *request);
-extern double plan_seconds(const List *items, const MoveSettings *settings);
+extern void plan_complete(PlanParts *parts, List *moves, const PlanRequest *request);
+extern double plan_seconds(const List *moves, const MoveSettings *settings);
 extern Oid	plan_tablespace(Name name, bool is_target);
 extern void lost_hide(JobShared *job);
 extern bool plan_recheck(MoveItem *item, bool began);

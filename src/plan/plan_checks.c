@@ -38,15 +38,15 @@
 #include "printed_command.h"
 
 /* Return an entry without a relation: nothing is known, measured or estimated. */
-PlanEntry *
+PlannedMove *
 plan_new_entry(void)
 {
-	PlanEntry  *entry = palloc0(sizeof(PlanEntry));
+	PlannedMove *entry = palloc0(sizeof(PlannedMove));
 	MoveItem   *item = &entry->item;
 
 	item->size_before = item->size_after = item->bytes_to_write = -1;
 	item->wal_bytes = item->sort_bytes = item->lock_time = -1;
-	item->estimated = entry->bloat_ratio = -1;
+	entry->estimated = entry->bloat_ratio = -1;
 	return entry;
 }
 
@@ -295,12 +295,14 @@ plan_named_relation(Oid relation, bool is_table, RelationFacts *facts)
 
 /* Skip the TOAST table, and the index of that, of each skipped table for its reason. */
 void
-plan_skip_parts(const List *items)
+plan_skip_parts(const List *moves)
 {
 	const MoveItem *table = NULL;
 
-	foreach_ptr(MoveItem, item, items)
+	foreach_ptr(PlannedMove, move, moves)
 	{
+		MoveItem   *item = &move->item;
+
 		/* parts come after their table */
 		if (!OidIsValid(item->part_of))
 			table = item;
@@ -316,14 +318,27 @@ plan_skip_parts(const List *items)
 
 /* Return whether a plan has anything to move. */
 bool
-plan_has_moves(const List *items)
+plan_has_moves(const List *moves)
 {
-	foreach_ptr(const MoveItem, item, items)
+	foreach_ptr(const PlannedMove, move, moves)
 	{
-		if (item->status == STATUS_PLANNED)
+		if (move->item.status == STATUS_PLANNED)
 			return true;
 	}
 	return false;
+}
+
+/* Return the items of these moves, in their order; not copies. */
+List *
+plan_items(const List *moves)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(PlannedMove, move, moves)
+	{
+		result = lappend(result, &move->item);
+	}
+	return result;
 }
 
 /*
@@ -352,20 +367,21 @@ name_of_own_lock(Oid heap_oid)
 }
 
 /*
- * For a caller that will wait inside its transaction: skip the planned MoveItems
- * whose move would wait for its locks.  ERROR 55006 if these are all.
+ * For a caller that will wait inside its transaction: skip the planned moves that
+ * would wait for its locks.  ERROR 55006 if these are all.
  *
  * Any mode counts, because a rebuild waits first for every writer and last
  * for every reader, and the swap of a copy for all that use the index.  The
  * deadlock detector does not see a latch wait, so this cannot be left to it.
  */
 void
-plan_skip_locked(const List *items)
+plan_skip_locked(const List *moves)
 {
 	MoveItem   *first = NULL;
 
-	foreach_ptr(MoveItem, item, items)
+	foreach_ptr(PlannedMove, move, moves)
 	{
+		MoveItem   *item = &move->item;
 		char	   *relname = NULL;
 
 		if (item->status == STATUS_PLANNED)
@@ -378,8 +394,8 @@ plan_skip_locked(const List *items)
 		if (first == NULL)
 			first = item;
 	}
-	plan_skip_parts(items);
-	if (first != NULL && !plan_has_moves(items))
+	plan_skip_parts(moves);
+	if (first != NULL && !plan_has_moves(moves))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("cannot move %s \"%s\" because the current transaction holds a lock on \"%s\"",

@@ -145,25 +145,28 @@ find_device(PlanParts *parts, int64 device)
 
 /* Fill in bytes and seconds of a copy. */
 static void
-estimate_copy(PlanParts *parts, MoveItem *item, const MoveSettings *settings)
+estimate_copy(PlanParts *parts, PlannedMove *move, const MoveSettings *settings)
 {
+	MoveItem   *item = &move->item;
 	const Experience *e = &parts->experience[METHOD_COPY];
+	double		rate = DEFAULT_COPY_RATE;
 
 	item->bytes_to_write = space_to_copy(item);
-	item->estimated = seconds_per_move(e, SECONDS_PER_COPY) +
-		item->bytes_to_write / (e->large > 0 ? e->bytes / e->seconds : DEFAULT_COPY_RATE);
+	if (e->large > 0)
+		rate = e->bytes / e->seconds;
+	move->estimated = seconds_per_move(e, SECONDS_PER_COPY) + item->bytes_to_write / rate;
 	if (settings->max_rate > 0)
-		item->estimated = Max(item->estimated, item->bytes_to_write / 1024.0 / settings->max_rate);
+		move->estimated = Max(move->estimated, item->bytes_to_write / 1024.0 / settings->max_rate);
 }
 
 /* The same of a rebuild. */
 static void
-estimate_rebuild(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
+estimate_rebuild(PlanParts *parts, PlannedMove *move, const MoveSettings *settings)
 {
-	MoveItem   *item = &entry->item;
+	MoveItem   *item = &move->item;
 	const Experience *e = &parts->experience[METHOD_REBUILD];
 	int64		size = space_to_copy(item);
-	int64		new_size = size * (1.0 - Min(Max(entry->bloat_ratio, 0), 1.0));
+	int64		new_size = size * (1.0 - Min(Max(move->bloat_ratio, 0), 1.0));
 
 	item->bytes_to_write = new_size;
 	item->sort_bytes = 0;
@@ -173,19 +176,19 @@ estimate_rebuild(PlanParts *parts, PlanEntry *entry, const MoveSettings *setting
 		item->sort_bytes = new_size;
 		item->bytes_to_write += new_size;
 	}
-	item->estimated = seconds_per_move(e, SECONDS_PER_REBUILD);
+	move->estimated = seconds_per_move(e, SECONDS_PER_REBUILD);
 	if (e->large > 0)
-		item->estimated += size * e->seconds / e->bytes;
+		move->estimated += size * e->seconds / e->bytes;
 	else
 	{
-		int64		heap_size = relation_files_size(entry->facts.heap_tablespace,
-													entry->facts.heap_relfilenumber);
+		int64		heap_size = relation_files_size(move->facts.heap_tablespace,
+													move->facts.heap_relfilenumber);
 		double		rate = DEFAULT_OTHER_RATE;
 
-		if (entry->facts.relam == BTREE_AM_OID)
+		if (move->facts.relam == BTREE_AM_OID)
 			rate = DEFAULT_BTREE_RATE;
 		/* it is scanned twice */
-		item->estimated += 2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE + new_size / rate;
+		move->estimated += 2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE + new_size / rate;
 	}
 }
 
@@ -217,9 +220,9 @@ directory_hindrance(const MoveItem *item)
  * is (NULL), or with "always", it is one of those from now on.
  */
 static char *
-take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings, bool always)
+take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bool always)
 {
-	MoveItem   *item = &entry->item;
+	MoveItem   *item = &move->item;
 	int64		size = new_file_size(item);
 	int64		wal_bytes = item->wal_bytes;
 	int64		beside = 0;
@@ -232,10 +235,10 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings, boo
 	if (item->size_before < 0 || !file_system_facts(item->to_tablespace, &target))
 		return NULL;
 	/* all files of a table are there twice until its swap */
-	foreach_ptr(const MoveItem, part, entry->parts)
+	foreach_ptr(const PlannedMove, part, move->parts)
 	{
-		size += new_file_size(part);
-		wal_bytes += Max(part->wal_bytes, 0);
+		size += new_file_size(&part->item);
+		wal_bytes += Max(part->item.wal_bytes, 0);
 	}
 
 	device = find_device(parts, target.device);
@@ -245,9 +248,11 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings, boo
 	space_needs(&needs, &settings->min_free_space, item->to_tablespace,
 				device->used + beside + size, item->sort_bytes, wal_bytes);
 	need = size == 0 ? NULL : space_missing(&needs);
-	item->fits = need == NULL;
-	foreach_ptr(MoveItem, part, entry->parts)
-		part->fits = item->fits;
+	move->fits = need == NULL;
+	foreach_ptr(PlannedMove, part, move->parts)
+	{
+		part->fits = move->fits;
+	}
 	if (need != NULL && !always)
 		;						/* it is left out */
 	else if (file_system_facts(item->from_tablespace, &source) && source.device == target.device)
@@ -266,16 +271,16 @@ take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings, boo
  * a move is skipped.
  */
 static void
-estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bool skip)
+estimate_space(PlanParts *parts, List *moves, const MoveSettings *settings, bool skip)
 {
 	int			planned = 0;
 	int			in_vain = 0;
 	char	   *first_reason = NULL;
 	int			first_code = 0;
 
-	foreach_ptr(PlanEntry, entry, entries)
+	foreach_ptr(PlannedMove, move, moves)
 	{
-		MoveItem   *item = &entry->item;
+		MoveItem   *item = &move->item;
 		char	   *hindrance;
 		char	   *reason;
 		int			code;
@@ -292,7 +297,7 @@ estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bo
 		}
 		else
 		{
-			reason = take_space(parts, entry, settings, !skip);
+			reason = take_space(parts, move, settings, !skip);
 			code = ERRCODE_DISK_FULL;
 		}
 		if (reason == NULL)
@@ -320,22 +325,22 @@ estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bo
 
 /* Estimate one planned move, but for its space. */
 static void
-estimate_move(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
+estimate_move(PlanParts *parts, PlannedMove *move, const MoveSettings *settings)
 {
-	MoveItem   *item = &entry->item;
+	MoveItem   *item = &move->item;
 
 	if (item->method == METHOD_DEFAULT)
-		item->bytes_to_write = item->wal_bytes = item->estimated = 0;
+		item->bytes_to_write = item->wal_bytes = move->estimated = 0;
 	else if (item->size_before >= 0)
 	{
 		if (item->method == METHOD_COPY)
-			estimate_copy(parts, item, settings);
+			estimate_copy(parts, move, settings);
 		else
-			estimate_rebuild(parts, entry, settings);
+			estimate_rebuild(parts, move, settings);
 
 		/* the new file is logged page by page, except with wal_level minimal */
 		item->wal_bytes = 0;
-		if (XLogIsNeeded() && entry->facts.persistence == RELPERSISTENCE_PERMANENT)
+		if (XLogIsNeeded() && move->facts.persistence == RELPERSISTENCE_PERMANENT)
 			item->wal_bytes = item->bytes_to_write - Max(item->sort_bytes, 0);
 	}
 }
@@ -345,15 +350,19 @@ estimate_move(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
  * small ones; large ones wait for the storage, or for max_rate, which all share.
  */
 double
-plan_seconds(const List *items, const MoveSettings *settings)
+plan_seconds(const List *moves, const MoveSettings *settings)
 {
 	int			sharing = settings->max_rate > 0 ? 1 : settings->max_workers;
 	double		seconds = 0;
 
-	foreach_ptr(const MoveItem, item, items)
+	foreach_ptr(const PlannedMove, move, moves)
 	{
-		if (item->status == STATUS_PLANNED && item->estimated > 0)
-			seconds += item->estimated / (item->size_before < EXPERIENCE_MIN_SIZE ? sharing : 1);
+		if (move->item.status != STATUS_PLANNED || move->estimated <= 0)
+			continue;
+		if (move->item.size_before < EXPERIENCE_MIN_SIZE)
+			seconds += move->estimated / sharing;
+		else
+			seconds += move->estimated;
 	}
 	return seconds > 0 ? SECONDS_PER_JOB + seconds : 0;
 }
@@ -363,14 +372,16 @@ plan_seconds(const List *items, const MoveSettings *settings)
  * be written while the archiver fails: pg_wal keeps it.
  */
 static void
-warn_of_risks(const List *items)
+warn_of_risks(const List *moves)
 {
 	PgStat_ArchiverStats *archiver = pgstat_fetch_stat_archiver();
 	const char *medium = NULL;
 	int64		wal_bytes = 0;
 
-	foreach_ptr(const MoveItem, item, items)
+	foreach_ptr(const PlannedMove, move, moves)
 	{
+		const MoveItem *item = &move->item;
+
 		if (item->status != STATUS_PLANNED)
 			continue;
 		wal_bytes += Max(item->wal_bytes, 0);
@@ -404,22 +415,22 @@ warn_of_risks(const List *items)
  * move is skipped that has no space after those before, and there are no WARNINGs.
  */
 void
-plan_complete(PlanParts *parts, List *entries, const PlanRequest *request)
+plan_complete(PlanParts *parts, List *moves, const PlanRequest *request)
 {
 	bool		is_part = parts != NULL;
 
-	plan_skip_parts(entries);
+	plan_skip_parts(moves);
 	if (request->waits)
-		plan_skip_locked(entries);
+		plan_skip_locked(moves);
 	if (!is_part)
 		parts = plan_parts_begin();
-	foreach_ptr(PlanEntry, entry, entries)
+	foreach_ptr(PlannedMove, move, moves)
 	{
-		if (entry->item.status == STATUS_PLANNED)
-			estimate_move(parts, entry, &request->settings);
+		if (move->item.status == STATUS_PLANNED)
+			estimate_move(parts, move, &request->settings);
 	}
-	estimate_space(parts, entries, &request->settings, is_part);
+	estimate_space(parts, moves, &request->settings, is_part);
 	if (!is_part)
-		warn_of_risks(entries);
-	plan_skip_parts(entries);
+		warn_of_risks(moves);
+	plan_skip_parts(moves);
 }

@@ -74,7 +74,7 @@ notice_shards(const List *entries, Oid to_tablespace, PlanKinds kinds)
 {
 	if (citus_has_sent_us())
 		return;
-	foreach_ptr(const PlanEntry, entry, entries)
+	foreach_ptr(const PlannedMove, entry, entries)
 	{
 		const char *schema = quote_identifier(NameStr(entry->facts.schema_name));
 		const char *target = get_tablespace_name(to_tablespace);
@@ -200,7 +200,7 @@ plan_all(const List *relids, Oid named, const PlanFilter *filter, const PlanRequ
 
 	foreach_oid(relid, relids)
 	{
-		PlanEntry  *entry;
+		PlannedMove *entry;
 
 		CHECK_FOR_INTERRUPTS();
 		entry = plan_entry_of(relid, request);
@@ -271,7 +271,7 @@ plan_named(const PlanRequest *request, Oid relation, PlanKinds kinds)
 	entries = plan_all(relids, relation, NULL, request);
 	foreach_oid(relid, detached)
 	{
-		PlanEntry  *entry = plan_pending(relid, request);
+		PlannedMove *entry = plan_pending(relid, request);
 
 		if (entry != NULL)
 			entries = lappend(entries, entry);
@@ -319,6 +319,7 @@ plan_schema(const PlanRequest *request, Oid schema, PlanKinds kinds)
 {
 	const PlanFilter *filter = &request->filter;
 	List	   *relids = NIL;
+	List	   *entries;
 	List	   *rows;
 
 	Assert(IsTransactionState());
@@ -350,7 +351,8 @@ plan_schema(const PlanRequest *request, Oid schema, PlanKinds kinds)
 	 */
 	if (kinds & PLAN_TABLES)
 		filter = NULL;
-	return complete_call(plan_in_order(plan_all(relids, InvalidOid, filter, request)), kinds, request);
+	entries = plan_all(relids, InvalidOid, filter, request);
+	return complete_call(plan_in_order(entries), kinds, request);
 }
 
 /*
@@ -454,7 +456,7 @@ plan_healing(const PlanRequest *request, Oid tablespace)
 		look = LOOK_LOSS_KNOWN;
 	foreach_oid(relid, relids)
 	{
-		PlanEntry  *entry;
+		PlannedMove *entry;
 
 		CHECK_FOR_INTERRUPTS();
 		entry = plan_entry_of(relid, request);
@@ -486,7 +488,7 @@ plan_healing(const PlanRequest *request, Oid tablespace)
 List *
 plan_single(const PlanRequest *request, Oid relation)
 {
-	PlanEntry  *entry;
+	PlannedMove *entry;
 
 	Assert(IsTransactionState());
 	CHECK_FOR_INTERRUPTS();

@@ -115,7 +115,7 @@ typedef struct Stays
 static MoveItem *
 add_row(Stays *stays, char relkind, const char *name)
 {
-	PlanEntry  *entry = plan_new_entry();
+	PlannedMove *entry = plan_new_entry();
 	MoveItem   *item = &entry->item;
 
 	item->relkind = relkind;

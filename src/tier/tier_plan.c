@@ -83,8 +83,8 @@ typedef struct TierRow
 	Oid			table_oid;		/* of an index its table, else relid */
 	bool		is_busy;		/* a job, or another policy, has its table */
 	int64		size;			/* of the items; -1 = unknown */
-	List	   *items;			/* of MoveItem; NIL = not planned, or nothing
-								 * to do */
+	List	   *items;			/* of PlannedMove; NIL = not planned, or
+								 * nothing to do */
 } TierRow;
 
 /* A policy while it is planned */
@@ -199,8 +199,9 @@ reason_of(const TierRow *row)
 static void
 take_hindrance(TierRow *row)
 {
-	foreach_ptr(const MoveItem, item, row->items)
+	foreach_ptr(const PlannedMove, move, row->items)
 	{
+		const MoveItem *item = &move->item;
 		char	   *clause;
 
 		if (item->status != STATUS_SKIPPED)
@@ -218,8 +219,10 @@ static void
 add_items(TierRow *row, List *items)
 {
 	row->items = list_concat(row->items, items);
-	foreach_ptr(const MoveItem, item, items)
+	foreach_ptr(const PlannedMove, move, items)
 	{
+		const MoveItem *item = &move->item;
+
 		/* the index of a TOAST table is not told of */
 		if (!OidIsValid(item->part_of) || !relkind_is_index(item->relkind))
 			row->size = Max(row->size, 0) + Max(item->size_before, 0);
@@ -904,15 +907,17 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 	}
 	row_int64(&result, 4, row->size);
 	if (row->items != NIL)
-		row_tablespace(&result, 5, ((const MoveItem *) linitial(row->items))->from_tablespace);
+		row_tablespace(&result, 5, ((const PlannedMove *) linitial(row->items))->item.from_tablespace);
 	row_set(&result, 6, NameGetDatum(policy->to_tablespace));
 	row_tablespace(&result, 6, row->wish.to);
 	row_set(&result, 7, BoolGetDatum(moves));
 	row_text(&result, 8, reason_of(row));
 	if (row->wish.heat >= 0)
 		row_set(&result, 9, Float8GetDatum(row->wish.heat));
-	foreach_ptr(const MoveItem, item, row->items)
-		estimated += Max(item->estimated, 0);
+	foreach_ptr(const PlannedMove, move, row->items)
+	{
+		estimated += Max(move->estimated, 0);
+	}
 	if (moves)
 		row_interval(&result, 10, (int64) ceil(estimated * 10) * (USECS_PER_SEC / 10));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, result.values, result.nulls);

@@ -309,7 +309,7 @@ typedef struct PolicyPlan
 {
 	const Policy *policy;
 	MoveSettings settings;
-	List	   *items;			/* of MoveItem; NIL = nothing */
+	List	   *items;			/* of PlannedMove; NIL = nothing */
 	RunResult	result;
 	const ErrorData *error;		/* of RUN_FAILED; else NULL */
 	char	   *reason;			/* why it is hindered, or waits; else NULL */

@@ -96,8 +96,10 @@ look_at(void *arg)
 
 	settings_capture(&request.settings, NULL, false);
 	plan = plan_healing(&request, tablespace);
-	foreach_ptr(MoveItem, item, plan)
+	foreach_ptr(PlannedMove, move, plan)
 	{
+		MoveItem   *item = &move->item;
+
 		/* a job may be at it; a job of ours waits for that one's end */
 		if (item->status == STATUS_PLANNED &&
 			(heals || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL))
