@@ -215,7 +215,7 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 
 /*
  * Make the directory of a tablespace that came back empty, and in which this database has
- * nothing: it may be one for temporary files.  Nothing for those who may not use it.
+ * nothing: it may be for temporary files.  Not for a role that may not use it.
  */
 static void
 heal_directory(Oid tablespace, bool dry_run, bool force)
@@ -273,7 +273,7 @@ index_mover_heal_tablespace(PG_FUNCTION_ARGS)
 		heal_directory(call.from_tablespace, call.dry_run, force);
 	else
 		mount_point_check(call.from_tablespace, force);
-	/* for those who may heal something */
+	/* only if the role may heal something */
 	if (in_place && !call.dry_run && plan_has_moves(plan))
 		tablespace_make_directory(call.from_tablespace);
 	return result_rows_of_call(fcinfo, plan, &call);

@@ -574,9 +574,8 @@ settings_capture(MoveSettings *result, Jsonb *json, bool swaps)
 
 /*
  * As settings_capture(), but from the settings that were recorded for an
- * earlier job, but_not one of them.  Those that only a superuser may set are a
- * superuser's policy, which may have changed since: unless trusted these are
- * the session's.
+ * earlier job, except the setting but_not.  What only a superuser may set is a superuser's
+ * policy, which may have changed since: unless trusted, these settings are the session's.
  */
 void
 settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
@@ -611,7 +610,10 @@ settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 	AtEOXact_GUC(true, nestlevel);
 }
 
-/* Change settings of *result, and its description, as the JSON object says.  ERROR as SET: 22023, 42501. */
+/*
+ * Change settings of *result, and its description, as the JSON object says.  ERRORs as of
+ * SET: 22023, 42501.
+ */
 void
 settings_alter(MoveSettings *result, Jsonb *json)
 {
@@ -627,7 +629,10 @@ settings_alter(MoveSettings *result, Jsonb *json)
 	strlcpy(result->not_default, altered.not_default, IM_SETTINGS_LEN);
 }
 
-/* Return the settings of a configuration file; the last of a name counts.  No message: it could quote a secret. */
+/*
+ * Return the settings of a configuration file; the last of a name counts.  No message, which
+ * could quote a secret.
+ */
 List *
 settings_in_file(const char *file)
 {
@@ -661,12 +666,12 @@ settings_in_row(HeapTuple row, Oid catalog, AttrNumber column)
 	return isnull ? NIL : untransformRelOptions(settings);
 }
 
-/* Of core's settings those that a plan obeys, and their defaults */
+/* The settings of core that a plan obeys, and their defaults */
 static const char *const of_core[][2] = {{"TimeZone", "GMT"}, {"IntervalStyle", "postgres"}};
 
 #define NSETTINGS		((int) (lengthof(settings) + lengthof(of_core)))
 
-/* Return the name of one of all these settings. */
+/* Return the name of setting n: first ours, then core's. */
 static const char *
 stored_name(int n)
 {
@@ -683,7 +688,7 @@ stored_default(int n)
 	return of_core[n - lengthof(settings)][1];
 }
 
-/* Set those of these settings that are index_mover's, or of core's. */
+/* Set what of this list is a setting of index_mover's, or in of_core[]. */
 static void
 set_stored(List *stored)
 {
@@ -700,13 +705,13 @@ set_stored(List *stored)
 /*
  * Set all settings, for the GUC nest level, to those with which a new session of this
  * role, 0 = of any, begins in this database, whatever the own session has.  As in core's
- * process_settings(), privileges were checked when they were stored, and those
- * that are wrong are ignored.
+ * process_settings(), privileges were checked when they were stored, and wrong values
+ * are ignored.
  */
 void
 settings_begin_as(Oid role)
 {
-	/* later ones count */
+	/* the last value of a setting counts */
 	const Oid	places[][2] = {{InvalidOid, InvalidOid}, {MyDatabaseId, InvalidOid},
 	{InvalidOid, role}, {MyDatabaseId, role}};
 

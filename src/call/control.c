@@ -6,7 +6,8 @@
  *
  * Privileges: all functions here are for members of the job's role and for
  * superusers; cancel_move() also for owners of tables, who end the moves of these in jobs
- * of other roles, but not in those of superusers.  ERROR 25006 during recovery: the jobs are in the primary's memory.
+ * of other roles, but not in jobs of superusers.  ERROR 25006 during recovery: the jobs
+ * are in the primary's memory.
  *
  *-------------------------------------------------------------------------
  */
@@ -217,7 +218,7 @@ alter_job(const JobSlot *slot, Jsonb *json)
 	if (segment == NULL)
 		return false;
 	shared = dsm_segment_address(segment);
-	/* first, so that the last one to alter the job is on record, too */
+	/* first, so that the last session to alter the job is on record, too */
 	history_lock_job(slot->job);
 	job_alter_settings(shared, json);
 	submit_alter_job(slot->job, shared->settings.not_default);
@@ -265,8 +266,8 @@ tell_of_copy_lost(int64 job, const HistoryEntry *move, const MoveItem *item, int
 }
 
 /*
- * Return the plan that moves the relations of a job back to where they were or,
- * without back, those that are left to where they were to go.  If a relation or a
+ * Return the plan that moves the relations of a job back to where they were or, without
+ * back, the relations that are left to where they were to go.  If a relation or a
  * tablespace is gone, a NOTICE or the row tells.
  */
 static List *
@@ -343,7 +344,7 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
  * queues the relations that it has not moved, also for lack of a privilege, as a new
  * job, which starts when this transaction commits.  Returns the job that goes on;
  * NULL, with a NOTICE, if nothing is left to do.  One that cannot be moved any more is
- * a WARNING or NOTICE.  The job's method and settings stay but for those in settings.
+ * a WARNING or NOTICE.  The job's method and settings stay, except what settings names.
  * ERRORs: 22004 NULL; those of find_job(), of move_indexes() with wait => false,
  * and of alter_move().
  */
@@ -442,8 +443,8 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
  *		RETURNS SETOF move_result
  *
  * Moves every relation that the job has moved back to where it was, by the job's
- * method and with its settings but for those in settings.  A relation that
- * another job has moved since is skipped, unless that one was undone.  Needs
+ * method and with its settings, except what settings names.  A relation that
+ * another job has moved since is skipped, unless that job was undone.  Needs
  * the privileges of move_indexes(), too.  Rows, locks and ERRORs as for
  * move_indexes(); also 42704 unknown job, and 55006 while the job is running.
  */

@@ -22,8 +22,8 @@
 #include "printed_command.h"
 
 /*
- * Return the name of a relation as regclass prints it: of the one of this name,
- * since core renames an index that it has rebuilt; else of the one of this OID,
+ * Return the name of a relation as regclass prints it: of the relation of this name,
+ * since core renames an index that it has rebuilt; else of the relation of this OID,
  * which has been renamed; or, if both are gone, the name that it had, qualified
  * unless its schema is in the search path.
  */

@@ -37,7 +37,7 @@ static int64 last_job = 0;		/* of this session, not a queued one */
 /*
  * End of this transaction's WAL while it has only recorded jobs.  Its
  * commit must not wait for a synchronous standby: if that is stopped, the move
- * would end, but the call would not; and a job is altered when one is in trouble.
+ * would end, but the call would not; and jobs are altered when a standby is in trouble.
  */
 static XLogRecPtr only_ours_upto = InvalidXLogRecPtr;
 
@@ -121,7 +121,7 @@ submit_skip_busy(List *plan)
 
 /*
  * Queue a job that starts when this transaction commits, and is forgotten if
- * it aborts; one without items is only recorded.  ERRORs: those of
+ * it aborts; a job without items is only recorded.  ERRORs: those of
  * job_launch_create(); at commit those of job_launch_worker().
  */
 void
@@ -244,7 +244,10 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	{
 		QueuedJob  *queued = lfirst(lc);
 
-		/* those within it have higher numbers, and none is open after it */
+		/*
+		 * subtransactions within it have higher numbers, and none is open
+		 * after it
+		 */
 		if (queued->subid < mySubid)
 			continue;
 		if (queued->starts)

@@ -376,7 +376,7 @@ add_cancel_hint(void *arg)
 	}
 }
 
-/* Return the summary of a job's moves in the history.  may_see: names of failed ones, too */
+/* Return the summary of a job's moves in the history.  may_see: with the names of failed moves */
 static JobSummary
 summarize(int64 job, bool may_see)
 {
@@ -462,7 +462,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 
-	/* no one needs to wait for it, but programs that poll pg_locks would */
+	/* no session needs to wait for it, but programs that poll pg_locks would */
 	Assert(!ActiveSnapshotSet() && !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	show_transaction(false);
 	while (job_find(job, &slot))

@@ -69,7 +69,7 @@ typedef struct Device
 {
 	int64		device;
 	int64		used;			/* bytes, by the moves before */
-	int64		beside[MAX_WORKERS];	/* of those within it, by the latest */
+	int64		beside[MAX_WORKERS];	/* by the latest moves within it */
 	int			nbeside;
 } Device;
 
@@ -216,8 +216,8 @@ directory_hindrance(const MoveItem *item)
 
 /*
  * Return why there is not enough free space for a planned move and what moves with it:
- * for the new files, their WAL and sort files, and what those before use.  If there
- * is (NULL), or with "always", it is one of those from now on.
+ * for the new files, their WAL and sort files, and what the moves before use.  If there
+ * is (NULL), or with "always", the moves behind it find its space used.
  */
 static char *
 take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bool always)
@@ -347,7 +347,7 @@ estimate_move(PlanParts *parts, PlannedMove *move, const MoveSettings *settings)
 
 /*
  * Return the seconds that the planned moves of a job take.  Workers share the
- * small ones; large ones wait for the storage, or for max_rate, which all share.
+ * small moves; large ones wait for the storage, or for max_rate, which all share.
  */
 double
 plan_seconds(const List *moves, const MoveSettings *settings)
@@ -411,8 +411,8 @@ warn_of_risks(const List *moves)
  * the tables that this transaction has locked (ERROR 55006 if these are
  * all), estimate each move and whether the free space suffices, and warn of risks.
  *
- * parts: what plan_parts_begin() has returned, if this is one of many plans.  Then a
- * move is skipped that has no space after those before, and there are no WARNINGs.
+ * parts: what plan_parts_begin() has returned, if this is a part of a larger plan.  Then a
+ * move is skipped for which the parts before leave no space, and there are no WARNINGs.
  */
 void
 plan_complete(PlanParts *parts, List *moves, const PlanRequest *request)

@@ -41,8 +41,8 @@
 #include "printed_command.h"
 
 /*
- * Tell the user that tables that inherit from the named one, other than
- * partitions, such as a hypertable's chunks, stay, and how to move them.
+ * Tell the user that tables which inherit from the named table, other than partitions,
+ * such as a hypertable's chunks, stay, and how to move them.
  */
 static void
 notice_children(const RelationFacts *facts, Oid to_tablespace, PlanKinds kinds)
@@ -66,8 +66,8 @@ notice_children(const RelationFacts *facts, Oid to_tablespace, PlanKinds kinds)
 }
 
 /*
- * Tell the user that a table that Citus has distributed and its indexes are not
- * those of its shards, and how to move these, unless Citus has sent the call.
+ * Tell the user that the shards of a table that Citus has distributed stay, with their
+ * indexes, and how to move them, unless Citus has sent the call.
  */
 static void
 notice_shards(const List *entries, Oid to_tablespace, PlanKinds kinds)

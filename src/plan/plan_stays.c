@@ -252,7 +252,7 @@ add_setting(Stays *stays, const char *name, const char *value, const char *words
 			  "It names the tablespace%s%s", words, command);
 }
 
-/* Add those of these settings whose value names the tablespace. */
+/* Add the settings in this list whose value names the tablespace. */
 static void
 add_settings(Stays *stays, List *settings, const char *words, const char *of)
 {
