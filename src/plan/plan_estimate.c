@@ -208,10 +208,16 @@ directory_hindrance(const MoveItem *item)
 
 	/* a rebuild does not read the old file */
 	if (hindrance == NULL && item->method == METHOD_COPY && item->size_before < 0)
-		hindrance = tablespace_hindrance(tablespace = item->from_tablespace);
+	{
+		tablespace = item->from_tablespace;
+		hindrance = tablespace_hindrance(tablespace);
+	}
+	if (hindrance == NULL)
+		return NULL;
 	/* heal_tablespace() makes the directory */
-	return hindrance == NULL || (item->heal && tablespace == item->from_tablespace) ? NULL :
-		psprintf("The directory of tablespace \"%s\" %s.", tablespace_name(tablespace), hindrance);
+	if (item->heal && tablespace == item->from_tablespace)
+		return NULL;
+	return psprintf("The directory of tablespace \"%s\" %s.", tablespace_name(tablespace), hindrance);
 }
 
 /*

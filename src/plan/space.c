@@ -177,13 +177,17 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, Oid target, int64 new_
 	}
 }
 
-/* Return the bytes that a move has still to write to its new file, which is without bloat after a rebuild. */
+/*
+ * Return the bytes that a move has still to write to its new file, which has no bloat after
+ * a rebuild.
+ */
 static int64
 left_to_write(const MoveItem *item)
 {
-	int64		size = item->method == METHOD_REBUILD && item->bytes_to_write >= 0 ?
-		item->bytes_to_write - Max(item->sort_bytes, 0) : space_to_copy(item);
+	int64		size = space_to_copy(item);
 
+	if (item->method == METHOD_REBUILD && item->bytes_to_write >= 0)
+		size = item->bytes_to_write - Max(item->sort_bytes, 0);
 	return Max(size - Max(item->blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
 }
 
