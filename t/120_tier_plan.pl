@@ -331,7 +331,7 @@ SQL
 is(sql('SELECT policy, moves, reason FROM tier_plan() ORDER BY 1'), <<"ROWS" =~ s/\n\z//r, 'the others go on, and one of them has it');
 a|f|tablespace "no_such_place" does not exist
 b|t|its rows end at 2020-02-01
-c|f|its rows end at 2020-02-01; but a policy before it covers its table
+c|f|its rows end at 2020-02-01; but policy "b", earlier in the order, covers its table
 ROWS
 is(sql("SET TimeZone = 'Asia/Jakarta'; SET DateStyle = 'SQL, DMY'; SELECT reason FROM tier_plan('b')"), 'its rows end at 2020-02-01',
 	'whatever the style of dates');
@@ -351,7 +351,7 @@ my $halves = "SELECT string_agg(c.relname || ' ' || coalesce(t.spcname, 'default
 	. "pg_tablespace t ON t.oid = c.reltablespace WHERE c.relnamespace = 'halves'::regnamespace AND c.relkind IN ('r', 'i')";
 is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy, relation::text'), <<'ROWS' =~ s/\n\z//r,
 a|halves.t|t|not among the hottest that fit into the budget
-b|halves.t_pkey|f|not among the hottest that fit into the budget; but a policy before it covers its table
+b|halves.t_pkey|f|not among the hottest that fit into the budget; but policy "a", earlier in the order, covers its table
 b|halves.u_pkey|t|not among the hottest that fit into the budget
 ROWS
 	'the second has its other tables only');

@@ -86,7 +86,9 @@ stored_bound(Oid relid)
 	if (!isnull)
 		result = castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(stored)));
 	ReleaseSysCache(tuple);
-	return result != NULL && result->strategy == PARTITION_STRATEGY_RANGE ? result : NULL;
+	if (result != NULL && result->strategy != PARTITION_STRATEGY_RANGE)
+		return NULL;
+	return result;
 }
 
 /* Set where a range with this upper bound ends. */

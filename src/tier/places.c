@@ -76,9 +76,10 @@ places_read(void)
 double
 place_difference(const Place *here, const Place *target, PlaceBasis *basis)
 {
-	bool		same = here->is_there && target->is_there ?
-		here->facts.device == target->facts.device : here->oid == target->oid;
+	bool		same = here->oid == target->oid;
 
+	if (here->is_there && target->is_there)
+		same = here->facts.device == target->facts.device;
 	if (same)
 	{
 		*basis = PLACE_SAME_DEVICE;

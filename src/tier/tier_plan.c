@@ -46,6 +46,7 @@ typedef enum TierTurn
 	TURN_POLICY,				/* about the policy itself */
 	TURN_LEAVES,				/* a resident that the budget has no place for */
 	TURN_NORMAL,
+	TURN_DECIDED,				/* it has no order, and does not move */
 	TURN_FAILED_LATELY,			/* so that it keeps no others out */
 } TierTurn;
 
@@ -65,14 +66,38 @@ typedef enum TierVerdict
 	VERDICT_NONE,				/* nobody has looked, or nothing is to be done */
 	VERDICT_MOVES,
 	VERDICT_STAYS,				/* as it is meant to be */
-	VERDICT_WAITS,				/* until it moves later, by itself */
+	VERDICT_WAITS,				/* until it moves in a later run */
 	VERDICT_HINDERED,			/* until a user does something about it */
 } TierVerdict;
+
+/* Why a relation does not move; reason_clause() has the words */
+typedef enum TierReasonCode
+{
+	REASON_NONE,				/* it moves */
+	REASON_SAID,				/* as the text says: of an error, of a bound,
+								 * or of a policy */
+	REASON_ITEM,				/* the planner of moves skips it; text: its
+								 * sentence */
+	REASON_EARLIER_POLICY,		/* text: its name, NULL if it is another
+								 * role's */
+	REASON_JOB_AT_WORK,
+	REASON_MOVED_LATELY,		/* by a job, within min_stay */
+	REASON_TOO_LARGE,			/* for max_bytes_per_run */
+	REASON_NO_SPACE_YET,		/* of the budget, until others have moved out */
+	REASON_LATER_RUN,			/* by max_bytes_per_run */
+} TierReasonCode;
+
+typedef struct TierReason
+{
+	TierReasonCode code;
+	int64		job;			/* where the code is of one */
+	const char *text;
+} TierReason;
 
 typedef struct TierDecision
 {
 	TierVerdict verdict;
-	const char *reason;			/* why it does not move; NULL if it does */
+	TierReason	reason;
 } TierDecision;
 
 /* A row of the plan */
@@ -101,13 +126,21 @@ typedef struct PolicyWork
 	double		excess;			/* bytes that have to */
 } PolicyWork;
 
+/* A table of which a policy before, in this call, moves something */
+typedef struct CoveredTable
+{
+	Oid			relid;			/* hash key */
+	const Policy *policy;
+} CoveredTable;
+
 /* The plan of all policies of a call */
 struct TierPlan
 {
 	TimestampTz now;			/* or the moment that is planned for */
 	const HeatTable *heat;		/* NULL = not read yet */
 	const List *places;
-	HTAB	   *busy;			/* of BusyTable; job 0: a policy before has it */
+	HTAB	   *busy;			/* of BusyTable */
+	HTAB	   *covered;		/* of CoveredTable */
 	PlanParts  *parts;			/* used space goes on from policy to policy */
 	PolicyWork *work;			/* on the policy that is planned */
 };
@@ -116,12 +149,16 @@ struct TierPlan
 TierPlan *
 tier_plan_begin(TimestampTz at)
 {
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(CoveredTable),
+	.hcxt = CurrentMemoryContext};
 	TierPlan   *plan = palloc0_object(TierPlan);
 
 	Assert(!TIMESTAMP_NOT_FINITE(at));
 	plan->now = at;
 	plan->places = places_read();
 	plan->busy = job_busy_tables();
+	plan->covered = hash_create("index_mover covered tables", 64, &info,
+								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	plan->parts = plan_parts_begin();
 	return plan;
 }
@@ -129,10 +166,26 @@ tier_plan_begin(TimestampTz at)
 /* Rows */
 
 static void
-decide(TierRow *row, TierVerdict verdict, const char *reason)
+decide(TierRow *row, TierVerdict verdict, TierReason reason)
 {
 	row->decision.verdict = verdict;
 	row->decision.reason = reason;
+}
+
+static void
+decide_code(TierRow *row, TierVerdict verdict, TierReasonCode code)
+{
+	TierReason	reason = {.code = code};
+
+	decide(row, verdict, reason);
+}
+
+static void
+decide_text(TierRow *row, TierVerdict verdict, const char *words)
+{
+	TierReason	reason = {.code = REASON_SAID,.text = words};
+
+	decide(row, verdict, reason);
 }
 
 static TierRow *
@@ -148,12 +201,12 @@ new_row(TierWish wish)
 
 /* Add a row about the policy itself, before the others. */
 static void
-say(PolicyWork *work, TierVerdict verdict, const char *reason)
+say(PolicyWork *work, TierVerdict verdict, const char *text)
 {
 	TierWish	wish = {.turn = TURN_POLICY,.heat = -1};
 	TierRow    *row = new_row(wish);
 
-	decide(row, verdict, reason);
+	decide_text(row, verdict, text);
 	work->rows = lcons(row, work->rows);
 }
 
@@ -182,34 +235,82 @@ compare_rows(const ListCell *a, const ListCell *b)
 	return (wish1->relid > wish2->relid) - (wish1->relid < wish2->relid);
 }
 
+/* Return a sentence of the planner of moves as a clause. */
+static const char *
+clause_of(const char *sentence)
+{
+	char	   *result = pstrdup(sentence);
+
+	if (pg_str_endswith(result, "."))
+		result[strlen(result) - 1] = '\0';
+	/* but "WAL level", or the like */
+	if (result[0] >= 'A' && result[0] <= 'Z' && !(result[1] >= 'A' && result[1] <= 'Z'))
+		result[0] = pg_tolower((unsigned char) result[0]);
+	return result;
+}
+
+/* Return the words for a reason, NULL for none. */
+static const char *
+reason_clause(const Policy *policy, const TierReason *reason)
+{
+	Datum		stay;
+
+	switch (reason->code)
+	{
+		case REASON_NONE:
+			return NULL;
+		case REASON_SAID:
+			return reason->text;
+		case REASON_ITEM:
+			return clause_of(reason->text);
+		case REASON_EARLIER_POLICY:
+			if (reason->text == NULL)
+				return "a policy earlier in the order covers its table";
+			return psprintf("policy \"%s\", earlier in the order, covers its table",
+							reason->text);
+		case REASON_JOB_AT_WORK:
+			return psprintf("job " INT64_FORMAT " is at work on its table", reason->job);
+		case REASON_MOVED_LATELY:
+			stay = DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay));
+			return psprintf("job " INT64_FORMAT " has moved it less than %s ago",
+							reason->job, DatumGetCString(stay));
+		case REASON_TOO_LARGE:
+			return "it is larger than max_bytes_per_run";
+		case REASON_NO_SPACE_YET:
+			return "there is no space until other relations have moved out; it moves in a later run";
+		case REASON_LATER_RUN:
+			return "a later run moves it: max_bytes_per_run";
+	}
+	pg_unreachable();
+}
+
 /* Return why a relation moves, or does not. */
 static const char *
-reason_of(const TierRow *row)
+reason_of(const Policy *policy, const TierRow *row)
 {
-	if (row->decision.reason == NULL)
+	const char *clause = reason_clause(policy, &row->decision.reason);
+
+	if (clause == NULL)
 		return row->wish.why;
 	if (row->wish.why == NULL)
-		return row->decision.reason;
-	return psprintf("%s; but %s", row->wish.why, row->decision.reason);
+		return clause;
+	return psprintf("%s; but %s", row->wish.why, clause);
 }
 
 /* Hindrances of a move */
 
-/* Take what hinders the first of the items that cannot move, as a clause. */
+/* Take what hinders the first of the items that cannot move. */
 static void
 take_hindrance(TierRow *row)
 {
 	foreach_ptr(const PlannedMove, move, row->items)
 	{
 		const MoveItem *item = &move->item;
-		char	   *clause;
+		TierReason	reason = {.code = REASON_ITEM,.text = item->detail};
 
 		if (item->status != STATUS_SKIPPED)
 			continue;
-		clause = pnstrdup(item->detail, strlen(item->detail) - pg_str_endswith(item->detail, "."));
-		if (clause[0] >= 'A' && clause[0] <= 'Z' && !(clause[1] >= 'A' && clause[1] <= 'Z'))
-			clause[0] = pg_tolower((unsigned char) clause[0]);
-		decide(row, VERDICT_HINDERED, clause);
+		decide(row, VERDICT_HINDERED, reason);
 		return;
 	}
 }
@@ -273,7 +374,7 @@ plan_row(PolicyWork *work, TierRow *row)
 	if (errors_was_canceled(error))
 		ReThrowError(error);
 	if (error != NULL && relation_facts(row->wish.relid, &facts))
-		decide(row, VERDICT_HINDERED, error->message);
+		decide_text(row, VERDICT_HINDERED, error->message);
 }
 
 /* Return the number of the job that has moved a relation within min_stay, 0 if none has. */
@@ -297,24 +398,34 @@ static void
 apply_policy(TierPlan *plan, TierRow *row, bool itself)
 {
 	const Policy *policy = plan->work->policy;
+	const CoveredTable *covered = hash_search(plan->covered, &row->table_oid, HASH_FIND, NULL);
 	const BusyTable *busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
 	int64		mover = last_mover(plan, row, itself);
+	TierReason	reason = {0};
 
-	row->is_busy = busy != NULL;
-	if (busy != NULL && busy->job == 0)
-		decide(row, VERDICT_WAITS, "a policy before it covers its table");
+	row->is_busy = covered != NULL || busy != NULL;
+	if (covered != NULL)
+	{
+		reason.code = REASON_EARLIER_POLICY;
+		/* a role sees its own policies only */
+		if (covered->policy->owner == policy->owner)
+			reason.text = NameStr(covered->policy->name);
+		decide(row, VERDICT_WAITS, reason);
+	}
 	else if (busy != NULL)
-		decide(row, VERDICT_WAITS, psprintf("job " INT64_FORMAT " is at work on its table", busy->job));
+	{
+		reason.code = REASON_JOB_AT_WORK;
+		reason.job = busy->job;
+		decide(row, VERDICT_WAITS, reason);
+	}
 	else if (mover != 0)
 	{
-		Datum		stay = DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay));
-
-		decide(row, VERDICT_WAITS,
-			   psprintf("job " INT64_FORMAT " has moved it less than %s ago", mover,
-						DatumGetCString(stay)));
+		reason.code = REASON_MOVED_LATELY;
+		reason.job = mover;
+		decide(row, VERDICT_WAITS, reason);
 	}
 	else if (policy->max_bytes_per_run > 0 && row->size > policy->max_bytes_per_run)
-		decide(row, VERDICT_HINDERED, "it is larger than max_bytes_per_run");
+		decide_code(row, VERDICT_HINDERED, REASON_TOO_LARGE);
 	else
 	{
 		/* without those before it in a run, which decide_all() counts */
@@ -356,6 +467,21 @@ examine(TierPlan *plan, TierRow *row)
 		apply_policy(plan, row, itself);
 }
 
+/* Have a relation wait of which the last run could not move something. */
+static void
+postpone(PolicyWork *work, const HistoryEntry *entry)
+{
+	foreach_ptr(TierRow, row, work->rows)
+	{
+		TierWish   *wish = &row->wish;
+
+		if (wish->turn != TURN_NORMAL)
+			continue;
+		if (wish->relid == entry->relid || wish->relid == entry->heap_oid)
+			wish->turn = TURN_FAILED_LATELY;
+	}
+}
+
 /* Have those wait that have just failed, or an index of which has. */
 static void
 postpone_failed(PolicyWork *work)
@@ -367,16 +493,8 @@ postpone_failed(PolicyWork *work)
 		return;
 	foreach_ptr(const HistoryEntry, entry, history_read(run.job))
 	{
-		if (entry->status != STATUS_FAILED)
-			continue;
-		foreach_ptr(TierRow, row, work->rows)
-		{
-			TierWish   *wish = &row->wish;
-
-			if (wish->turn == TURN_NORMAL &&
-				(wish->relid == entry->relid || wish->relid == entry->heap_oid))
-				wish->turn = TURN_FAILED_LATELY;
-		}
+		if (entry->status == STATUS_FAILED)
+			postpone(work, entry);
 	}
 }
 
@@ -402,9 +520,9 @@ decide_all(TierPlan *plan)
 			continue;
 		leaving += row->size;
 		if (stays && row->wish.turn != TURN_LEAVES)
-			decide(row, VERDICT_WAITS, "others have to move out first; it moves in a later run");
+			decide_code(row, VERDICT_WAITS, REASON_NO_SPACE_YET);
 		else if (most > 0 && row->size > most - so_far)
-			decide(row, VERDICT_WAITS, "a later run moves it: max_bytes_per_run");
+			decide_code(row, VERDICT_WAITS, REASON_LATER_RUN);
 		else
 		{
 			plan_complete(plan->parts, row->items, &work->request);
@@ -421,8 +539,12 @@ decide_all(TierPlan *plan)
 					 size_text((int64) leaving), size_text((int64) ceil(work->excess))));
 	foreach_ptr(const TierRow, row, work->rows)
 	{
-		if (row->decision.verdict == VERDICT_MOVES)
-			((BusyTable *) hash_search(plan->busy, &row->table_oid, HASH_ENTER, NULL))->job = 0;
+		CoveredTable *covered;
+
+		if (row->decision.verdict != VERDICT_MOVES)
+			continue;
+		covered = hash_search(plan->covered, &row->table_oid, HASH_ENTER, NULL);
+		covered->policy = work->policy;
 	}
 }
 
@@ -452,16 +574,16 @@ static void
 want_leaf(PolicyWork *work, const PartitionLeaf *leaf, TimestampTz limit)
 {
 	TierRow    *row;
-	double		order = leaf->end;
 	bool		stays;
 
-	if (leaf->why_none == NULL && leaf->end > limit)
-		return;
-	if (leaf->why_none != NULL)
-		order = get_float8_infinity();
-	row = want(work, leaf->relid, why_old(leaf), order, -1);
 	if (leaf->why_none == NULL)
+	{
+		if (leaf->end <= limit)
+			want(work, leaf->relid, why_old(leaf), leaf->end, -1);
 		return;
+	}
+	row = want(work, leaf->relid, why_old(leaf), 0, -1);
+	row->wish.turn = TURN_DECIDED;
 
 	/*
 	 * A partition without a bound stays, as it is meant to; so do tables in
@@ -473,7 +595,7 @@ want_leaf(PolicyWork *work, const PartitionLeaf *leaf, TimestampTz limit)
 		stays = !OidIsValid(work->policy->relation);
 	else
 		stays = false;
-	decide(row, stays ? VERDICT_STAYS : VERDICT_HINDERED, leaf->why_none);
+	decide_text(row, stays ? VERDICT_STAYS : VERDICT_HINDERED, leaf->why_none);
 }
 
 static void
@@ -585,7 +707,7 @@ fix_if_it_stays(TierPlan *plan, Candidate *candidate)
 		return;
 	}
 	busy = hash_search(plan->busy, &candidate->heat->facts.relid, HASH_FIND, NULL);
-	if (busy != NULL && busy->job != 0 && busy->to_tablespace == plan->work->scope.to)
+	if (busy != NULL && busy->to_tablespace == plan->work->scope.to)
 		candidate->is_fixed = true;
 }
 
@@ -824,14 +946,14 @@ work_on(TierPlan *plan, const Policy *policy)
 
 /* Return why nothing of a row, and so of a policy, is moved: with the relation's name. */
 static char *
-full_reason(const TierRow *row)
+full_reason(const Policy *policy, const TierRow *row)
 {
 	Datum		name;
 
 	if (!OidIsValid(row->wish.relid))
-		return pstrdup(reason_of(row));
+		return pstrdup(reason_of(policy, row));
 	name = DirectFunctionCall1(regclassout, ObjectIdGetDatum(row->wish.relid));
-	return psprintf("%s: %s", DatumGetCString(name), reason_of(row));
+	return psprintf("%s: %s", DatumGetCString(name), reason_of(policy, row));
 }
 
 /* Return the first row about which this was decided, or NULL. */
@@ -884,7 +1006,7 @@ tier_plan_policy(TierPlan *plan, const Policy *policy)
 	else
 		first = first_with(work, VERDICT_WAITS);
 	if (first != NULL)
-		result->reason = full_reason(first);
+		result->reason = full_reason(policy, first);
 	AtEOXact_GUC(false, nestlevel);
 	return result;
 }
@@ -911,7 +1033,7 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 	row_set(&result, 6, NameGetDatum(policy->to_tablespace));
 	row_tablespace(&result, 6, row->wish.to);
 	row_set(&result, 7, BoolGetDatum(moves));
-	row_text(&result, 8, reason_of(row));
+	row_text(&result, 8, reason_of(policy, row));
 	if (row->wish.heat >= 0)
 		row_set(&result, 9, Float8GetDatum(row->wish.heat));
 	foreach_ptr(const PlannedMove, move, row->items)
