@@ -667,7 +667,8 @@ CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschem
 ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
 
 CREATE FUNCTION index_mover.problems(
-	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text, OUT command text) RETURNS SETOF record
+	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text, OUT command text,
+	OUT kept_until text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 -- Jobs of the last seven days that have ended without all of their work, and not by the will of a user: one
@@ -732,7 +733,7 @@ BEGIN ATOMIC
 	SELECT CASE p.kind WHEN 'lost file' THEN 'error' ELSE 'warning' END, p.kind, p.object,
 		   CASE p.kind WHEN 'lost file' THEN p.action
 					   ELSE format('an interrupted move has left it: %s%s', coalesce(pg_size_pretty(p.size), 'no file'),
-								   ',' || substring(p.action from 'otherwise( kept until [^,]*)')) END,
+								   ', kept until ' || p.kept_until) END,
 		   p.command
 	  FROM index_mover.problems() p
 	UNION ALL

@@ -87,11 +87,11 @@ action_name(const Leftover *leftover, bool dry_run, bool kept)
 
 /*
  * Add a row to the result; tablespace 0 and size -1 are NULL.  Only
- * index_mover.problems() has a column for the command.
+ * index_mover.problems() has columns for the command, and for what a file waits for.
  */
 static void
 put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid tablespace,
-			 int64 size, const char *action, const char *command)
+			 int64 size, const char *action, const char *command, const char *kept_until)
 {
 	Row			row;
 
@@ -102,6 +102,7 @@ put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid ta
 	row_int64(&row, 4, size);
 	row_text(&row, 5, action);
 	row_text(&row, 6, command);
+	row_text(&row, 7, kept_until);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
@@ -111,15 +112,25 @@ put_leftovers(ReturnSetInfo *rsinfo, const List *before, const List *after, bool
 {
 	foreach_ptr(const Leftover, leftover, before)
 	{
+		const char *command = printed_command("cleanup");
+		const char *kept_until = NULL;
 		bool		kept = false;
 
 		foreach_ptr(const Leftover, other, after)
-			kept |= other->index_oid == leftover->index_oid &&
-			other->ledger_id == leftover->ledger_id;
+		{
+			if (other->index_oid == leftover->index_oid &&
+				other->ledger_id == leftover->ledger_id)
+				kept = true;
+		}
+		if (leftover->keep_until != 0)
+		{
+			command = printed_command("resume_move", leftover->job);
+			/* a file that is gone is not kept */
+			if (leftover->size >= 0)
+				kept_until = pstrdup(timestamptz_to_str(leftover->keep_until));
+		}
 		put_leftover(rsinfo, leftover->kind, leftover->name, leftover->tablespace, leftover->size,
-					 action_name(leftover, dry_run, kept),
-					 leftover->keep_until != 0 ? printed_command("resume_move", leftover->job) :
-					 printed_command("cleanup"));
+					 action_name(leftover, dry_run, kept), command, kept_until);
 	}
 }
 
@@ -182,7 +193,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 		const char *action = dry_run ? "delete" : "deleted";
 
 		put_leftover(rsinfo, "history", psprintf("%d %s", expired, jobs), InvalidOid, -1,
-					 psprintf("%s: older than index_mover.history_retention", action), NULL);
+					 psprintf("%s: older than index_mover.history_retention", action), NULL, NULL);
 	}
 	return (Datum) 0;
 }
@@ -230,7 +241,7 @@ index_mover_problems(PG_FUNCTION_ARGS)
 													NameStr(facts.relname)),
 						 facts.tablespace, -1, lost,
 						 RecoveryInProgress() || IsCatalogRelationOid(relid) ? NULL :
-						 printed_command("heal", tablespace_name(facts.tablespace)));
+						 printed_command("heal", tablespace_name(facts.tablespace)), NULL);
 	}
 	return (Datum) 0;
 }
