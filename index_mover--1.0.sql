@@ -950,11 +950,11 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 CREATE SCHEMA index_mover_call;
 COMMENT ON SCHEMA index_mover_call IS 'functions and views of the extension index_mover, for the commands that it prints';
 
-CREATE FUNCTION index_mover_call.move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto') RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-RETURN @extschema@.move_indexes($1, $2, $3, false, false, true, NULL::jsonb);
+CREATE FUNCTION index_mover_call.move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto', wait boolean DEFAULT true) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+RETURN @extschema@.move_indexes($1, $2, $3, false, false, $4, NULL::jsonb);
 
-CREATE FUNCTION index_mover_call.move_table(relation regclass, tablespace name) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-RETURN @extschema@.move_table($1, $2, false, NULL::name, false, false, false, true, NULL::jsonb);
+CREATE FUNCTION index_mover_call.move_table(relation regclass, tablespace name, wait boolean DEFAULT true) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+RETURN @extschema@.move_table($1, $2, false, NULL::name, false, false, false, $3, NULL::jsonb);
 
 CREATE FUNCTION index_mover_call.move_schema_indexes(schema regnamespace, tablespace name, wait boolean) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
 RETURN @extschema@.move_schema_indexes($1, $2, 'auto'::text, false, false, $3, NULL::jsonb,
@@ -975,6 +975,9 @@ RETURN @extschema@.cancel_move($1, false);
 
 CREATE FUNCTION index_mover_call.resume_move(job bigint) RETURNS bigint LANGUAGE sql STRICT
 RETURN @extschema@.resume_move($1, NULL::jsonb);
+
+CREATE FUNCTION index_mover_call.undo_move(job bigint) RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+RETURN @extschema@.undo_move($1, false, true, NULL::jsonb);
 
 CREATE FUNCTION index_mover_call.alter_move(job bigint, setting text, value text) RETURNS boolean LANGUAGE sql STRICT
 RETURN @extschema@.alter_move($1, $2, $3);

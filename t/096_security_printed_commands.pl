@@ -38,6 +38,7 @@ my %elsewhere = (
 	'src/cleanup/leftover_files.c cleanup' => '028_copy_ledger.pl',
 	'src/cleanup/leftover_indexes.c cleanup' => undef,
 	'src/copy/copy_steps.c cleanup' => '021_copy_crash.pl',
+	'src/call/online_alter.c jobs' => '107_online_alter.pl',
 	'src/job.c progress' => undef,
 	'src/worker/janitor.c heal' => '088_lost_heal_start.pl',
 	'index_mover--1.0.sql blockers' => '079_tools_monitoring.pl',
@@ -481,6 +482,23 @@ SQL
 	is(sql(q(SELECT count(*) FROM pg_class WHERE relname = 'odd_ccnew')), '0', "$db: what was left is removed");
 
 	leftovers_of_others();
+
+	# --- ALTER ... SET TABLESPACE, online
+	my %alter = (table => q(ALTER TABLE "a'b; c"."al""t"), index => q(ALTER INDEX "a'b; c"."al""t_i"));
+	sql(q(CREATE TABLE "a'b; c"."al""t" (i int CONSTRAINT "al""t_i" PRIMARY KEY USING INDEX TABLESPACE regress_slow)
+		TABLESPACE regress_slow));
+	foreach my $what (sort keys %alter)
+	{
+		my $told = told("LOAD 'index_mover'; SET index_mover.online_alter = require; BEGIN;"
+			  . " $alter{$what} SET TABLESPACE regress_fast; ROLLBACK");
+		$job = run_printed("src/call/online_alter.c queue_$what", $told);
+		ended($job, 'moved', "online ALTER, $what");
+	}
+	sql(q(CREATE FUNCTION trap.fail() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$));
+	sql(q(CREATE EVENT TRIGGER fail ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION trap.fail()));
+	$text = told("LOAD 'index_mover'; SET index_mover.online_alter = on; $alter{table} SET TABLESPACE regress_slow");
+	sql('DROP EVENT TRIGGER fail; DROP FUNCTION trap.fail()');
+	run_printed('src/call/online_alter.c undo_move', $text);
 
 	# of Citus, what we have to know
 	sql(<<'SQL');

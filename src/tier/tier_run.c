@@ -334,7 +334,7 @@ run_scheduled(void *arg)
 	if (plan->items != NIL)
 	{
 		draw_job(plan, &scheduled->run);
-		submit_at_commit(scheduled->run.job, plan->items, &plan->settings);
+		submit_at_commit(scheduled->run.job, plan_items(plan->items), &plan->settings);
 	}
 	record(policy, &scheduled->run);
 }
