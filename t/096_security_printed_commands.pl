@@ -491,7 +491,7 @@ SQL
 	{
 		my $told = told("LOAD 'index_mover'; SET index_mover.online_alter = require; BEGIN;"
 			  . " $alter{$what} SET TABLESPACE regress_fast; ROLLBACK");
-		$job = run_printed("src/call/online_alter.c queue_$what", $told);
+		($job) = run_printed("src/call/online_alter.c queue_$what", $told) =~ /^(\d+)/;
 		ended($job, 'moved', "online ALTER, $what");
 	}
 	sql(q(CREATE FUNCTION trap.fail() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$));
