@@ -137,8 +137,7 @@ channel_check_worker_library(bool has_ended)
 {
 	uint32		refused;
 
-	if (layout_note == NULL)
-		channel_check_library();
+	channel_check_library();
 	refused = pg_atomic_read_u32(&layout_note->refused);
 	if (refused == 0)
 		return;

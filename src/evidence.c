@@ -188,6 +188,8 @@ typedef struct EvidenceArea
 	uint32		nlosses;		/* since the start */
 	RelFileNumber made_before;	/* files from before the server has started */
 	int			janitor;		/* number of its process; -1 = none */
+	pg_atomic_uint32 look_wanted;	/* 1: it is to look, since a tablespace
+									 * was created or dropped */
 	bool		is_saved;		/* the state file has what is here */
 	DeviceList	list;
 } EvidenceArea;
@@ -877,6 +879,7 @@ startup_shmem(void)
 	memset(area, 0, area_size(max_devices));
 	pg_atomic_init_u32(&area->losses, 0);
 	area->janitor = -1;
+	pg_atomic_init_u32(&area->look_wanted, 0);
 	area->list.max_devices = max_devices;
 	if (!IsPostmasterEnvironment || IsBinaryUpgrade)
 	{
@@ -1353,9 +1356,19 @@ static void
 evidence_xact_callback(XactEvent event, void *arg)
 {
 	if (event == XACT_EVENT_COMMIT && tablespaces_changed && area != NULL && area->janitor >= 0)
+	{
+		pg_atomic_write_u32(&area->look_wanted, 1);
 		SetLatch(&GetPGProcByNumber(area->janitor)->procLatch);
+	}
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
 		tablespaces_changed = false;
+}
+
+/* Return whether the janitor is to look at once; not again until the next time. */
+bool
+evidence_look_is_wanted(void)
+{
+	return area != NULL && pg_atomic_exchange_u32(&area->look_wanted, 0) != 0;
 }
 
 /* Called by _PG_init(). */

@@ -39,6 +39,7 @@ extern bool evidence_knows_lost(HeapTuple row);
 /* for the janitor */
 extern void evidence_watch(void);
 extern void evidence_look(void);
+extern bool evidence_look_is_wanted(void);
 extern List *evidence_doubtful(void);
 extern void evidence_begin_round(void);
 extern void evidence_refute(Oid tablespace);

@@ -46,6 +46,7 @@
 
 #include "channel.h"
 #include "compat.h"
+#include "errors.h"
 #include "evidence.h"
 #include "file_system.h"
 #include "own_tables.h"
@@ -107,6 +108,7 @@ typedef struct Round
 	bool		rests;			/* between two passes, or at its end */
 	bool		is_complete;	/* all cleanups so far came to their end */
 	bool		told;			/* that no worker was free, in this pass */
+	int64		look_due;		/* at the devices, while it rests */
 } Round;
 
 static MemoryContext launcher_context;
@@ -120,7 +122,8 @@ launcher_register(void)
 	BackgroundWorker worker = {0};
 
 	channel_layout_add(sizeof(LookTask));
-	if (!process_shared_preload_libraries_in_progress)
+	/* pg_upgrade restores databases that nobody uses yet */
+	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 	is_preloaded = true;
 	channel_describe(&worker, "index_mover launcher", "index_mover_launcher_main");
@@ -443,6 +446,18 @@ delay_cleanups(int64 due, bool put_off)
 	}
 }
 
+/* Note when the devices are looked at next, while the round rests. */
+static void
+plan_next_look(int64 now)
+{
+	Round	   *round = &current_round;
+
+	if (round->missing != 0 || evidence_doubtful() != NIL)
+		round->look_due = now + RETRY_MS;
+	else
+		round->look_due = round->began + AGAIN_MS;
+}
+
 /* A pass has visited all its databases. */
 static void
 end_pass(int64 now, int put_off)
@@ -463,6 +478,7 @@ end_pass(int64 now, int put_off)
 	}
 	round->rests = true;
 	round->told = false;
+	plan_next_look(now);
 	delay_cleanups(now + CLEANUP_AGAIN_MS, true);
 }
 
@@ -493,11 +509,12 @@ serve_round(int64 now)
 
 	if (!round->rests && left == 0)
 		end_pass(now, put_off);
-	else if (round->rests)
+	else if (round->rests && (evidence_look_is_wanted() || now >= round->look_due))
 	{
 		evidence_look();
 		if (round_is_over(now))
 			begin_cleanup_round(now);
+		plan_next_look(now);
 	}
 	if (!round->rests)
 		return now + AGAIN_MS;
@@ -510,9 +527,7 @@ serve_round(int64 now)
 			round->rests = false;
 		return now + AGAIN_MS;
 	}
-	if (round->missing != 0 || evidence_doubtful() != NIL)
-		return now + RETRY_MS;
-	return round->began + AGAIN_MS;
+	return round->look_due;
 }
 
 /* Start a cleanup; false, and all wait, if no worker is free. */
@@ -576,21 +591,34 @@ end_visits(int64 now)
 	}
 }
 
-/* Start a worker for a visit that is due, if that is possible now. */
+/*
+ * Start a worker for a visit that is due, if that is possible now.  An error is written to the
+ * server log: it must not keep the launcher from its other visits, and from its watch.
+ */
 static void
 start_visit(Visit *visit, int64 now)
 {
 	MemoryContext oldcontext;
-	bool		started;
+	volatile bool started = false;
 
 	Assert(visit->context == NULL);
 	visit->context = AllocSetContextCreate(launcher_context, "index_mover visit",
 										   ALLOCSET_SMALL_SIZES);
 	oldcontext = MemoryContextSwitchTo(visit->context);
-	if (visit->kind == VISIT_CLEANUP)
-		started = start_cleanup(visit, now);
-	else
-		started = start_look(visit, now);
+	PG_TRY();
+	{
+		if (visit->kind == VISIT_CLEANUP)
+			started = start_cleanup(visit, now);
+		else
+			started = start_look(visit, now);
+	}
+	PG_CATCH();
+	{
+		EmitErrorReport();
+		(void) errors_take(visit->context);
+		visit->due = now + RESTART_S * 1000;
+	}
+	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);
 	if (!started)
 		forget_worker(visit);
@@ -620,10 +648,12 @@ start_visits(int64 now)
 				result = Min(result, visit->due);
 			continue;
 		}
-		if (visit->kind == VISIT_CLEANUP)
-			cleans_up = true;
 		/* its end sets our latch; this is in case that it does not */
 		result = Min(result, now + LOOK_MS);
+		if (visit->kind != VISIT_CLEANUP)
+			continue;
+		cleans_up = true;
+		result = Min(result, now + RETRY_MS);
 	}
 	return result;
 }
@@ -649,8 +679,13 @@ index_mover_launcher_main(Datum arg)
 		(void) reload_configuration();
 		MemoryContextReset(context);
 	}
-	schedule_looks();
+
+	/*
+	 * cleanups come first in the list: what a crash has left is removed
+	 * before others look
+	 */
 	begin_cleanup_round(clock_ms());
+	schedule_looks();
 	for (;;)
 	{
 		int64		now = clock_ms();
