@@ -49,7 +49,7 @@ my %good = (
 	sample_pages => '10', exact => 'false', sample => 'false', duration => "'100 ms'", queue_depth => '4',
 	retention => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
 	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'",
-		policy_name => "'nosuch'", at => 'now()',
+		unmounted => 'false', policy_name => "'nosuch'", at => 'now()',
 	raise => 'true', keep => 'false', min_age => "'1 s'", message => "'x'");
 my @relations = ("'v'", "'seq'", "'composite'", "'nosuch'", '0::oid', '4294967295::oid', '1259::regtype::oid');
 my @numbers = ('-1', "'x'", '9223372036854775808');

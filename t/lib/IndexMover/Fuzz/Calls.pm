@@ -444,6 +444,7 @@ sub disturb
 		map({ $_ => "\\$_" } 'restart', 'immediate', 'standby', 'extension'),
 		tablespace => $r->pick("CREATE TABLESPACE fz_brief LOCATION ''", 'DROP TABLESPACE IF EXISTS fz_brief'),
 		settings => '\set ' . $r->pick('index_mover.verify = on', 'index_mover.verify = off', 'autovacuum = on', 'autovacuum = off',
+			'index_mover.online_alter = on', 'index_mover.online_alter = off',
 			"index_mover.scheduler_databases = '*'", "index_mover.scheduler_databases = ''", 'full_page_writes = off',
 				'full_page_writes = on',
 			'wal_compression = on', 'hot_standby_feedback = on', "index_mover.max_rate = '1MB'", 'index_mover.max_rate = 0',
