@@ -363,7 +363,9 @@ $busy->end;
 sql('ALTER TABLESPACE regress_slow SET (random_page_cost = 40); ALTER TABLESPACE regress_fast SET (random_page_cost = 1)');
 # (rates are of the time since the first sample, which would come after the only search)
 $node->append_conf('postgresql.conf', "index_mover.scheduler_databases = ''");
-$node->restart;    # so that there is something to read
+# so that there is something to read: the janitor, too, brings pages into shared buffers, so only a few fit
+$node->append_conf('postgresql.conf', 'shared_buffers = 600kB');
+$node->restart;
 sql('DELETE FROM index_mover.sample');
 sql("SET enable_seqscan = off; SELECT count(*) FROM trap.words WHERE t @@ '1_1'; SELECT pg_stat_force_next_flush()");
 own_devices($node);
