@@ -122,7 +122,7 @@ launcher_register(void)
 	BackgroundWorker worker = {0};
 
 	channel_layout_add(sizeof(LookTask));
-	/* pg_upgrade restores databases that nobody uses yet */
+	/* pg_upgrade restores databases that have no clients yet */
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 	is_preloaded = true;
