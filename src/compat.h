@@ -70,7 +70,8 @@
 #define RELATION_INFO_ARGS		root, rel, rte
 #define RELATION_INFO_RELID		(rte->rtekind == RTE_RELATION ? rte->relid : InvalidOid)
 #define RELATION_INFO_INHPARENT (rte->inh)
-#define PLANNER_PARAMS	Query *parse, const char *query, int options, ParamListInfo params, ExplainState *es
+#define PLANNER_PARAMS	Query *parse, const char *query, int options, \
+	ParamListInfo params, ExplainState *es
 #define PLANNER_ARGS	parse, query, options, params, es
 #define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else

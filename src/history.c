@@ -100,6 +100,7 @@ void
 history_insert(const JobShared *job, int n)
 {
 	const MoveItem *item = &job->items[n];
+	const MoveOutcome *outcome = &item->outcome;
 	Row			row;
 
 	IM_POINT("history-insert");
@@ -119,19 +120,19 @@ history_insert(const JobShared *job, int n)
 	row_set(&row, Anum_to_tablespace_oid, ObjectIdGetDatum(item->to_tablespace));
 	row_text(&row, Anum_requested, method_name(item->requested));
 	row_text(&row, Anum_method, method_name(item->method));
-	row_text(&row, Anum_status, status_name(item->status));
+	row_text(&row, Anum_status, status_name(outcome->status));
 	row_int64(&row, Anum_size_before, item->size_before);
-	row_int64(&row, Anum_size_after, item->size_after);
-	row_time(&row, Anum_started_at, item->started_at);
-	row_time(&row, Anum_finished_at, item->finished_at);
-	row_int64(&row, Anum_idle, item->idle / 1000);
-	row_interval(&row, Anum_lock_time, item->lock_time);
-	row_int64(&row, Anum_lock_attempts, item->lock_attempts);
-	row_int64(&row, Anum_blocks_copied, item->blocks_copied);
-	row_int64(&row, Anum_blocks_recopied, item->blocks_recopied);
-	row_int64(&row, Anum_wal_bytes, item->wal_written);
-	row_text(&row, Anum_sqlstate, item->sqlstate);
-	row_text(&row, Anum_message, item->detail);
+	row_int64(&row, Anum_size_after, outcome->size_after);
+	row_time(&row, Anum_started_at, outcome->started_at);
+	row_time(&row, Anum_finished_at, outcome->finished_at);
+	row_int64(&row, Anum_idle, outcome->idle / 1000);
+	row_interval(&row, Anum_lock_time, outcome->lock_time);
+	row_int64(&row, Anum_lock_attempts, outcome->lock_attempts);
+	row_int64(&row, Anum_blocks_copied, outcome->blocks_copied);
+	row_int64(&row, Anum_blocks_recopied, outcome->blocks_recopied);
+	row_int64(&row, Anum_wal_bytes, outcome->wal_written);
+	row_text(&row, Anum_sqlstate, outcome->sqlstate);
+	row_text(&row, Anum_message, outcome->detail);
 	extension_insert(MOVE_TABLE, &row);
 }
 
@@ -296,19 +297,19 @@ sum_up(const JobShared *job, Row *row)
 
 	for (int i = 0; i < job->nitems; i++)
 	{
-		const MoveItem *item = &job->items[i];
+		const MoveOutcome *outcome = &job->items[i].outcome;
 
-		if (badness[item->status] > badness[worst])
-			worst = item->status;
-		longest_lock = Max(longest_lock, item->lock_time);
-		finished_at = Max(finished_at, item->finished_at);
-		if (item->started_at == 0)
+		if (badness[outcome->status] > badness[worst])
+			worst = outcome->status;
+		longest_lock = Max(longest_lock, outcome->lock_time);
+		finished_at = Max(finished_at, outcome->finished_at);
+		if (outcome->started_at == 0)
 			continue;
-		if (started_at == 0 || item->started_at < started_at)
-			started_at = item->started_at;
+		if (started_at == 0 || outcome->started_at < started_at)
+			started_at = outcome->started_at;
 		/* one that was skipped when its turn came has nothing left to do */
-		if (STATUS_IS_DONE(item->status))
-			size_done += Max(item->size_before, 0);
+		if (STATUS_IS_DONE(outcome->status))
+			size_done += Max(job->items[i].size_before, 0);
 	}
 	row_text(row, Anum_job_status, status_name(worst));
 	row_int64(row, Anum_job_size, totals.size);
@@ -336,7 +337,7 @@ history_close_job(const JobShared *job)
 	/* from the end, where a job that runs has its queued ones */
 	for (int i = job->nitems - 1; i >= 0; i--)
 	{
-		if (job->items[i].status <= STATUS_RUNNING)
+		if (job->items[i].outcome.status <= STATUS_RUNNING)
 			return;
 	}
 	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))

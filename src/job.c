@@ -187,24 +187,24 @@ job_last_part(const JobShared *shared, int n)
 int
 job_parts_follow(JobShared *shared, int n)
 {
-	const MoveItem *table = &shared->items[n];
+	const MoveOutcome *outcome = &shared->items[n].outcome;
 	int			last = job_last_part(shared, n);
 
 	for (int i = n + 1; i <= last; i++)
 	{
-		MoveItem   *part = &shared->items[i];
+		MoveOutcome *part = &shared->items[i].outcome;
 
-		Assert(part->part_of == table->relid);
-		part->status = table->status;
-		part->started_at = table->started_at;
-		part->finished_at = table->finished_at;
-		part->idle = table->idle;
-		part->lock_time = table->lock_time;
-		part->lock_attempts = table->lock_attempts;
-		strlcpy(part->sqlstate, table->sqlstate, sizeof(part->sqlstate));
+		Assert(shared->items[i].part_of == shared->items[n].relid);
+		part->status = outcome->status;
+		part->started_at = outcome->started_at;
+		part->finished_at = outcome->finished_at;
+		part->idle = outcome->idle;
+		part->lock_time = outcome->lock_time;
+		part->lock_attempts = outcome->lock_attempts;
+		strlcpy(part->sqlstate, outcome->sqlstate, sizeof(part->sqlstate));
 		/* a rehearsal tells of each file how its copy went */
-		if (table->status != STATUS_REHEARSED)
-			strlcpy(part->detail, table->detail, sizeof(part->detail));
+		if (outcome->status != STATUS_REHEARSED)
+			strlcpy(part->detail, outcome->detail, sizeof(part->detail));
 	}
 	return last;
 }
@@ -226,8 +226,9 @@ item_fill(MoveItem *item, const RelationFacts *facts)
 void
 item_say(MoveItem *item, const char *fmt,...)
 {
+	char	   *detail = item->outcome.detail;
 	char		sentence[1024];
-	int			used = strlen(item->detail);
+	int			used = strlen(detail);
 	int			len;
 	int			room;
 	int			written;
@@ -238,15 +239,15 @@ item_say(MoveItem *item, const char *fmt,...)
 	written = vsnprintf(sentence, sizeof(sentence), fmt, args);
 	va_end(args);
 	if (used > 0 && used < IM_DETAIL_LEN - 1)
-		item->detail[used++] = ' ';
+		detail[used++] = ' ';
 	len = strlen(sentence);
 	room = IM_DETAIL_LEN - 1 - used;
 	clipped = written > len || len > room;
 	/* half of a command must not be a command: it would do something else */
 	if (clipped)
 		len = pg_mbcliplen(sentence, len, Max(Min(len, room) - 3, 0));
-	memcpy(item->detail + used, sentence, len);
-	strlcpy(item->detail + used + len, clipped ? "..." : "", room - len + 1);
+	memcpy(detail + used, sentence, len);
+	strlcpy(detail + used + len, clipped ? "..." : "", room - len + 1);
 }
 
 /*
@@ -256,16 +257,17 @@ item_say(MoveItem *item, const char *fmt,...)
 bool
 item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
 {
+	MoveOutcome *outcome = &item->outcome;
 	char		reason[1024];
 	va_list		args;
 
 	va_start(args, fmt);
 	(void) vsnprintf(reason, sizeof(reason), fmt, args);
 	va_end(args);
-	item->status = STATUS_SKIPPED;
-	strlcpy(item->sqlstate, sqlerrcode ? unpack_sql_state(sqlerrcode) : "",
-			sizeof(item->sqlstate));
-	item->detail[0] = '\0';
+	outcome->status = STATUS_SKIPPED;
+	strlcpy(outcome->sqlstate, sqlerrcode ? unpack_sql_state(sqlerrcode) : "",
+			sizeof(outcome->sqlstate));
+	outcome->detail[0] = '\0';
 	item_say(item, "%s", reason);
 	return false;
 }
@@ -300,9 +302,9 @@ job_totals(const MoveItem *items, int nitems)
 	JobTotals	totals = {0};
 
 	for (int i = 0; i < nitems; i++)
-		job_totals_add(&totals, relkind_is_index(items[i].relkind), items[i].status,
+		job_totals_add(&totals, relkind_is_index(items[i].relkind), items[i].outcome.status,
 					   items[i].size_before, items[i].from_tablespace, items[i].to_tablespace,
-					   items[i].lock_time);
+					   items[i].outcome.lock_time);
 	return totals;
 }
 
@@ -474,7 +476,7 @@ job_busy_tables(void)
 		{
 			const MoveItem *item = &job->items[j];
 
-			if (item->status == STATUS_SKIPPED)
+			if (item->outcome.status == STATUS_SKIPPED)
 				continue;
 			add_busy(result, item->heap_oid, &jobs[i]);
 			add_busy(result, item->relid, &jobs[i])->to_tablespace = item->to_tablespace;
@@ -520,7 +522,7 @@ check_tables_are_free(const JobShared *shared)
 		const MoveItem *item = &shared->items[i];
 		const BusyTable *table = hash_search(busy, &item->heap_oid, HASH_FIND, NULL);
 
-		if (table != NULL && item->status != STATUS_SKIPPED)
+		if (table != NULL && item->outcome.status != STATUS_SKIPPED)
 			job_is_busy(item, table);
 	}
 	hash_destroy(busy);
@@ -866,7 +868,7 @@ job_cancel_item(JobShared *shared, int n)
 	bool		result;
 
 	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
-	result = item->status == STATUS_QUEUED || item->status == STATUS_RUNNING;
+	result = item->outcome.status == STATUS_QUEUED || item->outcome.status == STATUS_RUNNING;
 	if (result)
 		item->owner_cancels = true;
 	LWLockRelease(&area->lock);

@@ -77,9 +77,28 @@ typedef enum MovePhase
 #define IM_DETAIL_LEN	512
 
 /*
- * One relation of a job: first the plan, then the result.  The planner fills it in
- * local memory; the copy in shared memory only its runner writes.  -1 means "not
- * estimated" or "not measured", and becomes NULL.
+ * The outcome of a move: of a row of a plan, why it is skipped or how it is to be moved.
+ * -1 is "not measured", and becomes NULL.  In a job, its runner writes it.
+ */
+typedef struct MoveOutcome
+{
+	MoveStatus	status;
+	char		sqlstate[6];	/* "" = none */
+	char		detail[IM_DETAIL_LEN];
+	TimestampTz started_at;		/* 0 = not started */
+	TimestampTz finished_at;
+	int64		idle;			/* microseconds of rests and waits in between */
+	int64		size_after;		/* bytes, all forks */
+	int64		lock_time;		/* microseconds */
+	int64		lock_attempts;
+	int64		blocks_copied;
+	int64		blocks_recopied;
+	int64		wal_written;	/* bytes */
+} MoveOutcome;
+
+/*
+ * One relation of a job.  The planner fills it in local memory; the copy in shared memory
+ * only its runner writes.  -1 means "not estimated", and becomes NULL.
  */
 typedef struct MoveItem
 {
@@ -98,11 +117,6 @@ typedef struct MoveItem
 	Oid			to_tablespace;
 	MoveMethod	requested;		/* by the caller */
 	MoveMethod	method;
-	MoveStatus	status;
-	int			turns;			/* that it has given to other relations, while
-								 * its copy waited; by its runner */
-	bool		owner_cancels;	/* only ever turns true: by a session of the
-								 * table's owner, under the area's lock */
 
 	/* by the planner */
 	bool		repair;			/* an invalid index that the user named is
@@ -111,22 +125,16 @@ typedef struct MoveItem
 	bool		hide;			/* lost, and hidden until it is rebuilt */
 	bool		plain;			/* lost, and rebuilt by REINDEX without
 								 * CONCURRENTLY */
-
 	int64		size_before;	/* bytes, all forks */
-	int64		size_after;
 	int64		bytes_to_write;
 	int64		wal_bytes;
 	int64		sort_bytes;		/* of a rebuild's sort files */
-	TimestampTz started_at;		/* 0 = not started */
-	TimestampTz finished_at;
-	int64		idle;			/* microseconds of rests and waits in between */
-	int64		lock_time;		/* microseconds */
-	int64		blocks_copied;
-	int64		blocks_recopied;
-	int64		lock_attempts;
-	int64		wal_written;	/* bytes */
-	char		sqlstate[6];	/* "" = none */
-	char		detail[IM_DETAIL_LEN];
+
+	int			turns;			/* that it has given to other relations, while
+								 * its copy waited; by its runner */
+	bool		owner_cancels;	/* only ever turns true: by a session of the
+								 * table's owner, under the area's lock */
+	MoveOutcome outcome;
 } MoveItem;
 
 /* The relations of a job or a plan, together */

@@ -393,13 +393,13 @@ may_begin(const JobShared *shared, const MoveItem *item)
 	for (int i = 0; i < shared->nitems; i++)
 	{
 		const MoveItem *other = &shared->items[i];
-		bool		running = (other->status == STATUS_RUNNING);
+		bool		running = (other->outcome.status == STATUS_RUNNING);
 
 		if (other == item)
 			continue;
 		/* a part goes with its table */
 		if (item->method == METHOD_DEFAULT && other->method != METHOD_DEFAULT &&
-			(running || other->status == STATUS_QUEUED) &&
+			(running || other->outcome.status == STATUS_QUEUED) &&
 			other->turns == 0 && !OidIsValid(other->part_of))
 			return false;
 		if (running && other->heap_oid == item->heap_oid &&
@@ -422,8 +422,8 @@ find_put_back(const JobShared *shared, RelationCheck is_free)
 	{
 		const MoveItem *item = &shared->items[i];
 
-		if (item->status != STATUS_QUEUED || item->turns == 0 || OidIsValid(item->part_of) ||
-			!may_begin(shared, item))
+		if (item->outcome.status != STATUS_QUEUED || item->turns == 0 ||
+			OidIsValid(item->part_of) || !may_begin(shared, item))
 			continue;
 		if (is_free(item->relid))
 			return i;
@@ -455,7 +455,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 		const MoveItem *item = &shared->items[i];
 		bool		may_claim;
 
-		if (item->status != STATUS_QUEUED)
+		if (item->outcome.status != STATUS_QUEUED)
 		{
 			if (i == shared->first_queued)
 				shared->first_queued++;
@@ -484,7 +484,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 	}
 	if (result >= 0)
 	{
-		shared->items[result].status = STATUS_RUNNING;
+		shared->items[result].outcome.status = STATUS_RUNNING;
 		(void) job_parts_follow(shared, result);
 	}
 	my_runner->gives_turn = false;
@@ -506,22 +506,23 @@ runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
 
 	if (my_runner == NULL)
 		return false;
-	Assert(item->status == STATUS_RUNNING && !my_runner->gives_turn);
+	Assert(item->outcome.status == STATUS_RUNNING && !my_runner->gives_turn);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	giving = count_giving_turns();
 
 	/* what could begin if this one were queued */
-	item->status = STATUS_QUEUED;
+	item->outcome.status = STATUS_QUEUED;
 	item->turns++;
 	for (int i = shared->first_queued; i < shared->nitems && ready <= giving; i++)
 	{
 		const MoveItem *other = &shared->items[i];
 
-		if (other != item && other->status == STATUS_QUEUED && !OidIsValid(other->part_of) &&
-			may_begin(shared, other) && (other->turns == 0 || is_free(other->relid)))
+		if (other != item && other->outcome.status == STATUS_QUEUED &&
+			!OidIsValid(other->part_of) && may_begin(shared, other) &&
+			(other->turns == 0 || is_free(other->relid)))
 			ready++;
 	}
-	item->status = STATUS_RUNNING;
+	item->outcome.status = STATUS_RUNNING;
 	my_runner->gives_turn = ready > giving;
 	if (!my_runner->gives_turn)
 		item->turns--;
@@ -535,11 +536,11 @@ runner_put_back(JobShared *shared, int n)
 {
 	MoveItem   *item = &shared->items[n];
 
-	Assert(my_runner->gives_turn && item->status == STATUS_RUNNING);
+	Assert(my_runner->gives_turn && item->outcome.status == STATUS_RUNNING);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	item->status = STATUS_QUEUED;
-	item->started_at = 0;
-	item->finished_at = 0;
+	item->outcome.status = STATUS_QUEUED;
+	item->outcome.started_at = 0;
+	item->outcome.finished_at = 0;
 	(void) job_parts_follow(shared, n);
 	shared->first_queued = Min(shared->first_queued, n);
 	LWLockRelease(&area->lock);
@@ -616,7 +617,7 @@ runner_works_on(const MoveItem *item)
 static bool
 owner_has_canceled(void)
 {
-	return my_item != NULL && my_item->owner_cancels && my_item->status == STATUS_RUNNING;
+	return my_item != NULL && my_item->owner_cancels && my_item->outcome.status == STATUS_RUNNING;
 }
 
 /*

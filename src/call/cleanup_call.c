@@ -45,7 +45,7 @@ cleanup_call(const List *plan, Oid role)
 		return;
 	foreach_ptr(const PlannedMove, move, plan)
 	{
-		if (move->item.status != STATUS_SKIPPED)
+		if (move->item.outcome.status != STATUS_SKIPPED)
 			tables = list_delete_oid(tables, move->item.heap_oid);
 	}
 	foreach_ptr(PlannedMove, move, plan)

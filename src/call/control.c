@@ -247,7 +247,7 @@ tell_of_copy_lost(int64 job, const HistoryEntry *move, const MoveItem *item, int
 		(move->worked > 0 && move->sqlstate != NULL && strcmp(move->sqlstate, "57P01") == 0);
 	const char *summarize = GetConfigOption("summarize_wal", true, false);
 
-	if (!killed || item->status == STATUS_SKIPPED || item->method != METHOD_COPY ||
+	if (!killed || item->outcome.status == STATUS_SKIPPED || item->method != METHOD_COPY ||
 		resumable_size < 0 || item->size_before / 1024 <= resumable_size)
 		return;
 	foreach_ptr(const LedgerEntry, entry, ledger_read())
@@ -388,9 +388,9 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	{
 		MoveItem   *item = &move->item;
 
-		if (item->status != STATUS_SKIPPED)
+		if (item->outcome.status != STATUS_SKIPPED)
 			items = lappend(items, item);
-		else if (item->sqlstate[0] != '\0')
+		else if (item->outcome.sqlstate[0] != '\0')
 			notices_item(&summary, item, STATUS_FAILED);
 	}
 	cleanup_call(plan, GetUserId());

@@ -185,7 +185,7 @@ notices_item(JobSummary *summary, const MoveItem *item, MoveStatus status)
 	if (OidIsValid(item->relid) && strchr(name, '"') != NULL)
 		name = psprintf("%s.%s", NameStr(item->schema_name), NameStr(item->relname));
 	notices_outcome(summary, status, OidIsValid(item->part_of), relation_noun(item->relkind),
-					name, item->sqlstate, item->detail);
+					name, item->outcome.sqlstate, item->outcome.detail);
 }
 
 /*

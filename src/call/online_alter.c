@@ -321,7 +321,7 @@ count_moved(const AlterJob *job)
 
 	foreach_ptr(const MoveItem, item, job->items)
 	{
-		if (!OidIsValid(item->part_of) && item->status == STATUS_MOVED)
+		if (!OidIsValid(item->part_of) && item->outcome.status == STATUS_MOVED)
 			result++;
 	}
 	return result;
@@ -331,7 +331,7 @@ count_moved(const AlterJob *job)
 static int
 sqlstate_of_item(const MoveItem *item)
 {
-	const char *state = item->sqlstate;
+	const char *state = item->outcome.sqlstate;
 
 	return MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
 }
@@ -342,7 +342,7 @@ check_moved(AlterJob *job)
 {
 	foreach_ptr(const MoveItem, item, job->items)
 	{
-		if (item->status == STATUS_MOVED || item->sqlstate[0] == '\0')
+		if (item->outcome.status == STATUS_MOVED || item->outcome.sqlstate[0] == '\0')
 			continue;
 		if (list_length(job->relids) == 1)
 			ereport(ERROR,
@@ -350,7 +350,7 @@ check_moved(AlterJob *job)
 					 errmsg("could not move %s \"%s\" to tablespace \"%s\"",
 							relation_noun(item->relkind), NameStr(item->relname),
 							tablespace_name(item->to_tablespace)),
-					 errdetail_internal("%s", item->detail)));
+					 errdetail_internal("%s", item->outcome.detail)));
 		job->told = true;
 		ereport(ERROR,
 				(errcode(sqlstate_of_item(item)),
@@ -358,7 +358,7 @@ check_moved(AlterJob *job)
 						relation_noun(item->relkind), NameStr(item->relname),
 						tablespace_name(item->to_tablespace)),
 				 errdetail("%s Job " INT64_FORMAT " has moved %d of %d relations, which stay moved.",
-						   item->detail, job->summary.job, count_moved(job),
+						   item->outcome.detail, job->summary.job, count_moved(job),
 						   list_length(job->relids))));
 	}
 }
@@ -405,7 +405,7 @@ count_planned(const AlterJob *job)
 
 	foreach_ptr(const PlannedMove, move, job->plan)
 	{
-		if (move->item.status == STATUS_PLANNED)
+		if (move->item.outcome.status == STATUS_PLANNED)
 			result++;
 	}
 	return result;
@@ -450,10 +450,12 @@ job_plan(AlterJob *job, Hindrance *hindrance)
 	{
 		const MoveItem *item = &move->item;
 
-		if (item->status == STATUS_SKIPPED && item->sqlstate[0] != '\0' && hindrance->reason == NULL)
+		if (item->outcome.status == STATUS_SKIPPED && item->outcome.sqlstate[0] != '\0' &&
+			hindrance->reason == NULL)
 		{
 			hindrance->sqlstate = sqlstate_of_item(item);
-			hindrance->reason = psprintf("\"%s\": %s", NameStr(item->relname), item->detail);
+			hindrance->reason = psprintf("\"%s\": %s", NameStr(item->relname),
+										 item->outcome.detail);
 		}
 	}
 	planned = count_planned(job);
@@ -464,7 +466,7 @@ job_plan(AlterJob *job, Hindrance *hindrance)
 		return ATTEMPT_BUSY;
 	foreach_ptr(PlannedMove, move, job->plan)
 	{
-		if (move->item.status == STATUS_PLANNED)
+		if (move->item.outcome.status == STATUS_PLANNED)
 			job->items = lappend(job->items, &move->item);
 	}
 	return ATTEMPT_DONE;
@@ -782,7 +784,7 @@ alter_all(const Statement *statement, AlterJob *job)
 			continue;
 		if (hindrance.reason == NULL)
 			check_in_place(job, item->relid);
-		if (item->status != STATUS_MOVED)
+		if (item->outcome.status != STATUS_MOVED)
 			continue;
 		collect_moved((Node *) stmt, stmt->new_tablespacename, item->relid);
 		InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);

@@ -33,7 +33,8 @@ static void
 put_row(ReturnSetInfo *rsinfo, const PlannedMove *move, int64 job)
 {
 	const MoveItem *item = &move->item;
-	bool		planned = item->status == STATUS_PLANNED || item->status == STATUS_QUEUED;
+	const MoveOutcome *outcome = &item->outcome;
+	bool		planned = outcome->status == STATUS_PLANNED || outcome->status == STATUS_QUEUED;
 	bool		has_method = item->method == METHOD_COPY || item->method == METHOD_REBUILD;
 	int64		size = item->size_before;
 	Row			row;
@@ -43,18 +44,18 @@ put_row(ReturnSetInfo *rsinfo, const PlannedMove *move, int64 job)
 		row_set(&row, 1, Int64GetDatum(job));
 	row_text(&row, 2, item_name(item));
 	row_text(&row, 3, relation_kind(item->relkind, NameStr(item->schema_name)));
-	row_text(&row, 4, status_name(item->status));
+	row_text(&row, 4, status_name(outcome->status));
 	/* NULL without a file, or if the index is not moved */
 	if (has_method)
 		row_text(&row, 5, method_name(item->method));
 	if (planned)
 		size = item->bytes_to_write;
-	else if (item->status == STATUS_MOVED)
-		size = item->size_after;
+	else if (outcome->status == STATUS_MOVED)
+		size = outcome->size_after;
 	row_int64(&row, 6, size);
 	/* in milliseconds, estimates from 0.1 s on in tenths of it; never zero */
-	if (item->started_at != 0 && item->finished_at != 0)
-		row_interval(&row, 7, (item->finished_at - item->started_at + 999) / 1000 * 1000);
+	if (outcome->started_at != 0 && outcome->finished_at != 0)
+		row_interval(&row, 7, (outcome->finished_at - outcome->started_at + 999) / 1000 * 1000);
 	else if (move->estimated >= 0 && planned)
 	{
 		int			parts = move->estimated < 0.1 ? 1000 : 10;
@@ -62,24 +63,24 @@ put_row(ReturnSetInfo *rsinfo, const PlannedMove *move, int64 job)
 		row_interval(&row, 7, (int64) ceil(move->estimated * parts) * (USECS_PER_SEC / parts));
 	}
 	if (item->method == METHOD_COPY)
-		row_interval(&row, 8, item->lock_time);
-	row_text(&row, 9, item->sqlstate);
+		row_interval(&row, 8, outcome->lock_time);
+	row_text(&row, 9, outcome->sqlstate);
 	/* why this method was chosen is of interest in a plan only */
-	if (item->status == STATUS_PLANNED && has_method)
+	if (outcome->status == STATUS_PLANNED && has_method)
 	{
 		StringInfoData message;
 
 		initStringInfo(&message);
-		if (item->detail[0] != '\0')
-			appendStringInfo(&message, "%s ", item->detail);
+		if (outcome->detail[0] != '\0')
+			appendStringInfo(&message, "%s ", outcome->detail);
 		appendStringInfo(&message, "Writes %s of WAL.", size_text(Max(item->wal_bytes, 0)));
 		if (move->fits)
 			appendStringInfoString(&message, " There is enough free space.");
 		row_text(&row, 10, message.data);
 	}
-	else if (item->status == STATUS_PLANNED || item->status == STATUS_SKIPPED ||
-			 item->status == STATUS_REHEARSED || item->sqlstate[0] != '\0')
-		row_text(&row, 10, item->detail);
+	else if (outcome->status == STATUS_PLANNED || outcome->status == STATUS_SKIPPED ||
+			 outcome->status == STATUS_REHEARSED || outcome->sqlstate[0] != '\0')
+		row_text(&row, 10, outcome->detail);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
@@ -121,9 +122,9 @@ notice_plan(const List *plan, const MoveSettings *settings)
 	{
 		const MoveItem *item = &move->item;
 
-		if (item->status != STATUS_PLANNED)
+		if (item->outcome.status != STATUS_PLANNED)
 			continue;
-		job_totals_add(&totals, relkind_is_index(item->relkind), item->status,
+		job_totals_add(&totals, relkind_is_index(item->relkind), item->outcome.status,
 					   item->bytes_to_write, item->from_tablespace, item->to_tablespace, -1);
 		wal += Max(item->wal_bytes, 0);
 	}
@@ -184,7 +185,7 @@ result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *sett
 	summary.job = settings->terms.job != 0 ? settings->terms.job : history_next_job();
 	foreach_ptr(PlannedMove, move, plan)
 	{
-		if (move->item.status == STATUS_SKIPPED)
+		if (move->item.outcome.status == STATUS_SKIPPED)
 		{
 			skipped = lappend(skipped, move);
 			continue;
@@ -214,14 +215,14 @@ result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *sett
 	{
 		foreach_ptr(PlannedMove, move, moves)
 		{
-			move->item.status = STATUS_QUEUED;
+			move->item.outcome.status = STATUS_QUEUED;
 		}
 	}
 	foreach_ptr(const PlannedMove, move, list_concat(skipped, moves))
 	{
 		put_row(rsinfo, move, summary.job);
-		if (move->item.status != STATUS_QUEUED)
-			notices_item(&summary, &move->item, move->item.status);
+		if (move->item.outcome.status != STATUS_QUEUED)
+			notices_item(&summary, &move->item, move->item.outcome.status);
 	}
 	if (tells)
 		notices_end(&summary, (GetCurrentTimestamp() - begin) / 1e6);

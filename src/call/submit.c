@@ -69,9 +69,9 @@ find_busy(HTAB *busy, const MoveItem *item)
 {
 	const BusyTable *result;
 
-	if (item->status == STATUS_PLANNED)
+	if (item->outcome.status == STATUS_PLANNED)
 		return hash_search(busy, &item->heap_oid, HASH_FIND, NULL);
-	if (item->sqlstate[0] != '\0')
+	if (item->outcome.sqlstate[0] != '\0')
 		return NULL;
 	result = hash_search(busy, &item->relid, HASH_FIND, NULL);
 	return result != NULL && OidIsValid(result->to_tablespace) &&
@@ -156,7 +156,7 @@ submit_at_commit(int64 job, List *items, const MoveSettings *settings)
 		shared->recorded = true;
 		for (int i = 0; i < shared->nitems; i++)
 		{
-			shared->items[i].status = STATUS_QUEUED;
+			shared->items[i].outcome.status = STATUS_QUEUED;
 			history_insert(shared, i);
 		}
 		dsm_detach(segment);

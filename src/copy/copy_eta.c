@@ -122,7 +122,7 @@ copy_change_rate(CopyMove *move)
 	int64		changes = copy_changes_left(move);
 
 	for (int i = 0; i < move->nfiles; i++)
-		changes += move->files[i].item->blocks_recopied;
+		changes += move->files[i].item->outcome.blocks_recopied;
 	if (move->changes_at != 0)
 	{
 		int64		ms = TimestampDifferenceMilliseconds(move->changes_at, now);

@@ -42,7 +42,7 @@ copy_through_buffer(CopyFile *file, BlockNumber block)
 	if (file->verify.begun)
 		block_set_add(file->verify.unverified, block);
 	block_set_remove(file->todo, block);
-	file->item->blocks_recopied++;
+	file->item->outcome.blocks_recopied++;
 }
 
 /* Update pace.block_us by blocks copied through shared buffers since this time. */

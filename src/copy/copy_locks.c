@@ -246,7 +246,7 @@ check_file(CopyMove *move, CopyRelation *relation, bool first)
 		item_skip(item, code, "The %s \"%s\" cannot be copied: %s.", noun,
 				  NameStr(facts.relname), lost);
 	}
-	if (item->status == STATUS_SKIPPED)
+	if (item->outcome.status == STATUS_SKIPPED)
 		return copy_start_again(move, "it is skipped");
 
 	file = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
@@ -431,7 +431,7 @@ copy_between_chunks(CopyFile *file)
 	changed = wal_changes_count(file->changes) - changed;
 	file->pace.changed_before += changed;
 	file->pace.written_before = Min(file->pace.written_before + changed,
-									file->item->blocks_copied + file->item->blocks_recopied);
+									copy_blocks_written(file));
 	return true;
 }
 

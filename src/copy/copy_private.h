@@ -204,6 +204,13 @@ copy_verifies(const CopyFile *file)
 		(verify == SWITCH_AUTO && file->is_table);
 }
 
+/* Return the blocks of a file that were written so far, each as often as it was. */
+static inline int64
+copy_blocks_written(const CopyFile *file)
+{
+	return file->item->outcome.blocks_copied + file->item->outcome.blocks_recopied;
+}
+
 /*
  * A function that is declared with pg_nodiscard returns whether the copy can go on.  If not,
  * copy_start_again() has said why: the caller ends what it has begun, its transaction most of

@@ -78,7 +78,7 @@ begin_round(CopyFile *file)
 {
 	file->pace.round_began = busy_ms(file);
 	file->pace.rate_rested_before = file->throttle.rested_us;
-	file->pace.written_before = file->item->blocks_copied + file->item->blocks_recopied;
+	file->pace.written_before = copy_blocks_written(file);
 	file->pace.changed_before = wal_changes_count(file->changes);
 	file->pace.in_vain = false;
 }
@@ -93,7 +93,7 @@ look_at_round(CopyFile *file)
 {
 	const MoveSettings *settings = file->move->settings;
 	CopyPace   *pace = &file->pace;
-	int64		written = file->item->blocks_copied + file->item->blocks_recopied;
+	int64		written = copy_blocks_written(file);
 	int64		done = written - pace->written_before;
 	int64		changed = wal_changes_count(file->changes);
 	int64		ms = busy_ms(file) - pace->round_began;
@@ -132,7 +132,7 @@ copy_is_not_outpaced(CopyMove *move)
 		CopyFile   *file = &move->files[i];
 
 		file->pace.outpaced_since = 0;
-		file->pace.recopied_before = file->item->blocks_recopied;
+		file->pace.recopied_before = file->item->outcome.blocks_recopied;
 	}
 }
 
@@ -142,7 +142,7 @@ would_write_too_much(const CopyFile *file, int64 left)
 {
 	int			copies = file->move->settings->max_lock_time > DEFAULT_MAX_LOCK_TIME ?
 		HOPELESS_COPIES_BUSY : HOPELESS_COPIES;
-	int64		recopied = file->item->blocks_recopied - file->pace.recopied_before;
+	int64		recopied = file->item->outcome.blocks_recopied - file->pace.recopied_before;
 
 	return file->copied + left + recopied >
 		copies * Max((int64) file->copied, SMALL_COPY_BLOCKS);
@@ -157,7 +157,7 @@ cannot_keep_up(const CopyFile *file, int64 left)
 			 errmsg("copying %s \"%s\" cannot keep up with the changes to it",
 					relation_noun(file->item->relkind), NameStr(file->item->relname)),
 			 errdetail("After %lld blocks were copied, %lld have changed since, which takes about %lld ms to be copied under the exclusive lock; index_mover.max_lock_time is %d ms.",
-					   (long long) (file->item->blocks_copied + file->item->blocks_recopied),
+					   (long long) copy_blocks_written(file),
 					   (long long) left, (long long) copy_last_us(file->move) / 1000 + 1,
 					   file->move->settings->max_lock_time),
 			 errhint("Raise index_mover.max_lock_time, or index_mover.max_rate if it is set, or make the move at a quieter time.")));
@@ -230,7 +230,7 @@ copy_blocks(CopyFile *file, BlockNumber upto)
 			IM_POINT("copy-half");
 
 		file->copied += nblocks;
-		file->item->blocks_copied += nblocks;
+		file->item->outcome.blocks_copied += nblocks;
 		progress_blocks(Max(upto, file->copied), file->copied);
 		progress_copied(bytes_copied(file->move));
 		look_at_round(file);
@@ -263,7 +263,7 @@ copy_changed_directly(CopyFile *file)
 		StartTransactionCommand();
 		from = file_copy_set(file->copy, file->todo, from, &ncopied);
 		CommitTransactionCommand();
-		file->item->blocks_recopied += ncopied;
+		file->item->outcome.blocks_recopied += ncopied;
 		throttle_written(&file->throttle, (int64) ncopied * BLCKSZ);
 		left -= ncopied;
 		look_at_round(file);

@@ -189,10 +189,10 @@ note_sizes(const CopyMove *move)
 		const CopyRelation *relation = &move->relations[i];
 
 		if (relation->item != NULL && is_in_place(relation))
-			relation->item->size_after = relation_file_size(&relation->file);
+			relation->item->outcome.size_after = relation_file_size(&relation->file);
 	}
 	for (int i = 0; i < move->nfiles; i++)
-		move->files[i].item->size_after = relation_file_size(&move->files[i].to);
+		move->files[i].item->outcome.size_after = relation_file_size(&move->files[i].to);
 }
 
 /*
@@ -207,7 +207,7 @@ end_move(CopyMove *move)
 	bool		moved = (move->stage == COPY_SWAPPED);
 	MemoryContext oldcontext = CurrentMemoryContext;
 
-	Assert(!IsTransactionState() && (moved || item->status == STATUS_REHEARSED));
+	Assert(!IsTransactionState() && (moved || item->outcome.status == STATUS_REHEARSED));
 	PG_TRY();
 	{
 		if (moved)
@@ -252,14 +252,14 @@ end_move(CopyMove *move)
 					(errcode(error->sqlerrcode),
 					 errmsg("%s \"%s\" was %s, but its old file not removed piece by piece",
 							relation_noun(item->relkind), NameStr(item->relname),
-							status_name(item->status)),
+							status_name(item->outcome.status)),
 					 errdetail_internal("%s", error->message)));
 		else
 			ereport(elevel,
 					(errcode(error->sqlerrcode),
 					 errmsg("%s \"%s\" was %s, but its new file not removed piece by piece",
 							relation_noun(item->relkind), NameStr(item->relname),
-							status_name(item->status)),
+							status_name(item->outcome.status)),
 					 errdetail_internal("%s", error->message)));
 
 		/* so remove it at once */
@@ -278,13 +278,13 @@ tell_rehearsal(CopyFile *file)
 	int			count;
 	VirtualTransactionId *holders;
 
-	item->size_after = relation_file_size(&file->to);
+	item->outcome.size_after = relation_file_size(&file->to);
 	StartTransactionCommand();
-	item->detail[0] = '\0';		/* the plan's reasons */
+	item->outcome.detail[0] = '\0'; /* the plan's reasons */
 	item_say(item, "Copied %s a second.",
-			 size_text((int64) (item->size_after / Max(seconds, 0.001))));
+			 size_text((int64) (item->outcome.size_after / Max(seconds, 0.001))));
 	item_say(item, INT64_FORMAT " of " INT64_FORMAT " blocks changed meanwhile, %.0f a second.",
-			 file->changed_blocks, item->blocks_copied,
+			 file->changed_blocks, item->outcome.blocks_copied,
 			 file->changed_blocks / Max(seconds, 0.001));
 	if (file->pace.rounds > 0)
 		item_say(item, "Rounds that copied changed blocks again: %d.", file->pace.rounds);
@@ -407,7 +407,7 @@ copy_file(CopyFile *file)
 	progress_part(file->item);
 	file->pace.block_us = COPY_BLOCK_US;
 	file->began_at = GetCurrentTimestamp();
-	file->pace.recopied_before = file->item->blocks_recopied;
+	file->pace.recopied_before = file->item->outcome.blocks_recopied;
 	if (file->move->settings->prewarm)
 		file->eta.cached = copy_count_cached(file);
 	/* by default if both files would take a quarter of the cache */
@@ -454,7 +454,7 @@ copy_file(CopyFile *file)
 			return false;
 		tell_rehearsal(file);
 	}
-	file->item->wal_written = pgWalUsage.wal_bytes - wal_before;
+	file->item->outcome.wal_written = pgWalUsage.wal_bytes - wal_before;
 	return true;
 }
 
@@ -531,7 +531,7 @@ copy_once(CopyMove *move)
 		blocks += move->files[i].copied;
 	progress_blocks(blocks, blocks);
 	if (move->settings->terms.rehearse)
-		move->item->status = STATUS_REHEARSED;
+		move->item->outcome.status = STATUS_REHEARSED;
 	else if (!swap_files(move))
 		return false;
 	end_move(move);
@@ -558,9 +558,9 @@ move_by_copy(MoveContext *mc)
 
 	forget_state();
 	memset(&so_far, 0, sizeof(so_far));
-	item->blocks_copied = 0;
-	item->blocks_recopied = 0;
-	item->lock_attempts = 0;
+	item->outcome.blocks_copied = 0;
+	item->outcome.blocks_recopied = 0;
+	item->outcome.lock_attempts = 0;
 
 	for (int start = 1;; start++)
 	{
@@ -577,15 +577,15 @@ move_by_copy(MoveContext *mc)
 		MemoryContextSwitchTo(oldcontext);
 
 		/* the row of a table shows the WAL of the move less that of its parts */
-		item->wal_written = pgWalUsage.wal_bytes - wal_before;
+		item->outcome.wal_written = pgWalUsage.wal_bytes - wal_before;
 		for (int i = 0; i < move->nrelations; i++)
 		{
 			const MoveItem *part = move->relations[i].item;
 
 			if (part != NULL && part != item)
-				item->wal_written -= part->wal_written;
+				item->outcome.wal_written -= part->outcome.wal_written;
 		}
-		if (!STATUS_IS_SUCCESS(item->status))
+		if (!STATUS_IS_SUCCESS(item->outcome.status))
 		{
 			/* first, because others can wait for them */
 			copy_release_locks(move);
@@ -607,7 +607,7 @@ move_by_copy(MoveContext *mc)
 		}
 		Assert(!move->has_locks);
 		forget_state();
-		if (item->status != STATUS_RUNNING || mc->gives_turn)
+		if (item->outcome.status != STATUS_RUNNING || mc->gives_turn)
 			break;
 		if (start == MOST_STARTS)
 			ereport(ERROR,

@@ -90,7 +90,7 @@ measure_commit(XactEvent event, void *arg)
 	if (measuring == NULL || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT))
 		return;
 	last_us = elapsed_us(granted_at);
-	measuring->lock_time = Max(measuring->lock_time, last_us);
+	measuring->outcome.lock_time = Max(measuring->outcome.lock_time, last_us);
 	measuring = NULL;
 }
 
@@ -388,7 +388,7 @@ attempt(CopyMove *move, CopyFile *queue_for, int64 most_us)
 	snprintf(timeout, sizeof(timeout), "%dms", timeout_ms);
 	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	progress_set(lock_attempts, move->item->lock_attempts);
+	progress_set(lock_attempts, move->item->outcome.lock_attempts);
 
 	/* first the locks and pages for which we could wait under the lock */
 	if (!lock_catalogs(move->ledger, timeout_ms))
@@ -499,7 +499,7 @@ try_swap(CopyMove *move, CopyFile *queue_for, int64 *most_us)
 	IM_POINT("swap-ready");
 	if (copy_last_us(move) <= *most_us)
 	{
-		move->item->lock_attempts++;
+		move->item->outcome.lock_attempts++;
 		outcome = attempt(move, queue_for, *most_us);
 	}
 	if (outcome != TOO_MUCH_LEFT)
@@ -596,7 +596,7 @@ make_attempts(CopyMove *move)
 		bool		ready;
 		bool		is_over;
 		SwapHolders look;
-		int64		attempts_before = move->item->lock_attempts;
+		int64		attempts_before = move->item->outcome.lock_attempts;
 		CopyFile   *queue_for = NULL;
 		AttemptOutcome outcome = LOCK_NOT_GRANTED;
 		bool		may_queue = false;
@@ -643,7 +643,7 @@ make_attempts(CopyMove *move)
 			lock_wait_is_over(move, wait);
 		/* without having asked, catch up again at once */
 		too_many = (outcome == TOO_MUCH_LEFT);
-		if (is_bid && (!too_many || is_over || move->item->lock_attempts > attempts_before))
+		if (is_bid && (!too_many || is_over || move->item->outcome.lock_attempts > attempts_before))
 			attempts_end_bid(&attempts);
 		/* each try costs a round: after lock_wait make it at the bids alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
@@ -693,8 +693,8 @@ copy_swap(CopyMove *move)
 		return false;
 	Assert(!IsTransactionState() && move->stage == COPY_SWAPPED);
 	/* whatever goes wrong from here on, all has moved */
-	item->status = STATUS_MOVED;
-	item->finished_at = GetCurrentTimestamp();
-	item->idle = progress_idle();
+	item->outcome.status = STATUS_MOVED;
+	item->outcome.finished_at = GetCurrentTimestamp();
+	item->outcome.idle = progress_idle();
 	return true;
 }

@@ -28,7 +28,7 @@ bool
 copy_gives_turn(CopyMove *move, const WaitLimits *limits)
 {
 	MoveItem   *item = move->item;
-	int64		worked_us = limits->since - item->started_at - move->so_far->rested_us;
+	int64		worked_us = limits->since - item->outcome.started_at - move->so_far->rested_us;
 
 	/* a pause in between, or a rest for a standby, is no wait for the lock */
 	int64		waited_ms = (GetCurrentTimestamp() - wait_began(limits)) / 1000;
@@ -42,7 +42,7 @@ copy_gives_turn(CopyMove *move, const WaitLimits *limits)
 	if (!runner_give_turn(move->mc->job, item, relation_is_free))
 		return false;
 	move->mc->gives_turn = true;
-	item->detail[0] = '\0';
+	item->outcome.detail[0] = '\0';
 	item_say(item, "It has waited %d s for its lock; other relations of the job are moved first.",
 			 (int) (waited_ms / 1000));
 	return true;

@@ -249,7 +249,7 @@ lost_hide(JobShared *job)
 	{
 		ErrorData  *error;
 
-		if (!job->items[i].hide || job->items[i].status != STATUS_QUEUED)
+		if (!job->items[i].hide || job->items[i].outcome.status != STATUS_QUEUED)
 			continue;
 		error = errors_catch_in_transaction(lost_index_hide, &job->items[i]);
 		runner_serve_cancel(false);

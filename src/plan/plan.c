@@ -135,7 +135,7 @@ new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 	item_fill(item, &entry->facts);
 	item->old_relid = relid;
 	item->to_tablespace = to_tablespace;
-	item->status = STATUS_PLANNED;
+	item->outcome.status = STATUS_PLANNED;
 	item->requested = item->method = method;
 	item->size_before = relation_files_size(entry->facts.tablespace,
 											entry->facts.relfilenumber);
@@ -184,7 +184,7 @@ plan_notice_invalid_parts(const List *entries)
 {
 	foreach_ptr(const PlannedMove, entry, entries)
 	{
-		if (entry->item.status != STATUS_PLANNED)
+		if (entry->item.outcome.status != STATUS_PLANNED)
 			continue;
 		foreach_ptr(const PlannedMove, part, entry->parts)
 		{
@@ -251,10 +251,10 @@ plan_decide(PlannedMove *entry, const PlanRequest *request, bool is_named)
 			item_say(item, "A partitioned index has no file; only the default for the indexes of new partitions is set.");
 		else
 			item_say(item, "A partitioned table has no file; only the default for new partitions is set.");
-		if (item->repair && item->status == STATUS_PLANNED)
+		if (item->repair && item->outcome.status == STATUS_PLANNED)
 			item_say(item, "The index is not valid; the rebuild repairs it.");
 	}
-	if (item->status == STATUS_PLANNED)
+	if (item->outcome.status == STATUS_PLANNED)
 		apply_settings(item, &request->settings);
 
 	/* the TOAST table and the index of that go with it */
@@ -266,7 +266,7 @@ plan_decide(PlannedMove *entry, const PlanRequest *request, bool is_named)
 			continue;
 		part->item.part_of = item->relid;
 		entry->parts = lappend(entry->parts, part);
-		if (item->status == STATUS_PLANNED)
+		if (item->outcome.status == STATUS_PLANNED)
 			plan_part(entry, part);
 	}
 }
@@ -312,7 +312,7 @@ plan_pending(Oid relid, const PlanRequest *request)
 static int
 entry_class(const PlannedMove *entry)
 {
-	if (entry->item.status != STATUS_PLANNED)
+	if (entry->item.outcome.status != STATUS_PLANNED)
 		return 2;
 	return entry->item.method == METHOD_DEFAULT ? 1 : 0;
 }

@@ -44,8 +44,8 @@ plan_new_entry(void)
 	PlannedMove *entry = palloc0(sizeof(PlannedMove));
 	MoveItem   *item = &entry->item;
 
-	item->size_before = item->size_after = item->bytes_to_write = -1;
-	item->wal_bytes = item->sort_bytes = item->lock_time = -1;
+	item->size_before = item->outcome.size_after = item->bytes_to_write = -1;
+	item->wal_bytes = item->sort_bytes = item->outcome.lock_time = -1;
 	entry->estimated = entry->bloat_ratio = -1;
 	return entry;
 }
@@ -306,12 +306,10 @@ plan_skip_parts(const List *moves)
 		/* parts come after their table */
 		if (!OidIsValid(item->part_of))
 			table = item;
-		else if (table->status == STATUS_SKIPPED)
+		else if (table->outcome.status == STATUS_SKIPPED)
 		{
-			item->status = STATUS_SKIPPED;
+			item->outcome = table->outcome;
 			item->method = table->method;
-			strlcpy(item->sqlstate, table->sqlstate, sizeof(item->sqlstate));
-			strlcpy(item->detail, table->detail, sizeof(item->detail));
 		}
 	}
 }
@@ -322,7 +320,7 @@ plan_has_moves(const List *moves)
 {
 	foreach_ptr(const PlannedMove, move, moves)
 	{
-		if (move->item.status == STATUS_PLANNED)
+		if (move->item.outcome.status == STATUS_PLANNED)
 			return true;
 	}
 	return false;
@@ -384,7 +382,7 @@ plan_skip_locked(const List *moves)
 		MoveItem   *item = &move->item;
 		char	   *relname = NULL;
 
-		if (item->status == STATUS_PLANNED)
+		if (item->outcome.status == STATUS_PLANNED)
 			relname = name_of_own_lock(item->heap_oid);
 		CHECK_FOR_INTERRUPTS();
 		if (relname == NULL)

@@ -291,7 +291,7 @@ estimate_space(PlanParts *parts, List *moves, const MoveSettings *settings, bool
 		char	   *reason;
 		int			code;
 
-		if (item->status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
+		if (item->outcome.status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
 			OidIsValid(item->part_of))
 			continue;
 		planned++;
@@ -363,7 +363,7 @@ plan_seconds(const List *moves, const MoveSettings *settings)
 
 	foreach_ptr(const PlannedMove, move, moves)
 	{
-		if (move->item.status != STATUS_PLANNED || move->estimated <= 0)
+		if (move->item.outcome.status != STATUS_PLANNED || move->estimated <= 0)
 			continue;
 		if (move->item.size_before < EXPERIENCE_MIN_SIZE)
 			seconds += move->estimated / sharing;
@@ -388,7 +388,7 @@ warn_of_risks(const List *moves)
 	{
 		const MoveItem *item = &move->item;
 
-		if (item->status != STATUS_PLANNED)
+		if (item->outcome.status != STATUS_PLANNED)
 			continue;
 		wal_bytes += Max(item->wal_bytes, 0);
 		/* of a partitioned table: where new partitions are made */
@@ -432,7 +432,7 @@ plan_complete(PlanParts *parts, List *moves, const PlanRequest *request)
 		parts = plan_parts_begin();
 	foreach_ptr(PlannedMove, move, moves)
 	{
-		if (move->item.status == STATUS_PLANNED)
+		if (move->item.outcome.status == STATUS_PLANNED)
 			estimate_move(parts, move, &request->settings);
 	}
 	estimate_space(parts, moves, &request->settings, is_part);

@@ -188,7 +188,7 @@ left_to_write(const MoveItem *item)
 
 	if (item->method == METHOD_REBUILD && item->bytes_to_write >= 0)
 		size = item->bytes_to_write - Max(item->sort_bytes, 0);
-	return Max(size - Max(item->blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
+	return Max(size - Max(item->outcome.blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
 }
 
 /*
@@ -211,7 +211,7 @@ space_check(const JobShared *job, const MoveItem *item,
 	{
 		const MoveItem *other = &job->items[i];
 
-		if (other == item || other->status != STATUS_RUNNING)
+		if (other == item || other->outcome.status != STATUS_RUNNING)
 			continue;
 		others += left_to_write(other);
 		others_sort += Max(other->sort_bytes, 0);
@@ -239,10 +239,10 @@ space_check_again(const MoveItem *item, const MoveSettings *settings)
 	Assert(!IsTransactionState());
 	if (file_system_facts(item->to_tablespace, &facts))
 	{
-		int64		left = space_to_copy(item) - item->blocks_copied * BLCKSZ;
+		int64		left = space_to_copy(item) - item->outcome.blocks_copied * BLCKSZ;
 
 		/* a file that is being copied may grow by a block at least */
-		if (item->blocks_copied > 0)
+		if (item->outcome.blocks_copied > 0)
 			left = Max(left, BLCKSZ);
 		add_need(&needs, item->to_tablespace, &facts, Min(NEXT_BYTES, Max(left, 0)));
 	}

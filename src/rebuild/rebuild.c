@@ -372,9 +372,9 @@ report_outcome(MoveItem *item)
 	blockers_report(item);
 	if (new_index_is_used() && relation_facts(rebuild.entry.new_index_oid, &facts))
 	{
-		item->status = STATUS_MOVED;
+		item->outcome.status = STATUS_MOVED;
 		item->relid = facts.relid;
-		item->size_after = relation_files_size(facts.tablespace, facts.relfilenumber);
+		item->outcome.size_after = relation_files_size(facts.tablespace, facts.relfilenumber);
 	}
 	CommitTransactionCommand();
 }
@@ -583,7 +583,7 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 			again = item->plain;
 		else if (edata->sqlerrcode == ERRCODE_OBJECT_IN_USE)
-			again = item->heal && item->status == STATUS_RUNNING;
+			again = item->heal && item->outcome.status == STATUS_RUNNING;
 		else
 			again = false;
 		if (mc->settings->lock_wait > 0 &&
@@ -602,8 +602,8 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 	{
 		/* unless it was renamed just now to the name that it was made with */
 		report_outcome(item);
-		item->status = STATUS_MOVED;
-		item->wal_written = pgWalUsage.wal_bytes - wal_before;
+		item->outcome.status = STATUS_MOVED;
+		item->outcome.wal_written = pgWalUsage.wal_bytes - wal_before;
 	}
 	unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);
 	return true;
@@ -612,10 +612,10 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 /*
  * Move an index by a rebuild.  The caller is a background worker with the
  * job's role as its current user, with no transaction open and no lock held;
- * that also holds on return.  The outcome is committed, and in item->status:
- * STATUS_MOVED, or STATUS_SKIPPED with item->detail and sqlstate.
+ * that also holds on return.  The outcome is committed, and in item->outcome: its
+ * status is STATUS_MOVED, or STATUS_SKIPPED with a detail and a sqlstate.
  *
- * After an ERROR the index is where it was; unless item->status is STATUS_MOVED
+ * After an ERROR the index is where it was; unless the status is STATUS_MOVED
  * already, and only the old index could not be removed.  The caller then aborts the
  * transaction, releases all locks, and calls rebuild_cleanup().
  */

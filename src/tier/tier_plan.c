@@ -306,9 +306,9 @@ take_hindrance(TierRow *row)
 	foreach_ptr(const PlannedMove, move, row->items)
 	{
 		const MoveItem *item = &move->item;
-		TierReason	reason = {.code = REASON_ITEM,.text = item->detail};
+		TierReason	reason = {.code = REASON_ITEM,.text = item->outcome.detail};
 
-		if (item->status != STATUS_SKIPPED)
+		if (item->outcome.status != STATUS_SKIPPED)
 			continue;
 		decide(row, VERDICT_HINDERED, reason);
 		return;
@@ -1029,7 +1029,11 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 	}
 	row_int64(&result, 4, row->size);
 	if (row->items != NIL)
-		row_tablespace(&result, 5, ((const PlannedMove *) linitial(row->items))->item.from_tablespace);
+	{
+		const PlannedMove *first = linitial(row->items);
+
+		row_tablespace(&result, 5, first->item.from_tablespace);
+	}
 	row_set(&result, 6, NameGetDatum(policy->to_tablespace));
 	row_tablespace(&result, 6, row->wish.to);
 	row_set(&result, 7, BoolGetDatum(moves));

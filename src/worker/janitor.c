@@ -101,7 +101,7 @@ look_at(void *arg)
 		MoveItem   *item = &move->item;
 
 		/* a job may be at it; a job of ours waits for that one's end */
-		if (item->status == STATUS_PLANNED &&
+		if (item->outcome.status == STATUS_PLANNED &&
 			(heals || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL))
 			lost = lappend(lost, item);
 	}

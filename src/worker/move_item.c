@@ -158,8 +158,8 @@ move_default(MoveContext *mc)
 			InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);
 		}
 		relation_close(rel, NoLock);
-		item->status = STATUS_MOVED;
-		item->size_after = 0;
+		item->outcome.status = STATUS_MOVED;
+		item->outcome.size_after = 0;
 	}
 	CommitTransactionCommand();
 }
@@ -175,7 +175,7 @@ find_successor(MoveItem *item)
 	Oid			index_oid;
 	bool		found;
 
-	if (item->status != STATUS_SKIPPED)
+	if (item->outcome.status != STATUS_SKIPPED)
 		return false;
 	StartTransactionCommand();
 	index_oid = get_relname_relid(NameStr(item->relname),
@@ -186,9 +186,9 @@ find_successor(MoveItem *item)
 	if (!found)
 		return false;
 	item->relid = index_oid;
-	item->status = STATUS_RUNNING;
-	item->sqlstate[0] = '\0';
-	item->detail[0] = '\0';
+	item->outcome.status = STATUS_RUNNING;
+	item->outcome.sqlstate[0] = '\0';
+	item->outcome.detail[0] = '\0';
 	progress_begin(item);
 	return true;
 }
@@ -283,7 +283,7 @@ clean_up(MoveContext *mc)
 	else if (mc->item->method == METHOD_COPY)
 		copy_cleanup();
 	/* it has given its turn, and its copy does not go on */
-	if (mc->item->turns > 0 && strcmp(mc->item->sqlstate, "57014") == 0 && !job_keep_requested())
+	if (mc->item->turns > 0 && strcmp(mc->item->outcome.sqlstate, "57014") == 0 && !job_keep_requested())
 		leftover_kept_files_remove(mc->job->job, mc->item->heap_oid);
 }
 
@@ -325,36 +325,38 @@ try_item(MoveContext *mc, void (*work) (MoveContext *mc))
 static void
 log_outcome(const MoveItem *item)
 {
+	const MoveOutcome *outcome = &item->outcome;
 	const char *noun = relation_noun(item->relkind);
-	double		seconds = (item->finished_at - item->started_at) / 1e6;
+	double		seconds = (outcome->finished_at - outcome->started_at) / 1e6;
 	const char *lock = "";
 	const char *sqlstate = "";
 
 	if (item->method == METHOD_COPY)
-		lock = psprintf(", lock %.1f ms", item->lock_time / 1000.0);
-	if (item->sqlstate[0] != '\0')
-		sqlstate = psprintf(", SQLSTATE %s", item->sqlstate);
-	if (item->status == STATUS_MOVED)
+		lock = psprintf(", lock %.1f ms", outcome->lock_time / 1000.0);
+	if (outcome->sqlstate[0] != '\0')
+		sqlstate = psprintf(", SQLSTATE %s", outcome->sqlstate);
+	if (outcome->status == STATUS_MOVED)
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: moved %s \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" by %s in %.2f s%s",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
-						size_text(item->size_after), NameStr(from_name), NameStr(to_name),
+						size_text(outcome->size_after), NameStr(from_name), NameStr(to_name),
 						method_name(item->method), seconds, lock)));
-	else if (item->status == STATUS_REHEARSED)
+	else if (outcome->status == STATUS_REHEARSED)
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: rehearsed the move of %s \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" in %.2f s, and moved nothing",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
-						size_text(item->size_after), NameStr(from_name), NameStr(to_name), seconds),
-				 errdetail_internal("%s", item->detail)));
+						size_text(outcome->size_after), NameStr(from_name), NameStr(to_name),
+						seconds),
+				 errdetail_internal("%s", outcome->detail)));
 	else
 		ereport(TERMS_LOG(runner_settings()),
 				(errhidecontext(true),
 				 errmsg("%s: did not move %s \"%s.%s\" (%s%s)",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
-						status_name(item->status), sqlstate),
-				 item->detail[0] ? errdetail_internal("%s", item->detail) : 0));
+						status_name(outcome->status), sqlstate),
+				 outcome->detail[0] ? errdetail_internal("%s", outcome->detail) : 0));
 }
 
 /*
@@ -367,7 +369,7 @@ tell_of_target(MoveItem *item, const ErrorData *error)
 {
 	bool		is_gone = false;
 
-	if (item->status != STATUS_FAILED)
+	if (item->outcome.status != STATUS_FAILED)
 		return;
 	if (error->sqlerrcode == ERRCODE_DISK_FULL && NameStr(to_name)[0] != '\0')
 	{
@@ -382,7 +384,7 @@ tell_of_target(MoveItem *item, const ErrorData *error)
 		CommitTransactionCommand();
 	}
 	if (is_gone)
-		outcome_end(item, STATUS_FAILED, unpack_sql_state(ERRCODE_UNDEFINED_OBJECT),
+		outcome_end(&item->outcome, STATUS_FAILED, unpack_sql_state(ERRCODE_UNDEFINED_OBJECT),
 					"The target tablespace was dropped.");
 }
 
@@ -394,12 +396,13 @@ bool
 move_item(JobShared *job, MoveItem *item)
 {
 	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
+	MoveOutcome *outcome = &item->outcome;
 	ErrorData  *error;
 
-	Assert(item->status == STATUS_RUNNING);
-	item->sqlstate[0] = '\0';
-	item->lock_time = -1;
-	item->size_after = -1;
+	Assert(outcome->status == STATUS_RUNNING);
+	outcome->sqlstate[0] = '\0';
+	outcome->lock_time = -1;
+	outcome->size_after = -1;
 
 	error = try_item(&mc, move_with_preparation);
 	if (error == NULL && mc.gives_turn)
@@ -407,19 +410,19 @@ move_item(JobShared *job, MoveItem *item)
 		ereport(NOTICE,
 				(errmsg("%s \"%s\" gives its turn to other relations of the job",
 						relation_noun(item->relkind), NameStr(item->relname)),
-				 errdetail_internal("%s", item->detail)));
+				 errdetail_internal("%s", outcome->detail)));
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: puts off %s \"%s.%s\"", runner_name(), relation_noun(item->relkind),
 						NameStr(item->schema_name), NameStr(item->relname)),
-				 errdetail_internal("%s", item->detail)));
+				 errdetail_internal("%s", outcome->detail)));
 		return false;
 	}
 	/* a copy has set the time of its swap */
-	if (item->finished_at == 0)
+	if (outcome->finished_at == 0)
 	{
-		item->finished_at = GetCurrentTimestamp();
-		item->idle = progress_idle();
+		outcome->finished_at = GetCurrentTimestamp();
+		outcome->idle = progress_idle();
 	}
 	if (error != NULL)
 	{
@@ -440,7 +443,7 @@ move_find_out(MoveItem *item)
 
 	Assert(!IsTransactionState());
 	/* otherwise it has ended, and only the record is missing */
-	if (item->status != STATUS_RUNNING)
+	if (item->outcome.status != STATUS_RUNNING)
 		return;
 	if (item->method == METHOD_REBUILD)
 	{
@@ -451,7 +454,7 @@ move_find_out(MoveItem *item)
 	StartTransactionCommand();
 	if (relation_facts(item->relid, &facts) && facts.tablespace == item->to_tablespace &&
 		parts_are_in(&facts, item->to_tablespace))
-		item->status = STATUS_MOVED;
+		item->outcome.status = STATUS_MOVED;
 	CommitTransactionCommand();
 }
 

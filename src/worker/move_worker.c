@@ -250,12 +250,12 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 		MoveItem   *item = &shared->items[n];
 
 		if (why_skipped == NULL)
-			outcome_take_cancel(shared, item);
+			outcome_take_cancel(shared, &item->outcome);
 		else if (item->turns > 0)
-			outcome_end(item, STATUS_SKIPPED, "",
+			outcome_end(&item->outcome, STATUS_SKIPPED, "",
 						"its lock could not be had before index_mover.max_duration was over");
 		else
-			outcome_end(item, STATUS_SKIPPED, "", why_skipped);
+			outcome_end(&item->outcome, STATUS_SKIPPED, "", why_skipped);
 
 		/* another runner may have claimed some in between */
 		if (given_up >= 0 && (n != last_given_up + 1 || n - given_up >= RECORD_AT_ONCE))
@@ -273,7 +273,7 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 	QueryCancelPending = false;
 	for (int i = 0; i < shared->nitems; i++)
 	{
-		if (shared->items[i].turns > 0 && shared->items[i].status == STATUS_CANCELED)
+		if (shared->items[i].turns > 0 && shared->items[i].outcome.status == STATUS_CANCELED)
 			move_cleanup(shared, &shared->items[i], QUICK_CLEANUP_MS);
 	}
 }
@@ -281,7 +281,7 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 static void
 note_termination(MoveItem *item)
 {
-	outcome_end(item, STATUS_CANCELED, "57P01", "background worker was terminated");
+	outcome_end(&item->outcome, STATUS_CANCELED, "57P01", "background worker was terminated");
 }
 
 static void
@@ -399,7 +399,7 @@ free_slot_at_exit(int code, Datum arg)
 	{
 		MoveItem   *item = &my_shared->items[n];
 
-		if (item->status <= STATUS_RUNNING)
+		if (item->outcome.status <= STATUS_RUNNING)
 			note_termination(item);
 		n = job_parts_follow(my_shared, n);
 	}
@@ -438,7 +438,7 @@ first_queued(const JobShared *shared)
 {
 	for (int i = shared->first_queued; i < shared->nitems; i++)
 	{
-		if (shared->items[i].status == STATUS_QUEUED)
+		if (shared->items[i].outcome.status == STATUS_QUEUED)
 			return &shared->items[i];
 	}
 	return NULL;
@@ -486,21 +486,22 @@ static void
 run_item(JobShared *shared, int n)
 {
 	MoveItem   *item = &shared->items[n];
+	MoveOutcome *outcome = &item->outcome;
 	bool		canceled;
 	bool		ended = true;
 	int64		size = 0;
 
 	Assert(current_item < 0 && n >= 0 && n < shared->nitems);
 	current_item = n;
-	item->started_at = GetCurrentTimestamp();
+	outcome->started_at = GetCurrentTimestamp();
 	outcome_record(shared, n, job_parts_follow(shared, n));
 	show_activity(item);
 	progress_begin(item);
 
 	if (outcome_extension_is_gone(shared))
-		outcome_take_cancel(shared, item);
+		outcome_take_cancel(shared, outcome);
 	else if (item->owner_cancels)
-		outcome_take_owners_cancel(item);
+		outcome_take_owners_cancel(outcome);
 	else
 	{
 		runner_works_on(item);
@@ -521,12 +522,12 @@ run_item(JobShared *shared, int n)
 	outcome_record(shared, n, job_parts_follow(shared, n));
 	current_item = -1;
 	/* a cancel after the swap does not undo the move */
-	canceled = (item->status == STATUS_CANCELED || job_cancel_requested() ||
+	canceled = (outcome->status == STATUS_CANCELED || job_cancel_requested() ||
 				outcome_extension_is_gone(shared) ||
-				(item->status == STATUS_MOVED && strcmp(item->sqlstate, "57014") == 0));
+				(outcome->status == STATUS_MOVED && strcmp(outcome->sqlstate, "57014") == 0));
 
 	/* an index dropped during its move is skipped, and may leave something */
-	if (canceled || !STATUS_IS_SUCCESS(item->status) || item->sqlstate[0] != '\0')
+	if (canceled || !STATUS_IS_SUCCESS(outcome->status) || outcome->sqlstate[0] != '\0')
 	{
 		if (canceled)
 		{
@@ -545,7 +546,7 @@ run_item(JobShared *shared, int n)
 			cleanup_put_off = needs_cleanup(shared);
 		}
 	}
-	for (int i = n; i <= job_last_part(shared, n) && STATUS_IS_DONE(item->status); i++)
+	for (int i = n; i <= job_last_part(shared, n) && STATUS_IS_DONE(outcome->status); i++)
 		size += Max(shared->items[i].size_before, 0);
 	progress_end(size);
 	pgstat_report_activity(STATE_IDLE, NULL);

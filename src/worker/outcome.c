@@ -49,33 +49,33 @@ outcome_extension_is_gone(JobShared *shared)
 	return pg_atomic_read_u32(&shared->extension_gone) != 0;
 }
 
-/* End an item in this way; one that has moved stays so. */
+/* End a move; if it has moved the relation, that stays its status. */
 void
-outcome_end(MoveItem *item, MoveStatus status, const char *sqlstate, const char *detail)
+outcome_end(MoveOutcome *outcome, MoveStatus status, const char *sqlstate, const char *detail)
 {
-	if (item->status != STATUS_MOVED)
-		item->status = status;
-	if (item->finished_at == 0)
-		item->finished_at = GetCurrentTimestamp();
-	strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
-	strlcpy(item->detail, detail, sizeof(item->detail));
+	if (outcome->status != STATUS_MOVED)
+		outcome->status = status;
+	if (outcome->finished_at == 0)
+		outcome->finished_at = GetCurrentTimestamp();
+	strlcpy(outcome->sqlstate, sqlstate, sizeof(outcome->sqlstate));
+	strlcpy(outcome->detail, detail, sizeof(outcome->detail));
 }
 
-/* The same because its job was canceled. */
+/* End a move because its job was canceled. */
 void
-outcome_take_cancel(JobShared *shared, MoveItem *item)
+outcome_take_cancel(JobShared *shared, MoveOutcome *outcome)
 {
 	if (outcome_extension_is_gone(shared))
-		outcome_end(item, STATUS_CANCELED, "55000", "the extension was dropped");
+		outcome_end(outcome, STATUS_CANCELED, "55000", "the extension was dropped");
 	else
-		outcome_end(item, STATUS_CANCELED, "57014", "the job was canceled");
+		outcome_end(outcome, STATUS_CANCELED, "57014", "the job was canceled");
 }
 
-/* The same because the owner of its table has canceled it; the job goes on. */
+/* End a move because the owner of the table has canceled it; the job goes on. */
 void
-outcome_take_owners_cancel(MoveItem *item)
+outcome_take_owners_cancel(MoveOutcome *outcome)
 {
-	outcome_end(item, STATUS_SKIPPED, "57014", "the owner of the table has canceled its move");
+	outcome_end(outcome, STATUS_SKIPPED, "57014", "the owner of the table has canceled its move");
 }
 
 /* End an item by the error of its move. */
@@ -91,17 +91,17 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 	/* core's words name a statement, and the user has canceled a job */
 	if (was_canceled && job_cancel_requested())
 	{
-		outcome_take_cancel(shared, item);
+		outcome_take_cancel(shared, &item->outcome);
 		return;
 	}
 	if (was_canceled && item->owner_cancels)
 	{
-		outcome_take_owners_cancel(item);
+		outcome_take_owners_cancel(&item->outcome);
 		return;
 	}
 	if (was_canceled || job_cancel_requested())
 		status = STATUS_CANCELED;
-	outcome_end(item, status, unpack_sql_state(edata->sqlerrcode), "");
+	outcome_end(&item->outcome, status, unpack_sql_state(edata->sqlerrcode), "");
 	if (more != NULL)
 		item_say(item, "%s: %s", edata->message, more);
 	else
@@ -146,7 +146,7 @@ insert_rows(JobShared *shared)
 	history_insert_job(shared->job, &job);
 	for (int i = 0; i < shared->nitems; i++)
 	{
-		if (shared->items[i].status != STATUS_SKIPPED)
+		if (shared->items[i].outcome.status != STATUS_SKIPPED)
 			history_insert(shared, i);
 	}
 	CommitTransactionCommand();
@@ -236,8 +236,8 @@ outcome_record_all(JobShared *shared)
 	/* first, so that a termination is noted in each of them */
 	for (int i = 0; i < shared->nitems; i++)
 	{
-		if (shared->items[i].status != STATUS_SKIPPED)
-			shared->items[i].status = STATUS_QUEUED;
+		if (shared->items[i].outcome.status != STATUS_SKIPPED)
+			shared->items[i].outcome.status = STATUS_QUEUED;
 	}
 	error = try_to_record(shared, true, 0, shared->nitems - 1);
 	if (error == NULL)
@@ -249,7 +249,7 @@ outcome_record_all(JobShared *shared)
 			 errors_as_detail(error)));
 	for (int i = 0; i < shared->nitems; i++)
 	{
-		if (shared->items[i].status != STATUS_SKIPPED)
+		if (shared->items[i].outcome.status != STATUS_SKIPPED)
 			outcome_take_error(shared, &shared->items[i], error);
 	}
 	return false;

@@ -51,9 +51,9 @@ extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runn
 extern void worker_connect_as(Oid database, Oid role);
 extern bool move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
-extern void outcome_take_cancel(JobShared *shared, MoveItem *item);
-extern void outcome_take_owners_cancel(MoveItem *item);
-extern void outcome_end(MoveItem *item, MoveStatus status, const char *sqlstate,
+extern void outcome_take_cancel(JobShared *shared, MoveOutcome *outcome);
+extern void outcome_take_owners_cancel(MoveOutcome *outcome);
+extern void outcome_end(MoveOutcome *outcome, MoveStatus status, const char *sqlstate,
 						const char *detail);
 extern void move_find_out(MoveItem *item);
 extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
