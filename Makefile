@@ -31,7 +31,9 @@ OBJS = \
 	src/worker/move_worker.o \
 	src/worker/outcome.o \
 	src/copy/block_set.o \
+	src/copy/copy_changes.o \
 	src/copy/copy_eta.o \
+	src/copy/copy_give_way.o \
 	src/copy/copy_last.o \
 	src/copy/copy_locks.o \
 	src/copy/copy_maps.o \

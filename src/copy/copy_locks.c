@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * copy_locks.c
- *	  Method copy: the locks of the long phase, giving way to others, and reading
- *	  the WAL meanwhile.
+ *	  Method copy: the locks of the long phase, and whether the relations are still
+ *	  the same when we have them.
  *
  * Locks, for the session: AccessShareLock on the table, then
  * ShareUpdateExclusiveLock on the index, if an index moves.  TOAST is locked in the same
@@ -13,38 +13,22 @@
  * Tricky: the abort of any transaction releases session locks, so a wait in
  * vain must not throw (see relation_locks.c).
  *
- * proof/copy.pml, proof/resume.pml and proof/swap.pml are models of this protocol.
+ * proof/swap.pml is a model of this protocol.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#include <sched.h>
 
 #include "access/xact.h"
 #include "miscadmin.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
-#include "own_tables.h"
 #include "plan/plan.h"
-#include "plan/space.h"
 #include "printed_command.h"
 
 /* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
-
-/*
- * Have move_by_copy() start the copy again, for a reason that is a constant; or end it, if
- * its row is skipped by now, or gives its turn.  Returns false, which the caller hands on.
- * This is no ERROR, because an abort would release all session locks.
- */
-bool
-copy_start_again(CopyMove *move, const char *why)
-{
-	move->again = why;
-	return false;
-}
 
 /*
  * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once in a
@@ -137,6 +121,19 @@ copy_check_locks(const CopyMove *move)
 	check_relation_locks(move->has_locks ? move->nrelations : 0);
 }
 
+/*
+ * For pacing_rest(): by false it ends the rest, and the caller looks at move->again.  Nobody
+ * waits behind us, since we have no locks.
+ */
+static bool
+keep_up_while_waiting(void *arg)
+{
+	CopyMove   *move = (CopyMove *) arg;
+
+	Assert(move->again == NULL && !move->has_locks);
+	return copy_keep_up(move);
+}
+
 /* Get the locks of the long phase, or do as on_blocker says; keep up with the WAL. */
 bool
 copy_wait_for_locks(CopyMove *move)
@@ -154,7 +151,7 @@ copy_wait_for_locks(CopyMove *move)
 	{
 		bool		is_over;
 
-		(void) pacing_rest(NULL, 0, NULL, copy_let_others_pass, move);
+		(void) pacing_rest(NULL, 0, NULL, keep_up_while_waiting, move);
 		if (move->again != NULL)
 			return false;
 
@@ -292,247 +289,4 @@ copy_check_relations(CopyMove *move, bool first)
 	if (movable)
 		move->so_far->began = true;
 	return movable;
-}
-
-/* Return whether DDL waits behind our locks, if held. */
-bool
-copy_is_in_the_way(CopyMove *move)
-{
-	int			pid;
-
-	if (!move->has_locks)
-		return false;
-	for (int i = 0; i < move->nrelations; i++)
-	{
-		if (relation_lock_waiters(move->relations[i].relid, move->relations[i].lock, &pid, 1) > 0)
-			return true;
-	}
-	return false;
-}
-
-/* Give way to DDL that waits behind our locks: release them, queue again, check the files. */
-static bool
-give_way(CopyMove *move)
-{
-	MovePhase	phase = progress_phase(PHASE_GIVING_WAY);
-
-	/* step: give-way */
-	move->gave_way = true;
-	copy_release_locks(move);
-	IM_POINT("gave-way");
-	throttle_rest(5);
-	if (!copy_wait_for_locks(move))
-		return false;
-	if (!copy_check_relations(move, false))
-		return false;
-	/* VACUUM may have truncated a table: do not ask for blocks that are gone */
-	for (int i = 0; i < move->nfiles; i++)
-	{
-		CopyFile   *file = &move->files[i];
-
-		if (file->changes == NULL)
-			continue;
-		if (!copy_drain(file))
-			return false;
-	}
-	progress_phase(phase);
-	return true;
-}
-
-/* Return whether to go on resting; called by pacing_rest(). */
-static bool
-may_rest(void *arg)
-{
-	CopyMove   *move = (CopyMove *) arg;
-
-	job_check_cancel();
-	return !copy_is_in_the_way(move);
-}
-
-/* After the swap, rest while the job is paused, unless a session waits for our locks. */
-void
-copy_rest_after_swap(void *arg)
-{
-	(void) pacing_rest(NULL, 0, NULL, may_rest, arg);
-}
-
-/*
- * Give way to others, and keep up with the WAL.  For pacing_rest(), too: by false it ends the
- * rest, and the caller looks at move->again.
- */
-bool
-copy_let_others_pass(void *arg)
-{
-	CopyMove   *move = (CopyMove *) arg;
-
-	Assert(move->again == NULL);
-	if (copy_is_in_the_way(move))
-	{
-		if (!give_way(move))
-			return false;
-	}
-	return copy_keep_up(move);
-}
-
-/*
- * Begin a transaction that writes to the ledger.  As long as a session has locked that,
- * give way to others, and keep up with the WAL.
- */
-bool
-copy_begin_with_ledger(CopyMove *move)
-{
-	for (;;)
-	{
-		job_check_cancel();
-		if (!copy_let_others_pass(move))
-			return false;
-		StartTransactionCommand();
-		if (lock_relation_within(extension_relation("ledger"), RowExclusiveLock,
-								 move->settings->lock_timeout, NULL))
-			return true;
-		CommitTransactionCommand();
-	}
-}
-
-/*
- * To be called between two pieces of work: obey a cancel, give way to others,
- * rest for a pause, for max_rate, for slow storage or for a standby, and keep up
- * with the WAL.  ERROR 53100 if there is no free space for the next piece.
- */
-bool
-copy_between_chunks(CopyFile *file)
-{
-	CopyMove   *move = file->move;
-	int64		began = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
-	int64		changed = wal_changes_count(file->changes);
-
-	Assert(!IsTransactionState() && move->stage < COPY_ASKING);
-	job_check_cancel();
-	space_check_again(file->item, move->settings);
-	wal_ahead();
-	(void) pacing_rest(move->settings, 0, &file->throttle, copy_let_others_pass, move);
-	if (move->again != NULL)
-		return false;
-	if (!file->throttle.rested && !move->gave_way)
-		return true;
-	/* the writers have not outpaced us while we waited behind DDL */
-	for (int i = 0; i < move->nfiles; i++)
-	{
-		CopyPace   *pace = &move->files[i].pace;
-
-		if (pace->outpaced_since != 0)
-			pace->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
-	}
-	if (!copy_drain(file))
-		return false;
-	file->throttle.rested = false;
-	move->gave_way = false;
-	/* a round is not judged by blocks that change during rests for others */
-	changed = wal_changes_count(file->changes) - changed;
-	file->pace.changed_before += changed;
-	file->pace.written_before = Min(file->pace.written_before + changed,
-									copy_blocks_written(file));
-	return true;
-}
-
-/* Return why changes that were read do not tell all, NULL if they do. */
-const char *
-copy_changes_lost(ChangesResult result)
-{
-	switch (result)
-	{
-		case CHANGES_READ:
-			break;
-		case CHANGES_FILE_REPLACED:
-			return "its file was truncated, or changed in a way that the WAL does not tell block by block";
-		case CHANGES_WAL_GONE:
-			return "WAL that tells its changes was removed before it was read";
-	}
-	return NULL;
-}
-
-/* Read the WAL up to a mark, and leave what can be done later while others may be waiting. */
-bool
-copy_drain_to(CopyFile *file, XLogRecPtr upto)
-{
-	bool		asking = (file->move->stage >= COPY_ASKING);
-	const char *lost;
-
-	Assert(file->move->stage < COPY_SWAPPED && asking == IsTransactionState());
-	lost = copy_changes_lost(wal_changes_read(file->changes, upto, file->copied, asking));
-	if (lost != NULL)
-		return copy_start_again(file->move, lost);
-	progress_set(blocks_changed, copy_changes_left(file->move));
-	copy_change_rate(file->move);
-	return true;
-}
-
-/* The same up to now. */
-bool
-copy_drain(CopyFile *file)
-{
-	/* not while others may be waiting; wal_changes.c keeps the segments open */
-	if (file->move->stage < COPY_ASKING)
-		wal_ahead();
-	return copy_drain_to(file, wal_changes_mark());
-}
-
-/*
- * Read the WAL if it could soon be recycled unread.  If paced, and not in a
- * hurry, yield the processor then, as at each piece of a copy: a process that
- * was woken on it, its flush being done, else waits for the end of our time slice,
- * even where another processor is idle.
- */
-bool
-copy_keep_up(CopyMove *move)
-{
-	bool		paced = move->settings->pacing;
-
-	for (int i = 0; i < move->nfiles; i++)
-	{
-		if (move->files[i].throttle.hurry)
-			paced = false;
-	}
-	for (int i = 0; i < move->nfiles; i++)
-	{
-		CopyFile   *file = &move->files[i];
-
-		if (file->changes == NULL || !wal_changes_read_is_due(file->changes))
-			continue;
-		if (!copy_drain(file))
-			return false;
-		if (paced)
-			(void) sched_yield();
-	}
-	return true;
-}
-
-/* Put the blocks by which the file has grown onto the list, and return its length. */
-BlockNumber
-copy_take_tail(CopyFile *file)
-{
-	BlockNumber nblocks = file_blocks(&file->from, MAIN_FORKNUM);
-
-	if (IM_MUTATION("tail"))
-		return nblocks;
-	/* step: take-tail */
-	for (; file->copied < nblocks; file->copied++)
-		block_set_add(file->todo, file->copied);
-	return nblocks;
-}
-
-/* Add the changed blocks that the WAL tells to the list of blocks to copy. */
-void
-copy_take_changes(CopyFile *file)
-{
-	/* step: take-changes */
-	BlockSet   *set = wal_changes_take(file->changes);
-
-	/* step: take-position */
-	file->taken_at = wal_changes_position(file->changes);
-	for (int64 n = IM_LIMIT("catch-up", 0); n != 0 && block_set_count(set) > 0; n--)
-		block_set_remove(set, block_set_next(set, n > 0 ? 1 : 0));
-	file->changed_blocks += block_set_count(set);
-	block_set_add_all(file->todo, set);
-	block_set_free(set);
 }

@@ -216,21 +216,44 @@ copy_blocks_written(const CopyFile *file)
  * copy_start_again() has said why: the caller ends what it has begun, its transaction most of
  * all, and returns false in its turn.
  */
-pg_nodiscard extern bool copy_start_again(CopyMove *move, const char *why);
-extern const char *copy_changes_lost(ChangesResult result);
+
+/*
+ * Have move_by_copy() start the copy again, for a reason that is a constant; or end it, if
+ * its row is skipped by now, or gives its turn.  Returns false, which the caller hands on.
+ * This is no ERROR, because an abort would release all session locks.
+ */
+pg_nodiscard static inline bool
+copy_start_again(CopyMove *move, const char *why)
+{
+	move->again = why;
+	return false;
+}
+
+/* copy_locks.c */
 pg_nodiscard extern bool copy_wait_for_locks(CopyMove *move);
 extern void copy_release_locks(CopyMove *move);
 extern void copy_check_locks(const CopyMove *move);
-extern bool copy_gives_turn(CopyMove *move, const WaitLimits *limits);
 pg_nodiscard extern bool copy_check_relations(CopyMove *move, bool first);
+extern void copy_lock_wait_is_over(CopyMove *move, const VirtualTransactionId *holders,
+								   int nholders);
+
+/* copy_give_way.c, copy_turn.c */
 extern bool copy_is_in_the_way(CopyMove *move);
+pg_nodiscard extern bool copy_let_others_pass(void *arg);
+pg_nodiscard extern bool copy_between_chunks(CopyFile *file);
+pg_nodiscard extern bool copy_begin_with_ledger(CopyMove *move);
 extern void copy_rest_after_swap(void *arg);
-pg_nodiscard extern bool copy_prepare_prewarm(CopyFile *file);
-extern void copy_prewarm(CopyFile *file);
-extern int64 copy_count_cached(CopyFile *file);
-extern void copy_create_maps(CopyFile *file);
-pg_nodiscard extern bool copy_free_space_map(CopyFile *file);
-extern bool copy_visibility_map(CopyFile *file, int64 *most_us);
+extern bool copy_gives_turn(CopyMove *move, const WaitLimits *limits);
+
+/* copy_changes.c */
+extern const char *copy_changes_lost(ChangesResult result);
+pg_nodiscard extern bool copy_drain_to(CopyFile *file, XLogRecPtr upto);
+pg_nodiscard extern bool copy_drain(CopyFile *file);
+pg_nodiscard extern bool copy_keep_up(CopyMove *move);
+extern void copy_take_changes(CopyFile *file);
+extern BlockNumber copy_take_tail(CopyFile *file);
+
+/* copy_resume.c */
 #ifdef IM_HAS_WAL_SUMMARIES
 pg_nodiscard extern bool copy_resume(CopyFile *file);
 extern void copy_resume_begin(CopyFile *file);
@@ -240,34 +263,40 @@ extern void copy_resume_record(CopyFile *file, bool synced);
 #define copy_resume_begin(file) ((void) 0)
 #define copy_resume_record(file, synced) ((void) 0)
 #endif
+
+/* copy_rounds.c, copy_eta.c */
 pg_nodiscard extern bool copy_rounds(CopyFile *file, bool first_time);
-pg_nodiscard extern bool copy_let_others_pass(void *arg);
-pg_nodiscard extern bool copy_begin_with_ledger(CopyMove *move);
-pg_nodiscard extern bool copy_between_chunks(CopyFile *file);
-pg_nodiscard extern bool copy_keep_up(CopyMove *move);
-pg_nodiscard extern bool copy_drain(CopyFile *file);
-pg_nodiscard extern bool copy_drain_to(CopyFile *file, XLogRecPtr upto);
-extern int64 copy_changes_left(const CopyMove *move);
-extern void copy_take_changes(CopyFile *file);
-extern BlockNumber copy_take_tail(CopyFile *file);
-extern void copy_publish_eta(const CopyMove *move, double left);
-extern void copy_eta(CopyFile *file, MovePhase part, int64 total, int64 done);
-extern void copy_change_rate(CopyMove *move);
-pg_nodiscard extern bool copy_verify_all(CopyFile *file);
-pg_nodiscard extern bool copy_verify_rest(CopyFile *file, BlockNumber nblocks);
-pg_nodiscard extern bool copy_todo_through_buffers(CopyFile *file, int64 most);
-pg_nodiscard extern bool copy_wait_for_swap_time(CopyMove *move);
 pg_nodiscard extern bool copy_catch_up(CopyMove *move);
 extern int64 copy_catch_up_interval(TimestampTz since);
 pg_nodiscard extern bool copy_stay_near(CopyMove *move);
+pg_nodiscard extern bool copy_wait_for_swap_time(CopyMove *move);
+extern void copy_is_not_outpaced(CopyMove *move);
+extern void copy_check_hope(CopyMove *move);
+extern void copy_eta(CopyFile *file, MovePhase part, int64 total, int64 done);
+extern void copy_publish_eta(const CopyMove *move, double left);
+extern int64 copy_changes_left(const CopyMove *move);
+extern void copy_change_rate(CopyMove *move);
+
+/* copy_verify.c */
+pg_nodiscard extern bool copy_verify_all(CopyFile *file);
+pg_nodiscard extern bool copy_verify_rest(CopyFile *file, BlockNumber nblocks);
+
+/* copy_maps.c */
+extern void copy_create_maps(CopyFile *file);
+pg_nodiscard extern bool copy_free_space_map(CopyFile *file);
+extern bool copy_visibility_map(CopyFile *file, int64 *most_us);
+
+/* copy_prewarm.c */
+pg_nodiscard extern bool copy_prepare_prewarm(CopyFile *file);
+extern void copy_prewarm(CopyFile *file);
+extern int64 copy_count_cached(CopyFile *file);
+
+/* copy_last.c, copy_swap.c */
+pg_nodiscard extern bool copy_todo_through_buffers(CopyFile *file, int64 most);
 extern AttemptOutcome copy_last_blocks(CopyFile *file, XLogRecPtr upto, int64 *most_us);
 extern int64 copy_blocks_us(const CopyFile *file, int64 nblocks);
 extern bool copy_fits_under_lock(const CopyFile *file, int64 nblocks);
 extern int64 copy_last_us(const CopyMove *move);
-extern void copy_is_not_outpaced(CopyMove *move);
-extern void copy_check_hope(CopyMove *move);
 pg_nodiscard extern bool copy_swap(CopyMove *move);
-extern void copy_lock_wait_is_over(CopyMove *move, const VirtualTransactionId *holders,
-								   int nholders);
 
 #endif							/* IM_COPY_PRIVATE_H */

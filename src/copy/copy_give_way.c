@@ -1,0 +1,162 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_give_way.c
+ *	  Method copy: giving way to others between two pieces of work.
+ *
+ * DDL that waits behind the locks of the long phase gets them: we release them, queue
+ * behind it, and look whether the files are the same.  All other rests, for a pause,
+ * max_rate, slow storage or a standby, end when such DDL comes, too.
+ *
+ * proof/swap.pml is a model of this protocol.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+
+#include "copy/copy_private.h"
+#include "own_tables.h"
+#include "plan/space.h"
+
+/* Return whether DDL waits behind our locks, if held. */
+bool
+copy_is_in_the_way(CopyMove *move)
+{
+	int			pid;
+
+	if (!move->has_locks)
+		return false;
+	for (int i = 0; i < move->nrelations; i++)
+	{
+		if (relation_lock_waiters(move->relations[i].relid, move->relations[i].lock, &pid, 1) > 0)
+			return true;
+	}
+	return false;
+}
+
+/* Give way to DDL that waits behind our locks: release them, queue again, check the files. */
+static bool
+give_way(CopyMove *move)
+{
+	MovePhase	phase = progress_phase(PHASE_GIVING_WAY);
+
+	/* step: give-way */
+	move->gave_way = true;
+	copy_release_locks(move);
+	IM_POINT("gave-way");
+	throttle_rest(5);
+	if (!copy_wait_for_locks(move))
+		return false;
+	if (!copy_check_relations(move, false))
+		return false;
+	/* VACUUM may have truncated a table: do not ask for blocks that are gone */
+	for (int i = 0; i < move->nfiles; i++)
+	{
+		CopyFile   *file = &move->files[i];
+
+		if (file->changes == NULL)
+			continue;
+		if (!copy_drain(file))
+			return false;
+	}
+	progress_phase(phase);
+	return true;
+}
+
+/* Return whether to go on resting; called by pacing_rest(). */
+static bool
+may_rest(void *arg)
+{
+	CopyMove   *move = (CopyMove *) arg;
+
+	job_check_cancel();
+	return !copy_is_in_the_way(move);
+}
+
+/* After the swap, rest while the job is paused, unless a session waits for our locks. */
+void
+copy_rest_after_swap(void *arg)
+{
+	(void) pacing_rest(NULL, 0, NULL, may_rest, arg);
+}
+
+/*
+ * Give way to others, and keep up with the WAL.  For pacing_rest(), too: by false it ends the
+ * rest, and the caller looks at move->again.
+ */
+bool
+copy_let_others_pass(void *arg)
+{
+	CopyMove   *move = (CopyMove *) arg;
+
+	Assert(move->again == NULL);
+	if (copy_is_in_the_way(move))
+	{
+		if (!give_way(move))
+			return false;
+	}
+	return copy_keep_up(move);
+}
+
+/*
+ * Begin a transaction that writes to the ledger.  As long as a session has locked that,
+ * give way to others, and keep up with the WAL.
+ */
+bool
+copy_begin_with_ledger(CopyMove *move)
+{
+	for (;;)
+	{
+		job_check_cancel();
+		if (!copy_let_others_pass(move))
+			return false;
+		StartTransactionCommand();
+		if (lock_relation_within(extension_relation("ledger"), RowExclusiveLock,
+								 move->settings->lock_timeout, NULL))
+			return true;
+		CommitTransactionCommand();
+	}
+}
+
+/*
+ * To be called between two pieces of work: obey a cancel, give way to others,
+ * rest for a pause, for max_rate, for slow storage or for a standby, and keep up
+ * with the WAL.  ERROR 53100 if there is no free space for the next piece.
+ */
+bool
+copy_between_chunks(CopyFile *file)
+{
+	CopyMove   *move = file->move;
+	int64		began = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
+	int64		changed = wal_changes_count(file->changes);
+
+	Assert(!IsTransactionState() && move->stage < COPY_ASKING);
+	job_check_cancel();
+	space_check_again(file->item, move->settings);
+	wal_ahead();
+	(void) pacing_rest(move->settings, 0, &file->throttle, copy_let_others_pass, move);
+	if (move->again != NULL)
+		return false;
+	if (!file->throttle.rested && !move->gave_way)
+		return true;
+	/* the writers have not outpaced us while we waited behind DDL */
+	for (int i = 0; i < move->nfiles; i++)
+	{
+		CopyPace   *pace = &move->files[i].pace;
+
+		if (pace->outpaced_since != 0)
+			pace->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
+	}
+	if (!copy_drain(file))
+		return false;
+	file->throttle.rested = false;
+	move->gave_way = false;
+	/* a round is not judged by blocks that change during rests for others */
+	changed = wal_changes_count(file->changes) - changed;
+	file->pace.changed_before += changed;
+	file->pace.written_before = Min(file->pace.written_before + changed,
+									copy_blocks_written(file));
+	return true;
+}
