@@ -644,6 +644,8 @@ CREATE FUNCTION index_mover.policy_status(
 AS 'MODULE_PATHNAME', 'index_mover_policy_status' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 CREATE FUNCTION index_mover.policy_fault(OUT reason text, OUT command text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_policy_fault' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+CREATE FUNCTION index_mover.policy_conflicts(OUT policy name, OUT detail text) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_policy_conflicts' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 
 -- of the policies that row security shows, and for monitors of all
 CREATE VIEW @extschema@.tier_policy_status AS
@@ -787,6 +789,8 @@ BEGIN ATOMIC
 	 WHERE t.result IN ('failed', 'interrupted', 'hindered') AND (t.enabled OR s.result = 'failed' AND s.message ~ '^it is disabled: ')
 	UNION ALL
 	SELECT 'warning', 'stopped policies', 'tier_policy', f.reason, f.command FROM index_mover.policy_fault() f
+	UNION ALL
+	SELECT 'warning', 'contradicting policies', c.policy, c.detail, NULL FROM index_mover.policy_conflicts() c WHERE NOT pg_is_in_recovery()
 	UNION ALL
 	SELECT 'warning', 'online alter', o.object, o.detail, NULL FROM index_mover.online_alter_problems o
 	UNION ALL
@@ -1043,6 +1047,6 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschem
 	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval),
 	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,
 	index_mover.relation_heat, index_mover.is_ours, index_mover.check_relation, index_mover.stats_since,
-	index_mover.scheduler_looks, index_mover.policy_fault TO pg_monitor;
+	index_mover.scheduler_looks, index_mover.policy_fault, index_mover.policy_conflicts TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, index_mover.ended_jobs, index_mover.online_alter_problems TO pg_monitor;
 

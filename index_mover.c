@@ -75,6 +75,14 @@ _PG_init(void)
 	}
 }
 
+/* Return the rows of a call that moves, and tell it which policies would undo that. */
+static Datum
+rows_of_moves(FunctionCallInfo fcinfo, List *plan, const MoveCall *call)
+{
+	policies_notice_pressure(plan);
+	return result_rows_of_call(fcinfo, plan, call);
+}
+
 /*
  * move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto',
  *		rehearse boolean DEFAULT false, dry_run boolean DEFAULT false,
@@ -117,7 +125,7 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
 
 	call_arguments(fcinfo, &call);
 	plan = plan_named(&call.request, call.relation, PLAN_INDEXES);
-	return result_rows_of_call(fcinfo, plan, &call);
+	return rows_of_moves(fcinfo, plan, &call);
 }
 
 Datum
@@ -128,7 +136,7 @@ index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
 
 	call_arguments(fcinfo, &call);
 	plan = plan_schema(&call.request, call.schema, PLAN_INDEXES);
-	return result_rows_of_call(fcinfo, plan, &call);
+	return rows_of_moves(fcinfo, plan, &call);
 }
 
 Datum
@@ -139,7 +147,7 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
 
 	call_arguments(fcinfo, &call);
 	plan = plan_tablespace_indexes(&call.request, call.from_tablespace);
-	return result_rows_of_call(fcinfo, plan, &call);
+	return rows_of_moves(fcinfo, plan, &call);
 }
 
 /*
@@ -175,7 +183,7 @@ index_mover_move_table(PG_FUNCTION_ARGS)
 
 	call_arguments(fcinfo, &call);
 	plan = plan_named(&call.request, call.relation, call.kinds);
-	return result_rows_of_call(fcinfo, plan, &call);
+	return rows_of_moves(fcinfo, plan, &call);
 }
 
 Datum
@@ -186,7 +194,7 @@ index_mover_move_schema_tables(PG_FUNCTION_ARGS)
 
 	call_arguments(fcinfo, &call);
 	plan = plan_schema(&call.request, call.schema, call.kinds);
-	return result_rows_of_call(fcinfo, plan, &call);
+	return rows_of_moves(fcinfo, plan, &call);
 }
 
 /*
@@ -210,7 +218,7 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 	call_arguments(fcinfo, &call);
 	policies_notice_target(call.from_tablespace);
 	plan = plan_evacuation(&call.request, call.from_tablespace);
-	return result_rows_of_call(fcinfo, plan, &call);
+	return rows_of_moves(fcinfo, plan, &call);
 }
 
 /*

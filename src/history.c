@@ -501,9 +501,10 @@ last_move(HTAB *moves, Datum relid)
 	Oid			key = DatumGetObjectId(relid);
 	bool		found;
 	LastMove   *result = hash_search(moves, &key, HASH_ENTER, &found);
+	static const Mover none = {0};
 
 	if (!found)
-		result->job = result->index_job = 0;
+		result->mover = result->index_mover = none;
 	return result;
 }
 
@@ -523,20 +524,26 @@ history_last_moves(TimestampTz since)
 	extension_scan_begin(&scan, MOVE_TABLE, 0, NULL);
 	while (extension_scan_next(&scan))
 	{
-		int64		job = DatumGetInt64(values[Anum_job - 1]);
+		Mover		mover = {
+			.job = DatumGetInt64(values[Anum_job - 1]),
+			.moved_at = DatumGetTimestampTz(values[Anum_finished_at - 1]),
+			.from_tablespace = DatumGetObjectId(values[Anum_from_tablespace_oid - 1]),
+		};
 		LastMove   *move;
 
 		CHECK_FOR_INTERRUPTS();
 		if (scan.row.nulls[Anum_finished_at - 1] ||
-			DatumGetTimestampTz(values[Anum_finished_at - 1]) <= since ||
+			mover.moved_at <= since ||
 			strcmp(TextDatumGetCString(values[Anum_status - 1]), status_name(STATUS_MOVED)) != 0)
 			continue;
 		move = last_move(result, values[Anum_relation - 1]);
-		move->job = Max(move->job, job);
+		if (mover.job > move->mover.job)
+			move->mover = mover;
 		if (values[Anum_relation - 1] == values[Anum_table_oid - 1])
 			continue;
 		move = last_move(result, values[Anum_table_oid - 1]);
-		move->index_job = Max(move->index_job, job);
+		if (mover.job > move->index_mover.job)
+			move->index_mover = mover;
 	}
 	return result;
 }

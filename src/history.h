@@ -50,12 +50,20 @@ typedef struct HistoryJob
 	JobTerms	terms;
 } HistoryJob;
 
-/* The last job that has moved a relation, and the last for an index of a table */
+/* A job that has moved a relation */
+typedef struct Mover
+{
+	int64		job;			/* 0 = none */
+	TimestampTz moved_at;
+	Oid			from_tablespace;
+} Mover;
+
+/* The last that has moved a relation, and the last for an index of a table */
 typedef struct LastMove
 {
 	Oid			relid;			/* hash key */
-	int64		job;			/* 0 = none */
-	int64		index_job;
+	Mover		mover;
+	Mover		index_mover;
 } LastMove;
 
 extern HTAB *history_last_moves(TimestampTz since);

@@ -579,6 +579,66 @@ sql("UPDATE tier_policy SET from_tablespace = 'no_such_place'");
 is(sql($plan), '|f|tablespace "no_such_place" does not exist', 'nowhere');
 sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; ALTER DATABASE postgres RESET index_mover.min_free_space');
 
+# ---- policies that would work against each other ---------------------------------------------------
+sql(<<'SQL');
+ALTER DATABASE postgres SET index_mover.min_free_space = 0;
+DELETE FROM tier_policy;
+CREATE TABLE full_of.old (d date) PARTITION BY RANGE (d);
+CREATE TABLE full_of.old_1 PARTITION OF full_of.old FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+INSERT INTO full_of.old VALUES ('2020-01-01');
+INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, start_at, stop_at)
+  VALUES ('full', 'full_of', 'regress_fast', 'regress_slow', 'table', 0.9, 0.8);
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('fills', 'full_of.old', 'regress_fast', '1 day');
+SQL
+my $fills = q{SELECT relation, moves, reason FROM tier_plan('fills')};
+my $ends = 'its rows end at 2020-02-01';
+my $above = 'the file system of "regress_fast" would be more than 89% full, where';
+$use->(88.9, 10);
+is(sql($fills), "full_of.old_1|t|$ends", 'below a tenth of the way from start_at to stop_at, a policy fills');
+$use->(89, 10);
+is(sql($fills), "full_of.old_1|f|$ends; but $above policy \"full\" moves relations out", 'and not above');
+is(sql("SELECT count(*) FROM run_tier_policies('fills')"), 0, 'nor in a run');
+is(sql("SELECT detail FROM index_mover_check() WHERE object = 'fills'"),
+	"full_of.old_1: $ends; but $above policy \"full\" moves relations out", 'which the check tells');
+sql("UPDATE tier_policy SET from_tablespace = 'pg_default' WHERE name = 'fills'");
+is(sql($fills), "full_of.old_1|t|$ends", 'but for tiers in a chain');
+sql("UPDATE tier_policy SET from_tablespace = NULL WHERE name = 'fills'; CREATE ROLE another; UPDATE tier_policy SET owner = 'another' "
+	. "WHERE name = 'full'");
+is(sql($fills), "full_of.old_1|t|$ends", 'nor for a policy of a role that may not move the table');
+sql('ALTER TABLE full_of.old_1 OWNER TO another');
+is(sql($fills), "full_of.old_1|f|$ends; but $above another policy moves relations out", 'but of one that may, whose policy has no name');
+sql("UPDATE tier_policy SET enabled = false WHERE name = 'full'");
+is(sql($fills), "full_of.old_1|t|$ends", 'nor for one that is disabled');
+sql("UPDATE tier_policy SET enabled = true, owner = current_user WHERE name = 'full'; DELETE FROM tier_policy WHERE name = 'fills'");
+
+# a budget has what is there, and what fits below the limit; what pressure has moved out stays there
+sql("INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget, min_stay) VALUES ('heats', 'full_of', "
+	. "'regress_slow', 'regress_fast', 'table', 50000000, '0')");
+my $heats = q{SELECT relation, moves, regexp_replace(reason, '(\d+ .B|[\d.]+ blocks a second|job \d+)', 'N') FROM tier_plan('heats')};
+$use->(87, 10);
+like(sql($heats), qr/^full_of.cool\|f\|N by .*; but job \d+ has moved it out of there less than 7 days ago, because/m,
+	'what a policy of pressure has moved out');
+sql("UPDATE tier_policy SET name = 'renamed' WHERE name = 'full'");
+is(sql("$heats ORDER BY relation::text NULLS FIRST"), "|f|only N of its budget can be used; $above policy \"renamed\" moves relations out\n"
+	. "full_of.cold|t|not among the hottest that fit into the budget\nfull_of.cool|f|N by index scans and changes; but there is no space "
+	. 'until other relations have moved out; it moves in a later run', 'a budget, as far as it can be used');
+$use->(80, 10);
+is(sql($heats), 'full_of.cool|t|N by index scans and changes', 'where there is space');
+$use->(88, 10);
+like(($node->psql('postgres', "SELECT count(*) FROM move_table('full_of.cool', 'regress_fast', dry_run => true)"))[2],
+	qr/NOTICE:  tier policy "renamed" moves relations out of tablespace "regress_fast"\nDETAIL:  The file system would be 91.\d% full/,
+	'a call by hand is told');
+is(sql("SELECT policy FROM index_mover.policy_conflicts()"), '', 'none contradicts another');
+sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('ages', 'full_of.old', 'regress_slow', '1 day'), "
+	. "('ages elsewhere', 'orders', 'pg_default', '1 day'); UPDATE tier_policy SET budget = 90000000 WHERE name = 'heats'");
+is(sql(q{SELECT object, detail FROM index_mover_check() WHERE kind = 'contradicting policies'}),
+	"heats|policy \"ages\" moves relations to tablespace \"regress_slow\", from where this one takes them to \"regress_fast\"\n"
+		. 'heats|policy "renamed" leaves at most 85 MB for its budget of 86 MB', 'the check names those that do');
+sql("UPDATE tier_policy SET enabled = false WHERE name IN ('renamed', 'ages')");
+is(sql("SELECT count(*) FROM index_mover.policy_conflicts()"), 0, 'but for disabled ones');
+sql('DROP TABLE full_of.old; DROP ROLE another; DELETE FROM tier_policy');
+sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; ALTER DATABASE postgres RESET index_mover.min_free_space');
+
 # ---- the same on a file system of its own -----------------------------------------------------
 SKIP:
 {
@@ -591,7 +651,8 @@ SKIP:
 	sql("CREATE TABLE full_of.more TABLESPACE regress_small AS SELECT g AS id, repeat('x', 500) AS pad FROM generate_series(1, 17000) g");
 	sql("INSERT INTO index_mover.sample SELECT max(taken_at), 'full_of.more'::regclass, NULL, -10000000, -10000000 FROM "
 		. "index_mover.sample WHERE table_oid = 0");
-	sql("UPDATE tier_policy SET schema = 'full_of', from_tablespace = 'regress_small', min_stay = '0', start_at = 0.8, stop_at = 0.6");
+	sql("INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, min_stay, start_at, stop_at) "
+		. "VALUES ('full', 'full_of', 'regress_small', 'regress_slow', '0', 0.8, 0.6)");
 	my $full = sub { my ($free, $total) = file_system_of($node, 'regress_small'); return 1 - $free / $total; };
 	cmp_ok($full->(), '>=', 0.8, 'a file system is full');
 	# as by a schedule that does not wait for the end of what it has begun
@@ -602,7 +663,23 @@ SKIP:
 		. "= 'regress_small' AND relkind = 'r'"),
 		'hot more', 'the coldest have left it, and not more than had to');
 	is(sql('SELECT count(*) FROM tier_plan()'), 0, 'that is all');
-	sql('DROP TABLE full_of.hot, full_of.more; DROP TABLESPACE regress_small');
+
+	# a budget for the same tablespace fills it up to that limit, and not again what has left
+	sql("CREATE UNIQUE INDEX ${_}_pad ON full_of.$_ (pad, id) TABLESPACE regress_slow; INSERT INTO index_mover.sample SELECT "
+		. "max(taken_at), 'full_of.$_'::regclass, '${_}_pad', -1000000, -1000000 FROM index_mover.sample WHERE table_oid = 0")
+	  foreach qw(cold cool warm);
+	sql("UPDATE tier_policy SET start_at = 0.7, parts = 'indexes'; INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, "
+		. "budget, parts, min_stay) VALUES ('heats', 'full_of', 'regress_slow', 'regress_small', 24000000, 'indexes', '0')");
+	my $last = sql('SELECT max(job) FROM index_mover_history');
+	foreach (1 .. 4)
+	{
+		sql('SELECT count(*) FROM run_tier_policies()');
+		wait_for_jobs($node);
+	}
+	cmp_ok($full->(), '<', 0.7 - 0.1 / 10, 'a budget leaves what a policy of pressure needs');
+	is(sql("SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM index_mover_history WHERE job > $last AND status = 'moved' "
+		. "GROUP BY name) m"), 1, 'and nothing moves twice');
+	sql('DROP TABLE full_of.hot, full_of.more, full_of.warm, full_of.cool, full_of.cold; DROP TABLESPACE regress_small');
 }
 
 leftovers_ok($node, 'at the end', within => 5);

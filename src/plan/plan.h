@@ -57,6 +57,7 @@ extern double plan_seconds(const List *moves, const MoveSettings *settings);
 extern Oid	plan_tablespace(Name name, bool is_target);
 extern void lost_hide(JobShared *job);
 extern bool plan_recheck(MoveItem *item, bool began);
+extern AclResult plan_role_aclcheck(Oid role, Oid heap_oid, bool indexes);
 extern AclResult plan_aclcheck(Oid heap_oid, bool indexes);
 extern void movable_methods(Oid relid, bool *copy, bool *rebuild);
 extern const char *copy_hindrance(const RelationFacts *facts);

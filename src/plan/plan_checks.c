@@ -76,16 +76,23 @@ may_use_schema(Oid schema_oid, bool by_name)
 }
 
 /*
- * Check whether the current user may move a table, as ALTER TABLE does, or its
- * indexes, as REINDEX.
+ * Check whether a role may move a table, as ALTER TABLE does, or its indexes, as
+ * REINDEX.
  */
+AclResult
+plan_role_aclcheck(Oid role, Oid heap_oid, bool indexes)
+{
+	if (indexes)
+		return table_maintain_aclcheck(heap_oid, role);
+	return object_ownercheck(RelationRelationId, heap_oid, role) ?
+		ACLCHECK_OK : ACLCHECK_NOT_OWNER;
+}
+
+/* The same for the current user. */
 AclResult
 plan_aclcheck(Oid heap_oid, bool indexes)
 {
-	if (indexes)
-		return table_maintain_aclcheck(heap_oid, GetUserId());
-	return object_ownercheck(RelationRelationId, heap_oid, GetUserId()) ?
-		ACLCHECK_OK : ACLCHECK_NOT_OWNER;
+	return plan_role_aclcheck(GetUserId(), heap_oid, indexes);
 }
 
 /*

@@ -5,8 +5,8 @@
  *
  * A policy wishes relations into its target, in an order; about each wish a decision
  * is made.  Hindrances of a move are found by the planner of moves, as in a dry run; the
- * policies' own hindrances are min_stay, max_bytes_per_run, and a policy that has
- * the table first.
+ * policies' own hindrances are min_stay, max_bytes_per_run, a policy that has the table
+ * first, and one that would move it back (policy_conflict.c).
  *
  * Each policy is planned in the caller's session, as its owner, in a security-restricted
  * operation, and with the settings of the owner's sessions.  No code of a user runs: what
@@ -82,6 +82,9 @@ typedef enum TierReasonCode
 								 * role's */
 	REASON_JOB_AT_WORK,
 	REASON_MOVED_LATELY,		/* by a job, within min_stay */
+	REASON_MOVED_OUT,			/* by the job of a policy with start_at,
+								 * within its min_stay */
+	REASON_PRESSURE,			/* it would exceed the limit of such a policy */
 	REASON_TOO_LARGE,			/* for max_bytes_per_run */
 	REASON_NO_SPACE_YET,		/* of the budget, until others have moved out */
 	REASON_LATER_RUN,			/* by max_bytes_per_run */
@@ -91,6 +94,7 @@ typedef struct TierReason
 {
 	TierReasonCode code;
 	int64		job;			/* where the code is of one */
+	const PressureLimit *limit; /* where the code is of one */
 	const char *text;
 } TierReason;
 
@@ -120,7 +124,8 @@ typedef struct PolicyWork
 	TierRow    *row;			/* of that */
 	TierScope	scope;
 	List	   *rows;			/* of TierRow */
-	HTAB	   *moved;			/* within min_stay; NULL = not read yet */
+	HTAB	   *moved;			/* within the longest min_stay that counts;
+								 * NULL = not read yet */
 	const char *pressure;		/* why relations have to leave; NULL = they do
 								 * not have to */
 	double		excess;			/* bytes that have to */
@@ -141,6 +146,7 @@ struct TierPlan
 	const List *places;
 	HTAB	   *busy;			/* of BusyTable */
 	HTAB	   *covered;		/* of CoveredTable */
+	List	   *limits;			/* of PressureLimit */
 	PlanParts  *parts;			/* used space goes on from policy to policy */
 	PolicyWork *work;			/* on the policy that is planned */
 };
@@ -159,6 +165,7 @@ tier_plan_begin(TimestampTz at)
 	plan->busy = job_busy_tables();
 	plan->covered = hash_create("index_mover covered tables", 64, &info,
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	plan->limits = conflict_limits();
 	plan->parts = plan_parts_begin();
 	return plan;
 }
@@ -249,12 +256,29 @@ clause_of(const char *sentence)
 	return result;
 }
 
+static const char *
+interval_text(const Interval *interval)
+{
+	return DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(interval)));
+}
+
+/* Return the words for a limit; a role sees its own policies only. */
+static const char *
+limit_clause(const Policy *policy, const PressureLimit *limit)
+{
+	double		percent = rint(limit->share * 1000) / 10;
+
+	if (limit->policy->owner != policy->owner)
+		return psprintf("the file system of \"%s\" would be more than %g%% full, where another policy moves relations out",
+						limit->policy->from_tablespace, percent);
+	return psprintf("the file system of \"%s\" would be more than %g%% full, where policy \"%s\" moves relations out",
+					limit->policy->from_tablespace, percent, NameStr(limit->policy->name));
+}
+
 /* Return the words for a reason, NULL for none. */
 static const char *
 reason_clause(const Policy *policy, const TierReason *reason)
 {
-	Datum		stay;
-
 	switch (reason->code)
 	{
 		case REASON_NONE:
@@ -271,9 +295,13 @@ reason_clause(const Policy *policy, const TierReason *reason)
 		case REASON_JOB_AT_WORK:
 			return psprintf("job " INT64_FORMAT " is at work on its table", reason->job);
 		case REASON_MOVED_LATELY:
-			stay = DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay));
 			return psprintf("job " INT64_FORMAT " has moved it less than %s ago",
-							reason->job, DatumGetCString(stay));
+							reason->job, interval_text(policy->min_stay));
+		case REASON_MOVED_OUT:
+			return psprintf("job " INT64_FORMAT " has moved it out of there less than %s ago, because the file system was too full",
+							reason->job, interval_text(reason->limit->policy->min_stay));
+		case REASON_PRESSURE:
+			return limit_clause(policy, reason->limit);
 		case REASON_TOO_LARGE:
 			return "it is larger than max_bytes_per_run";
 		case REASON_NO_SPACE_YET:
@@ -377,20 +405,58 @@ plan_row(PolicyWork *work, TierRow *row)
 		decide_text(row, VERDICT_HINDERED, error->message);
 }
 
-/* Return the number of the job that has moved a relation within min_stay, 0 if none has. */
-static int64
-last_mover(const TierPlan *plan, const TierRow *row, bool itself)
+/* Return the relations moved within the policy's min_stay, or that of a limit's policy. */
+static HTAB *
+last_moves(const TierPlan *plan)
+{
+	TimestampTz since = moment_minus(plan->now, plan->work->policy->min_stay);
+
+	foreach_ptr(const PressureLimit, limit, plan->limits)
+	{
+		since = Min(since, moment_minus(plan->now, limit->policy->min_stay));
+	}
+	return history_last_moves(since);
+}
+
+/*
+ * Return why a relation stays where a job has moved it: within the policy's min_stay, or out
+ * of its target by a policy with start_at, within the min_stay of that.
+ */
+static TierReason
+stay_of(const TierPlan *plan, const TierRow *row, bool itself)
 {
 	PolicyWork *work = plan->work;
+	TierReason	result = {.code = REASON_NONE};
 	const LastMove *last;
+	const Mover *mover;
+	HistoryJob	job;
 
 	if (work->moved == NULL)
-		work->moved = history_last_moves(moment_minus(plan->now, work->policy->min_stay));
+		work->moved = last_moves(plan);
 	last = hash_search(work->moved, &row->wish.relid, HASH_FIND, NULL);
 	if (last == NULL)
-		return 0;
+		return result;
 	/* of a table of whose parts only the indexes move */
-	return itself ? last->job : last->index_job;
+	mover = itself ? &last->mover : &last->index_mover;
+	result.job = mover->job;
+	if (mover->job == 0)
+		return result;
+	if (mover->moved_at > moment_minus(plan->now, work->policy->min_stay))
+	{
+		result.code = REASON_MOVED_LATELY;
+		return result;
+	}
+	if (mover->from_tablespace != row->wish.to || !history_read_job(mover->job, &job))
+		return result;
+	foreach_ptr(const PressureLimit, limit, plan->limits)
+	{
+		if (strcmp(NameStr(limit->policy->name), NameStr(job.terms.policy)) != 0 ||
+			mover->moved_at <= moment_minus(plan->now, limit->policy->min_stay))
+			continue;
+		result.code = REASON_MOVED_OUT;
+		result.limit = limit;
+	}
+	return result;
 }
 
 /* Find the policy's own hindrances of a relation that can move. */
@@ -400,7 +466,7 @@ apply_policy(TierPlan *plan, TierRow *row, bool itself)
 	const Policy *policy = plan->work->policy;
 	const CoveredTable *covered = hash_search(plan->covered, &row->table_oid, HASH_FIND, NULL);
 	const BusyTable *busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
-	int64		mover = last_mover(plan, row, itself);
+	const TierReason stay = stay_of(plan, row, itself);
 	TierReason	reason = {0};
 
 	row->is_busy = covered != NULL || busy != NULL;
@@ -418,12 +484,8 @@ apply_policy(TierPlan *plan, TierRow *row, bool itself)
 		reason.job = busy->job;
 		decide(row, VERDICT_WAITS, reason);
 	}
-	else if (mover != 0)
-	{
-		reason.code = REASON_MOVED_LATELY;
-		reason.job = mover;
-		decide(row, VERDICT_WAITS, reason);
-	}
+	else if (stay.code != REASON_NONE)
+		decide(row, VERDICT_WAITS, stay);
 	else if (policy->max_bytes_per_run > 0 && row->size > policy->max_bytes_per_run)
 		decide_code(row, VERDICT_HINDERED, REASON_TOO_LARGE);
 	else
@@ -431,6 +493,10 @@ apply_policy(TierPlan *plan, TierRow *row, bool itself)
 		/* without those before it in a run, which decide_all() counts */
 		plan_complete(plan_parts_alone(plan->parts), row->items, &plan->work->request);
 		take_hindrance(row);
+		reason.limit = conflict_find(plan->limits, policy, row->items, false);
+		reason.code = REASON_PRESSURE;
+		if (reason.limit != NULL && row->decision.verdict == VERDICT_MOVES)
+			decide(row, VERDICT_HINDERED, reason);
 	}
 }
 
@@ -498,6 +564,24 @@ postpone_failed(PolicyWork *work)
 	}
 }
 
+/*
+ * Have a relation not move in if that would exceed a limit.  leaves: residents do so in this
+ * run, and then there is maybe space for it.
+ */
+static void
+keep_limits(TierPlan *plan, TierRow *row, bool leaves)
+{
+	TierReason	reason = {.code = REASON_PRESSURE};
+
+	reason.limit = conflict_find(plan->limits, plan->work->policy, row->items, true);
+	if (reason.limit == NULL)
+		return;
+	if (leaves)
+		decide_code(row, VERDICT_WAITS, REASON_NO_SPACE_YET);
+	else
+		decide(row, VERDICT_HINDERED, reason);
+}
+
 /* Decide about the wishes one by one. */
 static void
 decide_all(TierPlan *plan)
@@ -506,6 +590,7 @@ decide_all(TierPlan *plan)
 	int64		most = work->policy->max_bytes_per_run;
 	int64		so_far = 0;		/* bytes of this run */
 	double		leaving = 0;
+	bool		leaves = false; /* a resident in this run */
 	bool		stays = false;	/* a resident that has to leave the budget */
 
 	postpone_failed(work);
@@ -525,11 +610,18 @@ decide_all(TierPlan *plan)
 			decide_code(row, VERDICT_WAITS, REASON_LATER_RUN);
 		else
 		{
-			plan_complete(plan->parts, row->items, &work->request);
-			take_hindrance(row);
+			keep_limits(plan, row, leaves);
+			if (row->decision.verdict == VERDICT_MOVES)
+				plan_complete(plan->parts, row->items, &work->request);
+			if (row->decision.verdict == VERDICT_MOVES)
+				take_hindrance(row);
 		}
 		if (row->decision.verdict == VERDICT_MOVES)
+		{
 			so_far += row->size;
+			leaves |= row->wish.turn == TURN_LEAVES;
+			conflict_note_moves(plan->limits, row->items);
+		}
 		else if (row->wish.turn == TURN_LEAVES)
 			stays = true;
 	}
@@ -711,11 +803,22 @@ fix_if_it_stays(TierPlan *plan, Candidate *candidate)
 		candidate->is_fixed = true;
 }
 
+static int64
+total_size(const Candidate *candidates, int n)
+{
+	int64		result = 0;
+
+	for (const Candidate *c = candidates; c < candidates + n; c++)
+		result += c->size;
+	return result;
+}
+
 static void
 want_by_heat(TierPlan *plan)
 {
 	PolicyWork *work = plan->work;
-	int64		budget = work->policy->budget;
+	const PressureLimit *limit;
+	int64		budget;
 	int			n;
 	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &work->scope,
 												&work->request.settings, &n);
@@ -732,6 +835,11 @@ want_by_heat(TierPlan *plan)
 			reason = psprintf("%s, which is on the same device", reason);
 		say(work, VERDICT_HINDERED, reason);
 	}
+	budget = conflict_budget(plan->limits, work->policy, candidates, n, to, plan->busy, &limit);
+	if (limit != NULL && total_size(candidates, n) > budget)
+		say(work, VERDICT_HINDERED,
+			psprintf("only %s of its budget can be used; %s", size_text(budget),
+					 limit_clause(work->policy, limit)));
 	ranking_choose(candidates, n, budget, can_move, plan);
 
 	/*
@@ -937,6 +1045,10 @@ work_on(TierPlan *plan, const Policy *policy)
 	plan->work = palloc0_object(PolicyWork);
 	plan->work->policy = policy;
 	plan->work->excess = get_float8_infinity();
+	foreach_ptr(PressureLimit, limit, plan->limits)
+	{
+		limit->counted = false;
+	}
 	plan->work->request.method = METHOD_AUTO;
 	error = errors_catch(work_as_owner, plan);
 	if (errors_was_canceled(error))
@@ -1017,6 +1129,7 @@ static void
 put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 {
 	bool		moves = row->decision.verdict == VERDICT_MOVES;
+	bool		is_index = relkind_is_index(get_rel_relkind(row->wish.relid));
 	double		estimated = 0;	/* seconds */
 	Row			result;
 
@@ -1025,7 +1138,7 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 	if (OidIsValid(row->wish.relid))
 	{
 		row_set(&result, 2, ObjectIdGetDatum(row->wish.relid));
-		row_text(&result, 3, relkind_is_index(get_rel_relkind(row->wish.relid)) ? "index" : "table");
+		row_text(&result, 3, is_index ? "index" : "table");
 	}
 	row_int64(&result, 4, row->size);
 	if (row->items != NIL)

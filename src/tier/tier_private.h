@@ -271,6 +271,29 @@ extern List *policies_read(const char *name, bool all);
 extern char *policy_obstacle(const Policy *policy);
 extern void policy_check_target(const char *tablespace, bool tables);
 
+/* policy_conflict.c */
+
+/* Up to where other policies may fill a file system that a policy empties */
+typedef struct PressureLimit
+{
+	const Policy *policy;		/* with start_at */
+	Oid			from;			/* its tablespaces */
+	Oid			to;
+	int64		device;			/* of "from" */
+	double		share;			/* of its bytes that may be in use */
+	double		total;
+	double		used;			/* with what was planned before */
+	bool		counted;		/* in the budget of the policy that is planned */
+} PressureLimit;
+
+extern List *conflict_limits(void);
+extern const PressureLimit *conflict_find(const List *limits, const Policy *policy,
+										  const List *moves, bool with_counted);
+extern void conflict_note_moves(List *limits, const List *moves);
+extern int64 conflict_budget(List *limits, const Policy *policy, const Candidate *candidates,
+							 int n, const Place *target, HTAB *busy,
+							 const PressureLimit **found);
+
 /* policy_run.c */
 
 /* What a run of a policy, or its plan, has come to */

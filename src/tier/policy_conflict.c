@@ -1,0 +1,418 @@
+/*-------------------------------------------------------------------------
+ *
+ * policy_conflict.c
+ *	  Policies that would work against each other.
+ *
+ * A policy with start_at empties a file system, and another fills it: each would go on
+ * with what the other has just done.  So no policy moves in what it would take back from
+ * there, above a little less than start_at; see applies_to().  Such a limit counts only
+ * for relations that the owner of its policy may move: else any role could keep the
+ * others' out of a tablespace.
+ *
+ * Calls by hand are not held up; a NOTICE tells of the policy.
+ *
+ * Takes no locks but one on tier_policy.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "commands/tablespace.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
+#include "utils/tuplestore.h"
+
+#include "history.h"
+#include "plan/plan.h"
+#include "row.h"
+#include "tier/tier.h"
+#include "tier/tier_private.h"
+
+PG_FUNCTION_INFO_V1(index_mover_policy_conflicts);
+
+/* Return the bytes that jobs of this database still have to move to a file system. */
+static int64
+bytes_arriving(int64 device)
+{
+	JobSlot		slots[IM_MAX_JOBS];
+	int			nslots = job_read_slots(slots, NULL);
+	int64		result = 0;
+	FileSystemFacts from;
+	FileSystemFacts to;
+
+	for (int i = 0; i < nslots; i++)
+	{
+		foreach_ptr(const HistoryEntry, entry, history_read(slots[i].job))
+		{
+			if (entry->status != STATUS_QUEUED && entry->status != STATUS_RUNNING)
+				continue;
+			if (!file_system_facts(entry->to_tablespace, &to) || to.device != device)
+				continue;
+			if (!file_system_facts(entry->from_tablespace, &from) || from.device != device)
+				result += entry->size;
+		}
+	}
+	return result;
+}
+
+/* Set the limit of a policy with start_at.  Returns false if it has none. */
+static bool
+set_limit(PressureLimit *limit, const Policy *policy)
+{
+	double		share = policy->start_at - (policy->start_at - policy->stop_at) / 10;
+	FileSystemFacts facts;
+
+	limit->policy = policy;
+	limit->from = get_tablespace_oid(policy->from_tablespace, true);
+	limit->to = get_tablespace_oid(NameStr(*policy->to_tablespace), true);
+	if (!OidIsValid(limit->from) || !OidIsValid(limit->to) ||
+		!file_system_facts(limit->from, &facts) || facts.total_bytes == 0)
+		return false;
+	limit->device = facts.device;
+	limit->share = share;
+	limit->total = facts.total_bytes;
+	limit->used = facts.total_bytes - facts.free_bytes;
+	return true;
+}
+
+/* Return the limits that these policies set, a List of PressureLimit. */
+static List *
+limits_of(const List *policies)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(const Policy, policy, policies)
+	{
+		PressureLimit *limit;
+
+		if (policy->kind != POLICY_START_AT || !policy->enabled || policy_obstacle(policy) != NULL)
+			continue;
+		limit = palloc0_object(PressureLimit);
+		if (set_limit(limit, policy))
+			result = lappend(result, limit);
+	}
+	return result;
+}
+
+/*
+ * Return the limits that policies with start_at set for those that move relations in, a List
+ * of PressureLimit.  What jobs are moving there counts as there.
+ */
+List *
+conflict_limits(void)
+{
+	List	   *result = limits_of(policies_read(NULL, true));
+
+	foreach_ptr(PressureLimit, limit, result)
+	{
+		limit->used += bytes_arriving(limit->device);
+	}
+	return result;
+}
+
+/*
+ * Return whether a policy could move in again what the policy of a limit moves out.  In a
+ * chain of tiers none does: it takes relations from one other tablespace only.
+ */
+static bool
+applies_to(const PressureLimit *limit, const Policy *policy)
+{
+	if (limit->policy == policy || strcmp(NameStr(limit->policy->name), NameStr(policy->name)) == 0)
+		return false;
+	return policy->kind == POLICY_BUDGET || policy->from_tablespace == NULL ||
+		strcmp(policy->from_tablespace, NameStr(*limit->policy->to_tablespace)) == 0;
+}
+
+/* Return whether a role may move a table, or its indexes. */
+static bool
+may_move(Oid role, Oid heap_oid, bool indexes)
+{
+	return get_rel_relkind(heap_oid) != '\0' &&
+		plan_role_aclcheck(role, heap_oid, indexes) == ACLCHECK_OK;
+}
+
+/* Return the bytes that planned moves bring to a file system from others. */
+static int64
+bytes_into(const List *moves, int64 device)
+{
+	int64		result = 0;
+	FileSystemFacts from;
+	FileSystemFacts to;
+
+	foreach_ptr(const PlannedMove, move, moves)
+	{
+		const MoveItem *item = &move->item;
+
+		if (item->outcome.status != STATUS_PLANNED || item->from_tablespace == item->to_tablespace)
+			continue;
+		if (!file_system_facts(item->to_tablespace, &to) || to.device != device)
+			continue;
+		if (!file_system_facts(item->from_tablespace, &from) || from.device != device)
+			result += Max(item->size_before, 0);
+	}
+	return result;
+}
+
+/*
+ * Return the limit that a policy would exceed by these moves of a table or its indexes, or
+ * NULL.  with_counted: also those that count in its budget, see conflict_budget().
+ */
+const PressureLimit *
+conflict_find(const List *limits, const Policy *policy, const List *moves, bool with_counted)
+{
+	foreach_ptr(const PressureLimit, limit, limits)
+	{
+		const MoveItem *first;
+		int64		bytes;
+
+		if (!applies_to(limit, policy) || (limit->counted && !with_counted))
+			continue;
+		bytes = bytes_into(moves, limit->device);
+		if (bytes == 0 || limit->used + bytes <= limit->share * limit->total)
+			continue;
+		first = &((const PlannedMove *) linitial(moves))->item;
+		if (may_move(limit->policy->owner, first->heap_oid, first->heap_oid != first->relid))
+			return limit;
+	}
+	return NULL;
+}
+
+/* Note that these moves are planned, for the limits of the next. */
+void
+conflict_note_moves(List *limits, const List *moves)
+{
+	foreach_ptr(PressureLimit, limit, limits)
+	{
+		limit->used += bytes_into(moves, limit->device);
+	}
+}
+
+/* Return whether the owner of a limit's policy may move all that could move in. */
+static bool
+may_move_all(const PressureLimit *limit, const Candidate *candidates, int n)
+{
+	for (const Candidate *c = candidates; c < candidates + n; c++)
+	{
+		const RelationFacts *facts = &c->heat->facts;
+
+		if (!c->is_resident &&
+			!may_move(limit->policy->owner, facts->heap_oid, facts->relkind == RELKIND_INDEX))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Return how much of its budget a policy may use: the bytes of its residents, and what may
+ * still move in below a limit.  *found: the limit, NULL if it may use all.  A limit for only
+ * some of the candidates does not count here, but for each of these.  busy: of BusyTable.
+ */
+int64
+conflict_budget(List *limits, const Policy *policy, const Candidate *candidates, int n,
+				const Place *target, HTAB *busy, const PressureLimit **found)
+{
+	int64		residents = 0;
+	int64		result = policy->budget;
+
+	*found = NULL;
+	for (const Candidate *c = candidates; c < candidates + n; c++)
+	{
+		const BusyTable *moving = hash_search(busy, &c->heat->facts.relid, HASH_FIND, NULL);
+
+		/* limit->used has what a job moves in, too */
+		if (c->is_resident ||
+			(moving != NULL && target != NULL && moving->to_tablespace == target->oid))
+			residents += c->size;
+	}
+	foreach_ptr(PressureLimit, limit, limits)
+	{
+		double		free = limit->share * limit->total - limit->used;
+
+		limit->counted = target != NULL && target->is_there &&
+			target->facts.device == limit->device && applies_to(limit, policy) &&
+			may_move_all(limit, candidates, n);
+		if (!limit->counted || residents + Max(free, 0) >= result)
+			continue;
+		result = residents + (int64) Max(free, 0);
+		*found = limit;
+	}
+	return result;
+}
+
+/*
+ * Tell the caller of planned moves which policy, of those that it sees, would move relations
+ * out again.  The table of policies is not waited for.
+ */
+void
+policies_notice_pressure(const List *moves)
+{
+	Oid			table = policy_table();
+	bool		locked = false;
+
+	if (OidIsValid(table))
+		locked = ConditionalLockRelationOid(table, AccessShareLock);
+	if (!locked)
+		return;
+	foreach_ptr(const PressureLimit, limit, limits_of(policies_of_table(table)))
+	{
+		int64		bytes = bytes_into(moves, limit->device);
+		double		share = (limit->used + bytes) / limit->total;
+
+		if (bytes > 0 && share >= limit->policy->start_at && limit->policy->is_visible)
+			ereport(NOTICE,
+					(errmsg("tier policy \"%s\" moves relations out of tablespace \"%s\"",
+							NameStr(limit->policy->name), limit->policy->from_tablespace),
+					 errdetail("The file system would be %g%% full, and start_at is %g%%.",
+							   rint(share * 1000) / 10, rint(limit->policy->start_at * 1000) / 10),
+					 errhint("Disable it, or raise its start_at.")));
+	}
+}
+
+/* Pairs of policies that contradict each other */
+
+/* Return whether a policy takes relations from a tablespace, other than its own target. */
+static bool
+takes_from(const Policy *policy, Name tablespace)
+{
+	if (policy->from_tablespace != NULL)
+		return strcmp(policy->from_tablespace, NameStr(*tablespace)) == 0;
+	return strcmp(NameStr(*policy->to_tablespace), NameStr(*tablespace)) != 0;
+}
+
+/* Return the tables of the relation that a policy names. */
+static List *
+named_tables(const Policy *policy)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(const PartitionLeaf, leaf, partition_leaves(policy->relation, &policy->key))
+	{
+		result = lappend_oid(result, leaf->relid);
+	}
+	return result;
+}
+
+/* Return whether a policy can be for any of these tables. */
+static bool
+covers_any(const Policy *policy, const List *tables)
+{
+	List	   *named = OidIsValid(policy->relation) ? named_tables(policy) : NIL;
+
+	foreach_oid(table, tables)
+	{
+		const char *schema = get_namespace_name(get_rel_namespace(table));
+
+		if (OidIsValid(policy->relation) && !list_member_oid(named, table))
+			continue;
+		if (policy->schema == NULL || (schema != NULL && strcmp(schema, policy->schema) == 0))
+			return true;
+	}
+	return false;
+}
+
+/* Return whether two policies can be for the same relation. */
+static bool
+scopes_overlap(const Policy *a, const Policy *b)
+{
+	if (!(a->tables && b->tables) && !(a->indexes && b->indexes))
+		return false;
+	if (OidIsValid(a->relation))
+		return covers_any(b, named_tables(a));
+	if (OidIsValid(b->relation))
+		return covers_any(a, named_tables(b));
+	return a->schema == NULL || b->schema == NULL || strcmp(a->schema, b->schema) == 0;
+}
+
+/* Return how a policy contradicts one before it, NULL if it does not. */
+static char *
+contradiction(const Policy *policy, const Policy *other)
+{
+	if (policy->kind == POLICY_START_AT || other->kind == POLICY_START_AT)
+		return NULL;
+	if (!takes_from(policy, other->to_tablespace) || !takes_from(other, policy->to_tablespace))
+		return NULL;
+	/* of different roles neither may move the other's, as a rule */
+	if (!has_privs_of_role(policy->owner, other->owner) &&
+		!has_privs_of_role(other->owner, policy->owner))
+		return NULL;
+	if (!scopes_overlap(policy, other))
+		return NULL;
+	return psprintf("policy \"%s\" moves relations to tablespace \"%s\", from where this one takes them to \"%s\"",
+					NameStr(other->name), NameStr(*other->to_tablespace),
+					NameStr(*policy->to_tablespace));
+}
+
+/* Return why the budget of a policy can never be used, NULL if it can. */
+static char *
+vain_budget(const Policy *policy, const PressureLimit *limit)
+{
+	Oid			target = get_tablespace_oid(NameStr(*policy->to_tablespace), true);
+	double		most = limit->share * limit->total;
+	FileSystemFacts facts;
+
+	if (policy->kind != POLICY_BUDGET || policy->budget <= most)
+		return NULL;
+	if (!OidIsValid(target) || !file_system_facts(target, &facts) || facts.device != limit->device)
+		return NULL;
+	return psprintf("policy \"%s\" leaves at most %s for its budget of %s",
+					NameStr(limit->policy->name), size_text((int64) most),
+					size_text(policy->budget));
+}
+
+static void
+put_conflict(ReturnSetInfo *rsinfo, const Policy *policy, const char *detail)
+{
+	Row			row;
+
+	if (detail == NULL)
+		return;
+	row_clear(&row);
+	row_set(&row, 1, NameGetDatum(&policy->name));
+	row_text(&row, 2, detail);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
+}
+
+/*
+ * index_mover.policy_conflicts(OUT policy name, OUT detail text) RETURNS SETOF record
+ *
+ * The enabled policies that contradict another one: of each pair a row.  None while another
+ * session has locked tier_policy.  EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_policy_conflicts(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Oid			table = policy_lock_table(false, true);
+	List	   *policies = NIL;
+	List	   *limits;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!OidIsValid(table))
+		return (Datum) 0;
+	foreach_ptr(Policy, policy, policies_of_table(table))
+	{
+		if (policy->enabled && policy_obstacle(policy) == NULL)
+			policies = lappend(policies, policy);
+	}
+	limits = limits_of(policies);
+	foreach_ptr(const Policy, policy, policies)
+	{
+		CHECK_FOR_INTERRUPTS();
+		foreach_ptr(const Policy, other, policies)
+		{
+			if (other == policy)
+				break;
+			put_conflict(rsinfo, policy, contradiction(policy, other));
+		}
+		foreach_ptr(const PressureLimit, limit, limits)
+		{
+			put_conflict(rsinfo, policy, vain_budget(policy, limit));
+		}
+	}
+	return (Datum) 0;
+}
