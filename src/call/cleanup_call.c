@@ -66,6 +66,24 @@ cleanup_call(const List *plan, Oid role)
 		job_launch_warn();
 }
 
+/* Return the words for a kind of leftovers; for files those that a plan has, too. */
+static const char *
+kind_name(LeftoverKind kind)
+{
+	switch (kind)
+	{
+		case LEFTOVER_UNFINISHED_COPY:
+			return relation_kind(ITEM_COPY, "");
+		case LEFTOVER_OLD_FILE:
+			return relation_kind(ITEM_OLD_FILE, "");
+		case LEFTOVER_INVALID_INDEX:
+			return "invalid index";
+		case LEFTOVER_DUPLICATE_INDEX:
+			return "duplicate index";
+	}
+	pg_unreachable();
+}
+
 /* Return the action on a leftover, which still exists if "kept". */
 static const char *
 action_name(const Leftover *leftover, bool dry_run, bool kept)
@@ -129,8 +147,8 @@ put_leftovers(ReturnSetInfo *rsinfo, const List *before, const List *after, bool
 			if (leftover->size >= 0)
 				kept_until = pstrdup(timestamptz_to_str(leftover->keep_until));
 		}
-		put_leftover(rsinfo, leftover->kind, leftover->name, leftover->tablespace, leftover->size,
-					 action_name(leftover, dry_run, kept), command, kept_until);
+		put_leftover(rsinfo, kind_name(leftover->kind), leftover->name, leftover->tablespace,
+					 leftover->size, action_name(leftover, dry_run, kept), command, kept_until);
 	}
 }
 

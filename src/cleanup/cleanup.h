@@ -62,11 +62,18 @@ extern void ledger_row_release(int64 id);
 extern bool ledger_row_is_ours(int64 id);
 #endif
 
+typedef enum LeftoverKind
+{
+	LEFTOVER_UNFINISHED_COPY,	/* a file that a copy has not finished */
+	LEFTOVER_OLD_FILE,
+	LEFTOVER_INVALID_INDEX,
+	LEFTOVER_DUPLICATE_INDEX,
+} LeftoverKind;
+
 /* A leftover of a dead job, as index_mover_cleanup() reports it */
 typedef struct Leftover
 {
-	const char *kind;
-	bool		is_unfinished;	/* a file that a copy has not finished */
+	LeftoverKind kind;
 	Oid			index_oid;		/* of an index; else 0 */
 	int64		ledger_id;		/* of a file; an index may get another row */
 	char	   *name;			/* index: qualified and quoted; file: path of

@@ -490,8 +490,7 @@ leftover_file_describe(const LedgerEntry *entry)
 	RelFileLocator locator = entry_locator(entry);
 	Leftover   *leftover = palloc0(sizeof(Leftover));
 
-	leftover->is_unfinished = (entry->kind == LEDGER_NEW_FILE);
-	leftover->kind = leftover->is_unfinished ? "unfinished copy" : "old file";
+	leftover->kind = entry->kind == LEDGER_NEW_FILE ? LEFTOVER_UNFINISHED_COPY : LEFTOVER_OLD_FILE;
 	leftover->ledger_id = entry->id;
 	leftover->job = entry->job;
 	leftover->keep_until = leftover_file_is_kept(entry) ? entry->keep_until : 0;

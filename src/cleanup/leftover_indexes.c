@@ -409,7 +409,10 @@ leftover_index_describe(LedgerEntry *entry)
 		return NULL;
 
 	leftover = palloc0(sizeof(Leftover));
-	leftover->kind = victim.valid || entry->kind == LEDGER_DUPLICATE ? "duplicate index" : "invalid index";
+	if (victim.valid || entry->kind == LEDGER_DUPLICATE)
+		leftover->kind = LEFTOVER_DUPLICATE_INDEX;
+	else
+		leftover->kind = LEFTOVER_INVALID_INDEX;
 	leftover->index_oid = victim.index_oid;
 	leftover->name = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
 	leftover->tablespace = facts.tablespace;

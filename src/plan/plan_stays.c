@@ -339,7 +339,7 @@ add_database(Stays *stays, Form_pg_database form)
 static void
 skip_leftover(Stays *stays, const Leftover *file)
 {
-	char		kind = file->is_unfinished ? ITEM_COPY : ITEM_OLD_FILE;
+	char		kind = file->kind == LEFTOVER_UNFINISHED_COPY ? ITEM_COPY : ITEM_OLD_FILE;
 	MoveItem   *item = add_row(stays, kind, file->name);
 
 	if (file->keep_until == 0)
