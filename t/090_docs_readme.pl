@@ -15,9 +15,9 @@
 # columns, and those of the other pages into 120.  Of commands (```console) that are
 # ours it is looked whether they and their options and arguments exist.
 #
-# And every function, view, column, setting and message is in docs/reference.md:
-# functions, views and settings have a section of their name, messages are
-# `code`, with ... for what is filled in.  Links lead to what is there.
+# And every function, view, column and setting is in docs/reference.md, and every error
+# and warning that has no hint: functions, views and settings have a section of their
+# name, messages are `code`, with ... for what is filled in.  Links lead to what is there.
 #
 # scripts/smoke, and with it what all scripts take from scripts/lib.sh, works whatever
 # the PG* variables of the environment and its locale say.
@@ -361,6 +361,8 @@ foreach my $file ("$top/README.md", "$top/docs/reference.md")
 	my @helpless = map { grep { /\|\s*\|\s*$/ } split /\n/ } slurp_file($file) =~ /^\|[^\n]*\| what to do \|\n((?:\|[^\n]*\n)+)/gm;
 	is(join("\n", @helpless), '', "$name says what to do about each message");
 }
+my $parentheses = qr/(\((?:[^"()]++|"(?:[^"\\]|\\.)*+"|(?-1))*+\))/;
+my $reports = 0;
 foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
 {
 	my ($name) = $file =~ m{([^/]+)$};
@@ -368,7 +370,13 @@ foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
 	my @unknown;
 	while ($code =~ /\berrmsg(?:_plural)?\(\s*((?:"(?:[^"\\]|\\.)*"|U?INT64_FORMAT|\s+)+)/g)
 	{
+		my $at = $-[0];
 		my $message = $1 =~ s/U?INT64_FORMAT/"%d"/gr;
+		# the report that it belongs to: a hint says what to do, and what only reports needs none
+		my $report = substr $code, rindex(substr($code, 0, $at), 'ereport(');
+		$report = $1 if $report =~ /\A(ereport$parentheses)/;
+		$reports++;
+		next if $report =~ /\berrhint|_hint\(/ || $report =~ /\Aereport\([^,]*(?:NOTICE|LOG|DEBUG\d)\b/;
 		$message = join '', $message =~ /"((?:[^"\\]|\\.)*)"/g;
 		$message =~ s/\\"/"/g;
 		$message =~ s/%%/\0/g;
@@ -380,6 +388,7 @@ foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
 	}
 	is(join("\n", @unknown), '', "$name: its messages are described");
 }
+cmp_ok($reports, '>', 200, 'messages are looked at');
 
 # ---- the environment of scripts ---------------------------------------------
 {
