@@ -13,6 +13,7 @@ OBJS = \
 	src/tier/tier_run.o \
 	src/tier/tier_scheduler.o \
 	src/tier/heat.o \
+	src/tier/pending.o \
 	src/tier/places.o \
 	src/tier/ranking.o \
 	src/call/call_checks.o \

@@ -319,11 +319,14 @@ CREATE FUNCTION @extschema@.index_bloat(
 	OUT bloat_bytes bigint, OUT is_exact boolean)
 AS 'MODULE_PATHNAME', 'index_mover_index_bloat' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
-CREATE FUNCTION @extschema@.gin_pending_list(
+CREATE FUNCTION index_mover.pending_list(
 	index regclass,
 	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
 	OUT pending_limit_bytes bigint, OUT fastupdate boolean, OUT extra_pages_per_search bigint)
-AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
+AS 'MODULE_PATHNAME', 'index_mover_pending_list' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
+
+CREATE FUNCTION index_mover.pending_steps(index regclass) RETURNS text[]
+AS 'MODULE_PATHNAME', 'index_mover_pending_steps' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION index_mover.relation_report(
 	relation regclass, sample boolean,
@@ -344,67 +347,6 @@ AS 'MODULE_PATHNAME', 'index_mover_relation_heat' LANGUAGE C VOLATILE PARALLEL U
 
 CREATE FUNCTION index_mover.stats_since() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'index_mover_stats_since' LANGUAGE C VOLATILE PARALLEL SAFE;
-
-CREATE FUNCTION @extschema@.index_report(
-	relation regclass DEFAULT NULL, sample boolean DEFAULT NULL,
-	OUT index regclass, OUT table_name regclass, OUT access_method name, OUT tablespace name, OUT size bigint,
-	OUT idx_scan bigint, OUT blks_read bigint, OUT blks_hit bigint, OUT hit_ratio float8,
-	OUT table_blks_read bigint,
-	OUT bloat_ratio float8, OUT bloat_bytes bigint, OUT bloat_source text,
-	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
-	OUT writes bigint, OUT stats_since timestamptz, OUT movable text[], OUT remark text)
-RETURNS SETOF record
-LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 1000
-BEGIN ATOMIC
-	SELECT index_mover.check_relation($1);
-	WITH relations AS (
-		SELECT c.oid, am.amname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid,
-			   i.indisvalid, i.indisunique, i.indexprs IS NOT NULL AS has_expressions, i.xmin AS made_by
-		  FROM pg_class c
-		  JOIN pg_namespace n ON n.oid = c.relnamespace
-		  JOIN pg_am am ON am.oid = c.relam
-		  LEFT JOIN pg_index i ON i.indexrelid = c.oid
-		 CROSS JOIN (SELECT array_agg(p.relid::oid) || $1::oid AS wanted FROM pg_partition_tree($1) p) w
-		 WHERE c.relkind IN ('r', 'm', 't', 'i')
-		   AND CASE WHEN $1 IS NULL
-					THEN n.nspname NOT IN ('pg_catalog', 'information_schema', 'index_mover') AND n.nspname !~ '^pg_toast'
-						 AND c.relpersistence <> 't'
-					ELSE ARRAY[c.oid, i.indrelid] && w.wanted END
-		 ORDER BY 4
-	), heat AS MATERIALIZED (
-		-- read only if it matters
-		SELECT h.relation, greatest(h.last_index_use, h.reset_at) AS used_or_reset FROM index_mover.relation_heat() h
-	)
-	SELECT CASE WHEN g.is_index THEN g.oid::regclass END, g.table_oid::regclass, g.amname, r.tablespace, r.size,
-		   CASE WHEN g.is_index THEN pg_stat_get_numscans(g.oid) END,
-		   s.fetched - s.hit, s.hit, round((s.hit / nullif(s.fetched, 0)::float8)::numeric, 4)::float8,
-		   pg_stat_get_blocks_fetched(g.table_oid) - pg_stat_get_blocks_hit(g.table_oid),
-		   r.bloat_ratio, r.bloat_bytes, r.bloat_source,
-		   r.pending_pages, r.pending_tuples, r.pending_bytes,
-		   pg_stat_get_tuples_inserted(g.table_oid) + pg_stat_get_tuples_updated(g.table_oid)
-			   - CASE WHEN g.is_index THEN pg_stat_get_tuples_hot_updated(g.table_oid) ELSE 0 END,
-		   st.since, index_mover.movable_methods(g.oid::regclass),
-		   nullif(concat_ws('; ',
-			   CASE WHEN NOT g.indisvalid THEN 'invalid: being built, or left by a build that failed' END,
-			   'duplicate of ' || r.duplicate_of::text,
-			   CASE WHEN r.is_spare AND NOT g.indisunique AND pg_stat_get_numscans(g.oid) = 0
-						 AND current_setting('track_counts')::boolean AND NOT pg_is_in_recovery() AND u.unused_for > '7 days'
-					THEN format('unused: no scan in %s days on this server%s', extract(day FROM u.unused_for),
-								CASE WHEN g.has_expressions THEN ', but the planner may use statistics of its expressions' END) END,
-			   CASE WHEN st.since > now() - '1 day'::interval THEN 'statistics cover less than a day' END,
-			   CASE WHEN r.pending_bytes > r.pending_limit_bytes THEN 'pending list is over its limit' END), '')
-	  FROM relations g
-	 CROSS JOIN index_mover.stats_since() AS st(since)
-	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched, pg_stat_get_blocks_hit(g.oid) AS hit) s
-	 CROSS JOIN LATERAL index_mover.relation_report(g.oid::regclass, coalesce($2, $1 IS NOT NULL)) r
-	 -- when an index was made, if that is known, or not before its file
-	 CROSS JOIN LATERAL (SELECT coalesce(CASE WHEN NOT pg_is_in_recovery() AND current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(g.made_by) END,
-										 r.file_birth) AS made_at) m
-	 -- a counter of 0 may be one that was reset: samples tell of a use before, and that it went back
-	 CROSS JOIN LATERAL (SELECT CASE WHEN m.made_at IS NOT NULL
-									 THEN now() - greatest(st.since, m.made_at, (SELECT h.used_or_reset FROM heat h WHERE h.relation = g.oid)) END AS unused_for) u
-	 ORDER BY 7 DESC NULLS LAST, 1, 2;
-END;
 
 CREATE TABLE index_mover.probe (
 	probed_at timestamptz NOT NULL,
@@ -547,6 +489,91 @@ BEGIN ATOMIC
 	  FROM found f
 	 WHERE f.since IS NULL OR $2 IS NULL OR f.since <= clock_timestamp() - greatest(least($2, '4000 years'), '-4000 years')
 	 ORDER BY f.since, f.xid_age DESC NULLS LAST;
+END;
+
+-- What to do about a long pending list, and last about who holds back the vacuum of its table.
+CREATE FUNCTION index_mover.pending_advice(index regclass) RETURNS text[]
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+RETURN (
+	SELECT s.steps || ARRAY(
+			   SELECT format('%s %s holds back vacuum (%s): %s', b.kind, coalesce(b.pid::text, quote_ident(b.name)), b.holds_back, b.action)
+				 FROM @extschema@.index_mover_blockers(NULL::regclass, '1 s'::interval) b
+				WHERE b.xid_age IS NOT NULL
+				  -- one for the catalogs only is not in the way of a table
+				  AND (b.kind <> 'slot' OR EXISTS (SELECT FROM pg_replication_slots r WHERE r.slot_name = b.name AND r.xmin IS NOT NULL)))
+	  FROM (SELECT index_mover.pending_steps($1) AS steps) s
+	 WHERE s.steps IS NOT NULL
+);
+
+CREATE FUNCTION @extschema@.gin_pending_list(
+	index regclass,
+	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
+	OUT pending_limit_bytes bigint, OUT fastupdate boolean, OUT extra_pages_per_search bigint, OUT advice text[])
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
+BEGIN ATOMIC
+	SELECT p.*, index_mover.pending_advice($1) FROM index_mover.pending_list($1) p;
+END;
+
+CREATE FUNCTION @extschema@.index_report(
+	relation regclass DEFAULT NULL, sample boolean DEFAULT NULL,
+	OUT index regclass, OUT table_name regclass, OUT access_method name, OUT tablespace name, OUT size bigint,
+	OUT idx_scan bigint, OUT blks_read bigint, OUT blks_hit bigint, OUT hit_ratio float8,
+	OUT table_blks_read bigint,
+	OUT bloat_ratio float8, OUT bloat_bytes bigint, OUT bloat_source text,
+	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
+	OUT writes bigint, OUT stats_since timestamptz, OUT movable text[], OUT remark text, OUT pending_advice text[])
+RETURNS SETOF record
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 1000
+BEGIN ATOMIC
+	SELECT index_mover.check_relation($1);
+	WITH relations AS (
+		SELECT c.oid, am.amname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid,
+			   i.indisvalid, i.indisunique, i.indexprs IS NOT NULL AS has_expressions, i.xmin AS made_by
+		  FROM pg_class c
+		  JOIN pg_namespace n ON n.oid = c.relnamespace
+		  JOIN pg_am am ON am.oid = c.relam
+		  LEFT JOIN pg_index i ON i.indexrelid = c.oid
+		 CROSS JOIN (SELECT array_agg(p.relid::oid) || $1::oid AS wanted FROM pg_partition_tree($1) p) w
+		 WHERE c.relkind IN ('r', 'm', 't', 'i')
+		   AND CASE WHEN $1 IS NULL
+					THEN n.nspname NOT IN ('pg_catalog', 'information_schema', 'index_mover') AND n.nspname !~ '^pg_toast'
+						 AND c.relpersistence <> 't'
+					ELSE ARRAY[c.oid, i.indrelid] && w.wanted END
+		 ORDER BY 4
+	), heat AS MATERIALIZED (
+		-- read only if it matters
+		SELECT h.relation, greatest(h.last_index_use, h.reset_at) AS used_or_reset FROM index_mover.relation_heat() h
+	)
+	SELECT CASE WHEN g.is_index THEN g.oid::regclass END, g.table_oid::regclass, g.amname, r.tablespace, r.size,
+		   CASE WHEN g.is_index THEN pg_stat_get_numscans(g.oid) END,
+		   s.fetched - s.hit, s.hit, round((s.hit / nullif(s.fetched, 0)::float8)::numeric, 4)::float8,
+		   pg_stat_get_blocks_fetched(g.table_oid) - pg_stat_get_blocks_hit(g.table_oid),
+		   r.bloat_ratio, r.bloat_bytes, r.bloat_source,
+		   r.pending_pages, r.pending_tuples, r.pending_bytes,
+		   pg_stat_get_tuples_inserted(g.table_oid) + pg_stat_get_tuples_updated(g.table_oid)
+			   - CASE WHEN g.is_index THEN pg_stat_get_tuples_hot_updated(g.table_oid) ELSE 0 END,
+		   st.since, index_mover.movable_methods(g.oid::regclass),
+		   nullif(concat_ws('; ',
+			   CASE WHEN NOT g.indisvalid THEN 'invalid: being built, or left by a build that failed' END,
+			   'duplicate of ' || r.duplicate_of::text,
+			   CASE WHEN r.is_spare AND NOT g.indisunique AND pg_stat_get_numscans(g.oid) = 0
+						 AND current_setting('track_counts')::boolean AND NOT pg_is_in_recovery() AND u.unused_for > '7 days'
+					THEN format('unused: no scan in %s days on this server%s', extract(day FROM u.unused_for),
+								CASE WHEN g.has_expressions THEN ', but the planner may use statistics of its expressions' END) END,
+			   CASE WHEN st.since > now() - '1 day'::interval THEN 'statistics cover less than a day' END,
+			   CASE WHEN r.pending_bytes > r.pending_limit_bytes THEN 'pending list is over its limit' END), ''),
+		   CASE WHEN g.amname = 'gin' THEN index_mover.pending_advice(g.oid::regclass) END
+	  FROM relations g
+	 CROSS JOIN index_mover.stats_since() AS st(since)
+	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched, pg_stat_get_blocks_hit(g.oid) AS hit) s
+	 CROSS JOIN LATERAL index_mover.relation_report(g.oid::regclass, coalesce($2, $1 IS NOT NULL)) r
+	 -- when an index was made, if that is known, or not before its file
+	 CROSS JOIN LATERAL (SELECT coalesce(CASE WHEN NOT pg_is_in_recovery() AND current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(g.made_by) END,
+										 r.file_birth) AS made_at) m
+	 -- a counter of 0 may be one that was reset: samples tell of a use before, and that it went back
+	 CROSS JOIN LATERAL (SELECT CASE WHEN m.made_at IS NOT NULL
+									 THEN now() - greatest(st.since, m.made_at, (SELECT h.used_or_reset FROM heat h WHERE h.relation = g.oid)) END AS unused_for) u
+	 ORDER BY 7 DESC NULLS LAST, 1, 2;
 END;
 
 -- Tier policies: where relations belong by age, because they are idle, by heat, or
@@ -888,7 +915,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('ROUTINE', 'alter_move', 'change a setting of a running or paused job'),
 	('ROUTINE', 'index_mover_cleanup', 'remove the files and indexes that crashed or killed moves have left behind, and old history'),
 	('ROUTINE', 'index_bloat', 'share of an index that a rebuild would give back, with a 95 % interval, from a random sample of its pages'),
-	('ROUTINE', 'gin_pending_list', 'length of a GIN index''s pending list and what it costs each search'),
+	('ROUTINE', 'gin_pending_list', 'length of a GIN index''s pending list, what it costs each search, and what to do, in this order'),
 	('ROUTINE', 'index_report', 'size, use, bloat and pending list of every user table and index, or of those of one relation'),
 	('ROUTINE', 'tablespace_probe', 'measure the storage of a tablespace with a temporary file, and suggest cost settings'),
 	('ROUTINE', 'take_index_sample', 'record how much each index and table was used, for recommend_moves() and tier policies; call it on a schedule'),
@@ -1039,7 +1066,10 @@ GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
 
-GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @extschema@.gin_pending_list(regclass)
+GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @extschema@.gin_pending_list(regclass),
+	-- that the latter uses
+	index_mover.pending_list, index_mover.pending_steps, index_mover.pending_advice,
+	@extschema@.index_mover_blockers(regclass, interval), index_mover.check_relation, index_mover.is_ours
 	TO pg_stat_scan_tables;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),

@@ -74,6 +74,8 @@ static const struct
 	{"enable_trigger", "ALTER TABLE %s ENABLE %s TRIGGER %I;"},
 	{"flush_pending", "SELECT pg_catalog.gin_clean_pending_list(%L);"},
 	{"no_inherit", "ALTER TABLE %s NO INHERIT %s;"},
+	{"pending_analyze", "ALTER TABLE %s SET (autovacuum_enabled = on, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = %d);"},
+	{"pending_limit", "ALTER INDEX %s SET (gin_pending_list_limit = %d);"},
 	{"reindex", "REINDEX (TABLESPACE %I) INDEX %s;"},
 	{"rollback_prepared", "ROLLBACK PREPARED %L;"},
 	{"set_owner", "UPDATE %s SET owner = %L WHERE name OPERATOR(pg_catalog.=) %L;"},

@@ -60,6 +60,99 @@ cmp_ok($width, '>', 1.75, 'their intervals are as wide as they differ');
 $node->safe_psql('postgres', 'DROP TABLE uneven');
 
 # ---------------------------------------------------------------------------
+# What to do about a pending list: each step does what it says
+# ---------------------------------------------------------------------------
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+# The steps for words_t, and the command of one.
+sub steps { return split /\n/, sql(q(SELECT unnest(advice) FROM gin_pending_list('words_t'))); }
+sub command_of { return $_[0] =~ /: ([^:]*;)$/ ? $1 : die "no command: $_[0]"; }
+
+# Blocks that the index scan of a search reads.
+sub pages_of_search
+{
+	my $plan = sql(q(SET enable_seqscan = off; EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) SELECT FROM words WHERE t @@ 'w'));
+	my ($buffers) = $plan =~ /Bitmap Index Scan on words_t.*?Buffers: ([^\n]*)/s or die $plan;
+	my $pages = 0;
+	$pages += $1 while $buffers =~ /(?:hit|read)=(\d+)/g;
+	return $pages;
+}
+my $insert = q(INSERT INTO words SELECT to_tsvector('simple', md5(g::text)) FROM generate_series(1, %d) g);
+sql(q(CREATE TABLE words (t tsvector) WITH (autovacuum_enabled = off); CREATE INDEX words_t ON words USING gin (t) WITH )
+	. '(gin_pending_list_limit = 4096)');
+sql(sprintf $insert, 20000);
+sql(q(SELECT gin_clean_pending_list('words_t')));
+my $base = pages_of_search();
+is(join(' ', steps()), '', 'no advice for an empty list');
+sql(sprintf $insert, 15000);
+pages_of_search();
+# since yesterday 20 searches and the next one, and the 15,000 rows
+sql(<<'SQL');
+SELECT pg_stat_force_next_flush();
+BEGIN;
+DELETE FROM index_mover.sample;
+INSERT INTO index_mover.sample VALUES (now() - interval '1 day', 0, NULL, 0);
+INSERT INTO index_mover.sample (taken_at, table_oid, index_name, blks_read, index_scans, changes)
+  SELECT now() - interval '1 day', relid, indexrelname, 0, i.idx_scan - 20, n_tup_ins - 15000
+	FROM pg_stat_user_indexes i JOIN pg_stat_user_tables USING (relid) WHERE indexrelname = 'words_t';
+COMMIT;
+SQL
+my $list = sql(q(SELECT pending_pages FROM gin_pending_list('words_t')));
+cmp_ok(pages_of_search(), '>=', $base + $list, "a search reads the $list pages of the list");
+like((steps())[2], qr/^\d+ rows are \d+ pages of the list, and autovacuum is off in this server, so run every \d+ minutes: .*gin_clean/,
+	'without autovacuum, how often to empty it');
+sql('ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET autovacuum_naptime = 1; SELECT pg_reload_conf()');
+poll_until($node, 'SHOW autovacuum', 'on', 'autovacuum is on');
+my @steps = steps();
+note join "\n", @steps;
+is(scalar(@steps), 3, 'three steps: empty the list, limit it, have autovacuum empty it');
+is(sql(q(SELECT array_to_string(pending_advice, '|') FROM index_report('words_t'))), join('|', @steps), 'the same in index_report()');
+sql(command_of($steps[0]));
+is(pages_of_search(), $base, 'it is emptied');
+my ($limit) = $steps[1] =~ / (\d+) kB suffices in place of 4096 kB: ALTER INDEX public\.words_t SET \(gin_pending_list_limit = \1\);$/
+	or diag $steps[1];
+# twice the pages that came in, by the searches
+cmp_ok(abs($limit - 2 * $list / 21 * 8), '<=', 1, 'the limit follows from the rows and the searches');
+sql(command_of($steps[1]));
+sql(sprintf $insert, 15000);
+cmp_ok(pages_of_search(), '<=', $base + $limit / 8 + 1, 'as many rows again, and no longer list than the limit');
+my ($rows) = $steps[2] =~ /autovacuum_analyze_threshold = (\d+)\);$/ or diag $steps[2];
+cmp_ok($rows, '<=', 0.5 * 15000 / $list * $limit / 8 + 1, 'rows of half the limit');
+sql(q(SELECT gin_clean_pending_list('words_t')));
+sql(command_of($steps[2]));
+sql(sprintf $insert, $rows + 1);
+poll_until($node, "SELECT p.pending_pages, s.autoanalyze_count > 0 FROM gin_pending_list('words_t') p, pg_stat_user_tables s "
+		. "WHERE s.relname = 'words'", '0|t', 'the list is empty after an ANALYZE by autovacuum');
+sql('ALTER SYSTEM RESET autovacuum_naptime; ALTER SYSTEM RESET autovacuum; ALTER TABLE words SET (autovacuum_enabled = off)');
+sql('SELECT pg_reload_conf()');
+sql(sprintf $insert, 1200);
+
+# who holds vacuum back: a session and a prepared transaction, and not a slot that holds back the catalogs only
+sql(q(SELECT pg_create_logical_replication_slot('catalogs', 'pgoutput')));
+my $holder = IndexMover::Session->new($node);
+$holder->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+sql(q(BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'forgotten'));
+sql('DELETE FROM words WHERE t @@ \'w\' OR ctid < \'(10,1)\'');
+sub removable { return $_[0] =~ /(\d+) (?:are )?dead but not yet removable/ ? $1 : die $_[0]; }
+sub vacuum { my (undef, undef, $err) = $node->psql('postgres', 'VACUUM (VERBOSE) words'); return removable($err); }
+cmp_ok(vacuum(), '>', 100, 'dead rows that VACUUM cannot remove');
+sql('ALTER INDEX words_t SET (gin_pending_list_limit = 4096); SELECT pg_sleep(1.1)');
+sql(sprintf $insert, 3000);
+@steps = grep { /holds back vacuum/ } steps();
+note join "\n", @steps;
+is(scalar(@steps), 2, 'two hold it back') or diag join "\n", steps();
+foreach my $step (@steps)
+{
+	sql(command_of($step) =~ s/^.* or //r) if $step =~ /^session ${\ $holder->pid} holds back vacuum/;
+	sql(q(ROLLBACK PREPARED 'forgotten'))
+	  if $step =~ /^prepared transaction forgotten .*: COMMIT PREPARED 'forgotten'; or ROLLBACK PREPARED 'forgotten';$/;
+}
+poll_until($node, 'SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $holder->pid, '0', 'the end of the session');
+is(vacuum(), 0, 'then VACUUM removes all');
+sql(q(SELECT pg_drop_replication_slot('catalogs')));
+sql(sprintf $insert, 3000);
+
+# ---------------------------------------------------------------------------
 # A hot standby
 # ---------------------------------------------------------------------------
 
@@ -82,6 +175,10 @@ my $on_primary = $node->safe_psql('postgres', $bloat);
 is($standby->safe_psql('postgres', $bloat), $on_primary, 'index_bloat on a standby says what the primary says');
 my $pending = q(SELECT * FROM gin_pending_list('zoo_arr'));
 is($standby->safe_psql('postgres', $pending), $node->safe_psql('postgres', $pending), 'gin_pending_list on a standby');
+like($standby->safe_psql('postgres', q(SELECT array_to_string(advice, '|') FROM gin_pending_list('words_t'))),
+	qr/^every search reads the \d+ pages of the pending list; on the primary: SELECT pg_catalog\.gin_clean_pending_list\('\S+words_t'\);$/,
+	'advice on a standby is for the primary');
+sql('DROP TABLE words; DELETE FROM index_mover.sample');
 is($standby->safe_psql('postgres',
 	q(SELECT count(*) > 15 AND bool_and(bloat_source <> 'not measured' OR access_method IN ('bloom', 'brin', 'spgist', 'heap')) FROM )
 		. q(index_report('zoo'))),

@@ -573,6 +573,24 @@ SQL
 	$node->restart;    # so that there is something to read
 	sql(q(SET enable_seqscan = off; SELECT count(*) FROM "W; " WHERE t @@ '1_1'; SELECT pg_stat_force_next_flush()));
 	my $advice = q(FROM dba.recommend_moves('regress_fast') WHERE coalesce(index, table_name)::text = );
+	# with the use of a day, and autovacuum on
+	sql(<<'SQL');
+BEGIN;
+INSERT INTO index_mover.sample VALUES ('yesterday', 0, NULL, 0);
+INSERT INTO index_mover.sample (taken_at, table_oid, index_name, blks_read, index_scans, changes)
+  VALUES ('yesterday', '"W; "'::regclass, 'words_t', -1000, -1000, 0);
+COMMIT;
+ALTER TABLE "W; " SET (autovacuum_enabled = off);
+ALTER SYSTEM SET autovacuum = on;
+SELECT pg_reload_conf();
+SQL
+	poll_until($node, 'SHOW autovacuum', 'on', "$db: autovacuum");
+	my $steps = sql(q(SELECT array_to_string(advice, ' ') FROM dba.gin_pending_list('words_t')));
+	sql('ALTER SYSTEM RESET autovacuum; DELETE FROM index_mover.sample; SELECT pg_reload_conf()');
+	run_printed("src/tier/pending.c $_", $steps) foreach 'pending_limit', 'pending_analyze';
+	sql('ALTER TABLE "W; " SET (autovacuum_enabled = off); ALTER INDEX words_t RESET (gin_pending_list_limit)');
+	like($steps, qr/: SELECT pg_catalog\.gin_clean_pending_list\('public\.words_t'\); /, "$db: the first step");
+	$met{'src/tier/pending.c flush_pending'} = 1;    # as the next one
 	run_printed('src/tier/ranking.c flush_pending', sql("SELECT reason $advice 'words_t'"));
 	is(sql("SELECT pending_pages FROM dba.gin_pending_list('words_t')"), '0', "$db: the pending list is empty");
 	run_printed('src/tier/ranking.c move_indexes', sql("SELECT command $advice 'words_t'"), answer => qr/words_t\|index\|moved\|/);

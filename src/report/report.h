@@ -11,6 +11,18 @@
 #include "nodes/pg_list.h"
 #include "storage/bufpage.h"
 
+/* A pending list of so many pages is long enough to be worth emptying */
+#define PENDING_LONG		16
+
+/* The pending list of a GIN index */
+typedef struct PendingList
+{
+	int64		pages;
+	int64		rows;
+	int64		limit;			/* bytes, from which on an insert empties it */
+	bool		fastupdate;
+} PendingList;
+
 /* Called with a block that a page refers to */
 typedef void (*PageLinkFunction) (BlockNumber block, void *arg);
 
@@ -20,7 +32,7 @@ extern BlockNumber page_root(Oid relam, Page page, BlockNumber *spare);
 extern void page_links(Oid relam, Page page, PageLinkFunction found, void *arg);
 extern BlockNumber page_next_in_list(Oid relam, Page page);
 extern bool bloat_estimate(Oid index_oid, double *ratio, bool *is_least);
-extern int64 report_pending_pages(Oid index_oid);
+extern bool report_pending_list(Oid index_oid, PendingList *list);
 extern bool report_is_spare(Oid index_oid);
 extern Oid	report_duplicate_of(Oid index_oid, List **worths, MemoryContext context);
 

@@ -31,7 +31,7 @@
 #include "report/report.h"
 #include "report/report_private.h"
 
-PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
+PG_FUNCTION_INFO_V1(index_mover_pending_list);
 
 /* The arguments of report_run() */
 typedef struct Report
@@ -72,14 +72,11 @@ report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 			 errdetail_internal("The page cannot be read: %s.", problem)));
 }
 
-/*
- * Set the columns of gin_pending_list() from a metapage.  ERROR XX001 or XX002 if that
- * is missing or damaged.
- */
+/* Read the facts of a pending list from a metapage.  ERROR XX001 or XX002 if it is damaged. */
 static void
 pending_measure(Relation index, void *result)
 {
-	Row		   *row = result;
+	PendingList *list = result;
 	PGIOAlignedBlock copy;
 	const GinMetaPageData *meta = GinPageGetMeta(copy.data);
 	BlockNumber nblocks;
@@ -90,14 +87,20 @@ pending_measure(Relation index, void *result)
 		meta->ginVersion < 0 || meta->ginVersion > GIN_CURRENT_VERSION ||
 		meta->nPendingPages >= nblocks || meta->nPendingHeapTuples < 0)
 		report_corrupted(index, GIN_METAPAGE_BLKNO, "invalid metapage");
-	row_clear(row);
-	row_int64(row, 1, meta->nPendingPages);
-	row_int64(row, 2, meta->nPendingHeapTuples);
-	row_int64(row, 3, (int64) meta->nPendingPages * BLCKSZ);
-	row_int64(row, 4, GinGetPendingListCleanupSize(index) * INT64CONST(1024));
-	row_set(row, 5, BoolGetDatum(GinGetUseFastUpdate(index)));
-	/* every search reads the whole list before the tree */
-	row_int64(row, 6, meta->nPendingPages);
+	list->pages = meta->nPendingPages;
+	list->rows = meta->nPendingHeapTuples;
+	list->limit = GinGetPendingListCleanupSize(index) * INT64CONST(1024);
+	list->fastupdate = GinGetUseFastUpdate(index);
+}
+
+/* Set four columns of a row: pages, rows, bytes, and the limit in bytes. */
+static void
+row_pending(Row *row, int column, const PendingList *list)
+{
+	row_int64(row, column, list->pages);
+	row_int64(row, column + 1, list->rows);
+	row_int64(row, column + 2, list->pages * BLCKSZ);
+	row_int64(row, column + 3, list->limit);
 }
 
 /* Refuse a relation that cannot be measured. */
@@ -180,43 +183,43 @@ report_run(Oid index_oid, bool quiet, void (*measure) (Relation index, void *res
 	return error == NULL;
 }
 
-/* Return the pages of a GIN index's pending list; -1 if it cannot be read. */
-int64
-report_pending_pages(Oid index_oid)
+/* Read the facts of a GIN index's pending list.  Returns whether that was possible. */
+bool
+report_pending_list(Oid index_oid, PendingList *list)
 {
-	Row			pending;
-
-	if (!report_run(index_oid, true, pending_measure, &pending))
-		return -1;
-	return DatumGetInt64(pending.values[0]);
+	return report_run(index_oid, true, pending_measure, list);
 }
 
 /* Set four columns: the first of gin_pending_list(), or none if it cannot be read. */
 void
 report_pending(Oid index_oid, Row *row, int column)
 {
-	Row			pending;
+	PendingList list;
 
-	if (!report_run(index_oid, true, pending_measure, &pending))
-		return;
-	for (int i = 0; i < 4; i++)
-		row_set(row, column + i, pending.values[i]);
+	if (report_pending_list(index_oid, &list))
+		row_pending(row, column, &list);
 }
 
 /*
- * gin_pending_list(index regclass) RETURNS record
+ * index_mover.pending_list(index regclass) RETURNS record
  *
- * Reads one page.  Locks: AccessShareLock on the index until the end.
- * EXECUTE: pg_stat_scan_tables.  Errors: 22004, 42704 no such index, 42809
- * not a GIN index, 0A000 other sessions' temporary indexes, unlogged ones on
+ * For gin_pending_list(), which is SQL.  Reads one page.  Locks: AccessShareLock on the
+ * index until the end.  EXECUTE: pg_stat_scan_tables.  Errors: 22004, 42704 no such
+ * index, 42809 not a GIN index, 0A000 other sessions' temporary indexes, unlogged ones on
  * a standby, 55000 invalid index, XX001 and XX002 damaged metapage.
  */
 Datum
-index_mover_gin_pending_list(PG_FUNCTION_ARGS)
+index_mover_pending_list(PG_FUNCTION_ARGS)
 {
+	PendingList list;
 	Row			row;
 
 	reject_null(fcinfo, 0, "index");
-	(void) report_run(PG_GETARG_OID(0), false, pending_measure, &row);
+	(void) report_run(PG_GETARG_OID(0), false, pending_measure, &list);
+	row_clear(&row);
+	row_pending(&row, 1, &list);
+	row_set(&row, 5, BoolGetDatum(list.fastupdate));
+	/* every search reads the whole list before the tree */
+	row_int64(&row, 6, list.pages);
 	return row_result(fcinfo, &row);
 }

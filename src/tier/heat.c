@@ -257,6 +257,8 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 	TimestampTz start = n > 1 ? Max(table->window, samples[0].taken_at) : 0;
 	double		read = 0;
 	double		wanted = 0;
+	double		scans = 0;
+	double		changes = 0;
 
 	for (IdleOf of = 0; of < IDLE_KINDS; of++)
 		heat->known_since[of] = Max(samples[0].taken_at, since);
@@ -296,6 +298,8 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 		read += blocks;
 		/* it alone goes back when an index is dropped */
 		wanted += Max(Min(blocks, now[HEAT_WANTED] - (reset ? 0 : before[HEAT_WANTED])), 0);
+		scans += Max(now[HEAT_INDEX_SCANS] - (reset ? 0 : before[HEAT_INDEX_SCANS]), 0);
+		changes += Max(now[HEAT_CHANGES] - (reset ? 0 : before[HEAT_CHANGES]), 0);
 	}
 
 	if (n > 1)
@@ -310,9 +314,13 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 		heat->seconds = Max((table->now - table->stats_since) / (double) USECS_PER_SEC, 1);
 		read = heat->counters[HEAT_READ];
 		wanted = Min(read, heat->counters[HEAT_WANTED]);
+		scans = heat->counters[HEAT_INDEX_SCANS];
+		changes = heat->counters[HEAT_CHANGES];
 	}
 	heat->reads_per_second = read / heat->seconds;
 	heat->wanted_per_second = wanted / heat->seconds;
+	heat->scans_per_second = scans / heat->seconds;
+	heat->changes_per_second = changes / heat->seconds;
 }
 
 /*

@@ -24,6 +24,7 @@
 
 #include <math.h>
 
+#include "catalog/pg_am_d.h"
 #include "catalog/pg_tablespace_d.h"
 #include "funcapi.h"
 #include "utils/float.h"
@@ -44,7 +45,6 @@ PG_FUNCTION_INFO_V1(index_mover_recommend_moves);
 								 * take the place of a resident */
 #define LEAST_WORTH		1e-9	/* of a resident */
 #define BLOAT_MEASURED	50		/* so many of the most promising */
-#define PENDING_PAGES	16		/* from so many on to be flushed first */
 
 /* The greatest key first. */
 static int
@@ -307,7 +307,7 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 	if (heat->seconds < SECS_PER_HOUR)
 		appendStringInfo(&buf, "; warning: the statistics cover only %s", notices_duration(heat->seconds));
 	/* last, because a command ends with a semicolon */
-	if (pending >= PENDING_PAGES && !leaves)
+	if (pending >= PENDING_LONG && !leaves)
 		appendStringInfo(&buf, "; every search reads the %lld pages of its pending list: flush it first: %s",
 						 (long long) pending, printed_command("flush_pending", name));
 	return buf.data;
@@ -323,9 +323,12 @@ put_advice(Advice *advice, const Candidate *candidate)
 												  NameStr(facts->relname));
 	const char *method = candidate->rebuilds ? "rebuild" : "copy";
 	const char *to = tablespace_name(candidate->to);
-	int64		pending = is_index ? report_pending_pages(facts->relid) : -1;
+	PendingList list;
+	int64		pending = -1;
 	Row			row;
 
+	if (facts->relam == GIN_AM_OID && report_pending_list(facts->relid, &list))
+		pending = list.pages;
 	row_clear(&row);
 	row_set(&row, 1, Int32GetDatum(++advice->rank));
 	if (is_index)

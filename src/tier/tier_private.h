@@ -55,6 +55,8 @@ typedef struct Heat
 	/* rates of the last week's samples; without any, of the statistics */
 	double		reads_per_second;	/* HEAT_READ */
 	double		wanted_per_second;	/* HEAT_WANTED, as far as it was read */
+	double		scans_per_second;	/* HEAT_INDEX_SCANS */
+	double		changes_per_second; /* HEAT_CHANGES */
 	double		seconds;		/* the period */
 	int			samples;		/* in it; 0 = the cumulative statistics */
 
