@@ -104,8 +104,8 @@ notice_long_wait(const List *moves, const MoveSettings *settings)
 				 errhint("The timeout cancels the move. Raise it, or use wait => false.")));
 	else if (estimate > LONG_WAIT_S)
 		ereport(NOTICE,
-				(errmsg("the move takes about %.0f minutes, and this session's snapshot holds back vacuum as long as it waits",
-						ceil(estimate / 60)),
+				(errmsg("the move takes about %s, and this session's snapshot holds back vacuum as long as it waits",
+						notices_duration(estimate)),
 				 errhint("Use wait => false; the procedure wait_for_move waits without a snapshot.")));
 }
 
