@@ -388,6 +388,9 @@ CREATE FUNCTION @extschema@.recommend_moves(
 	OUT pending_pages bigint, OUT reason text, OUT command text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_recommend_moves' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20;
 
+CREATE FUNCTION index_mover.session_action(pid int, state text, backend_type text) RETURNS text
+AS 'MODULE_PATHNAME', 'index_mover_session_action' LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL SAFE;
+
 CREATE FUNCTION @extschema@.index_mover_blockers(
 	relation regclass DEFAULT NULL, min_age interval DEFAULT '1 s',
 	OUT kind text, OUT pid int, OUT name text, OUT since timestamptz, OUT xid_age int,
@@ -429,10 +432,7 @@ BEGIN ATOMIC
 				   CASE WHEN s.counts
 						THEN 'its snapshot: vacuum of everything newer, and the end of every rebuild in this database' END,
 				   CASE WHEN a.backend_xid IS NOT NULL THEN 'its transaction: vacuum of what it changed' END) AS holds_back,
-			   CASE WHEN a.state LIKE 'idle in transaction%'
-					THEN 'end its transaction in the client, or ' || index_mover.printed_command('terminate_backend', a.pid::text)
-					WHEN a.backend_type = 'autovacuum worker' THEN 'wait for its end'
-					ELSE 'wait for its end, or ' || index_mover.printed_command('cancel_backend', a.pid::text) END AS action
+			   index_mover.session_action(a.pid, a.state, a.backend_type) AS action
 		  FROM pg_stat_activity a
 		  LEFT JOIN locks l ON l.pid = a.pid
 		  LEFT JOIN waits w ON w.pid = a.pid
@@ -1069,14 +1069,14 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @extschema@.gin_pending_list(regclass),
 	-- that the latter uses
 	index_mover.pending_list, index_mover.pending_steps, index_mover.pending_advice,
-	@extschema@.index_mover_blockers(regclass, interval), index_mover.check_relation, index_mover.is_ours
+	@extschema@.index_mover_blockers(regclass, interval), index_mover.check_relation, index_mover.is_ours, index_mover.session_action
 	TO pg_stat_scan_tables;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
 	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval),
 	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,
-	index_mover.relation_heat, index_mover.is_ours, index_mover.check_relation, index_mover.stats_since,
+	index_mover.relation_heat, index_mover.is_ours, index_mover.session_action, index_mover.check_relation, index_mover.stats_since,
 	index_mover.scheduler_looks, index_mover.policy_fault, index_mover.policy_conflicts TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, index_mover.ended_jobs, index_mover.online_alter_problems TO pg_monitor;
 

@@ -50,7 +50,8 @@ my %good = (
 	retention => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
 	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'",
 		unmounted => 'false', policy_name => "'nosuch'", at => 'now()',
-	raise => 'true', keep => 'false', min_age => "'1 s'", message => "'x'");
+	raise => 'true',
+	pid => '0', state => "'idle'", backend_type => "'client backend'", keep => 'false', min_age => "'1 s'", message => "'x'");
 my @relations = ("'v'", "'seq'", "'composite'", "'nosuch'", '0::oid', '4294967295::oid', '1259::regtype::oid');
 my @numbers = ('-1', "'x'", '9223372036854775808');
 my %bad = (
@@ -204,7 +205,8 @@ my %only = (
 		  heal_tablespace
 		  tier_plan run_tier_policies)),
 	(map { $_ => 'scanner' } qw(index_bloat gin_pending_list index_mover_blockers index_mover.check_relation
-		  index_mover.pending_advice index_mover.pending_list index_mover.pending_steps)),
+		  index_mover.is_ours index_mover.pending_advice index_mover.pending_list index_mover.pending_steps
+		  index_mover.session_action)),
 	(map { $_ => 'monitor' } qw(index_mover.relation_report index_mover.movable_methods
 		  index_mover.policy_conflicts index_mover.policy_fault index_mover.scheduler_looks index_mover.stats_since index_report
 		  tablespace_probe take_index_sample index_mover.relation_heat recommend_moves

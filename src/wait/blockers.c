@@ -22,7 +22,9 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type_d.h"
 #include "executor/spi.h"
+#include "fmgr.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
 #include "printed_command.h"
@@ -246,8 +248,39 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 	}
 }
 
+/* Return what ends a session's transaction, for people, palloc'd. */
+static char *
+session_action(int pid, bool is_idle, bool is_autovacuum)
+{
+	if (is_idle)
+		return psprintf("end its transaction in the client, or %s",
+						printed_command("terminate_backend", (int64) pid));
+	/* else its work is lost; against wraparound, it comes again at once */
+	if (is_autovacuum)
+		return pstrdup("wait for its end");
+	return psprintf("wait for its end, or %s", printed_command("cancel_backend", (int64) pid));
+}
+
+PG_FUNCTION_INFO_V1(index_mover_session_action);
+
 /*
- * Descriptions of blockers, in the words of index_mover_blockers(), which would run
+ * index_mover.session_action(pid int, state text, backend_type text) RETURNS text
+ *
+ * The same for index_mover_blockers(), of a row of pg_stat_activity.  Touches no session.
+ */
+Datum
+index_mover_session_action(PG_FUNCTION_ARGS)
+{
+	bool		is_idle = !PG_ARGISNULL(1) &&
+		strncmp(TextDatumGetCString(PG_GETARG_DATUM(1)), "idle in transaction", 19) == 0;
+	bool		is_autovacuum = !PG_ARGISNULL(2) &&
+		strcmp(TextDatumGetCString(PG_GETARG_DATUM(2)), "autovacuum worker") == 0;
+
+	PG_RETURN_TEXT_P(cstring_to_text(session_action(PG_GETARG_INT32(0), is_idle, is_autovacuum)));
+}
+
+/*
+ * Descriptions of blockers.  Not by index_mover_blockers(), which would run
  * as another role, and may see more than ours.  Prepared transactions are public.
  */
 
@@ -282,6 +315,7 @@ describe_session(StringInfo buf, int pid)
 {
 	PGPROC	   *proc = BackendPidGetProc(pid);
 	PgBackendStatus *status;
+	bool		is_idle;
 
 	appendStringInfo(buf, "process %d", pid);
 	if (proc == NULL || !LocalTransactionIdIsValid(PROC_LXID(proc)))
@@ -292,16 +326,10 @@ describe_session(StringInfo buf, int pid)
 	status = blockers_find(pid);
 	if (status == NULL)
 		return;
-	if (status->st_state == STATE_IDLEINTRANSACTION ||
-		status->st_state == STATE_IDLEINTRANSACTION_ABORTED)
-		appendStringInfo(buf, " (end its transaction in the client, or %s)",
-						 printed_command("terminate_backend", (int64) pid));
-	else if (status->st_backendType == B_AUTOVAC_WORKER)
-		/* else its work is lost; against wraparound, it comes again at once */
-		appendStringInfoString(buf, " (wait for its end)");
-	else
-		appendStringInfo(buf, " (wait for its end, or %s)",
-						 printed_command("cancel_backend", (int64) pid));
+	is_idle = status->st_state == STATE_IDLEINTRANSACTION ||
+		status->st_state == STATE_IDLEINTRANSACTION_ABORTED;
+	appendStringInfo(buf, " (%s)",
+					 session_action(pid, is_idle, status->st_backendType == B_AUTOVAC_WORKER));
 }
 
 /*
