@@ -14,7 +14,7 @@
  *	rest	how long to rest between two bids
  *	aim		a bid may come sooner, when those that wait behind us should end
  *	join	the runners of a job make their bids together
- *	alone	a bid behind which nobody waits comes again soon
+ *	alone	a bid behind which nobody has waited comes again soon
  *
  * Assumption: nothing that conflicts with AccessExclusiveLock is asked for while another
  * lock of the same kind is held, except without queueing.  The caller sees to that.
@@ -51,14 +51,14 @@
 #define REST_JITTER			0.2
 
 /* The same while nobody has waited behind a bid */
-#define ALONE_REST_MS		50
+#define ALONE_REST_MS		20
 
 /* A bid that began so long ago is not joined, nor so soon after our last one */
 #define JOIN_US				(50 * INT64CONST(1000))
 #define JOIN_REST_US		(250 * INT64CONST(1000))
 #define JOIN_ALONE_US		(25 * INT64CONST(1000))
 
-/* Who is found so soon after a bid has waited behind it */
+/* Who has waited behind a bid is found so soon after its end */
 #define DELAYED_US			(100 * INT64CONST(1000))
 
 /* A session that has held a table for so long, and none of its indexes, reads the whole table */
@@ -79,22 +79,46 @@ attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid)
 }
 
 /*
+ * Return whether a holder has waited behind the last bid, as far as can be seen: it was found
+ * soon after the bid's end, in a transaction that had begun by then.
+ */
+static bool
+was_delayed(const Attempts *attempts, Holder *holder)
+{
+	if (holder->since < attempts->bid_ended ||
+		holder->since >= attempts->bid_ended + DELAYED_US)
+		return false;
+	/* once for each holder, since it reads the state of all sessions */
+	if (holder->began == 0)
+	{
+		int			pid = virtual_transaction_pid(holder->vxid);
+		const PgBackendStatus *status = pid > 0 ? blockers_find(pid) : NULL;
+
+		/*
+		 * not known, too, of a session with track_activities = off: it may
+		 * have waited
+		 */
+		holder->began = DT_NOBEGIN;
+		if (status != NULL && status->st_xact_start_timestamp != 0)
+			holder->began = status->st_xact_start_timestamp;
+	}
+	return holder->began <= attempts->bid_ended;
+}
+
+/*
  * alone: return whether nobody has waited behind the last bid, so far, and no holder stays.
  * Such a bid has cost nobody anything, and the next one may meet the end of a transaction.
  */
 static bool
-was_alone(const Attempts *attempts)
+was_alone(Attempts *attempts)
 {
-	const Wait *wait = &attempts->wait;
+	Wait	   *wait = &attempts->wait;
 	TimestampTz now = GetCurrentTimestamp();
 
 	for (int i = 0; i < wait->nholders; i++)
 	{
-		TimestampTz since = wait->holders[i].since;
-
-		if (now - since >= REST_MS * INT64CONST(1000))
-			return false;
-		if (since >= attempts->bid_ended && since < attempts->bid_ended + DELAYED_US)
+		if (now - wait->holders[i].since >= REST_MS * INT64CONST(1000) ||
+			was_delayed(attempts, &wait->holders[i]))
 			return false;
 	}
 	return true;
@@ -102,7 +126,7 @@ was_alone(const Attempts *attempts)
 
 /* rest: return the milliseconds from the end of a bid to the next one. */
 static int64
-rest_ms(const Attempts *attempts)
+rest_ms(Attempts *attempts)
 {
 	const Wait *wait = &attempts->wait;
 	int64		ms = REST_MS;
@@ -130,7 +154,7 @@ rest_ms(const Attempts *attempts)
 
 /* Return the milliseconds to the next bid; not above 0: it is due. */
 static int64
-next_bid_ms(const Attempts *attempts)
+next_bid_ms(Attempts *attempts)
 {
 	return rest_ms(attempts) - (GetCurrentTimestamp() - attempts->bid_ended) / 1000;
 }
@@ -142,9 +166,9 @@ next_bid_ms(const Attempts *attempts)
  * begin together, and the next one delays them again, with those that end a little later.
  */
 static bool
-holders_should_end(const Attempts *attempts)
+holders_should_end(Attempts *attempts)
 {
-	const Wait *wait = &attempts->wait;
+	Wait	   *wait = &attempts->wait;
 	int64		half = attempts->limits.mc->settings->lock_timeout * INT64CONST(1000) / 2;
 	TimestampTz now = GetCurrentTimestamp();
 	bool		all = true;
@@ -162,7 +186,7 @@ holders_should_end(const Attempts *attempts)
 		bool		ends = left <= half && left >= -half;
 
 		all = all && ends;
-		if (since >= attempts->bid_ended && since < attempts->bid_ended + DELAYED_US)
+		if (was_delayed(attempts, &wait->holders[i]))
 		{
 			ndelayed++;
 			delayed = delayed && ends;
@@ -177,7 +201,7 @@ holders_should_end(const Attempts *attempts)
  * turn; and when it ends, all that queue by then get their locks.
  */
 static bool
-joins_bid(const Attempts *attempts)
+joins_bid(Attempts *attempts)
 {
 	TimestampTz began = runner_bid_began();
 	int64		least_rest_us = attempts->delays == 0 ? JOIN_ALONE_US : JOIN_REST_US;

@@ -60,6 +60,8 @@ typedef struct Holder
 {
 	VirtualTransactionId vxid;
 	TimestampTz since;			/* when it was found first */
+	TimestampTz began;			/* of the transaction, if attempts.c has
+								 * asked; DT_NOBEGIN: not known; else 0 */
 } Holder;
 
 /* State of one wait. */

@@ -209,7 +209,7 @@ wait_note_holders(Wait *wait, const VirtualTransactionId *vxids, int count)
 		if (!found)
 			wait->holders[wait->nholders++] = (Holder)
 		{
-			vxids[i], now
+			.vxid = vxids[i],.since = now
 		};
 	}
 }
