@@ -695,6 +695,32 @@ job_lacks_runner(int slot)
 	LWLockRelease(&area->lock);
 }
 
+/*
+ * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
+ * there is no free worker slot; then the job's may be free, too.  runner: 0 for the first,
+ * which asks for the others.  notify_pid: the process to signal at its start and end, or 0.
+ */
+BackgroundWorkerHandle *
+job_register_runner(int slot, int64 job, int runner, int notify_pid)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+
+	Assert(runner >= 0 && runner < IM_MAX_RUNNERS);
+
+	if (job == CLEANUP_JOB)
+		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
+	else
+		snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover job " INT64_FORMAT, job);
+	/* a failed job is not retried without the user's knowledge */
+	channel_describe(&worker, RUNNER_TYPE, "index_mover_worker_main");
+	worker.bgw_main_arg = Int32GetDatum(slot);
+	handle = channel_start(&worker, &runner, sizeof(runner), notify_pid);
+	if (handle == NULL)
+		job_lacks_runner(slot);
+	return handle;
+}
+
 /* Note that the postmaster is asked for the worker of a job that waited for COMMIT. */
 void
 job_set_starting(int slot)

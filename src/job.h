@@ -129,6 +129,8 @@ typedef struct MoveItem
 	int64		bytes_to_write;
 	int64		wal_bytes;
 	int64		sort_bytes;		/* of a rebuild's sort files */
+	bool		shares_space;	/* its old and its new file share a file
+								 * system */
 
 	int			turns;			/* that it has given to other relations, while
 								 * its copy waited; by its runner */
@@ -208,7 +210,10 @@ typedef struct JobShared
 									 * final */
 	pg_atomic_uint32 extension_gone;	/* dropped, so a runner cancels the
 										 * job */
-	int			max_runners;	/* constant: how many may run at the same time */
+	int			max_runners;	/* constant: how many there may be, with those
+								 * that wait for a lock */
+	int			nstarted;		/* runners so far; under the area's lock */
+	bool		starting;		/* one is just being started; likewise */
 	JobAccount	accounts[IM_BUDGETS];
 	TimestampTz bid_began;		/* a runner's, see runner_begin_bid(); under
 								 * the area's lock */
@@ -298,6 +303,7 @@ typedef struct RunnerSlot
 	int			pid;
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
 	bool		rows_final;		/* it only cleans up from now on */
+	bool		has_item;		/* that it has claimed last, and not ended */
 	bool		gives_turn;		/* it gives up its relation for another one,
 								 * which it has not claimed yet */
 	int64		job;
@@ -367,6 +373,8 @@ extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 						   JobPurpose purpose, JobState state);
 extern bool job_more_runners(int slot);
 extern void job_lacks_runner(int slot);
+extern BackgroundWorkerHandle *job_register_runner(int slot, int64 job, int runner,
+												   int notify_pid);
 extern void job_set_starting(int slot);
 extern bool job_get_slot(int slot, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy);
@@ -417,6 +425,9 @@ extern bool runner_rows_are_final(void);
 #define CLAIM_LATER	(-2)
 typedef bool (*RelationCheck) (Oid relid);
 extern int	runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free);
+extern bool runner_start_another(JobShared *shared);
+extern void runner_make_room(JobShared *shared, const MoveItem *item,
+							 RelationCheck is_free);
 extern bool runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free);
 extern void runner_put_back(JobShared *shared, int n);
 extern void runner_works_on(const MoveItem *item);

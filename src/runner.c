@@ -87,6 +87,7 @@ runner_attach(JobShared *shared, int number)
 		};
 		if (my_job->runner_pid == 0)
 			my_job->runner_pid = MyProcPid;
+		shared->nstarted = Max(shared->nstarted, 1);
 		my_job->state = JOB_RUNNING;
 		shared->begun = true;
 	}
@@ -409,6 +410,104 @@ may_begin(const JobShared *shared, const MoveItem *item)
 	return !is_being_put_back(item);
 }
 
+/* Return whether an item could begin now, and has had no turn or is locked by nobody. */
+static bool
+is_ready(const JobShared *shared, const MoveItem *item, RelationCheck is_free)
+{
+	return item->outcome.status == STATUS_QUEUED && !OidIsValid(item->part_of) &&
+		may_begin(shared, item) && (item->turns == 0 || is_free(item->relid));
+}
+
+/* Return how many runners of the job wait for the exclusive lock of their relation. */
+static int
+count_waiting(void)
+{
+	int			result = 0;
+
+	Assert(LWLockHeldByMe(&area->lock));
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		const RunnerSlot *runner = &area->runners[i];
+
+		if (is_of_our_job(runner) && runner->has_item && OidIsValid(runner->heap_oid) &&
+			runner->phase == PHASE_WAIT_SWAP_LOCK)
+			result++;
+	}
+	return result;
+}
+
+/* Return how many other runners of the job have a relation, and do not wait for its lock. */
+static int
+count_at_work(void)
+{
+	int			result = 0;
+
+	Assert(LWLockHeldByMe(&area->lock) && !my_runner->has_item);
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		if (is_of_our_job(&area->runners[i]) && area->runners[i].has_item)
+			result++;
+	}
+	return result - count_waiting();
+}
+
+/*
+ * Have the postmaster start one more runner of the job.  Return false if there is no room
+ * for it, or another one is just being started.
+ */
+bool
+runner_start_another(JobShared *shared)
+{
+	int			number;
+	bool		started;
+
+	if (my_runner == NULL)
+		return false;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	number = shared->starting ? shared->max_runners : shared->nstarted;
+	if (number < shared->max_runners)
+		shared->starting = true;
+	LWLockRelease(&area->lock);
+	if (number >= shared->max_runners)
+		return false;
+
+	started = job_more_runners(my_runner->slot) &&
+		job_register_runner(my_runner->slot, shared->job, number, 0) != NULL;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	if (started)
+		shared->nstarted++;
+	shared->starting = false;
+	LWLockRelease(&area->lock);
+	return started;
+}
+
+/*
+ * room: the copy of our item waits for its lock.  If fewer than max_workers of the job's
+ * runners do anything else, and a relation is ready, have one more started for it.  With
+ * max_workers = 1 the relations are moved one after the other.
+ */
+void
+runner_make_room(JobShared *shared, const MoveItem *item, RelationCheck is_free)
+{
+	bool		wanted;
+	bool		found = false;
+
+	/* the plan has room for max_workers old files beside their copies */
+	if (my_runner == NULL || shared->settings.max_workers == 1 || item->shares_space)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	wanted = shared->nstarted < shared->max_runners && !shared->starting &&
+		my_job->runners - count_waiting() < shared->settings.max_workers;
+	if (wanted)
+	{
+		for (int i = shared->first_queued; i < shared->nitems && !found; i++)
+			found = is_ready(shared, &shared->items[i], is_free);
+	}
+	LWLockRelease(&area->lock);
+	if (found)
+		(void) runner_start_another(shared);
+}
+
 /*
  * Return the number of the item that has given its turn, and is to come again next: the
  * first one that is free, or that has given the fewest turns; or CLAIM_NONE.
@@ -440,16 +539,20 @@ find_put_back(const JobShared *shared, RelationCheck is_free)
  * is_free() says whether nobody holds a lock of such a relation.  With anything_left,
  * claim any item that is still queued, for a runner that is going to give it up; but one that
  * another runner is putting back is left to that, or its "queued" could come last on record.
+ * Else it is CLAIM_LATER while max_workers runners are at work.
  */
 int
 runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 {
 	int			result = CLAIM_NONE;
+	bool		room;
 
 	/* what is queued again, it leaves to the others */
 	if (my_runner->rows_final)
 		return CLAIM_NONE;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_runner->has_item = false;
+	room = anything_left || count_at_work() < shared->settings.max_workers;
 	for (int i = shared->first_queued; i < shared->nitems; i++)
 	{
 		const MoveItem *item = &shared->items[i];
@@ -465,6 +568,8 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 		if (OidIsValid(item->part_of))
 			continue;
 		result = CLAIM_LATER;
+		if (!room)
+			break;
 		if (anything_left)
 			may_claim = !is_being_put_back(item);
 		else
@@ -475,7 +580,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 			break;
 		}
 	}
-	if (result == CLAIM_LATER && !anything_left)
+	if (result == CLAIM_LATER && room && !anything_left)
 	{
 		int			put_back = find_put_back(shared, is_free);
 
@@ -486,6 +591,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 	{
 		shared->items[result].outcome.status = STATUS_RUNNING;
 		(void) job_parts_follow(shared, result);
+		my_runner->has_item = true;
 	}
 	my_runner->gives_turn = false;
 	LWLockRelease(&area->lock);
@@ -517,9 +623,7 @@ runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
 	{
 		const MoveItem *other = &shared->items[i];
 
-		if (other != item && other->outcome.status == STATUS_QUEUED &&
-			!OidIsValid(other->part_of) && may_begin(shared, other) &&
-			(other->turns == 0 || is_free(other->relid)))
+		if (other != item && is_ready(shared, other, is_free))
 			ready++;
 	}
 	item->outcome.status = STATUS_RUNNING;

@@ -2,9 +2,9 @@
 # a cancel, and another worker of the job.  (049 has who gets the turns.)  And what a copy that
 # has too much left to ask for its lock does to the others of its job.
 #
-# Fault (processes): a job is paused, or canceled with and without its files, while a relation
-#   has given its turn; another worker cancels the rest while one is being put back; one of two
-#   that wait has too much left to ask for its lock
+# Fault (processes): all workers of a job wait for locks; a job is paused, or canceled with and
+#   without its files, while a relation has given its turn; another worker cancels the rest while
+#   one is being put back; one of two that wait has too much left to ask for its lock
 use strict;
 use warnings;
 
@@ -18,7 +18,7 @@ use Test::More;
 
 needs_test_points();
 
-my $node = new_node('turns', conf => "autovacuum = off\nindex_mover.resumable_size = 1MB");
+my $node = new_node('turns', conf => "autovacuum = off\nmax_worker_processes = 20\nindex_mover.resumable_size = 1MB");
 my $can_go_on = $node->pg_version >= 17;
 if ($can_go_on)
 {
@@ -33,6 +33,9 @@ SELECT format('CREATE SCHEMA %I', s) FROM unnest('{paused, put_back, kept}'::nam
 SELECT format('CREATE TABLE %I.%I AS SELECT g, repeat(%L, 800) AS t FROM generate_series(1, %s) g', s, t, 'x', n)
   FROM unnest('{paused, put_back, kept}'::name[]) s, (VALUES ('a', 2000), ('b', 4000), ('c', 6000)) t (t, n)
  WHERE t <> 'c' OR s = 'put_back' \gexec
+CREATE SCHEMA room;
+SELECT format('CREATE TABLE room.%I AS SELECT g, repeat(%L, 800) AS t FROM generate_series(1, %s) g', t, 'x', n)
+  FROM (VALUES ('a', 10), ('b', 20), ('c', 15000), ('d', 16000), ('e', 17000)) t (t, n) \gexec
 CREATE SCHEMA crowded;
 CREATE TABLE crowded.a AS SELECT g, repeat('x', 800) AS t, 0 AS n FROM generate_series(1, 2000) g;
 CREATE TABLE crowded.b AS SELECT g, repeat('x', 800) AS t FROM generate_series(1, 2000) g;
@@ -89,13 +92,34 @@ sub waits_ok
 	is(states($job), 'a moved, b moved', 'both are moved');
 }
 
+# ---- those that wait make room ------------------------------------------------------------
+# Both workers wait: two more work in their place, and no more than two.
+{
+	my @holders = hold('room.a', 'room.b');
+	my $log = -s $node->logfile;
+	my $job = $s->run("SELECT max(job) FROM move_schema_tables('room', 'regress_fast', wait => false, "
+		. q[settings => '{"max_workers": 2, "max_rate": "1MB"}')]);
+	waits_ok($job, "room.$_") foreach 'a', 'b';
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND name ~ '[cd]\$'", '2',
+		'two more workers have a relation each');
+	is(states($job), 'a running, b running, c running, d running, e queued', 'the fifth is queued');
+	is($s->run("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'"), '4', 'for there is no fifth worker');
+	$s->run("SELECT alter_move($job, 'max_rate', '0')");
+	poll_until($node, "SELECT count(*) FROM index_mover_history WHERE job = $job AND name ~ '[cde]\$' AND status = 'moved'", '3',
+		'what nobody holds is moved while they wait');
+	$_->end for @holders;
+	wait_for_job_end($node, $job);
+	is(states($job), 'a moved, b moved, c moved, d moved, e moved', 'and they are, when they are free');
+	unlike(slurp_file($node->logfile, $log), qr/puts off/, 'none was given up for the others');
+}
+
 # ---- another worker cancels the rest meanwhile -------------------------------------------
 {
 	my @holders = hold('put_back.a', 'put_back.b', 'put_back.c');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
-	set_tests($node, test_point => 'put-back:hold', test_mutation => 'patience:100');
+	set_tests($node, test_point => 'put-back:hold', test_mutation => 'patience:100,runners:2');
 	my $job = begin('put_back', 2);
 	$node->wait_for_log(qr/test point "put-back": waiting/, $log);
 	my ($put_back) = slurp_file($node->logfile, $log) =~ /puts off table "(put_back\.[ab])"/;

@@ -644,7 +644,10 @@ make_attempts(CopyMove *move)
 		/* without having asked, catch up again at once */
 		too_many = (outcome == TOO_MUCH_LEFT);
 		if (is_bid && (!too_many || is_over || move->item->outcome.lock_attempts > attempts_before))
+		{
 			attempts_end_bid(&attempts);
+			runner_make_room(move->mc->job, move->item, relation_is_free);
+		}
 		/* each try costs a round: after lock_wait make it at the bids alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
 		if (copy_gives_turn(move, wait->limits))

@@ -262,7 +262,10 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 	if (need != NULL && !always)
 		;						/* it is left out */
 	else if (file_system_facts(item->from_tablespace, &source) && source.device == target.device)
+	{
 		device->beside[device->nbeside++ % MAX_WORKERS] = size;
+		item->shares_space = true;
+	}
 	else
 		device->used += size;
 	return need == NULL ? NULL :

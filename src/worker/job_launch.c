@@ -16,6 +16,7 @@
 #include "channel.h"
 #include "compat.h"
 #include "printed_command.h"
+#include "test_points.h"
 #include "worker/worker.h"
 
 /* Tell that an optional job was given up; for those who asked for it. */
@@ -49,7 +50,10 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	/* a table is one move with its TOAST table */
 	foreach_ptr(const MoveItem, item, items)
 		moves += !OidIsValid(item->part_of);
-	max_runners = purpose != JOB_MOVE ? 1 : Max(1, Min(moves, settings->max_workers));
+	max_runners = 1;
+	/* besides those at work, others wait for locks: runner_make_room() */
+	if (purpose == JOB_MOVE && settings->max_workers > 1)
+		max_runners = Max(1, Min(moves, IM_LIMIT("runners", MAX_WORKERS)));
 	*segment = channel_create(job_shared_size(list_length(items), max_runners));
 	if (*segment == NULL && optional)
 		return NULL;
@@ -103,7 +107,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 BackgroundWorkerHandle *
 job_launch_worker(int slot, int64 job)
 {
-	BackgroundWorkerHandle *handle = job_launch_register(slot, job, 0, MyProcPid);
+	BackgroundWorkerHandle *handle = job_register_runner(slot, job, 0, MyProcPid);
 
 	if (handle == NULL)
 		ereport(ERROR,
@@ -115,7 +119,7 @@ job_launch_worker(int slot, int64 job)
 
 /*
  * Start a worker that cleans up in a database, or the tables of these items only, and
- * returns no rows; notify_pid: as in job_launch_register().  Returns NULL if no segment, slot
+ * returns no rows; notify_pid: as in job_register_runner().  Returns NULL if no segment, slot
  * or worker is free; else *segment is mapped.
  */
 static BackgroundWorkerHandle *
@@ -133,7 +137,7 @@ start_cleanup_job(int64 job, Oid database, Oid role, List *items, const Look *lo
 		return NULL;
 	if (look != NULL)
 		shared->look = *look;
-	worker = job_launch_register(shared->slot, job, 0, notify_pid);
+	worker = job_register_runner(shared->slot, job, 0, notify_pid);
 	if (worker == NULL)
 		dsm_detach(*segment);
 	return worker;
@@ -164,30 +168,4 @@ job_launch_look(const Look *look, dsm_segment **segment)
 {
 	return start_cleanup_job(CLEANUP_JOB, look->database, BOOTSTRAP_SUPERUSERID, NIL, look,
 							 MyProcPid, segment);
-}
-
-/*
- * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
- * there is no free worker slot; then the job's may be free, too.  runner: 0 for the first,
- * which asks for the others.  notify_pid: the process to signal at its start and end, or 0.
- */
-BackgroundWorkerHandle *
-job_launch_register(int slot, int64 job, int runner, int notify_pid)
-{
-	BackgroundWorker worker = {0};
-	BackgroundWorkerHandle *handle;
-
-	Assert(runner >= 0 && runner < IM_MAX_RUNNERS);
-
-	if (job == CLEANUP_JOB)
-		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
-	else
-		snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover job " INT64_FORMAT, job);
-	/* a failed job is not retried without the user's knowledge */
-	channel_describe(&worker, RUNNER_TYPE, "index_mover_worker_main");
-	worker.bgw_main_arg = Int32GetDatum(slot);
-	handle = channel_start(&worker, &runner, sizeof(runner), notify_pid);
-	if (handle == NULL)
-		job_lacks_runner(slot);
-	return handle;
 }

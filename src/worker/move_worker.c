@@ -469,15 +469,15 @@ static void
 start_other_runners(JobShared *shared)
 {
 	int			n = 1;
+	int			wanted = Min(shared->max_runners, shared->settings.max_workers);
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
-	while (n < shared->max_runners && job_more_runners(my_slot) &&
-		   job_launch_register(my_slot, shared->job, n, 0) != NULL)
+	while (n < wanted && runner_start_another(shared))
 		n++;
-	if (n < shared->max_runners)
+	if (n < wanted)
 		ereport(NOTICE,
 				(errmsg("moving %d instead of %d %s at the same time", n,
-						shared->max_runners, relations_noun(&totals)),
+						wanted, relations_noun(&totals)),
 				 errhint("You may need to increase \"max_worker_processes\".")));
 }
 

@@ -45,8 +45,6 @@ extern JobShared *job_launch_create(int64 job, Oid database, Oid role,
 									List *items, const MoveSettings *settings,
 									bool waits, dsm_segment **segment);
 extern BackgroundWorkerHandle *job_launch_worker(int slot, int64 job);
-extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runner,
-												   int notify_pid);
 
 extern void worker_connect_as(Oid database, Oid role);
 extern bool move_item(JobShared *job, MoveItem *item);
