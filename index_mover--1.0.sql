@@ -338,12 +338,20 @@ AS 'MODULE_PATHNAME', 'index_mover_relation_report' LANGUAGE C VOLATILE STRICT P
 CREATE FUNCTION index_mover.movable_methods(relation regclass) RETURNS text[]
 AS 'MODULE_PATHNAME', 'index_mover_movable_methods' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
+-- by the half-life that policies have by default
 CREATE FUNCTION index_mover.relation_heat(
 	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
 	OUT reads_per_second float8, OUT heat float8, OUT period interval, OUT samples bigint,
 	OUT last_use timestamptz, OUT last_index_use timestamptz, OUT last_change timestamptz,
 	OUT known_since timestamptz, OUT reset_at timestamptz) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_relation_heat' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+CREATE FUNCTION @extschema@.relation_heat(
+	half_life interval,
+	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
+	OUT reads_per_second float8, OUT heat float8, OUT period interval, OUT samples bigint,
+	OUT last_use timestamptz, OUT last_index_use timestamptz, OUT last_change timestamptz,
+	OUT known_since timestamptz, OUT reset_at timestamptz) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_relation_heat' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION index_mover.stats_since() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'index_mover_stats_since' LANGUAGE C VOLATILE PARALLEL SAFE;
@@ -381,7 +389,7 @@ CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '100 da
 AS 'MODULE_PATHNAME', 'index_mover_take_index_sample' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.recommend_moves(
-	tablespace name, budget bigint DEFAULT NULL,
+	tablespace name, budget bigint DEFAULT NULL, half_life interval DEFAULT NULL,
 	OUT rank int, OUT index regclass, OUT table_name regclass, OUT method text,
 	OUT from_tablespace name, OUT to_tablespace name, OUT size bigint, OUT size_after bigint,
 	OUT reads_per_second float8, OUT gain_ms_per_second float8, OUT bloat_ratio float8,
@@ -604,8 +612,10 @@ CREATE TABLE @extschema@.tier_policy (
 	start_at float8,
 	stop_at float8,
 	freeze_first boolean NOT NULL DEFAULT true,
-	min_stay interval NOT NULL DEFAULT '7 days'
+	min_stay interval NOT NULL		-- by default a day for a budget, else seven
 		CONSTRAINT "min_stay must not be negative" CHECK (min_stay >= '0'),
+	half_life interval NOT NULL DEFAULT '12 hours'	-- as HALF_LIFE in src/tier/heat.c
+		CONSTRAINT "half_life must be from a minute to 10 years" CHECK (half_life BETWEEN '1 min' AND '10 years'),
 	max_bytes_per_run bigint
 		CONSTRAINT "max_bytes_per_run must be a positive number of bytes" CHECK (max_bytes_per_run > 0),
 	settings jsonb
@@ -829,7 +839,7 @@ END;
 CREATE VIEW @extschema@.relation_heat AS
 	SELECT h.relation, h.kind, h.tablespace, h.size, h.reads_per_second, h.heat, h.period, h.samples,
 		   h.last_use, h.last_index_use, h.last_change, h.known_since
-	  FROM index_mover.relation_heat() h;
+	  FROM @extschema@.relation_heat(NULL::interval) h;
 
 CREATE FUNCTION @extschema@.tier_plan(
 	policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL,
@@ -940,6 +950,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy.stop_at', 'share in use of that file system below which no more relations leave it'),
 	('COLUMN', 'tier_policy.freeze_first', 'VACUUM (FREEZE) a table before it moves by older_than'),
 	('COLUMN', 'tier_policy.min_stay', 'least time for which a relation that was moved stays'),
+	('COLUMN', 'tier_policy.half_life', 'age at which reads count half as much as those of now, for heat'),
 	('COLUMN', 'tier_policy.max_bytes_per_run', 'most bytes that one run moves'),
 	('COLUMN', 'tier_policy.every', 'interval between runs of the policy by the scheduler; NULL: none'),
 	('COLUMN', 'tier_policy.window_start', 'time of day from which the scheduler may start a run'),
@@ -955,6 +966,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy_status.next_run', 'earliest time of the next run by the scheduler; NULL: there is none'),
 	('COLUMN', 'tier_policy_status.scheduled', 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled'),
 	('ROUTINE', 'index_mover_check', 'problems in this database: leftovers, lost files, policies that fail, can do nothing or are not scheduled, jobs that have ended without their work, or have waited, rested or been paused longer than max_wait; no row: all is well'),
+	('ROUTINE', 'relation_heat', 'the same as the view relation_heat, with reads that count half at another age'),
 	('VIEW', 'relation_heat', 'how much each table and index is read, by the samples of take_index_sample()'),
 	('COLUMN', 'relation_heat.relation relation_heat.kind', 'table or index'),
 	('COLUMN', 'relation_heat.tablespace', 'tablespace of the relation'),
@@ -1073,7 +1085,8 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 	TO pg_stat_scan_tables;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
-	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
+	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint, interval),
+	@extschema@.relation_heat(interval),
 	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval),
 	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,
 	index_mover.relation_heat, index_mover.is_ours, index_mover.session_action, index_mover.check_relation, index_mover.stats_since,

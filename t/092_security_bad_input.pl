@@ -47,7 +47,7 @@ my %good = (
 	method => "'copy'", dry_run => 'true', wait => 'true', settings => "'{}'", name_like => "'%'", name_not_like => "'x'",
 	min_size => '0', max_size => '1000000', job => $job, setting => "'max_rate'", value => "'1MB'",
 	sample_pages => '10', exact => 'false', sample => 'false', duration => "'100 ms'", queue_depth => '4',
-	retention => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
+	retention => "'1 day'", half_life => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
 	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'",
 		unmounted => 'false', policy_name => "'nosuch'", at => 'now()',
 	raise => 'true',
@@ -73,6 +73,7 @@ my %bad = (
 	sample_pages => [ 'NULL', '0', @numbers ],
 	duration => [ 'NULL', "'-1 s'", "'1 month'", "'x'", "'0'" ],
 	queue_depth => [ 'NULL', '0', '1000000', @numbers ],
+	half_life => [ "'x'", "'59 s'", "'11 years'" ],
 	retention => [ "'x'", "'-1 us'", "'-100 years'" ],
 	min_age => [ "'x'" ],
 	max_wait => [ "'x'" ],
@@ -209,7 +210,7 @@ my %only = (
 		  index_mover.session_action)),
 	(map { $_ => 'monitor' } qw(index_mover.relation_report index_mover.movable_methods
 		  index_mover.policy_conflicts index_mover.policy_fault index_mover.scheduler_looks index_mover.stats_since index_report
-		  tablespace_probe take_index_sample index_mover.relation_heat recommend_moves
+		  tablespace_probe take_index_sample relation_heat index_mover.relation_heat recommend_moves
 		  index_mover_check index_mover.problems index_mover.device_problems)));
 # Functions of ours are out of reach for who may not look into their schema, and
 # their privileges the same as those of the functions that use them.

@@ -284,6 +284,40 @@ rates(10000, p_pkey => 10, q_pkey => 11.9);
 is(going('regress_fast', $pq), '', 'less than a fifth better: nothing leaves for it');
 rates(10000, p_pkey => 10, q_pkey => 12.1);
 is(going('regress_fast', $pq), 'q_pkey', 'more: it goes');
+# what has been used lately counts more, the more the shorter the half-life is, and for policies alike
+rates(864000, p_pkey => 9.5, q_pkey => 1.5);
+sql(<<'SQL');
+BEGIN;
+INSERT INTO index_mover.sample SELECT now() - interval '12 hours', 0, NULL, 0;
+INSERT INTO index_mover.sample SELECT now() - interval '12 hours', s.table_oid, s.index_name,
+	s.blks_read + CASE s.index_name WHEN 'p_pkey' THEN 9.5 * 864000 ELSE 0 END, -990000000000
+  FROM index_mover.sample s WHERE s.index_name IN ('p_pkey', 'q_pkey');
+COMMIT;
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('halves', 'regress_slow', 'regress_fast', 1);
+SQL
+is(sql("SELECT min_stay, half_life FROM tier_policy"), '1 day|12:00:00', 'defaults of a budget');
+sql("UPDATE tier_policy SET budget = $pq, min_stay = NULL, schema = 'public'");
+is(sql("SELECT min_stay FROM tier_policy"), '1 day', 'a default again');
+foreach my $case ([ '1 hour', 'p_pkey q_pkey' ], [ '12 hours', 'p_pkey q_pkey' ], [ '1 day', 'p_pkey q_pkey' ], [ '4 days', '' ],
+	[ '10 years', '' ])
+{
+	my ($half_life, $moves) = @$case;
+	my $only = "relation::text ~ '^[pq]_pkey'";
+	sql("UPDATE tier_policy SET half_life = '$half_life'");
+	my $planned = sql("SELECT string_agg(relation::text, ' ' ORDER BY relation::text) FROM tier_plan('halves') WHERE moves AND $only");
+	my $advised = sql("SELECT string_agg(index::text, ' ' ORDER BY index::text) FROM recommend_moves('regress_fast', $pq, '$half_life') "
+		. "WHERE " . $only =~ s/relation/index/r);
+	is("$planned / $advised", "$moves / $moves", "by a half-life of $half_life");
+}
+is(sql("SELECT round(heat) FROM relation_heat('1 hour') WHERE relation = 'q_pkey'::regclass"), 30, 'what is read now');
+is(sql("SELECT round(h.heat), round(v.heat) FROM relation_heat('12 hours') h JOIN relation_heat v USING (relation) "
+	. "WHERE relation = 'q_pkey'::regclass"), '15|15', 'half of it, after one half-life');
+is(sql("SELECT round(heat::numeric, 1) FROM relation_heat('10 years') WHERE relation = 'q_pkey'::regclass"), 1.5, 'and nearly the mean');
+like(notice("SELECT * FROM $_"), qr/ERROR:  half_life must be from a minute to 10 years/, $_)
+  foreach "relation_heat('59 s')", "recommend_moves('regress_fast', NULL, '11 years')";
+like(notice("UPDATE tier_policy SET half_life = '0'"), qr/violates check constraint "half_life must be from a minute to 10 years"/,
+	'nor of a policy');
+sql('DELETE FROM tier_policy');
 # what has no other place stays, and takes its bytes from a budget
 sql('ALTER TABLESPACE pg_default RESET (random_page_cost)');
 sql('ALTER TABLE cold SET TABLESPACE pg_default');
@@ -334,7 +368,7 @@ foreach my $case ([ q('no_such'), '42704: tablespace "no_such" does not exist' ]
 	like($err, qr/ERROR:  \Q$case->[1]\E\n/, $case->[1]);
 }
 sql('CREATE ROLE monitor IN ROLE pg_monitor; CREATE ROLE nobody');
-foreach my $call ("recommend_moves('regress_fast')", 'take_index_sample()', 'relation_heat')
+foreach my $call ("recommend_moves('regress_fast')", 'take_index_sample()', 'relation_heat', "relation_heat('1 day')")
 {
 	my ($rc) = $node->psql('postgres', "SET ROLE monitor; SELECT count(*) FROM $call");
 	is($rc, 0, "$call: for pg_monitor");
@@ -351,9 +385,10 @@ INSERT INTO index_mover.sample
 SELECT now() - d * interval '1 day' + interval '1 min', t, CASE WHEN t <> 0 THEN 'hot_a' END, r - 80000000, r - 80000000, 0
   FROM (VALUES (70, 0), (7, 69999300)) v(d, r), (VALUES (0::oid), ('hot'::regclass)) s(t);
 SQL
-my $ever = sql("SELECT pg_stat_get_blocks_fetched(oid) - pg_stat_get_blocks_hit(oid) FROM pg_class WHERE relname = 'hot_a'");
-is(sql("SELECT round(extract(epoch FROM period) / 86400), round((reads_per_second * extract(epoch FROM period) - $ever)::numeric / 1e6) "
-	. "FROM relation_heat WHERE relation = 'hot_a'::regclass"), '7|10', 'rates are of the last seven days');
+is(sql("SELECT round(extract(epoch FROM period) / 86400), round((reads_per_second * 86400)::numeric / 1e6, 2) "
+	. "FROM relation_heat('1 day') WHERE relation = 'hot_a'::regclass"), '10|1.43', 'rates are of ten half-lives');
+is(sql("SELECT round(extract(epoch FROM period) / 86400), round((reads_per_second * 86400)::numeric / 1e6, 2) "
+	. "FROM relation_heat('7 days') WHERE relation = 'hot_a'::regclass"), '70|1.27', 'and of these the last counts half');
 
 # ---- samples: only what changed, and fewer with age --------------------------------------------
 sql('DELETE FROM index_mover.sample');

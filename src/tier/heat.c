@@ -8,6 +8,9 @@
  * they had changed; the moments themselves are rows of relation 0.  A rebuilt index
  * has another OID, so rows are found by table and name.
  *
+ * Rates are means in which a block that was read counts half as much for each half-life
+ * since: work that has begun shows soon, and work that has ended is forgotten as soon.
+ *
  * Of the last hour all rows are kept, of the last day the last one of each minute, of the
  * last week of each hour, before that of each day, and of what is older than the retention the last of each
  * relation that there is: it may have been idle ever since.
@@ -40,7 +43,9 @@
 #include "own_tables.h"
 #include "tier/tier_private.h"
 
-#define RATE_DAYS		7		/* of the samples that rates are of */
+#define HOURLY_DAYS		7		/* so long samples of each hour are kept */
+#define HALF_LIVES		10		/* what is older does not count in rates */
+#define HALF_LIFE_HOURS	12		/* by default, see bench/tiers */
 #define MOST_SAMPLES	240		/* in an hour */
 
 PG_FUNCTION_INFO_V1(index_mover_stats_since);
@@ -241,9 +246,9 @@ read_relations(HeatTable *table)
 	}
 }
 
-/* Set rates and uses of a relation from its samples, the last of now. */
+/* Set the uses of a relation from its samples, the last of now. */
 static void
-judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
+judge_use(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 {
 	/* counts as use: a counter for this kind, and those before */
 	static const IdleOf narrowest[] = {
@@ -254,11 +259,6 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 
 	/* nothing was counted before */
 	TimestampTz since = pgstat_track_counts ? table->stats_since : table->now;
-	TimestampTz start = n > 1 ? Max(table->window, samples[0].taken_at) : 0;
-	double		read = 0;
-	double		wanted = 0;
-	double		scans = 0;
-	double		changes = 0;
 
 	for (IdleOf of = 0; of < IDLE_KINDS; of++)
 		heat->known_since[of] = Max(samples[0].taken_at, since);
@@ -271,7 +271,6 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 		const int64 *before = samples[i - 1].counters;
 		bool		reset = now[HEAT_READ] < before[HEAT_READ];
 		bool		all_reset = samples[i - 1].taken_at < since && at >= since;
-		int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
 
 		/*
 		 * each by itself: an index that is dropped takes its scans from the
@@ -293,39 +292,143 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 					heat->last_use[of] = Max(heat->last_use[of], at);
 			}
 		}
+	}
+}
+
+/* Return the number of moments before this one: of samples, which all relations have. */
+static int
+moments_before(const HeatTable *table, TimestampTz at)
+{
+	int			low = 0;
+	int			high = table->nmoments;
+
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+
+		if (table->samples[middle].taken_at < at)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Return how much a time counts: its seconds, half of them for each half-life since. */
+static double
+weight_of(const HeatTable *table, TimestampTz from, TimestampTz to)
+{
+	double		lives_from = (table->now - from) / (double) USECS_PER_SEC / table->half_life;
+	double		lives_to = (table->now - to) / (double) USECS_PER_SEC / table->half_life;
+
+	return table->half_life / M_LN2 * (exp2(-lives_to) - exp2(-lives_from));
+}
+
+/*
+ * Return when the step to a sample of a relation began: a row is written at the first
+ * moment at which the counters have changed, so not before the moment before it.
+ */
+static TimestampTz
+step_begin(const HeatTable *table, const HeatSample *sample)
+{
+	TimestampTz result = sample[-1].taken_at;
+	int			n = moments_before(table, sample->taken_at);
+
+	if (n > 0)
+		result = Max(result, table->samples[n - 1].taken_at);
+	return Min(result, sample->taken_at - 1);
+}
+
+/* Set the rates of a relation of which there are no samples: those of the statistics. */
+static void
+judge_without_samples(Heat *heat, const HeatTable *table)
+{
+	double		read = heat->counters[HEAT_READ];
+
+	heat->samples = 0;
+	heat->seconds = Max((table->now - table->stats_since) / (double) USECS_PER_SEC, 1);
+	heat->reads_per_second = read / heat->seconds;
+	heat->wanted_per_second = Min(read, heat->counters[HEAT_WANTED]) / heat->seconds;
+	heat->scans_per_second = heat->counters[HEAT_INDEX_SCANS] / heat->seconds;
+	heat->changes_per_second = heat->counters[HEAT_CHANGES] / heat->seconds;
+}
+
+/* Set the rates of a relation since a moment, or since its first sample. */
+static void
+judge_rates(Heat *heat, const HeatTable *table, TimestampTz since)
+{
+	const HeatSample *samples = heat->samples_of;
+	int			n = heat->nsamples_of;
+	TimestampTz start = Max(since, samples[0].taken_at);
+	double		read = 0;
+	double		wanted = 0;
+	double		scans = 0;
+	double		changes = 0;
+	double		weight;
+
+	if (n < 2 || start >= table->now)
+	{
+		judge_without_samples(heat, table);
+		return;
+	}
+	heat->samples = Max(table->nmoments - moments_before(table, start), 1);
+	heat->seconds = (table->now - start) / (double) USECS_PER_SEC;
+	for (int i = 1; i < n; i++)
+	{
+		const int64 *now = samples[i].counters;
+		const int64 *before = samples[i - 1].counters;
+		bool		reset = now[HEAT_READ] < before[HEAT_READ];
+		int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
+		int64		most = now[HEAT_WANTED] - (reset ? 0 : before[HEAT_WANTED]);
+		int64		scan_step = now[HEAT_INDEX_SCANS] - (reset ? 0 : before[HEAT_INDEX_SCANS]);
+		int64		change_step = now[HEAT_CHANGES] - (reset ? 0 : before[HEAT_CHANGES]);
+		TimestampTz at = samples[i].taken_at;
+		TimestampTz begin;
+		double		share;		/* of the step that counts */
+
 		if (at <= start)
 			continue;
-		read += blocks;
+		begin = step_begin(table, &samples[i]);
+		share = weight_of(table, Max(begin, start), at) / ((at - begin) / (double) USECS_PER_SEC);
+		read += blocks * share;
 		/* it alone goes back when an index is dropped */
-		wanted += Max(Min(blocks, now[HEAT_WANTED] - (reset ? 0 : before[HEAT_WANTED])), 0);
-		scans += Max(now[HEAT_INDEX_SCANS] - (reset ? 0 : before[HEAT_INDEX_SCANS]), 0);
-		changes += Max(now[HEAT_CHANGES] - (reset ? 0 : before[HEAT_CHANGES]), 0);
+		wanted += Max(Min(blocks, most), 0) * share;
+		scans += Max(scan_step, 0) * share;
+		changes += Max(change_step, 0) * share;
 	}
+	weight = weight_of(table, start, table->now);
+	heat->reads_per_second = read / weight;
+	heat->wanted_per_second = wanted / weight;
+	heat->scans_per_second = scans / weight;
+	heat->changes_per_second = changes / weight;
+}
 
-	if (n > 1)
+/* Set the rates of all relations, by a half-life; NULL: that of policies by default. */
+void
+heat_weigh(HeatTable *table, const Interval *half_life)
+{
+	static const Interval usual = {.time = HALF_LIFE_HOURS * USECS_PER_HOUR};
+	const Interval *life = half_life != NULL ? half_life : &usual;
+	double		seconds = (table->now - moment_minus(table->now, life)) / (double) USECS_PER_SEC;
+	TimestampTz since;
+
+	/* a month less 30 days may be less than nothing */
+	seconds = Max(seconds, SECS_PER_MINUTE);
+	if (seconds == table->half_life)
+		return;
+	table->half_life = seconds;
+	since = table->now - (TimestampTz) Min(seconds * HALF_LIVES, 1e11) * USECS_PER_SEC;
+	for (int i = 0; i < table->n; i++)
 	{
-		for (int i = table->nmoments; i > 0 && table->samples[i - 1].taken_at >= start; i--)
-			heat->samples++;
+		CHECK_FOR_INTERRUPTS();
+		judge_rates(&table->heats[i], table, since);
 	}
-	heat->seconds = (table->now - start) / (double) USECS_PER_SEC;
-	if (heat->samples == 0 || heat->seconds <= 0)
-	{
-		heat->samples = 0;
-		heat->seconds = Max((table->now - table->stats_since) / (double) USECS_PER_SEC, 1);
-		read = heat->counters[HEAT_READ];
-		wanted = Min(read, heat->counters[HEAT_WANTED]);
-		scans = heat->counters[HEAT_INDEX_SCANS];
-		changes = heat->counters[HEAT_CHANGES];
-	}
-	heat->reads_per_second = read / heat->seconds;
-	heat->wanted_per_second = wanted / heat->seconds;
-	heat->scans_per_second = scans / heat->seconds;
-	heat->changes_per_second = changes / heat->seconds;
 }
 
 /*
  * Return the heat of all permanent and unlogged tables, materialized views and
- * indexes of users in this database.  No lock lasts.  Needs a snapshot.
+ * indexes of users in this database, without rates: see heat_weigh().  No lock lasts.
+ * Needs a snapshot.
  */
 HeatTable *
 heat_read(void)
@@ -333,7 +436,7 @@ heat_read(void)
 	HeatTable  *table = palloc0_object(HeatTable);
 	HeatSample *first = NULL;
 
-	table->now = table->window = GetCurrentTimestamp();
+	table->now = GetCurrentTimestamp();
 	table->stats_since = stats_since();
 	table->samples_since = samples_since();
 	read_relations(table);
@@ -346,24 +449,54 @@ heat_read(void)
 		if (first == NULL || !SAME_RELATION(first, sample) ||
 			first->taken_at < table->samples_since)
 			first = sample;
-		if (sample->heat != NULL)
-			judge(sample->heat, first, sample - first + 1, table);
-		if (OidIsValid(sample->table_oid))
+		if (!OidIsValid(sample->table_oid))
+			table->nmoments++;
+		if (sample->heat == NULL)
 			continue;
-		table->nmoments++;
-		if (sample->taken_at > table->now - RATE_DAYS * USECS_PER_DAY)
-			table->window = Min(table->window, sample->taken_at);
+		sample->heat->samples_of = first;
+		sample->heat->nsamples_of = sample - first + 1;
+		judge_use(sample->heat, first, sample->heat->nsamples_of, table);
 	}
 	return table;
 }
 
-/* index_mover.relation_heat() RETURNS SETOF record, for the view; EXECUTE: pg_monitor */
+/* Return the argument half_life, NULL if it is NULL.  ERROR 22023 if it is out of range. */
+const Interval *
+heat_half_life_argument(FunctionCallInfo fcinfo, int n)
+{
+	Interval	least = {.time = USECS_PER_MINUTE};
+	Interval	most = {.month = 10 * MONTHS_PER_YEAR};
+	Datum		value;
+	Datum		order_of_least;
+	Datum		order_of_most;
+
+	if (PG_NARGS() <= n || PG_ARGISNULL(n))
+		return NULL;
+	value = PG_GETARG_DATUM(n);
+	order_of_least = DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&least));
+	order_of_most = DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&most));
+	if (DatumGetInt32(order_of_least) < 0 || DatumGetInt32(order_of_most) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be from a minute to 10 years", "half_life")));
+	return DatumGetIntervalP(value);
+}
+
+/*
+ * relation_heat(half_life interval) RETURNS SETOF record
+ * index_mover.relation_heat() RETURNS SETOF record
+ *
+ * How much each relation is used.  half_life: NULL, or none: that of policies by default.
+ * No lock lasts.  EXECUTE: pg_monitor.  ERROR 22023 half_life.
+ */
 Datum
 index_mover_relation_heat(PG_FUNCTION_ARGS)
 {
+	const Interval *half_life = heat_half_life_argument(fcinfo, 0);
 	HeatTable  *heats = heat_read();
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
+	heat_weigh(heats, half_life);
 	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; i < heats->n; i++)
 	{
@@ -414,7 +547,7 @@ interval_of_samples(int64 age)
 		return 1;
 	if (age < USECS_PER_DAY)
 		return USECS_PER_MINUTE;
-	if (age < RATE_DAYS * USECS_PER_DAY)
+	if (age < HOURLY_DAYS * USECS_PER_DAY)
 		return USECS_PER_HOUR;
 	return USECS_PER_DAY;
 }
@@ -494,7 +627,7 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 		PG_RETURN_INT64(0);
 	}
 	oldest = moment_minus(table->now, PG_GETARG_INTERVAL_P(0));
-	oldest = Min(oldest, table->now - RATE_DAYS * USECS_PER_DAY);
+	oldest = Min(oldest, table->now - HOURLY_DAYS * USECS_PER_DAY);
 	thin_samples(table, oldest);
 	/* after the counters were read: whatever they tell of was before */
 	moment.taken_at = GetCurrentTimestamp();

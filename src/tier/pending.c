@@ -174,11 +174,16 @@ find_heat(const HeatTable *heats, Oid relid)
 static const HeatTable *
 read_heat_once(FmgrInfo *flinfo)
 {
+	/* a limit is for weeks, not for what is hot today */
+	static const Interval half_life = {.day = 7};
+
 	if (flinfo->fn_extra == NULL)
 	{
 		MemoryContext oldcontext = MemoryContextSwitchTo(flinfo->fn_mcxt);
+		HeatTable  *heats = heat_read();
 
-		flinfo->fn_extra = heat_read();
+		heat_weigh(heats, &half_life);
+		flinfo->fn_extra = heats;
 		MemoryContextSwitchTo(oldcontext);
 	}
 	return flinfo->fn_extra;

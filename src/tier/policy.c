@@ -49,7 +49,7 @@ PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 /* Columns of tier_policy; the script makes them so. */
 #define COLUMNS \
 	name, enabled, relation, schema, from_tablespace, to_tablespace, parts, older_than, key_unit, \
-	key_zero, keys_per_second, budget, start_at, stop_at, freeze_first, min_stay, \
+	key_zero, keys_per_second, budget, start_at, stop_at, freeze_first, min_stay, half_life, \
 	max_bytes_per_run, settings, idle_for, idle_of, every, window_start, window_end, owner, \
 	owner_oid
 
@@ -201,6 +201,7 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->stop_at = VALUE_OR(stop_at, Float8, 0);
 	policy->freeze_first = DatumGetBool(row.value.freeze_first);
 	policy->min_stay = INTERVAL(min_stay);
+	policy->half_life = INTERVAL(half_life);
 	policy->max_bytes_per_run = VALUE_OR(max_bytes_per_run, Int64, 0);
 	policy->every = INTERVAL(every);
 	policy->window_start = VALUE_OR(window_start, TimeADT, -1);
@@ -404,7 +405,24 @@ refuse_function(HeapTuple tuple, TupleDesc desc, PolicyRow *row, bool update)
 	row->value.enabled = BoolGetDatum(false);
 }
 
-/* Before a row is written: set its owner and owner_oid, and check what else it says. */
+/* Set min_stay by the kind of a policy, unless it is said; bench/tiers has the reasons. */
+static void
+default_min_stay(PolicyRow *row)
+{
+	Interval   *stay;
+
+	if (!row->null.min_stay)
+		return;
+	stay = palloc0_object(Interval);
+	stay->day = row->null.budget ? 7 : 1;
+	row->value.min_stay = IntervalPGetDatum(stay);
+	row->null.min_stay = false;
+}
+
+/*
+ * Before a row is written: set its owner, owner_oid and min_stay, and check what else it
+ * says.
+ */
 static HeapTuple
 before_row(const TriggerData *data)
 {
@@ -435,6 +453,7 @@ before_row(const TriggerData *data)
 		row.null.owner_oid = !OidIsValid(role);
 	}
 	refuse_function(tuple, desc, &row, update);
+	default_min_stay(&row);
 	if ((IS_SET(settings) || new_owner) && !row.null.settings && !row.null.owner_oid)
 		check_settings(&row);
 	/* a restore must not fail: then the plan says so */
@@ -447,9 +466,9 @@ before_row(const TriggerData *data)
 			policy_check_target(NAME(from_tablespace), tables);
 	}
 	{
-		int			columns[] = {ANUM(enabled), ANUM(owner), ANUM(owner_oid)};
-		Datum		values[] = {row.value.enabled, row.value.owner, row.value.owner_oid};
-		bool		nulls[] = {row.null.enabled, row.null.owner, row.null.owner_oid};
+		int			columns[] = {ANUM(enabled), ANUM(owner), ANUM(owner_oid), ANUM(min_stay)};
+		Datum		values[] = {row.value.enabled, row.value.owner, row.value.owner_oid, row.value.min_stay};
+		bool		nulls[] = {row.null.enabled, row.null.owner, row.null.owner_oid, row.null.min_stay};
 
 		return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns, values, nulls);
 	}

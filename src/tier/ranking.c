@@ -381,12 +381,12 @@ say_nothing_gained(const Advice *advice, const List *places)
 }
 
 /*
- * recommend_moves(tablespace name, budget bigint) RETURNS SETOF record
+ * recommend_moves(tablespace name, budget bigint, half_life interval) RETURNS SETOF record
  *
  * budget: bytes, those of the residents included; NULL: their size, and the free
  * space but for index_mover.min_free_space.  Only reads, takes no locks but those of
  * candidates_collect(), and works on a hot standby.  EXECUTE: pg_monitor.  ERRORs:
- * those of plan_tablespace(); 22004, 22023 a negative budget.
+ * those of plan_tablespace(); 22004, 22023 a negative budget, or half_life.
  */
 Datum
 index_mover_recommend_moves(PG_FUNCTION_ARGS)
@@ -394,11 +394,14 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 	Advice		advice = {(ReturnSetInfo *) fcinfo->resultinfo};
 	TierScope	scope = {.tables = true,.indexes = true,.residents = true};
 	List	   *places;
+	HeatTable  *heats;
 	Candidate  *candidates;
 	int			n;
 	MoveSettings settings;
+	const Interval *half_life;
 
 	reject_null(fcinfo, 0, "tablespace");
+	half_life = heat_half_life_argument(fcinfo, 2);
 	scope.to = plan_tablespace(PG_GETARG_NAME(0), false);
 	if (!PG_ARGISNULL(1) && PG_GETARG_INT64(1) < 0)
 		ereport(ERROR,
@@ -412,7 +415,9 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 				 errmsg("tablespace \"%s\" does not exist", NameStr(*PG_GETARG_NAME(0)))));
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture(&settings, NULL, false);
-	candidates = candidates_collect(heat_read(), places, &scope, &settings, &n);
+	heats = heat_read();
+	heat_weigh(heats, half_life);
+	candidates = candidates_collect(heats, places, &scope, &settings, &n);
 	advice.budget = !PG_ARGISNULL(1) ? PG_GETARG_INT64(1) : advice.target->facts.free_bytes -
 		settings_reserved(&settings.min_free_space, advice.target->facts.total_bytes);
 	for (Candidate *c = candidates; c < candidates + n; c++)

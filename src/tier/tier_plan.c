@@ -142,7 +142,8 @@ typedef struct CoveredTable
 struct TierPlan
 {
 	TimestampTz now;			/* or the moment that is planned for */
-	const HeatTable *heat;		/* NULL = not read yet */
+	HeatTable  *heat;			/* NULL = not read yet; by the half-life of
+								 * the policy that is planned */
 	const List *places;
 	HTAB	   *busy;			/* of BusyTable */
 	HTAB	   *covered;		/* of CoveredTable */
@@ -1029,6 +1030,8 @@ work_as_owner(void *arg)
 	look_up_names(work);
 	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
 		plan->heat = heat_read();
+	if (policy->kind != POLICY_OLDER_THAN)
+		heat_weigh(plan->heat, policy->half_life);
 	want_by[policy->kind] (plan);
 	decide_all(plan);
 	SetUserIdAndSecContext(caller, context);

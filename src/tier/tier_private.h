@@ -52,7 +52,10 @@ typedef struct Heat
 	RelationFacts facts;
 	bool		of_extension;	/* it, or its table, belongs to an extension */
 
-	/* rates of the last week's samples; without any, of the statistics */
+	/*
+	 * rates of the samples, weighted by heat_weigh(); without any, of the
+	 * statistics
+	 */
 	double		reads_per_second;	/* HEAT_READ */
 	double		wanted_per_second;	/* HEAT_WANTED, as far as it was read */
 	double		scans_per_second;	/* HEAT_INDEX_SCANS */
@@ -71,6 +74,10 @@ typedef struct Heat
 
 	int64		counters[HEAT_COUNTERS];	/* of now */
 	bool		is_searched;	/* by an index scan, as far as is known */
+
+	/* for heat.c */
+	const struct HeatSample *samples_of;	/* the last is that of now */
+	int			nsamples_of;
 } Heat;
 
 typedef struct HeatSample HeatSample;
@@ -84,13 +91,15 @@ typedef struct HeatTable
 	TimestampTz now;
 	TimestampTz stats_since;
 	TimestampTz samples_since;	/* those before are of another server */
-	TimestampTz window;			/* the first moment of the last week */
+	double		half_life;		/* seconds, of the rates */
 	HeatSample *samples;		/* and the counters of now, in order */
 	int			nsamples;
 	int			nmoments;		/* of these, which come first */
 } HeatTable;
 
 extern HeatTable *heat_read(void);
+extern void heat_weigh(HeatTable *table, const Interval *half_life);
+extern const Interval *heat_half_life_argument(FunctionCallInfo fcinfo, int n);
 extern PGDLLEXPORT Datum index_mover_take_index_sample(PG_FUNCTION_ARGS);
 
 /* places.c: tablespaces */
@@ -248,6 +257,7 @@ typedef struct Policy
 	double		stop_at;
 	bool		freeze_first;
 	Interval   *min_stay;
+	Interval   *half_life;		/* of heat */
 	int64		max_bytes_per_run;	/* 0 = no limit */
 	Interval   *every;			/* NULL = only when called */
 	TimeADT		window_start;	/* -1 = at any time */
