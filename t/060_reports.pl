@@ -555,19 +555,36 @@ foreach my $case (
 	rmtree([ $disk, "$devices/device" ]);
 }
 
+# a device whose command queue is off, as it is without announced reads
+SKIP:
+{
+	my $remark = sub {
+		return $node->safe_psql('postgres', "SET index_mover.test_mutation = 'probe-one';
+			SELECT direct_io, remark ~ 'does not queue: $_[0] reads at a time' FROM tablespace_probe('regress_slow', '200 ms', $_[0])");
+	};
+	my $told = $remark->(32);
+	skip 'the file system does not read past its cache', 2 if $told =~ /^f/;
+	is($told, 't|t', 'tablespace_probe remarks on a device that does not queue');
+	is($remark->(1), 't|', 'but not where there was nothing to queue');
+}
+
 SKIP:
 {
 	my ($type, $free) = split ' ', `stat -f -c '%T %a' /dev/shm 2>/dev/null` || 'none 0';
 	my $block = `stat -f -c '%S' /dev/shm 2>/dev/null` || 0;
-	skip 'no tmpfs at /dev/shm with 64 MB free', 8
+	skip 'no tmpfs at /dev/shm with 64 MB free', 9
 	  unless $type eq 'tmpfs' && $free * $block >= 64e6 && -w '/dev/shm';
-	skip 'the server itself is on /dev/shm', 8
+	skip 'the server itself is on /dev/shm', 9
 	  if (stat $node->data_dir)[0] == (stat '/dev/shm')[0];
 	my $directory = tempdir(DIR => '/dev/shm', CLEANUP => 1);
 	$node->safe_psql('postgres', "CREATE TABLESPACE regress_shm LOCATION '$directory'");
 	like($node->safe_psql('postgres', q(SELECT remark FROM tablespace_probe('regress_shm', '50 ms'))),
 		qr/^on tmpfs: does not survive a reboot/, 'tablespace_probe warns of tmpfs');
 	is($node->safe_psql('postgres', q(SELECT lost_on_reboot FROM tablespace_probe('regress_shm', '50 ms'))), 'tmpfs', 'in a column, too');
+	is($node->safe_psql('postgres', q(CREATE TABLE wiped () TABLESPACE regress_shm; CREATE TABLE kept (i int);
+		CREATE INDEX ON kept (i) TABLESPACE regress_shm;
+		SELECT remark FROM tablespace_probe('regress_shm', '50 ms'); DROP TABLE wiped, kept)),
+		'on tmpfs: does not survive a reboot; tables of this database there: 1', 'and counts the tables there');
 	($rc, $out, $err) = $node->psql('postgres', q(SELECT count(*) FROM move_table('zoo', 'regress_shm', dry_run => true)));
 	like($err, qr/WARNING:  a reboot loses tables in tablespace "regress_shm", which is on tmpfs/, 'and so does the plan of a table');
 	($rc, $out, $err) = $node->psql('postgres', q(CREATE TABLE parent (i int) PARTITION BY RANGE (i); )

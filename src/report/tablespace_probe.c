@@ -25,6 +25,7 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "common/file_utils.h"
@@ -40,7 +41,9 @@
 #include "job.h"
 #include "own_tables.h"
 #include "printed_command.h"
+#include "relation_facts.h"
 #include "report/report_private.h"
+#include "test_points.h"
 
 PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 
@@ -49,6 +52,9 @@ PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 #define PROBE_MAX_BYTES		(INT64CONST(256) * 1024 * 1024)
 #define PROBE_MIN_BYTES		(INT64CONST(4) * 1024 * 1024)
 #define PROBE_CHUNK			(1024 * 1024)
+/* Reads at a time from which a device should be faster than by one, and by how much */
+#define PROBE_QUEUE			4
+#define PROBE_QUEUE_GAIN	1.5
 
 /* Results, in the order of the first columns */
 enum
@@ -202,6 +208,8 @@ run_phase(Probe *probe, const Phase *phase, double seconds)
 		if (phase->announced)
 		{
 			fd = probe->buffered_fd;
+			if (IM_MUTATION("probe-one"))
+				ahead = Min(most, n + probe->queue_depth);
 			for (; ahead < Min(most, n + probe->queue_depth); ahead++)
 				(void) posix_fadvise(fd, random_block(probe, ahead), BLCKSZ, POSIX_FADV_WILLNEED);
 		}
@@ -272,6 +280,53 @@ record_probe(Oid tablespace, const Probe *probe)
 	CommandCounterIncrement();
 }
 
+/* Count the tables of this database in a tablespace that outlive their session. */
+static int
+tables_in(Oid tablespace)
+{
+	int			tables = 0;
+
+	foreach_ptr(HeapTupleData, tuple,
+				catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
+							 Anum_pg_class_reltablespace, tablespace_in_catalog(tablespace),
+							 0, InvalidOid))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if ((form->relkind == RELKIND_RELATION || form->relkind == RELKIND_MATVIEW) &&
+			form->relpersistence != RELPERSISTENCE_TEMP)
+			tables++;
+	}
+	return tables;
+}
+
+/*
+ * Return what makes the place or its figures doubtful; NULL if nothing does.  A device
+ * that is read through the page cache says nothing of its queue, and neither does one
+ * read at a time.
+ */
+static char *
+probe_remark(const Probe *probe, Oid tablespace, const char *lost_on_reboot)
+{
+	StringInfoData remark;
+	int			tables;
+
+	initStringInfo(&remark);
+	if (lost_on_reboot != NULL)
+		appendStringInfo(&remark, "on %s: does not survive a reboot", lost_on_reboot);
+	if (tablespace_loses_tables(tablespace) != NULL)
+	{
+		tables = tables_in(tablespace);
+		if (tables > 0)
+			appendStringInfo(&remark, "; tables of this database there: %d", tables);
+	}
+	if (IS_DIRECT(probe) && probe->queue_depth >= PROBE_QUEUE &&
+		probe->result[RANDOM_READ_IOPS_DEEP] < PROBE_QUEUE_GAIN * probe->result[RANDOM_READ_IOPS])
+		appendStringInfo(&remark, "%sdoes not queue: %u reads at a time are no faster than one after the other",
+						 remark.len > 0 ? "; " : "", probe->queue_depth);
+	return remark.len > 0 ? remark.data : NULL;
+}
+
 /*
  * tablespace_probe(tablespace name, duration interval, queue_depth int) RETURNS record
  *
@@ -336,7 +391,7 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	cost = Min(Max(rint(cost * 10) / 10, 1.1), 4.0);
 	/* from the gain of several reads at the same time */
 	gain = probe->result[RANDOM_READ_IOPS_DEEP] / probe->result[RANDOM_READ_IOPS];
-	concurrency = gain < 1.5 ? 1 : (int) Min(rint(gain * 1.5), Min(probe->queue_depth, 1000));
+	concurrency = gain < PROBE_QUEUE_GAIN ? 1 : (int) Min(rint(gain * 1.5), Min(probe->queue_depth, 1000));
 	lost_on_reboot = tablespace_lost_on_reboot(tablespace);
 
 	row_clear(&row);
@@ -354,7 +409,6 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	row_text(&row, 11, printed_command("tablespace_costs", name, psprintf("%.1f", cost), (int64) concurrency));
 	row_set(&row, 12, BoolGetDatum(IS_DIRECT(probe)));
 	row_text(&row, 13, lost_on_reboot);
-	if (lost_on_reboot)
-		row_text(&row, 14, psprintf("on %s: does not survive a reboot", lost_on_reboot));
+	row_text(&row, 14, probe_remark(probe, tablespace, lost_on_reboot));
 	return row_result(fcinfo, &row);
 }
