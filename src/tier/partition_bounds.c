@@ -7,18 +7,30 @@
  * type: no text of it depends on settings, and no function of a type or an operator
  * class is called.
  *
+ * A child by inheritance has the range that its CHECK constraints say, as partitions had
+ * before version 10 and chunks of TimescaleDB have: comparisons of a column with
+ * constants by core's operators.  The expressions are read, and never evaluated.  What is NOT
+ * VALID, or NO INHERIT, need not hold, or not for the tables below.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/stratnum.h"
+#include "access/transam.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_operator_d.h"
 #include "catalog/pg_partitioned_table.h"
 #include "commands/defrem.h"
+#include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
+#include "nodes/primnodes.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
@@ -136,6 +148,158 @@ read_bound(Oid relid, const RangeKey *key, const KeyMeaning *meaning, bool same_
 	}
 }
 
+/* CHECK constraints */
+
+/* What the constraints of a table say of where its rows end */
+typedef struct CheckEnds
+{
+	Oid			relid;
+	const KeyMeaning *meaning;
+	PartitionLeaf *leaf;
+	bool		counts;			/* the constraint that is read now does */
+	bool		any_ignored;	/* an end in one that does not */
+	bool		several;		/* columns, of which as much is known */
+} CheckEnds;
+
+/*
+ * Take an upper bound of a column: of those of one column the first end, of several columns
+ * that of which most is known.
+ */
+static void
+take_end(CheckEnds *ends, const Var *var, const Const *bound, bool inclusive)
+{
+	PartitionLeaf *leaf = ends->leaf;
+	RangeKey	key = {.type = getBaseType(bound->consttype)};
+	PartitionLeaf found = *leaf;
+	bool		same_column;
+
+	key.kind = key_kind(key.type, ends->meaning);
+	key.column = get_attname(ends->relid, var->varattno, true);
+	if (key.kind == KEY_OTHER || bound->constisnull || key.column == NULL)
+		return;
+	if (!ends->counts)
+	{
+		ends->any_ignored = true;
+		return;
+	}
+	same_column = leaf->column != NULL && strcmp(leaf->column, key.column) == 0;
+	if (!same_column && key.kind < leaf->kind)
+		return;
+	if (!same_column)
+		ends->several = leaf->kind == key.kind;
+	found.column = key.column;
+	found.kind = key.kind;
+	found.why_none = NULL;
+	set_end(&found, &key, ends->meaning, bound->constvalue);
+	/* what is not less than that: a day, or the month that the key writes */
+	if (inclusive && found.why_none == NULL && !TIMESTAMP_NOT_FINITE(found.end))
+		found.end += (ends->meaning->unit == KEY_UNIT_YYYYMM ? 31 : 1) * USECS_PER_DAY;
+	if (same_column && leaf->why_none == NULL &&
+		(found.why_none != NULL || leaf->end <= found.end))
+		return;
+	*leaf = found;
+}
+
+/* Return the strategy of an operator of core's by which a type is sorted, 0 if it is none. */
+static int
+strategy_of(Oid operator, Oid type)
+{
+	Oid			operator_class = GetDefaultOpClass(type, BTREE_AM_OID);
+
+	if (operator >= FirstUnpinnedObjectId || !OidIsValid(operator_class))
+		return 0;
+	return get_op_opfamily_strategy(operator, get_opclass_family(operator_class));
+}
+
+/* Take the upper bounds in a condition: a comparison, or several with AND. */
+static void
+read_condition(CheckEnds *ends, Node *node)
+{
+	OpExpr	   *comparison;
+	Node	   *left;
+	Node	   *right;
+	bool		turned;
+	int			strategy;
+
+	check_stack_depth();
+	if (is_andclause(node))
+	{
+		foreach_ptr(Node, part, ((BoolExpr *) node)->args)
+		{
+			read_condition(ends, part);
+		}
+		return;
+	}
+	if (!IsA(node, OpExpr) || list_length(((OpExpr *) node)->args) != 2)
+		return;
+	comparison = (OpExpr *) node;
+	left = strip_implicit_coercions(linitial(comparison->args));
+	right = strip_implicit_coercions(lsecond(comparison->args));
+	turned = IsA(left, Const);
+	if (turned)
+	{
+		Node	   *other = left;
+
+		left = right;
+		right = other;
+	}
+	if (!IsA(left, Var) || !IsA(right, Const))
+		return;
+	strategy = strategy_of(comparison->opno, getBaseType(exprType(left)));
+	if (strategy == (turned ? BTGreaterStrategyNumber : BTLessStrategyNumber))
+		take_end(ends, (Var *) left, (Const *) right, false);
+	else if (strategy == (turned ? BTGreaterEqualStrategyNumber : BTLessEqualStrategyNumber) ||
+			 strategy == BTEqualStrategyNumber)
+		take_end(ends, (Var *) left, (Const *) right, true);
+}
+
+static PartitionLeaf
+no_range(const char *why)
+{
+	PartitionLeaf result = {.kind = KEY_OTHER,.why_none = why};
+
+	return result;
+}
+
+/* Set where the rows of a child by inheritance end, by its CHECK constraints. */
+static void
+read_checks(Oid relid, const KeyMeaning *meaning, PartitionLeaf *leaf)
+{
+	CheckEnds	ends = {.relid = relid,.meaning = meaning,.leaf = leaf};
+
+	*leaf = no_range("no CHECK constraint says where its rows end");
+	foreach_ptr(HeapTupleData, row,
+				catalog_rows(ConstraintRelationId, ConstraintRelidTypidNameIndexId,
+							 Anum_pg_constraint_conrelid, relid, 0, InvalidOid))
+	{
+		Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
+		Datum		condition;
+		bool		isnull;
+
+		if (form->contype != CONSTRAINT_CHECK)
+			continue;
+		condition = SysCacheGetAttr(CONSTROID, row, Anum_pg_constraint_conbin, &isnull);
+		ends.counts = form->convalidated && !form->connoinherit;
+		if (!isnull)
+			read_condition(&ends, stringToNode(TextDatumGetCString(condition)));
+	}
+	if (ends.several)
+		*leaf = no_range("its CHECK constraints end the ranges of several columns");
+	else if (leaf->kind == KEY_OTHER && ends.any_ignored)
+		leaf->why_none = "the CHECK constraint of its range is NOT VALID, or NO INHERIT";
+}
+
+static bool
+has_leaf(const List *leaves, Oid relid)
+{
+	foreach_ptr(const PartitionLeaf, leaf, leaves)
+	{
+		if (leaf->relid == relid)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Add the relations with files from this one down to a list of PartitionLeaf; above:
  * what counts so far.  The highest level counts of those of whose keys most is known
@@ -153,8 +317,32 @@ add_leaves(List *leaves, Oid relid, const KeyMeaning *meaning, const PartitionLe
 	CHECK_FOR_INTERRUPTS();
 	*leaf = *above;
 	leaf->relid = relid;
-	if (relkind == RELKIND_RELATION || relkind == RELKIND_MATVIEW)
+	if (relkind == RELKIND_MATVIEW)
 		return lappend(leaves, leaf);
+	if (relkind == RELKIND_RELATION)
+	{
+		List	   *children = find_inheritance_children(relid, NoLock);
+
+		leaves = lappend(leaves, leaf);
+		if (children != NIL && leaf->why_none != NULL)
+		{
+			/* as a partition without a bound */
+			leaf->kind = KEY_TIME;
+			leaf->text = NULL;
+			leaf->why_none = "it is the parent of the tables with ranges";
+		}
+		foreach_oid(child, children)
+		{
+			PartitionLeaf range;
+
+			/* it may have several parents */
+			if (has_leaf(leaves, child))
+				continue;
+			read_checks(child, meaning, &range);
+			leaves = add_leaves(leaves, child, meaning, &range);
+		}
+		return leaves;
+	}
 	if (relkind != RELKIND_PARTITIONED_TABLE)
 		return leaves;
 

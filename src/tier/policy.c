@@ -467,8 +467,12 @@ before_row(const TriggerData *data)
 	}
 	{
 		int			columns[] = {ANUM(enabled), ANUM(owner), ANUM(owner_oid), ANUM(min_stay)};
-		Datum		values[] = {row.value.enabled, row.value.owner, row.value.owner_oid, row.value.min_stay};
-		bool		nulls[] = {row.null.enabled, row.null.owner, row.null.owner_oid, row.null.min_stay};
+		Datum		values[] = {
+			row.value.enabled, row.value.owner, row.value.owner_oid, row.value.min_stay
+		};
+		bool		nulls[] = {
+			row.null.enabled, row.null.owner, row.null.owner_oid, row.null.min_stay
+		};
 
 		return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns, values, nulls);
 	}

@@ -26,6 +26,7 @@
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_inherits.h"
 #include "common/string.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -55,6 +56,8 @@ typedef struct TierWish
 {
 	Oid			relid;
 	Oid			to;				/* tablespace */
+	Oid			with;			/* a table that goes with it, and before; 0 =
+								 * none */
 	const char *why;			/* it is wanted there; NULL = it is not */
 	TierTurn	turn;
 	double		order;			/* smaller first */
@@ -148,6 +151,8 @@ struct TierPlan
 	HTAB	   *busy;			/* of BusyTable */
 	HTAB	   *covered;		/* of CoveredTable */
 	List	   *limits;			/* of PressureLimit */
+	HTAB	   *chunks;			/* of ChunkPair; NULL = none are known */
+	const char *chunk_problem;	/* why; NULL = there is no timescaledb */
 	PlanParts  *parts;			/* used space goes on from policy to policy */
 	PolicyWork *work;			/* on the policy that is planned */
 };
@@ -167,6 +172,7 @@ tier_plan_begin(TimestampTz at)
 	plan->covered = hash_create("index_mover covered tables", 64, &info,
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	plan->limits = conflict_limits();
+	plan->chunks = chunks_read(&plan->chunk_problem);
 	plan->parts = plan_parts_begin();
 	return plan;
 }
@@ -502,6 +508,36 @@ apply_policy(TierPlan *plan, TierRow *row, bool itself)
 }
 
 /*
+ * Plan the move of the table that goes with that of a row, and of its indexes.  If one of
+ * them cannot move, the row does not.
+ */
+static void
+examine_companion(PolicyWork *work, TierRow *row)
+{
+	List	   *relids = NIL;
+
+	if (!OidIsValid(row->wish.with))
+		return;
+	if (work->policy->tables)
+		relids = list_make1_oid(row->wish.with);
+	if (work->policy->indexes)
+		relids = list_concat(relids, indexes_of_table(row->wish.with));
+	foreach_oid(relid, relids)
+	{
+		TierRow    *part = new_row(row->wish);
+
+		part->wish.relid = relid;
+		plan_row(work, part);
+		if (part->decision.verdict == VERDICT_HINDERED)
+		{
+			row->decision = part->decision;
+			return;
+		}
+		add_items(row, part->items);
+	}
+}
+
+/*
  * plan_row() of a relation, by age also of its indexes; and the policy's own
  * hindrances.  An index that cannot move with its table has a row of its own.
  */
@@ -513,7 +549,8 @@ examine(TierPlan *plan, TierRow *row)
 	bool		itself = !by_age || work->policy->tables;
 
 	CHECK_FOR_INTERRUPTS();
-	if (itself)
+	examine_companion(work, row);
+	if (itself && row->decision.verdict != VERDICT_HINDERED)
 		plan_row(work, row);
 	/* without their table, its indexes do not go */
 	if (by_age && work->policy->indexes && row->decision.verdict != VERDICT_HINDERED)
@@ -663,16 +700,30 @@ why_old(const PartitionLeaf *leaf)
 	return psprintf("its rows end at %s, which is %s", leaf->text, moment_text(leaf->end));
 }
 
+/* Want a partition that is old, with its compressed data if it is a chunk. */
 static void
-want_leaf(PolicyWork *work, const PartitionLeaf *leaf, TimestampTz limit)
+want_old(TierPlan *plan, const PartitionLeaf *leaf)
 {
+	TierRow    *row = want(plan->work, leaf->relid, why_old(leaf), leaf->end, -1);
+	const ChunkPair *pair = NULL;
+
+	if (plan->chunks != NULL)
+		pair = hash_search(plan->chunks, &leaf->relid, HASH_FIND, NULL);
+	if (pair != NULL)
+		row->wish.with = pair->compressed;
+}
+
+static void
+want_leaf(TierPlan *plan, const PartitionLeaf *leaf, TimestampTz limit)
+{
+	PolicyWork *work = plan->work;
 	TierRow    *row;
 	bool		stays;
 
 	if (leaf->why_none == NULL)
 	{
 		if (leaf->end <= limit)
-			want(work, leaf->relid, why_old(leaf), leaf->end, -1);
+			want_old(plan, leaf);
 		return;
 	}
 	row = want(work, leaf->relid, why_old(leaf), 0, -1);
@@ -703,12 +754,15 @@ want_by_age(TierPlan *plan)
 		roots = list_make1_oid(policy->relation);
 	else
 		roots = relations_such(is_root);
+	if (plan->chunk_problem != NULL && OidIsValid(policy->relation) &&
+		get_rel_relkind(policy->relation) == RELKIND_RELATION)
+		say(work, VERDICT_STAYS, psprintf("compressed data of chunks stays: %s", plan->chunk_problem));
 	foreach_oid(root, roots)
 	{
 		if (OidIsValid(work->scope.schema) && get_rel_namespace(root) != work->scope.schema)
 			continue;
 		foreach_ptr(const PartitionLeaf, leaf, partition_leaves(root, &policy->key))
-			want_leaf(work, leaf, limit);
+			want_leaf(plan, leaf, limit);
 	}
 }
 
@@ -945,7 +999,8 @@ check_named_relation(const Policy *policy, Oid schema)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", policy->relation)));
-	if (by_age && relkind != RELKIND_PARTITIONED_TABLE)
+	if (by_age && relkind != RELKIND_PARTITIONED_TABLE &&
+		find_inheritance_children(policy->relation, NoLock) == NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a partitioned table", name)));
