@@ -687,10 +687,21 @@ AS 'MODULE_PATHNAME', 'index_mover_policy_conflicts' LANGUAGE C VOLATILE PARALLE
 -- of the policies that row security shows, and for monitors of all
 CREATE VIEW @extschema@.tier_policy_status AS
 	SELECT s.policy, s.owner, s.last_run, j.job, coalesce(s.result, j.status) AS result, s.message,
-		   s.next_run, s.scheduled, s.enabled
+		   s.next_run, s.scheduled, s.enabled, m.relations AS moved_relations, m.bytes AS moved_bytes
 	  FROM index_mover.policy_status() s
+	  LEFT JOIN LATERAL (SELECT count(*) FILTER (WHERE l.kind NOT LIKE 'toast%') AS relations, coalesce(sum(l.size_before), 0)::bigint AS bytes
+						   FROM index_mover.move_log l WHERE l.job = s.job AND l.status = 'moved') m ON s.job IS NOT NULL
 	  -- OFFSET 0: so that it is looked up by its number
 	  LEFT JOIN LATERAL (SELECT i.job, i.status FROM @extschema@.index_mover_jobs i WHERE i.job = s.job OFFSET 0) j ON true;
+
+-- What policies have moved, by day, as long as the history goes back.
+CREATE VIEW @extschema@.tier_policy_days AS
+	SELECT k.policy, l.finished_at::date AS day, count(*) FILTER (WHERE l.kind NOT LIKE 'toast%') AS relations,
+		   sum(l.size_before)::bigint AS bytes
+	  FROM index_mover.job_log k
+	  JOIN index_mover.move_log l ON l.job = k.job
+	 WHERE k.policy IS NOT NULL AND l.status = 'moved' AND l.finished_at > now() - interval '1 year'
+	 GROUP BY 1, 2;
 
 -- The own tables are about this cluster only, and in a publication FOR ALL TABLES (src/own_tables.c).
 -- That C code's deletions are not decoded needs tables without a replica identity.  Clients write tier_policy,
@@ -845,7 +856,8 @@ CREATE FUNCTION @extschema@.tier_plan(
 	policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL,
 	OUT policy name, OUT relation regclass, OUT kind text, OUT size bigint,
 	OUT from_tablespace name, OUT to_tablespace name, OUT moves boolean, OUT reason text,
-	OUT heat float8, OUT estimated interval) RETURNS SETOF record
+	OUT heat float8, OUT estimated interval,
+	OUT from_used float8, OUT from_used_after float8, OUT to_used float8, OUT to_used_after float8) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_tier_plan' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
 
 CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false) RETURNS SETOF @extschema@.move_result
@@ -965,6 +977,13 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy_status.message', 'why the last run itself has failed, or is hindered; NULL: it is not'),
 	('COLUMN', 'tier_policy_status.next_run', 'earliest time of the next run by the scheduler; NULL: there is none'),
 	('COLUMN', 'tier_policy_status.scheduled', 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled'),
+	('COLUMN', 'tier_policy_status.moved_relations', 'tables and indexes that this job has moved; NULL: no job'),
+	('COLUMN', 'tier_policy_status.moved_bytes', 'bytes that this job has moved; NULL: no job'),
+	('VIEW', 'tier_policy_days', 'what each policy has moved on each day of the last year'),
+	('COLUMN', 'tier_policy_days.policy', 'name of the policy'),
+	('COLUMN', 'tier_policy_days.day', 'day, in the time zone of the session, on which a move ended'),
+	('COLUMN', 'tier_policy_days.relations', 'tables and indexes that were moved on that day'),
+	('COLUMN', 'tier_policy_days.bytes', 'bytes that were moved on that day'),
 	('ROUTINE', 'index_mover_check', 'problems in this database: leftovers, lost files, policies that fail, can do nothing or are not scheduled, jobs that have ended without their work, or have waited, rested or been paused longer than max_wait; no row: all is well'),
 	('ROUTINE', 'relation_heat', 'the same as the view relation_heat, with reads that count half at another age'),
 	('VIEW', 'relation_heat', 'how much each table and index is read, by the samples of take_index_sample()'),
@@ -1091,5 +1110,5 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschem
 	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,
 	index_mover.relation_heat, index_mover.is_ours, index_mover.session_action, index_mover.check_relation, index_mover.stats_since,
 	index_mover.scheduler_looks, index_mover.policy_fault, index_mover.policy_conflicts TO pg_monitor;
-GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, index_mover.ended_jobs, index_mover.online_alter_problems TO pg_monitor;
+GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, @extschema@.tier_policy_days, index_mover.ended_jobs, index_mover.online_alter_problems TO pg_monitor;
 

@@ -557,6 +557,8 @@ is(sql($plan), '', 'not full yet');
 $use->(90, 10);
 my $why = 'file system of "regress_fast" is 90% full, stop_at is 85%';
 is(sql($plan), "full_of.hot|t|$why\nfull_of.warm|t|$why", 'full: without samples, and nothing read, the largest');
+is(sql("SELECT string_agg(concat_ws(' ', round(100 * from_used), round(100 * from_used_after), round(100 * to_used), "
+	. "round(100 * to_used_after)), ', ') FROM tier_plan('full')"), '90 86 10 14, 86 82 14 18', 'how full both are, before and after');
 # the moment, and what was counted then
 sql("INSERT INTO index_mover.sample SELECT now() - interval '10000 s', CASE WHEN n = '' THEN 0 ELSE to_regclass('full_of.' || n)::oid "
 	. "END, NULL, -b, -b FROM (VALUES ('', 0), ('cold', 0), ('cool', 10000), ('warm', 100000), ('hot', 1000000)) v(n, b)");
@@ -633,6 +635,9 @@ wait_for_job_end($node, $job);
 is(sql(q{SELECT string_agg(name, ' ' ORDER BY name) FROM run_tier_policies('full', wait => true) WHERE status = 'moved' AND kind = }
 	. q{'table'}), 'full_of.cold full_of.cool', 'they are moved');
 is(sql($plan), "full_of.warm|t|$why\nfull_of.hot|t|$why", 'if that is not enough, the next');
+is(sql("SELECT moved_relations, moved_bytes BETWEEN 5500000 AND 7000000 FROM tier_policy_status WHERE policy = 'full'"), '2|t',
+	'the status tells of the run');
+is(sql("SELECT day = current_date, relations FROM tier_policy_days WHERE policy = 'full'"), 't|2', 'and so does the day');
 $job = sql("SELECT max(job) FROM move_table('full_of.cold', 'regress_fast')");
 is(sql($plan), "full_of.cold|f|$why; but job $job has moved it less than 7 days ago\nfull_of.warm|t|$why\nfull_of.hot|t|$why",
 	'what was moved stays for min_stay, and others go');

@@ -69,6 +69,35 @@ places_read(void)
 	return result;
 }
 
+/* Return the share of a tablespace's file system that is in use, -1 if it does not say. */
+double
+places_used(const List *places, Oid tablespace)
+{
+	const Place *place = places_find(places, tablespace);
+
+	if (place == NULL || !place->is_there || place->facts.total_bytes <= 0)
+		return -1;
+	return 1 - place->facts.free_bytes / (double) place->facts.total_bytes;
+}
+
+/* Count bytes as moved, for places_used(). */
+void
+places_move(List *places, Oid from, Oid to, int64 bytes)
+{
+	const Place *source = places_find(places, from);
+	const Place *target = places_find(places, to);
+
+	if (source == NULL || target == NULL || source->facts.device == target->facts.device)
+		return;
+	foreach_ptr(Place, place, places)
+	{
+		if (place->facts.device == source->facts.device)
+			place->facts.free_bytes += bytes;
+		else if (place->facts.device == target->facts.device)
+			place->facts.free_bytes -= bytes;
+	}
+}
+
 /*
  * Return how many ms longer a read takes here than in the target.  On one device
  * it takes as long, whatever two probes of it have said.

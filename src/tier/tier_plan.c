@@ -147,7 +147,8 @@ struct TierPlan
 	TimestampTz now;			/* or the moment that is planned for */
 	HeatTable  *heat;			/* NULL = not read yet; by the half-life of
 								 * the policy that is planned */
-	const List *places;
+	List	   *places;			/* as they are, or will be after the rows
+								 * before */
 	HTAB	   *busy;			/* of BusyTable */
 	HTAB	   *covered;		/* of CoveredTable */
 	List	   *limits;			/* of PressureLimit */
@@ -1183,12 +1184,23 @@ tier_plan_policy(TierPlan *plan, const Policy *policy)
 
 /* tier_plan() */
 
+/* Set how much of the file system of a tablespace is in use. */
 static void
-put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
+put_used(Row *result, int column, const TierPlan *plan, Oid tablespace)
+{
+	double		used = places_used(plan->places, tablespace);
+
+	if (used >= 0)
+		row_set(result, column, Float8GetDatum(used));
+}
+
+static void
+put_tier_row(ReturnSetInfo *rsinfo, TierPlan *plan, const Policy *policy, const TierRow *row)
 {
 	bool		moves = row->decision.verdict == VERDICT_MOVES;
 	bool		is_index = relkind_is_index(get_rel_relkind(row->wish.relid));
 	double		estimated = 0;	/* seconds */
+	Oid			from = InvalidOid;
 	Row			result;
 
 	row_clear(&result);
@@ -1203,8 +1215,11 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 	{
 		const PlannedMove *first = linitial(row->items);
 
-		row_tablespace(&result, 5, first->item.from_tablespace);
+		from = first->item.from_tablespace;
+		row_tablespace(&result, 5, from);
 	}
+	put_used(&result, 11, plan, from);
+	put_used(&result, 13, plan, row->wish.to);
 	row_set(&result, 6, NameGetDatum(policy->to_tablespace));
 	row_tablespace(&result, 6, row->wish.to);
 	row_set(&result, 7, BoolGetDatum(moves));
@@ -1213,8 +1228,15 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
 		row_set(&result, 9, Float8GetDatum(row->wish.heat));
 	foreach_ptr(const PlannedMove, move, row->items)
 	{
+		const MoveItem *item = &move->item;
+
 		estimated += Max(move->estimated, 0);
+		if (moves)
+			places_move(plan->places, item->from_tablespace, item->to_tablespace,
+						Max(item->size_before, 0));
 	}
+	put_used(&result, 12, plan, from);
+	put_used(&result, 14, plan, row->wish.to);
 	if (moves)
 		row_interval(&result, 10, (int64) ceil(estimated * 10) * (USECS_PER_SEC / 10));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, result.values, result.nulls);
@@ -1280,7 +1302,7 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 		foreach_ptr(const TierRow, row, plan->work->rows)
 		{
 			if (row->decision.verdict != VERDICT_NONE)
-				put_tier_row(rsinfo, policy, row);
+				put_tier_row(rsinfo, plan, policy, row);
 		}
 	}
 	AtEOXact_GUC(false, nestlevel);

@@ -125,6 +125,8 @@ typedef enum PlaceBasis
 
 extern List *places_read(void);
 extern Place *places_find(const List *places, Oid tablespace);
+extern double places_used(const List *places, Oid tablespace);
+extern void places_move(List *places, Oid from, Oid to, int64 bytes);
 extern double place_difference(const Place *here, const Place *target, PlaceBasis *basis);
 
 /* ranking.c: which relations are to be in a tablespace */
