@@ -66,8 +66,10 @@ OBJS = \
 	src/cleanup/leftovers.o \
 	src/wait/attempts.o \
 	src/wait/blockers.o \
+	src/wait/free_space.o \
 	src/wait/pacing.o \
 	src/wait/pollers.o \
+	src/wait/receivers.o \
 	src/wait/relation_locks.o \
 	src/wait/wait_others.o \
 	src/report/bloat.o \

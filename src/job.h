@@ -195,6 +195,8 @@ typedef struct JobShared
 	pg_atomic_uint32 settings_version;	/* incremented with each change */
 	int			slot;			/* of the job, see JobSlot; constant */
 	int			nitems;			/* constant */
+	int64		wal_free;		/* bytes free for pg_wal at first, -1 =
+								 * unknown; constant */
 	int			first_queued;	/* no item before is queued; under the area's
 								 * lock */
 	bool		recorded;		/* constant: the submitter has inserted the
@@ -311,7 +313,8 @@ typedef struct RunnerSlot
 	Oid			role;
 	TimestampTz blocked_since;	/* gaps of less than IM_BLOCKED_GAP aside */
 	TimestampTz blocked_at;		/* when there were blockers last; 0 = never */
-	TimestampTz rests_since;	/* for a standby or a slot; gaps as above */
+	TimestampTz rests_since;	/* for a standby, a slot or free space; gaps
+								 * as above */
 	TimestampTz rested_at;		/* when it rested so last; 0 = never */
 	/* the rest is of its relation: progress_begin() clears it */
 	Oid			heap_oid;		/* 0 = between two relations */
@@ -446,7 +449,7 @@ extern void progress_end(int64 bytes_done);
 extern MovePhase progress_phase(MovePhase phase);	/* returns the old phase */
 extern void progress_rested(int64 us);
 extern int64 progress_idle(void);
-extern void progress_rests_for_lag(void);
+extern void progress_rests_for_others(void);
 extern void progress_throttled(const char *why);	/* NULL: it goes on */
 extern void progress_blocks(int64 total, int64 done);
 extern void progress_copied(int64 bytes);

@@ -141,9 +141,9 @@ progress_throttled(const char *why)
 	LWLockRelease(&job_area()->lock);
 }
 
-/* Note that the runner rests for a standby or a slot, which can last forever. */
+/* Note that the runner rests for a standby, a slot or free space, which can last forever. */
 void
-progress_rests_for_lag(void)
+progress_rests_for_others(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 

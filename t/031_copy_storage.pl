@@ -576,7 +576,7 @@ SKIP:
 	  unless $mounted;
 
 	# for the standby; and the reserve is what it is for users
-	$node->append_conf('postgresql.conf', "wal_keep_size = 1GB\nindex_mover.min_free_space = '5%'");
+	$node->append_conf('postgresql.conf', "wal_keep_size = 1GB\nindex_mover.min_free_space = '5%'\nindex_mover.lock_wait = '500ms'");
 
 	# pg_ctl's children stay in the namespace
 	local $ENV{PGDATA} = $node->data_dir;
@@ -698,7 +698,7 @@ SQL
 
 	# the same with pg_wal, where it has a file system of its own: of what there is,
 	# the server needs the file that ends with the checkpoint of the shutdown
-	$node->append_conf('postgresql.conf', "max_wal_size = 16MB\nwal_keep_size = 0");
+	$node->append_conf('postgresql.conf', "max_wal_size = 16MB\nwal_keep_size = 0\ncheckpoint_timeout = 30s");
 	my ($control) = run_command([ 'pg_controldata', $node->data_dir ]);
 	my ($last) = $control =~ /^Latest checkpoint's REDO WAL file:\s+(\w+)$/m;
 	IPC::Run::run(

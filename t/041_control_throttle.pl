@@ -560,6 +560,11 @@ like(sql("SELECT detail FROM move_indexes('th_s', 'regress_slow', dry_run => tru
 $job = begin_job($node, 'th_s', 'regress_slow', max_rate => '2MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
 sql("SELECT alter_move($job, 'min_free_space', '100%')");
+poll_until($node, "SELECT throttled_by ~ '^free space in ' FROM index_mover_progress WHERE job = $job", 't', 'no room any more: a rest');
+sql("SELECT alter_move($job, 'min_free_space', '0')");
+poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'max_rate', 'room again: the copy goes on');
+sql("SELECT alter_move($job, 'lock_wait', '200ms')");
+sql("SELECT alter_move($job, 'min_free_space', '100%')");
 wait_for_job_end($node, $job);
 is(status($job), 'failed 53100', 'no room any more: stopped in mid-copy');
 is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'"), 'regress_fast',

@@ -120,10 +120,27 @@ copy_begin_with_ledger(CopyMove *move)
 	}
 }
 
+/* Note what the next piece of work writes, at most what is left of the file. */
+static void
+expect_bytes(CopyFile *file)
+{
+	const MoveItem *item = file->item;
+	int64		left = space_to_copy(item) - item->outcome.blocks_copied * BLCKSZ;
+
+	/* a file that is being copied may grow by a block at least */
+	if (item->outcome.blocks_copied > 0)
+		left = Max(left, BLCKSZ);
+	file->space.bytes = Min(FREE_SPACE_NEXT, Max(left, 0));
+	file->space.wal_bytes = 0;
+	if (item->wal_bytes > 0)
+		file->space.wal_bytes = Min(FREE_SPACE_NEXT, item->wal_bytes) +
+			Max(WAL_AHEAD, wal_segment_size);
+}
+
 /*
  * To be called between two pieces of work: obey a cancel, give way to others,
- * rest for a pause, for max_rate, for slow storage or for a standby, and keep up
- * with the WAL.  ERROR 53100 if there is no free space for the next piece.
+ * rest for a pause, for max_rate, for slow storage, for a standby or for free space, and keep
+ * up with the WAL.  ERROR 53100 if there has been no free space for the next piece for long.
  */
 bool
 copy_between_chunks(CopyFile *file)
@@ -134,11 +151,11 @@ copy_between_chunks(CopyFile *file)
 
 	Assert(!IsTransactionState() && move->stage < COPY_ASKING);
 	job_check_cancel();
-	space_check_again(file->item, move->settings);
-	wal_ahead();
+	expect_bytes(file);
 	(void) pacing_rest(move->settings, 0, &file->throttle, copy_let_others_pass, move);
 	if (move->again != NULL)
 		return false;
+	wal_ahead();
 	if (!file->throttle.rested && !move->gave_way)
 		return true;
 	/* the writers have not outpaced us while we waited behind DDL */

@@ -19,6 +19,7 @@
 #include "job.h"
 #include "settings.h"
 #include "test_points.h"
+#include "wait/free_space.h"
 #include "wait/wait.h"
 
 /*
@@ -122,6 +123,7 @@ typedef struct CopyFile
 	/* reading and writing */
 	FileCopy   *copy;			/* NULL: it has not begun, or has ended */
 	Throttle	throttle;
+	SpaceWatch	space;			/* for the throttle */
 	bool		direct;			/* past the operating system's cache */
 	BlockNumber copied;			/* blocks below are in the new file */
 	Buffer	   *map_buffers;	/* pages of the visibility map, as found last */

@@ -395,6 +395,22 @@ prepare_files(CopyMove *move)
 	Assert(move->nfiles > 0);
 }
 
+/* Have the rests of a copy watch the free space. */
+static void
+watch_space(CopyFile *file)
+{
+	const MoveItem *item = file->move->item;
+
+	StartTransactionCommand();
+	file->space.target = item->to_tablespace;
+	namestrcpy(&file->space.target_name, tablespace_name(item->to_tablespace));
+	file->space.wal_free = -1;
+	if (free_space_is_freed(item->from_tablespace, item->to_tablespace))
+		file->space.wal_free = file->move->mc->job->wal_free;
+	CommitTransactionCommand();
+	file->throttle.space = &file->space;
+}
+
 /* Copy one file, as far as that goes without an exclusive lock. */
 static bool
 copy_file(CopyFile *file)
@@ -405,6 +421,7 @@ copy_file(CopyFile *file)
 	Assert(file->move->stage == COPY_COPYING && file->move->has_locks);
 	Assert(file->copy == NULL);
 	progress_part(file->item);
+	watch_space(file);
 	file->pace.block_us = COPY_BLOCK_US;
 	file->began_at = GetCurrentTimestamp();
 	file->pace.recopied_before = file->item->outcome.blocks_recopied;

@@ -251,9 +251,9 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 	/* others that run at the same time have not given back their old files */
 	for (int i = 1; i < settings->max_workers; i++)
 		beside += device->beside[(device->nbeside + MAX_WORKERS - i) % MAX_WORKERS];
-	space_needs(&needs, &settings->min_free_space, item->to_tablespace,
+	space_needs(&needs, &settings->min_free_space, item, free_space_for_wal(),
 				device->used + beside + size, item->sort_bytes, wal_bytes);
-	need = size == 0 ? NULL : space_missing(&needs);
+	need = size == 0 ? NULL : free_space_missing(&needs);
 	move->fits = need == NULL;
 	foreach_ptr(PlannedMove, part, move->parts)
 	{

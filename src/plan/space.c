@@ -3,13 +3,12 @@
  * space.c
  *	  Whether the free space suffices for a move.
  *
- * This is checked before each index, so that no move begins that cannot end,
- * and before each MB of a copy, because others write, too: a full file system
- * stops everything that writes to it, and a full pg_wal the server.
+ * This is checked before each relation, so that no move begins that cannot end.  What a
+ * copy sees later, because others write, too, wait/free_space.c knows.
  *
  * Assumption: WAL is recycled after max_wal_size, including what pg_wal has
- * now, unless a replication slot or the archiver keeps all that the move
- * writes.
+ * now, unless a replication slot or the archiver already keeps what the last checkpoint
+ * would have removed: then it keeps all that the move writes.
  *
  * Tricky: target, pg_wal and sort files often share a file system, and then
  * need free space at the same time.
@@ -31,33 +30,6 @@
 #include "settings.h"
 #include "wait/wait.h"
 
-/* all moves together may write so much until the next check */
-#define NEXT_BYTES		(4 * 1024 * 1024)
-
-static bool
-any_slot_in_use(void)
-{
-	int			i = 0;
-	bool		result;
-
-	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	result = slot_next(&i) != NULL;
-	LWLockRelease(ReplicationSlotControlLock);
-	return result;
-}
-
-/* Return the first need that exceeds the free space; NULL if none does. */
-const SpaceNeed *
-space_missing(const SpaceNeeds *needs)
-{
-	for (int i = 0; i < needs->n; i++)
-	{
-		if (needs->need[i].needed > needs->need[i].available - needs->need[i].reserved)
-			return &needs->need[i];
-	}
-	return NULL;
-}
-
 /* Return the name of the first place of a need, in words. */
 char *
 space_place(const SpaceNeed *need)
@@ -71,7 +43,7 @@ space_place(const SpaceNeed *need)
 static void
 check_needs(const SpaceNeeds *needs, bool with_others)
 {
-	const SpaceNeed *need = space_missing(needs);
+	const SpaceNeed *need = free_space_missing(needs);
 
 	if (need == NULL)
 		return;
@@ -94,60 +66,32 @@ check_needs(const SpaceNeeds *needs, bool with_others)
 			 errhint("Free some space, or lower index_mover.min_free_space.")));
 }
 
-/* Return the bytes of the WAL files in pg_wal. */
-static int64
-wal_on_disk(void)
-{
-	DIR		   *dir = AllocateDir(XLOGDIR);
-	struct dirent *entry;
-	int64		result = 0;
-
-	while ((entry = ReadDirExtended(dir, XLOGDIR, DEBUG1)) != NULL)
-	{
-		if (IsXLogFileName(entry->d_name))
-			result += wal_segment_size;
-	}
-	FreeDir(dir);
-	return result;
-}
-
-/* Add bytes to the need on the file system of a tablespace, or of pg_wal (InvalidOid). */
-static void
-add_need(SpaceNeeds *needs, Oid tablespace, const FileSystemFacts *facts, int64 bytes)
-{
-	SpaceNeed  *need = needs->need;
-
-	while (need < needs->need + needs->n && need->device != facts->device)
-		need++;
-	if (bytes <= 0 || need == needs->need + SPACE_PLACES)
-		return;
-	if (need == needs->need + needs->n)
-	{
-		needs->n++;
-		*need = (SpaceNeed)
-		{
-			tablespace, facts->device, 0, facts->free_bytes,
-				settings_reserved(needs->rule, facts->total_bytes)
-		};
-	}
-	need->needed += bytes;
-}
-
 /*
- * Collect the needs on the file systems of the target, of pg_wal and, if
- * anything is sorted on disk, of temp_tablespaces.
+ * Collect the needs of a move on the file systems of its target, of pg_wal and, if
+ * anything is sorted on disk, of temp_tablespaces.  wal_free: what was free for pg_wal when
+ * its job began.
+ *
+ * A copy rests where pg_wal has too little space; so it needs space for its WAL only where
+ * somebody keeps that.
  */
 void
-space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, Oid target, int64 new_bytes,
-			int64 sort_bytes, int64 wal_bytes)
+space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,
+			int64 wal_free, int64 new_bytes, int64 sort_bytes, int64 wal_bytes)
 {
+	FileSystemFacts wal = {.device = -1};
 	FileSystemFacts facts;
+	SpaceNeeds	without_wal;
+	Oid			target = item->to_tablespace;
+	int64		reserved = 0;	/* of pg_wal's file system */
 
 	Assert(IsTransactionState());
-	needs->rule = rule;
 	needs->n = 0;
+	if (directory_facts(XLOGDIR, &wal))
+		reserved = free_space_reserved(rule, &wal,
+									   free_space_is_freed(item->from_tablespace, target) ?
+									   wal_free : -1);
 	if (file_system_facts(target, &facts))
-		add_need(needs, target, &facts, new_bytes);
+		free_space_add(needs, target, &facts, free_space_reserved(rule, &facts, -1), new_bytes);
 
 	if (sort_bytes > 0)
 	{
@@ -163,18 +107,26 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, Oid target, int64 new_
 		{
 			Oid			place = tablespace_from_catalog(places[i]);
 
-			if (file_system_facts(place, &facts))
-				add_need(needs, place, &facts, sort_bytes);
+			if (!file_system_facts(place, &facts))
+				continue;
+			free_space_add(needs, place, &facts, facts.device == wal.device ?
+						   reserved : free_space_reserved(rule, &facts, -1), sort_bytes);
 		}
 	}
 
-	if (wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
-	{
-		if (!XLogArchivingActive() && !any_slot_in_use())
-			wal_bytes = Min(wal_bytes,
-							(int64) max_wal_size_mb * 1024 * 1024 - wal_on_disk());
-		add_need(needs, InvalidOid, &facts, wal_bytes);
-	}
+	if (wal_bytes <= 0 || wal.device < 0)
+		return;
+	without_wal = *needs;
+	free_space_add(needs, InvalidOid, &wal, reserved, wal_bytes);
+	/* to look who keeps WAL takes long */
+	if (free_space_missing(needs) == NULL || free_space_missing(&without_wal) != NULL ||
+		free_space_wal_keeper() != NULL)
+		return;
+	*needs = without_wal;
+	if (item->method != METHOD_COPY)
+		free_space_add(needs, InvalidOid, &wal, reserved,
+					   Min(wal_bytes, (int64) max_wal_size_mb * 1024 * 1024 -
+						   free_space_wal_on_disk()));
 }
 
 /*
@@ -224,29 +176,7 @@ space_check(const JobShared *job, const MoveItem *item,
 		sort_bytes = item->sort_bytes + others_sort;
 	if (item->wal_bytes > 0)
 		wal_bytes = Min(item->wal_bytes, bytes) + others;
-	space_needs(&needs, &settings->min_free_space, item->to_tablespace, bytes + others,
+	space_needs(&needs, &settings->min_free_space, item, job->wal_free, bytes + others,
 				sort_bytes, wal_bytes);
 	check_needs(&needs, with_others);
-}
-
-/* The same for the next few MB, at most what is left to write, before each MB is written. */
-void
-space_check_again(const MoveItem *item, const MoveSettings *settings)
-{
-	FileSystemFacts facts;
-	SpaceNeeds	needs = {&settings->min_free_space};
-
-	Assert(!IsTransactionState());
-	if (file_system_facts(item->to_tablespace, &facts))
-	{
-		int64		left = space_to_copy(item) - item->outcome.blocks_copied * BLCKSZ;
-
-		/* a file that is being copied may grow by a block at least */
-		if (item->outcome.blocks_copied > 0)
-			left = Max(left, BLCKSZ);
-		add_need(&needs, item->to_tablespace, &facts, Min(NEXT_BYTES, Max(left, 0)));
-	}
-	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
-		add_need(&needs, InvalidOid, &facts, Min(NEXT_BYTES, item->wal_bytes));
-	check_needs(&needs, false);
 }

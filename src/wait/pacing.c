@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pacing.c
- *	  The speed of a move: rate limit, slow storage, lag of replicas, pause.
+ *	  The speed of a move: rate limit, slow storage, lag of replicas, free space, pause.
  *
  * The caller counts the bytes that it reads and writes, and calls pacing_rest()
  * where a rest does no harm: no transaction is open, no buffer pinned.  It passes
@@ -20,6 +20,7 @@
 #include "utils/snapmgr.h"
 
 #include "printed_command.h"
+#include "wait/free_space.h"
 #include "wait/wait.h"
 
 /* Longest rest at once: the caller has to check for other things, too. */
@@ -154,37 +155,6 @@ throttle_rest(int ms)
  * behind by the same time.  A standby that replays as fast as it can catches up
  * meanwhile or, if others write too much for it, falls further behind.
  */
-
-/*
- * Return the next WAL sender that is in use, NULL after the last one.  *i is 0 at
- * first.  The caller reads its fields under its mutex, or one by one.
- */
-WalSnd *
-walsender_next(int *i)
-{
-	while (WalSndCtl != NULL && *i < max_wal_senders)
-	{
-		WalSnd	   *walsnd = &WalSndCtl->walsnds[(*i)++];
-
-		if (*(volatile pid_t *) &walsnd->pid != 0)
-			return walsnd;
-	}
-	return NULL;
-}
-
-/* The same of replication slots, under ReplicationSlotControlLock or in a signal handler. */
-ReplicationSlot *
-slot_next(int *i)
-{
-	while (*i < max_replication_slots)
-	{
-		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[(*i)++];
-
-		if (slot->in_use)
-			return slot;
-	}
-	return NULL;
-}
 
 static int64
 bytes_behind(XLogRecPtr position, XLogRecPtr end)
@@ -441,9 +411,10 @@ pacing_tell_of_drop(const char *job_does)
 
 /*
  * Rest as long as the job is paused; with settings, as long as a standby or a slot
- * is too far behind for so much WAL at once; with throttle, as long as more was
- * written than max_rate allows, or read than max_read_share.  Return whether there
- * was a reason to.  ERROR 57014 if the job is canceled.
+ * is too far behind for so much WAL at once; with throttle, as long as there is too
+ * little free space for the next bytes, or more was written than max_rate allows, or read
+ * than max_read_share.  Return whether there was a reason to.  ERROR 57014 if the job is
+ * canceled; 53100 as free_space_is_short().
  *
  * keep_up() is called before each check, for the work that has to go on; it
  * ends the rest by returning false, or by an ERROR.  Without it, the caller must hold no lock
@@ -463,22 +434,24 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 	{
 		int			ms = most_ms;
 		bool		paused = job_pause_requested();
-		bool		behind = !paused && settings != NULL &&
-			replica_lag_too_large(settings, wal_at_once);
-		const char *why = THROTTLED_MAX_RATE;
+		bool		stands = paused;	/* until others let it go on */
+		const char *why = "pause_move()";
 		TimestampTz iteration;
 
-		if (paused)
-			why = "pause_move()";
-		else if (behind)
+		if (!stands && settings != NULL)
+		{
 			why = lag_why;
-		else
+			stands = replica_lag_too_large(settings, wal_at_once);
+		}
+		if (!stands && throttle != NULL && throttle->space != NULL)
+			stands = free_space_is_short(throttle->space, settings, &why);
+		if (!stands)
 			ms = throttle != NULL ? throttle_due(throttle, settings, &why) : 0;
 		if (ms == 0)
 			break;
 		progress_throttled(why);
-		if (behind)
-			progress_rests_for_lag();
+		if (stands && !paused)
+			progress_rests_for_others();
 		if (start == 0)
 		{
 			start = GetCurrentTimestamp();
@@ -495,9 +468,9 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 		}
 		iteration = GetCurrentTimestamp();
 		throttle_rest(Min(ms, most_ms));
-		if (throttle != NULL && (paused || behind))
+		if (throttle != NULL && stands)
 			throttle->rested = true;
-		if (!paused && !behind && strcmp(why, THROTTLED_MAX_RATE) == 0)
+		if (!stands && strcmp(why, THROTTLED_MAX_RATE) == 0)
 			throttle->rested_us += GetCurrentTimestamp() - iteration;
 		/* where keep_up() has given way, that is counted already */
 		progress_rested(GetCurrentTimestamp() - start - (progress_idle() - idle));

@@ -170,6 +170,8 @@ typedef struct Throttle
 	instr_time	shown;
 	int64		rested_us;		/* for the rate alone */
 	bool		rested;			/* for others, since this was reset */
+	const struct SpaceWatch *space; /* whose free space to watch; NULL =
+									 * none's */
 } Throttle;
 
 /* Storage that takes longer to read a megabyte is slow */
@@ -187,12 +189,13 @@ extern void throttle_read(Throttle *throttle, int64 us, int64 bytes);
 
 extern void throttle_rest(int ms);
 
-/* pacing.c */
+/* receivers.c */
 struct WalSnd;
 struct ReplicationSlot;
 extern struct WalSnd *walsender_next(int *i);
 extern struct ReplicationSlot *slot_next(int *i);
 
+/* pacing.c */
 extern int64 replica_lag_slot_limit(void);
 
 extern bool pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes);

@@ -17,6 +17,7 @@
 #include "compat.h"
 #include "printed_command.h"
 #include "test_points.h"
+#include "wait/free_space.h"
 #include "worker/worker.h"
 
 /* Tell that an optional job was given up; for those who asked for it. */
@@ -71,6 +72,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	shared->submitted_at = GetCurrentTimestamp();
 	shared->settings = *settings;
 	shared->nitems = list_length(items);
+	shared->wal_free = free_space_for_wal();
 	shared->max_runners = max_runners;
 	shared->caller_pid = waits ? MyProcPid : 0;
 	shared->caller_procno = MyProcNumber;

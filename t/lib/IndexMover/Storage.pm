@@ -60,13 +60,16 @@ sub preload_library
 }
 
 # Start a server for which the directory, which is made, is a file system of that size: in
-# a mount namespace of its own, so that this needs no privileges.  Returns why it
-# cannot; then the server is started without.
+# a mount namespace of its own, so that this needs no privileges.  With wal => 1, the server
+# has been shut down, and its pg_wal is on that file system, too, beside a directory
+# "tablespace".  Returns why it cannot; then the server is started without.
 sub start_with_file_system
 {
-	my ($node, $directory, $size) = @_;
+	my ($node, $directory, $size, %options) = @_;
 	my @private = ('unshare', '--user', '--map-user=' . $>, '--map-group=' . (split / /, $))[0], '--keep-caps', '--mount');
+	my $mount = 'mount -t tmpfs -o size="$3" small "$1" && chmod 700 "$1" && ';
 	my ($mounted, $why);
+	my $last = '';
 	mkdir $directory;
 	eval { $mounted = IPC::Run::run([ @private, 'mount', '-t', 'tmpfs', '-o', "size=$size", 'small', $directory ], '>&', \$why) };
 	if (!$mounted)
@@ -74,12 +77,18 @@ sub start_with_file_system
 		$node->start;
 		return $why || $@;
 	}
+	if ($options{wal})
+	{
+		# of the WAL, the server needs the file that ends with the checkpoint of the shutdown
+		my ($control) = PostgreSQL::Test::Utils::run_command([ 'pg_controldata', $node->data_dir ]);
+		($last) = $control =~ /^Latest checkpoint's REDO WAL file:\s+(\w+)$/m;
+		$mount .= 'mkdir "$1/archive_status" "$1/summaries" "$1/tablespace" && cp -a "$PGDATA/pg_wal/$4" "$1" && ';
+		$mount .= 'mount --bind "$1" "$PGDATA/pg_wal" && ';
+	}
 	# pg_ctl's children stay in the namespace
 	local $ENV{PGDATA} = $node->data_dir;
-	IPC::Run::run([
-			@private, 'sh', '-c', 'mount -t tmpfs -o size="$3" small "$1" && chmod 700 "$1" && exec pg_ctl -w -s -l "$2" start',
-			'sh', $directory, $node->logfile, $size
-		]) or die 'server does not start in a namespace';
+	IPC::Run::run([ @private, 'sh', '-c', $mount . 'exec pg_ctl -w -s -l "$2" start', 'sh', $directory, $node->logfile, $size, $last ])
+	  or die 'server does not start in a namespace';
 	$node->_update_pid(1);
 	return;
 }

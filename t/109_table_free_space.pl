@@ -1,0 +1,159 @@
+# A move never fills a disk: a copy that sees too little free space for pg_wal, or on its
+# target, rests, has WAL removed by a checkpoint, names who keeps it otherwise, goes on when
+# there is space, and gives up after lock_wait.  One that frees the disk on which pg_wal is
+# works with less.  (What does not fit is not begun: t/031_copy_storage.pl.  A disk of some
+# gigabytes, from 97 % to 80 %: bench/full.)
+#
+# Fault (storage): pg_wal's file system is full in mid-copy: of WAL that goes, or that a slot
+#   or the archiver keeps, or of others' files; and it is that which the move frees
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Storage;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+# every move keeps 48 MB free, but one that frees the disk 8 MB
+my $node = new_node('space', extra => [ '--wal-segsize=4' ], conf => <<CONF);
+wal_level = replica
+max_replication_slots = 4
+archive_mode = on
+archive_command = 'true'
+checkpoint_timeout = 30s
+checkpoint_completion_target = 0.05
+min_wal_size = 8MB
+max_wal_size = 16MB
+index_mover.min_free_space = '48MB'
+index_mover.lock_wait = 0
+index_mover.resumable_size = -1
+CONF
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+sql(<<'SQL');
+CREATE TABLE sp (i int, s text);
+INSERT INTO sp SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 110000) g;
+CREATE INDEX sp_i ON sp (i);
+SELECT oracle.remember_keys('sp'), oracle.remember_metadata('sp');
+SQL
+cmp_ok(sql("SELECT pg_relation_size('sp')"), '>', 16 << 20, 'the table is larger than max_wal_size');
+my $disk = $node->basedir . '/disk';
+$node->stop('fast');
+my $problem = start_with_file_system($node, $disk, '96m', wal => 1);
+plan skip_all => "cannot mount a small file system in a namespace of its own: $problem" if $problem;
+set_tests($node, test_mutation => 'least-reserved:' . (4 << 20));
+sql("CREATE TABLESPACE regress_disk LOCATION '$disk/tablespace'");
+
+# Leave so many megabytes free.
+sub fill
+{
+	my ($megabytes) = @_;
+	sql(q{COPY (SELECT 1) TO PROGRAM 'rm -f pg_wal/fill; dd if=/dev/zero of=pg_wal/fill bs=1k }
+		. "count=\$((\$(df -k --output=avail pg_wal | tail -1) - 1024 * $megabytes)) 2>/dev/null'");
+	return;
+}
+sub free { return sql(q{COPY (SELECT 1) TO PROGRAM 'cat > /dev/null; rm -f pg_wal/fill'}); }
+
+my $job;
+sub rests_ok
+{
+	my ($why, $name) = @_;
+	poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", $why, $name);
+	return;
+}
+
+# Wait until something is copied.
+sub is_copied
+{
+	poll_until($node, "SELECT EXISTS (SELECT FROM index_mover_progress WHERE job = $job AND blocks_done > 0)", 't', 'a copy');
+	return;
+}
+
+sub moves_ok
+{
+	my ($name) = @_;
+	wait_for_job_end($node, $job);
+	is(sql("SELECT status, message FROM index_mover_history WHERE job = $job AND name = 'sp'"), 'moved|', "$name: moved");
+	verdict_ok($node, 'sp', $name, max_keys => 300);
+	return;
+}
+
+sub begin
+{
+	my ($to, %settings) = @_;
+	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
+	$job = sql("SELECT max(job) FROM move_table('sp', '$to', wait => false, settings => '{$json}')");
+	return;
+}
+
+# ---- WAL that a slot keeps, and that a checkpoint removes ----------------------------------
+sql($_) foreach "SELECT pg_create_physical_replication_slot('regress_stuck', true)", 'SELECT pg_switch_wal()';
+my $log = -s $node->logfile;
+begin('regress_fast', max_rate => '4MB');
+is_copied();
+fill(50);
+rests_ok('free space in pg_wal: replication slot "regress_stuck" keeps WAL, without limit', 'a slot keeps WAL');
+is(sql("SELECT kind, object, detail ~ '\"regress_stuck\" keeps WAL' FROM index_mover_check('0 s') WHERE kind = 'resting job'"),
+	"resting job|job $job|t", 'a slot keeps WAL: index_mover_check()');
+sql("SELECT alter_move($job, 'max_rate', '0')");
+sql("SELECT pg_drop_replication_slot('regress_stuck')");
+# no space comes but by the checkpoint that the copy asks for; so it soon rests again
+ok($node->wait_for_log(qr/: asks for a checkpoint, to have free space in pg_wal\n(?s:.*): resting for free space in pg_wal/, $log),
+	'the slot is gone: it asks for a checkpoint, and goes on');
+free();
+moves_ok('the slot is gone');
+
+# ---- by the archiver -----------------------------------------------------------------
+free();
+sql($_) foreach q{ALTER SYSTEM SET archive_command = 'exit 1'}, 'SELECT pg_reload_conf()', 'SELECT pg_switch_wal()';
+poll_until($node, 'SELECT failed_count > 0 FROM pg_stat_archiver', 't', 'the archiver to fail');
+begin('regress_slow', max_rate => '4MB', lock_wait => '1s');
+is_copied();
+fill(50);
+rests_ok('free space in pg_wal: the archiver keeps WAL', 'the archiver keeps WAL');
+wait_for_job_end($node, $job);
+like(sql("SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job AND name = 'sp'"),
+	qr/^failed\|53100\|not enough free space in pg_wal: .* bytes are free, of which \d+ must stay free, and the archiver keeps WAL\.$/,
+	'lock_wait is over');
+leftovers_ok($node, 'lock_wait is over', within => 5);
+# what the archiver has kept over a checkpoint, it keeps: what cannot fit is not begun
+sql('CHECKPOINT');
+fill(60);
+$job = sql("SELECT max(job) FROM move_table('sp', 'regress_slow', settings => '{\"lock_wait\": \"2s\"}')");
+like(sql("SELECT status, message FROM index_mover_history WHERE job = $job AND name = 'sp'"),
+	qr/^failed\|not enough free space in pg_wal: The move needs /, 'the archiver keeps WAL: what cannot fit is not begun');
+sql($_) foreach q{ALTER SYSTEM SET archive_command = 'true'}, 'SELECT pg_reload_conf()';
+poll_until($node, 'SELECT last_archived_time > last_failed_time FROM pg_stat_archiver', 't', 'the archiver to succeed');
+
+# ---- others' files ----------------------------------------------------------------
+fill(20);
+begin('regress_slow');
+rests_ok('free space in pg_wal, without limit', 'others have filled the disk');
+free();
+moves_ok('others have freed it');
+
+# ---- the disk that the move frees ------------------------------------------------------
+begin('regress_disk', min_free_space => '0');
+moves_ok('to the disk');
+fill(30);
+is(sql("SELECT sum((detail ~ 'Does not fit')::int) FROM evacuate_tablespace('regress_disk', 'regress_fast', dry_run => true)"),
+	'0', 'a nearly full disk: the plan');
+my $samples = $node->basedir . '/samples';
+sql("COPY (SELECT 1) TO PROGRAM 'cat > /dev/null; (touch $samples; while [ -e $samples ]; "
+	. "do df -k --output=avail pg_wal | tail -1 >> $samples; sleep 0.02; done) "
+	. "> /dev/null 2>&1 &'");
+$log = -s $node->logfile;
+$job = sql("SELECT max(job) FROM evacuate_tablespace('regress_disk', 'regress_fast', wait => false)");
+moves_ok('a nearly full disk');
+my ($least) = sort { $a <=> $b } split /\n/, slurp_file($samples);
+unlink $samples;
+note "a nearly full disk: $least kB were free at least";
+cmp_ok($least, '>=', 9 << 10, 'a nearly full disk: a third of what was free stays free');
+
+$node->stop('immediate');
+done_testing();
