@@ -124,6 +124,7 @@ is(fates(100, [ 10, 20 ], [ 100, 100 ]), 'rg', 'or the most valuable, if that is
 is(fates(100, [ 10, 0 ], [ 10, -5 ], [ 10, 0, 1 ], [ 10, -5, 1 ]), 'rrsl', 'what gains nothing remains or stays, what loses leaves');
 is(fates(100, [ 100, 11.9 ], [ 100, 10, 1 ]) . fates(100, [ 100, 12.1 ], [ 100, 10, 1 ]), 'rsgl',
 	'a resident leaves for what is better by more than a fifth');
+is(fates(50, [ 50, 10 ], [ 50, 10, 1 ], [ 50, 10 ]), 'rsr', 'of those that gain the same, the one that is there');
 is(fates(100, [ 50, 10 ], [ 60, 0, 1, 1 ]), 'rs', 'one without another place stays, and has its bytes');
 is(fates(0, [ 1, 1 ], [ 0, 1 ], [ 1, 1, 1 ]), 'rgl', 'nothing fits into nothing but nothing');
 my (@random, @calls);

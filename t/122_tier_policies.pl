@@ -170,6 +170,7 @@ foreach my $call ('* FROM tier_plan()', '* FROM run_tier_policies()', '* FROM ti
 }
 is(error_of($super, 'UPDATE tier_policy SET enabled = true'), '55000: table "tier_policy" is of another version of extension "index_mover"',
 	'nor is it written');
+is(error_of($super, q{SELECT * FROM move_table('alices_1', 'regress_fast', dry_run => true)}), 'none', 'but calls by hand need no policy');
 sql('ALTER TABLE tier_policy RENAME COLUMN now_function TO key_unit');
 
 # our function as a trigger of another table, and of the wrong kind
@@ -182,7 +183,7 @@ foreach my $case ([ 'BEFORE INSERT ON another FOR EACH ROW', 'for table "tier_po
 	my ($table) = $when =~ /ON (\w+)/;
 	sql("CREATE TRIGGER ours $when EXECUTE FUNCTION index_mover.tier_policy_check()");
 	is(error_of($super, $when =~ /TRUNCATE/ ? "TRUNCATE $table"
-			: "INSERT INTO $table (name, to_tablespace, older_than) VALUES ('x', 'regress_slow', '1 s')"),
+			: "INSERT INTO $table (name, to_tablespace, older_than, min_stay) VALUES ('x', 'regress_slow', '1 s', '0')"),
 		"39P01: function \"tier_policy_check\" must be fired $must", "our function, $when");
 	sql("DROP TRIGGER ours ON $table");
 }

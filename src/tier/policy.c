@@ -80,12 +80,13 @@ typedef struct PolicyRow
 	 DatumGetIntervalP(datumCopy(row.value.column, false, sizeof(Interval))))
 
 /*
- * ERROR 55000 unless the table has our columns: it is of another version of the extension
- * if only the library was replaced, or pg_upgrade has brought it.
+ * Return whether the table has our columns: it is of another version of the extension if
+ * only the library was replaced, or pg_upgrade has brought it.
  */
-static void
-require_columns(TupleDesc desc)
+static bool
+has_columns(TupleDesc desc)
 {
+	bool		result;
 	StringInfoData names;
 
 	initStringInfo(&names);
@@ -95,12 +96,31 @@ require_columns(TupleDesc desc)
 			appendStringInfoString(&names, ", ");
 		appendStringInfoString(&names, NameStr(TupleDescAttr(desc, i)->attname));
 	}
-	if (strcmp(names.data, COLUMN_NAMES) != 0)
+	result = strcmp(names.data, COLUMN_NAMES) == 0;
+	pfree(names.data);
+	return result;
+}
+
+/* ERROR 55000 unless it has. */
+static void
+require_columns(TupleDesc desc)
+{
+	if (!has_columns(desc))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" is of another version of extension \"%s\"", "tier_policy", "index_mover"),
 				 errhint("Drop the extension and create it again.")));
-	pfree(names.data);
+}
+
+/* Return whether policies_of_table() can read the table, which is locked. */
+bool
+policies_are_readable(Oid table)
+{
+	Relation	rel = table_open(table, NoLock);
+	bool		result = has_columns(RelationGetDescr(rel));
+
+	table_close(rel, NoLock);
+	return result;
 }
 
 static PolicyRow

@@ -258,6 +258,12 @@ policies_notice_pressure(const List *moves)
 		locked = ConditionalLockRelationOid(table, AccessShareLock);
 	if (!locked)
 		return;
+	/* a move needs none of it */
+	if (!policies_are_readable(table))
+	{
+		UnlockRelationOid(table, AccessShareLock);
+		return;
+	}
 	foreach_ptr(const PressureLimit, limit, limits_of(policies_of_table(table)))
 	{
 		int64		bytes = bytes_into(moves, limit->device);

@@ -291,6 +291,7 @@ extern Oid	policy_lock_table(bool hold, bool noerror);
 extern PolicyFault policy_fault(void);
 
 /* policy.c */
+extern bool policies_are_readable(Oid table);
 extern List *policies_of_table(Oid table);
 extern List *policies_read(const char *name, bool all);
 extern char *policy_obstacle(const Policy *policy);
