@@ -263,17 +263,17 @@ $vacuum->end;
 $node->safe_psql('postgres', 'CREATE TABLE parts (i int) PARTITION BY RANGE (i); CREATE INDEX parts_i ON parts (i)');
 $blocker = IndexMover::Session->new($node);
 $blocker->run('BEGIN; SELECT count(*) FROM parts WHERE i = 1');
-my $move_parts = told("move_indexes('parts', 'regress_fast', settings => '{\"lock_wait\": \"500ms\"%s}')");
-like(sql(sprintf($move_parts, '')),
+my $move_parts = told("move_indexes('parts', 'regress_fast', settings => '{\"lock_wait\": \"500ms\", \"on_blocker\": \"%s\"}')");
+like(sql(sprintf($move_parts, 'fail')),
 	qr/^failed\|55P03\|could not lock relation "parts_i" within [\d.]+ seconds: The lock was held by: process ${\$blocker->pid} \(.*\)\.$/,
 	'a partitioned index in use: given up, and the holder is named');
 is(is_alive($blocker), '1', 'and nobody is signalled');
-like(sql("SET client_min_messages = error;\n" . sprintf($move_parts, ', "on_blocker": "terminate"')),
+like(sql("SET client_min_messages = error;\n" . sprintf($move_parts, 'terminate')),
 	qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: it is moved');
 # a GRANT has no lock, and we wait for it without one
 $blocker = IndexMover::Session->new($node);
 $blocker->run('BEGIN; GRANT SELECT ON parts TO PUBLIC');
-like(sql(sprintf(told("move_table('parts', 'regress_fast', settings => '{\"lock_wait\": \"500ms\"%s}')"), '')),
+like(sql(told("move_table('parts', 'regress_fast', settings => '{\"lock_wait\": \"500ms\", \"on_blocker\": \"fail\"}')")),
 	qr/^failed\|55P03\|could not lock relation "parts" within [\d.]+ seconds: The lock was held by: process ${\$blocker->pid} \(.*\)\.$/,
 	'a partitioned table whose pg_class row is being changed');
 $blocker->end;

@@ -103,6 +103,35 @@ lock_partitioned(const MoveItem *item, const MoveSettings *settings, bool queue)
 }
 
 /*
+ * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once.  A wait without
+ * end holds nobody up, as that of a copy.
+ */
+static void
+default_wait_is_over(const MoveContext *mc, const Wait *wait, bool *told)
+{
+	const MoveItem *item = mc->item;
+	VirtualTransactionId named[WAIT_MAX_PIDS];
+	int			nnamed;
+
+	if (mc->settings->on_blocker != ON_BLOCKER_WAIT)
+		wait_give_up(wait);
+	if (*told)
+		return;
+	*told = true;
+	nnamed = wait_named(wait, named);
+	StartTransactionCommand();	/* for names of roles */
+	ereport(WARNING,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("the change of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+					relation_noun(item->relkind), NameStr(item->relname),
+					mc->settings->lock_wait / 1000.0),
+			 errdetail("The lock is held by: %s.", blockers_describe(named, nnamed)),
+			 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
+					 printed_command("cancel_move", mc->job->job))));
+	CommitTransactionCommand();
+}
+
+/*
  * Set the tablespace for new partitions, or their indexes.  As
  * ATExecSetTableSpaceNoStorage(), but for the exclusive lock attempts are made as for
  * the swap of a copy, since every query of the table would queue behind.
@@ -114,6 +143,7 @@ move_default(MoveContext *mc)
 	bool		is_table = !relkind_is_index(item->relkind);
 	Attempts	attempts;
 	Relation	rel;
+	bool		told = false;
 
 	pacing_rest_while_paused();
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
@@ -136,7 +166,7 @@ move_default(MoveContext *mc)
 		if (locked)
 			break;
 		if (is_over)
-			wait_give_up(&attempts.wait);
+			default_wait_is_over(mc, &attempts.wait, &told);
 		if (is_bid)
 			attempts_end_bid(&attempts);
 		throttle_rest(attempts_nap_ms(&attempts));
