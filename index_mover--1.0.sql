@@ -749,7 +749,7 @@ CREATE FUNCTION index_mover.device_problems(OUT kind text, OUT tablespace name, 
 AS 'MODULE_PATHNAME', 'index_mover_device_problems' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 
 -- Where index_mover.online_alter is set, and has no effect: sessions there do not load the library, or
--- pgaudit's hook is called too late, see online_alter.c.  Who may not see the libraries has no rows.
+-- pgaudit's hook is called by ours, see online_alter.c.  Who may not see the libraries has no rows.
 CREATE VIEW index_mover.online_alter_problems AS
 	WITH libraries AS (
 		SELECT string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'shared_preload_libraries'), '[" ]|\$libdir/', '', 'g'), ',') AS shared,
@@ -770,9 +770,10 @@ CREATE VIEW index_mover.online_alter_problems AS
 	  FROM set_for s, libraries l
 	 WHERE NOT 'index_mover' = ANY (l.shared || l.session) AND coalesce(s.own_libraries, '') !~ '[=,/" ]index_mover([", ]|$)'
 	UNION ALL
-	SELECT 'pgaudit', 'it is before index_mover in shared_preload_libraries, and does not see statements that are carried out online'
+	SELECT 'pgaudit', 'no statement is carried out online, since pgaudit would not see it: list index_mover before pgaudit in shared_preload_libraries'
 	  FROM libraries l
-	 WHERE array_position(l.shared, 'pgaudit') < array_position(l.shared, 'index_mover') AND EXISTS (SELECT FROM set_for);
+	 WHERE 'pgaudit' = ANY (l.shared) AND EXISTS (SELECT FROM set_for)
+	   AND coalesce(array_position(l.shared, 'pgaudit') < array_position(l.shared, 'index_mover'), true);
 
 CREATE FUNCTION @extschema@.index_mover_check(
 	max_wait interval DEFAULT '10 min',

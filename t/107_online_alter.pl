@@ -105,9 +105,11 @@ is(join(' ', map { place($_) } qw(t t_pkey t_long)), 'regress_fast regress_slow 
 answer('on', 'ALTER TABLE t SET TABLESPACE regress_slow;');
 all_right($node, 't', 'after all moves', no_metadata => 1);
 leftovers_ok($node, 'after all moves');
+my $jobs_before = jobs();
 my ($out, $err) = answer('require', 'ALTER TABLE p SET TABLESPACE regress_fast; ALTER INDEX p_id SET TABLESPACE regress_fast;',
 	role => 'regress_owner');
 is("$out|$err", "ALTER TABLE\nALTER INDEX|", 'partitioned relations');
+is(jobs() - $jobs_before, '2', 'partitioned relations: by jobs, which do not queue for their locks');
 is(join(' ', map { place($_) } qw(p p1 p_id p1_id_idx)), 'regress_fast regress_slow regress_fast regress_slow',
 	'partitioned relations: the default only');
 
@@ -269,6 +271,75 @@ SQL
 }
 sql('DROP EVENT TRIGGER c');
 
+# ---- locks ----------------------------------------------------------------------------
+# of a partitioned table core waits for the lock without end, whatever index_mover.lock_wait is
+my $reader = IndexMover::Session->new($node);
+my $owner = IndexMover::Session->new($node);
+$owner->run("SET index_mover.online_alter = on; SET index_mover.lock_wait = '100ms'");
+{
+	my $there = other_place(place('p'));
+	my $log_before = -s $node->logfile;
+
+	$reader->run('BEGIN; SELECT FROM p');
+	$owner->send('ALTER TABLE ALL IN TABLESPACE ' . place('p') . " OWNED BY regress_owner SET TABLESPACE $there");
+	$node->wait_for_log(qr/WARNING:  .*the change of table "p" has waited for a lock for 0\.1 seconds, and goes on waiting/, $log_before);
+	$reader->run('COMMIT');
+	$owner->answer;
+	like($owner->errors, qr/^WARNING:  .*goes on waiting$/m, 'a partitioned table in use: the caller is told');
+	is(place('p'), $there, 'a partitioned table in use: waited for, as core does');
+}
+my $waits = q(SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%');
+# another job waits, in the end, for a lock that a trigger function of the statement has taken
+sql(<<'SQL');
+CREATE TABLE gate (i int);
+CREATE FUNCTION lock_gate() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE gate; END $$;
+CREATE EVENT TRIGGER g ON ddl_command_start WHEN TAG IN ('ALTER INDEX') EXECUTE FUNCTION lock_gate();
+SQL
+foreach my $case ([ 'waits for it', "SELECT status FROM move_indexes('t_pkey', '%s')" ], [ 'is to start', undef ])
+{
+	my ($name, $call) = @$case;
+	my $job = IndexMover::Session->new($node);
+	my $to = elsewhere($node, 't_pkey');
+
+	$reader->run('BEGIN; LOCK TABLE t IN ACCESS SHARE MODE; SELECT FROM t WHERE id = 1');
+	$reader->run("SELECT status FROM move_indexes('t_pkey', '$to', wait => false)") unless $call;
+	$job->send(sprintf($call, $to)) if $call;
+	poll_until($node, $waits, 't', "another job $name") if $call;
+	$owner->send('ALTER INDEX t_long SET TABLESPACE ' . elsewhere($node, 't_long'));
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'gate'::regclass AND granted", '1', "$name: the trigger's lock");
+	$reader->send('SELECT FROM gate');
+	$owner->answer;
+	like($owner->errors,
+		qr/ERROR:  40P01: deadlock detected\nDETAIL:  Job \d+ waits for process ${\$reader->pid}, which waits for this session\.$/m,
+		"another job $name: a deadlock");
+	$reader->answer;
+	$reader->run('ROLLBACK');
+	$job->answer if $call;
+	$job->end;
+}
+sql('DROP EVENT TRIGGER g; DROP TABLE gate; DROP FUNCTION lock_gate()');
+# dropped while it is moved
+sql('CREATE TABLE brief (i int); INSERT INTO brief VALUES (1)');
+foreach my $exists ('', 'IF EXISTS ')
+{
+	sql('CREATE TABLE IF NOT EXISTS brief (i int); INSERT INTO brief VALUES (1)');
+	my $dropper = IndexMover::Session->new($node);
+
+	$reader->run('BEGIN; SELECT FROM brief');
+	$owner->send("ALTER TABLE ${exists}brief SET TABLESPACE regress_fast");
+	poll_until($node, $waits, 't', "${exists}brief: the copy waits");
+	$dropper->send('DROP TABLE brief');
+	poll_until($node, 'SELECT phase, blocked_by FROM index_mover_progress', 'waiting for lock to start|{' . $dropper->pid . '}',
+		"${exists}brief: another session drops it, and the copy gives way");
+	$reader->run('COMMIT');
+	$dropper->answer;
+	$owner->answer;
+	$dropper->end;
+	like($owner->errors, $exists ? qr/NOTICE:  .*relation "brief" does not exist, skipping/ : qr/ERROR:  .*relation "brief" does not exist/,
+		"${exists}brief: dropped while it is moved");
+}
+$_->end foreach $reader, $owner;
+
 # ---- limits of time -------------------------------------------------------------------
 my $holder = IndexMover::Session->new($node);
 $holder->run('BEGIN; SELECT FROM t LIMIT 1');
@@ -278,6 +349,8 @@ my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
 like($err, qr/^ERROR:  55P03: could not move table "t" to tablespace "$to"/m, 'lock_timeout');
 is(place('t'), $from, 'lock_timeout: where it was');
 leftovers_ok($node, 'lock_timeout', within => 10);
+is(sql(q(SELECT settings ->> 'on_blocker', settings ->> 'lock_wait' FROM index_mover_jobs ORDER BY job DESC LIMIT 1)), 'fail|700ms',
+	'lock_timeout: resume_move() has the same limits');
 (undef, $err) = answer('on', "SET statement_timeout = '700ms'; ALTER TABLE t SET TABLESPACE $to;");
 like($err, qr/^ERROR:  57014: canceling statement due to statement timeout/m, 'statement_timeout');
 is(place('t'), $from, 'statement_timeout: where it was');
@@ -320,6 +393,48 @@ sql('SELECT pg_stat_statements_reset()');
 answer('on', "ALTER TABLE t SET TABLESPACE $from;");
 is(sql(q(SELECT sum(calls) FROM pg_stat_statements WHERE query LIKE 'ALTER TABLE t SET TABLESPACE%')), '1',
 	'pg_stat_statements counts it once');
+# the statement and its objects, as hooks above and below ours record them
+SKIP:
+{
+	chomp(my $libraries = `pg_config --pkglibdir`);
+	skip 'pgaudit is not installed', 7 unless -f "$libraries/pgaudit.so";
+	my $all = 'ALTER INDEX ALL IN TABLESPACE regress_slow OWNED BY regress_owner SET TABLESPACE regress_fast';
+
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_stat_statements, index_mover, pgaudit'\npgaudit.log = 'ddl'\n");
+	$node->restart;
+	sql('CREATE EXTENSION pgaudit; SELECT pg_stat_statements_reset()');
+	sql("ALTER INDEX ALL IN TABLESPACE $_ OWNED BY regress_owner SET TABLESPACE regress_slow") foreach 'regress_fast', 'pg_default';
+	my $log_before = -s $node->logfile;
+	$before = jobs();
+	my $to = other_place(place('t'));
+	answer('require', "ALTER TABLE t SET TABLESPACE $to;");
+	answer('require', "$all;");
+	is(jobs() - $before, 2, 'pgaudit after index_mover: online');
+	my @audited = slurp_file($node->logfile, $log_before) =~ /AUDIT: SESSION,\d+,\d+,DDL,(ALTER.*?);,<not logged>/g;
+	is(join("\n", sort @audited),
+		join("\n", map({ "ALTER INDEX,INDEX,public.$_,$all" } qw(p1_id_idx p_id t_long t_pkey)),
+			"ALTER TABLE,TABLE,public.t,ALTER TABLE t SET TABLESPACE $to"),
+		'pgaudit logs each object once, with the statement as it was sent');
+	is(sql('SELECT query, calls FROM pg_stat_statements '
+			  . "WHERE query ~ '^ALTER (TABLE t|INDEX ALL IN TABLESPACE regress_slow)' ORDER BY query"),
+		"$all|1\nALTER TABLE t SET TABLESPACE $to|1", 'pg_stat_statements before index_mover counts it once, as it was sent');
+	sql('ALTER SYSTEM SET index_mover.online_alter = on; SELECT pg_reload_conf()');
+	is(sql("SELECT count(*) FROM index_mover_check() WHERE kind = 'online alter'"), '0', 'check: the order is right');
+	my $wrong = 'pgaudit|no statement is carried out online, since pgaudit would not see it: '
+	  . 'list index_mover before pgaudit in shared_preload_libraries';
+	foreach my $order ("shared_preload_libraries = 'pgaudit, index_mover'",
+		"shared_preload_libraries = '\$libdir/pgaudit'\nsession_preload_libraries = index_mover")
+	{
+		$node->append_conf('postgresql.conf', "$order\n");
+		$node->restart;
+		is(sql(q(SELECT object, detail FROM index_mover_check() WHERE kind = 'online alter')), $wrong, "check: $order");
+		my (undef, $refused) = answer('require', 'ALTER TABLE t SET TABLESPACE ' . other_place(place('t')) . ';');
+		like($refused, qr/$refusal pgaudit would not see it/, "require: $order");
+	}
+	sql('ALTER SYSTEM RESET index_mover.online_alter; DROP EXTENSION pgaudit');
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = index_mover\nsession_preload_libraries = ''\n");
+	$node->restart;
+}
 sql('CREATE DATABASE bare');
 $node->safe_psql('bare', 'CREATE TABLE b (i int)');
 ($out, $err) = answer('on', 'ALTER TABLE b SET TABLESPACE regress_fast;', db => 'bare');

@@ -64,8 +64,6 @@
 #include "relation_facts.h"
 #include "settings.h"
 
-#define REST_MS		100			/* until another job may have ended */
-
 /* A statement on its way through the hook: the arguments of ProcessUtility() */
 typedef struct Statement
 {
@@ -136,8 +134,7 @@ may_start_job(void)
 		strcmp(MyBgworkerEntry->bgw_library_name, "index_mover") == 0;
 
 	return IsUnderPostmaster && !IsBinaryUpgrade && !is_worker && !IsLogicalWorker() &&
-		!IsInParallelMode() && !RecoveryInProgress() && !XactReadOnly &&
-		!InSecurityRestrictedOperation();
+		!IsInParallelMode() && !RecoveryInProgress() && !XactReadOnly;
 }
 
 /* Return the name of the statement, as in its command tag. */
@@ -188,6 +185,15 @@ relation_to_copy(const AlterTableStmt *stmt, RelationFacts *facts)
 			return relid;
 	}
 	return InvalidOid;
+}
+
+/* Return whether core sets the tablespace of such a relation; a partitioned one has a default. */
+static bool
+is_movable_kind(char relkind)
+{
+	if (relkind == RELKIND_SEQUENCE)
+		return false;
+	return RELKIND_HAS_STORAGE(relkind) || RELKIND_HAS_PARTITIONS(relkind);
 }
 
 /* Return the call that moves a relation in a transaction block, too. */
@@ -277,27 +283,43 @@ typedef struct AlterJob
 	bool		told;			/* an ERROR has said what was moved */
 } AlterJob;
 
-/* Begin the job of a statement: its settings are those of the session but for a few. */
+/* Set a setting of the job that begins, whoever may set it in the session. */
+static void
+set_for_job(const char *name, const char *value)
+{
+	settings_set_here(name, value, PGC_SUSET, ERROR);
+}
+
+/*
+ * Begin the job of a statement: its settings are those of the session but for a few, which
+ * are on record, too, so that resume_move() has the same.
+ */
 static void
 job_begin(AlterJob *job, Oid tablespace)
 {
-	MoveSettings *settings = &job->request.settings;
+	int			nestlevel = NewGUCNestLevel();
 
 	memset(job, 0, sizeof(AlterJob));
 	job->request.method = METHOD_COPY;
 	job->request.to_tablespace = tablespace;
 	job->request.waits = true;
-	settings_capture(settings, NULL, true);
-	settings->progress_interval = 0;
-	settings->max_duration = 0; /* core's statement has an end, too */
+
+	/* core's statement has an end, too */
+	set_for_job("index_mover.max_duration", "0");
 	/* lock_timeout limits the whole wait, as it does with core's statement */
-	settings->on_blocker = ON_BLOCKER_WAIT;
 	if (LockTimeout > 0)
 	{
-		settings->lock_wait = LockTimeout;
-		settings->lock_timeout = Min(settings->lock_timeout, LockTimeout);
-		settings->on_blocker = ON_BLOCKER_FAIL;
+		set_for_job("index_mover.on_blocker", "fail");
+		set_for_job("index_mover.lock_wait", psprintf("%d", LockTimeout));
 	}
+	else
+		set_for_job("index_mover.on_blocker", "wait");
+	settings_capture(&job->request.settings, NULL, true);
+	AtEOXact_GUC(true, nestlevel);
+
+	if (LockTimeout > 0)
+		job->request.settings.lock_timeout = Min(job->request.settings.lock_timeout, LockTimeout);
+	job->request.settings.progress_interval = 0;
 }
 
 /* For errors_catch(): make the plan. */
@@ -336,13 +358,17 @@ sqlstate_of_item(const MoveItem *item)
 	return MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
 }
 
-/* Raise an ERROR for the first relation that the job has not moved, with its SQLSTATE. */
+/*
+ * Raise an ERROR for the first relation that the job has not moved, with its SQLSTATE; but
+ * not for one that was dropped, of which core's statement says that it does not exist.
+ */
 static void
 check_moved(AlterJob *job)
 {
 	foreach_ptr(const MoveItem, item, job->items)
 	{
-		if (item->outcome.status == STATUS_MOVED || item->outcome.sqlstate[0] == '\0')
+		if (item->outcome.status == STATUS_MOVED || item->outcome.sqlstate[0] == '\0' ||
+			get_rel_name(item->relid) == NULL)
 			continue;
 		if (list_length(job->relids) == 1)
 			ereport(ERROR,
@@ -357,9 +383,11 @@ check_moved(AlterJob *job)
 				 errmsg("could not move %s \"%s\" to tablespace \"%s\"",
 						relation_noun(item->relkind), NameStr(item->relname),
 						tablespace_name(item->to_tablespace)),
-				 errdetail("%s Job " INT64_FORMAT " has moved %d of %d relations, which stay moved.",
-						   item->outcome.detail, job->summary.job, count_moved(job),
-						   list_length(job->relids))));
+				 errdetail("Job " INT64_FORMAT " has moved %d of %d relations, which stay moved. Of this one: %s",
+						   job->summary.job, count_moved(job), list_length(job->relids),
+						   item->outcome.detail),
+				 errhint("To move the rest: %s",
+						 printed_command("resume_move", job->summary.job))));
 	}
 }
 
@@ -503,7 +531,11 @@ job_run(AlterJob *job, Hindrance *hindrance)
 	if (submit_last_job() == job->summary.job ||
 		ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
 		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+	{
+		/* see abandon_job() */
+		job->told = (error->sqlerrcode == ERRCODE_QUERY_CANCELED);
 		ReThrowError(error);
+	}
 	if (error->sqlerrcode == ERRCODE_OBJECT_IN_USE)
 		return ATTEMPT_BUSY;
 	note_error(hindrance, error);
@@ -511,20 +543,25 @@ job_run(AlterJob *job, Hindrance *hindrance)
 	return ATTEMPT_HINDERED;
 }
 
-/* Return whether another job works on a table of the statement. */
-static bool
-is_busy(const AlterJob *job)
+/* Return another job that works on a table of the statement; 0 = none. */
+static int64
+find_other_job(const AlterJob *job)
 {
 	HTAB	   *busy = job_busy_tables();
-	bool		result = false;
+	const BusyTable *table = NULL;
+	int64		result = 0;
 
 	foreach_oid(relid, job->relids)
 	{
 		RelationFacts facts;
 
-		if (relation_facts(relid, &facts) &&
-			hash_search(busy, &facts.heap_oid, HASH_FIND, NULL) != NULL)
-			result = true;
+		if (relation_facts(relid, &facts))
+			table = hash_search(busy, &facts.heap_oid, HASH_FIND, NULL);
+		if (table != NULL)
+		{
+			result = table->job;
+			break;
+		}
 	}
 	hash_destroy(busy);
 	return result;
@@ -532,32 +569,28 @@ is_busy(const AlterJob *job)
 
 /*
  * Wait until no other job works on the tables of the statement, without a snapshot.  ERROR
- * 55P03 when lock_timeout has passed since the first wait.
+ * 55P03 when lock_timeout has passed since the first wait; else those of
+ * wait_for_other_job().
  */
 static void
 wait_for_other_jobs(const AlterJob *job, TimestampTz since)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index_mover wait",
-												  ALLOCSET_SMALL_SIZES);
-	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	TimestampTz deadline = 0;
+	int64		other = find_other_job(job);
 
+	if (LockTimeout > 0)
+		deadline = TimestampTzPlusMilliseconds(since, LockTimeout);
 	ForgetPortalSnapshots();
-	do
+	while (other != 0)
 	{
-		MemoryContextReset(context);
-		if (LockTimeout > 0 &&
-			TimestampDifferenceExceeds(since, GetCurrentTimestamp(), LockTimeout))
+		if (!wait_for_other_job(other, deadline))
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("canceling statement due to lock timeout"),
 					 errdetail("Another job moves a table of the statement; see %s.",
 							   printed_command("jobs"))));
-		InvalidateCatalogSnapshot();
-		latch_nap(REST_MS, "IndexMoverWait");
-		CHECK_FOR_INTERRUPTS();
-	} while (is_busy(job));
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextDelete(context);
+		other = find_other_job(job);
+	}
 	EnsurePortalSnapshotExists();
 }
 
@@ -616,14 +649,12 @@ static void
 collect_moved(Node *stmt, char *tablespace, Oid relid)
 {
 	AlterTableCmd *cmd = makeNode(AlterTableCmd);
-	ObjectAddress address;
 
 	cmd->subtype = AT_SetTableSpace;
 	cmd->name = tablespace;
-	ObjectAddressSet(address, RelationRelationId, relid);
 	EventTriggerAlterTableStart(stmt);
 	EventTriggerAlterTableRelid(relid);
-	EventTriggerCollectAlterTableSubcmd((Node *) cmd, address);
+	EventTriggerCollectAlterTableSubcmd((Node *) cmd, InvalidObjectAddress);
 	EventTriggerAlterTableEnd();
 }
 
@@ -663,10 +694,9 @@ alter_one(const Statement *statement, AlterJob *job)
 	 */
 	Oid			relid = AlterTableLookupRelation(stmt, NoLock);
 
-	if (!OidIsValid(relid) || !relation_facts(relid, &facts) ||
-		!RELKIND_HAS_STORAGE(facts.relkind) || facts.relkind == RELKIND_SEQUENCE)
+	if (!OidIsValid(relid) || !relation_facts(relid, &facts) || !is_movable_kind(facts.relkind))
 	{
-		/* a partitioned one has only a default, and others core refuses */
+		/* core refuses it */
 		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
 		return;
 	}
@@ -680,7 +710,9 @@ alter_one(const Statement *statement, AlterJob *job)
 	}
 	if (hindrance.reason != NULL)
 	{
-		tell_hindrance(statement, &hindrance);
+		/* of a partitioned one, core changes only the default */
+		if (RELKIND_HAS_STORAGE(facts.relkind))
+			tell_hindrance(statement, &hindrance);
 		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
 		return;
 	}
@@ -846,6 +878,42 @@ alter_online(const Statement *statement)
 		EventTriggerEndCompleteQuery();
 }
 
+/* Return whether the statement is about a table of Citus, which carries it out on all nodes. */
+static bool
+is_for_citus(const AlterTableStmt *stmt)
+{
+	RelationFacts facts;
+	Oid			relid;
+
+	if (!IsA(stmt, AlterTableStmt) || !OidIsValid(get_extension_oid("citus", true)))
+		return false;
+	relid = RangeVarGetRelid(stmt->relation, NoLock, true);
+	return OidIsValid(relid) && relation_facts(relid, &facts) && citus_distributes(facts.heap_oid);
+}
+
+/*
+ * Tell, before core carries out the whole statement, why it does; not if there is nothing to
+ * copy nor, with "on", in a database without the extension.
+ */
+static void
+tell_left_to_core(const Statement *statement, Hindrance *hindrance)
+{
+	AlterTableStmt *stmt = (AlterTableStmt *) statement->pstmt->utilityStmt;
+	RelationFacts facts;
+
+	if (online_alter == ONLINE_ALTER_ON &&
+		hindrance->sqlstate == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
+		return;
+	if (IsA(stmt, AlterTableStmt))
+	{
+		if (!OidIsValid(relation_to_copy(stmt, &facts)))
+			return;
+		if (hindrance->sqlstate == ERRCODE_ACTIVE_SQL_TRANSACTION)
+			hindrance->command = queued_call(&facts, stmt);
+	}
+	tell_hindrance(statement, hindrance);
+}
+
 /* The hook */
 static void
 online_alter_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
@@ -853,11 +921,7 @@ online_alter_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 					 QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
 {
 	Statement	statement = {pstmt, queryString, readOnlyTree, params, queryEnv, dest, qc};
-	AlterTableStmt *stmt = (AlterTableStmt *) pstmt->utilityStmt;
-	RelationFacts facts;
-	Oid			relid = InvalidOid;
 	Hindrance	hindrance;
-	bool		silent;
 
 	if (online_alter == ONLINE_ALTER_OFF || context == PROCESS_UTILITY_SUBCOMMAND ||
 		!sets_tablespace(pstmt->utilityStmt) || !may_start_job())
@@ -866,28 +930,13 @@ online_alter_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 		return;
 	}
 	hindrance = hindrance_of_statement(&statement, context);
-	if (IsA(stmt, AlterTableStmt))
-		relid = relation_to_copy(stmt, &facts);
-	if (hindrance.reason == NULL && !(OidIsValid(relid) && citus_distributes(facts.heap_oid)))
+	if (hindrance.reason == NULL && !is_for_citus((AlterTableStmt *) pstmt->utilityStmt))
 	{
 		alter_online(&statement);
 		return;
 	}
-
-	/*
-	 * in a database without the extension, "on" is nothing; nor is it without
-	 * files to copy
-	 */
-	silent = IsA(stmt, AlterTableStmt) && !OidIsValid(relid);
-	if (online_alter == ONLINE_ALTER_ON &&
-		hindrance.sqlstate == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
-		silent = true;
-	if (hindrance.reason != NULL && !silent)
-	{
-		if (hindrance.sqlstate == ERRCODE_ACTIVE_SQL_TRANSACTION && OidIsValid(relid))
-			hindrance.command = queued_call(&facts, stmt);
-		tell_hindrance(&statement, &hindrance);
-	}
+	if (hindrance.reason != NULL)
+		tell_left_to_core(&statement, &hindrance);
 	pass_on(&statement, pstmt, context);
 }
 

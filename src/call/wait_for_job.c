@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * wait_for_job.c
- *	  Waiting for a job: wait_for_rows() for the one that a call starts, and the
- *	  procedure wait_for_move() for any.
+ *	  Waiting for a job: wait_for_rows() for the one that a call starts, the procedure
+ *	  wait_for_move() for any, and wait_for_other_job() for one that is in the way.
  *
  * Whatever ends the wait of wait_for_rows() early (a cancel, a timeout, the loss
  * of the client) cancels the job.  wait_for_move() commits first, so that it holds no
@@ -45,6 +45,7 @@
 
 #define LOOK_INTERVAL_MS	1000	/* for deadlocks and the client */
 #define CANCEL_WAIT_MS		4000	/* for the end of the worker */
+#define OTHER_JOB_MS		100 /* until another session's job may have ended */
 
 /* A session that waits for a job */
 typedef struct JobWait
@@ -57,6 +58,7 @@ typedef struct JobWait
 
 	/* of the call that has started it */
 	JobShared  *shared;			/* else NULL */
+	List	   *items;			/* of MoveItem; they get their outcome */
 	BackgroundWorkerHandle *worker; /* the first one; NULL = none yet */
 	shm_mq_handle **messages;	/* of each runner */
 	ErrorData	worker_error;	/* the last of a worker; elevel 0 = none */
@@ -121,10 +123,31 @@ attach_queues(JobWait *wait, dsm_segment *segment)
 	}
 }
 
+/* Raise the error of the deadlock detector for a job that is not ours; blocker: 0 = this session. */
+pg_noreturn static void
+other_job_waits_for_us(int64 job, int blocker)
+{
+	if (blocker == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("deadlock detected"),
+				 errdetail("Job " INT64_FORMAT " waits for this session.", job),
+				 errhint("See %s and %s instead.",
+						 printed_command("progress"), printed_command("history"))));
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected"),
+			 errdetail("Job " INT64_FORMAT " waits for process %d, which waits for this session.",
+					   job, blocker),
+			 errhint("See %s and %s instead.",
+					 printed_command("progress"), printed_command("history"))));
+}
+
 /*
  * If a runner of the job waits for us, directly or not, have it step back from its
  * relation, if the job is ours.  Where that does not help, raise the error that the
- * deadlock detector would raise if our wait were for a lock.
+ * deadlock detector would raise if our wait were for a lock.  A job that is to start at the
+ * commit of another session waits for that one.
  */
 static void
 check_deadlock(const JobWait *wait)
@@ -132,10 +155,11 @@ check_deadlock(const JobWait *wait)
 	const int	targets[2] = {MyProcPid, wait->behind_citus};
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners = job_read_runners(runners);
+	int			blocker;
+	JobSlot		slot;
 
 	for (int i = 0; i < nrunners; i++)
 	{
-		int			blocker;
 		int			found;
 
 		if (runners[i].job != wait->job || runners[i].database != MyDatabaseId)
@@ -146,14 +170,10 @@ check_deadlock(const JobWait *wait)
 			continue;
 		if (found != MyProcPid)
 			blocker = found;
+		if (wait->shared == NULL && blocker == runners[i].pid)
+			other_job_waits_for_us(wait->job, 0);
 		if (wait->shared == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-					 errmsg("deadlock detected"),
-					 errdetail("Job " INT64_FORMAT " waits for process %d, which waits for this session.",
-							   wait->job, blocker),
-					 errhint("See %s and %s instead.",
-							 printed_command("progress"), printed_command("history"))));
+			other_job_waits_for_us(wait->job, blocker);
 		if (blocker == runners[i].pid || !runner_ask_to_step_back(&runners[i], blocker))
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
@@ -161,6 +181,11 @@ check_deadlock(const JobWait *wait)
 					 errdetail("The move waits, directly or indirectly, for the session that has called it."),
 					 errhint("Call the move in a session that holds no locks, or use wait => false.")));
 	}
+	if (wait->shared != NULL || !job_find(wait->job, &slot) ||
+		slot.state != JOB_WAITING_FOR_COMMIT)
+		return;
+	if (wait_find_deadlock(slot.submitter_pid, targets, runners, nrunners, &blocker) != 0)
+		other_job_waits_for_us(wait->job, slot.submitter_pid);
 }
 
 /* Look for deadlocks and the client once a second, tell the progress, and sleep. */
@@ -198,6 +223,14 @@ look_and_nap(JobWait *wait, int ms)
 	InvalidateCatalogSnapshot();
 	latch_nap(ms, "IndexMoverWait");
 	CHECK_FOR_INTERRUPTS();
+}
+
+/* Give the caller's items their outcome, as it is by now. */
+static void
+copy_outcomes(const JobWait *wait)
+{
+	for (int i = 0; i < list_length(wait->items); i++)
+		*(MoveItem *) list_nth(wait->items, i) = wait->shared->items[i];
 }
 
 /* Return whether the first worker has ended, or never started. */
@@ -240,6 +273,7 @@ abandon_job(int code, Datum arg)
 
 	if (shared->nitems == 0)
 		return;
+	copy_outcomes(wait);
 	/* before that it is not in the history */
 	if (shared->begun)
 		submit_job_has_begun(shared->job);
@@ -290,8 +324,8 @@ collect_rows(JobWait *wait)
 }
 
 /*
- * Run a job and wait for its end; the items of a move get their outcome, and its
- * summary is told when it begins.  A cleanup has none.
+ * Run a job and wait for its end; the items of a move get their outcome, also before an
+ * ERROR, and its summary is told when it begins.  A cleanup has none.
  *
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 the
  * job waits for a process that waits for us; 57014 and the like after canceling the job.
@@ -308,6 +342,7 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 		.behind_citus = citus_caller_pid(),
 		.last_look = now,
 		.last_notice = now,
+		.items = items,
 	};
 	dsm_segment *segment;
 
@@ -336,8 +371,7 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 	{
 		submit_job_has_begun(job);
 		summary->totals = job_totals(wait.shared->items, wait.shared->nitems);
-		for (int i = 0; i < wait.shared->nitems; i++)
-			*(MoveItem *) list_nth(items, i) = wait.shared->items[i];
+		copy_outcomes(&wait);
 	}
 
 	/* the worker tolerates that its messages have no receiver any more */
@@ -349,6 +383,34 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 				(errcode(wait.worker_error.sqlerrcode),
 				 errmsg("background worker of index_mover ended early"),
 				 errdetail_internal("%s", wait.worker_error.message)));
+}
+
+/*
+ * Wait until the job of another session has ended; but not beyond the deadline, if it is not
+ * 0.  Return whether the job has ended.  The caller holds no snapshot.  ERRORs: 40P01 the job
+ * waits for a lock of this session; 57014 and the like.
+ */
+bool
+wait_for_other_job(int64 job, TimestampTz deadline)
+{
+	MoveSettings settings = {0};	/* without messages of progress */
+	JobWait		wait = {
+		.job = job,
+		.settings = &settings,
+		.behind_citus = citus_caller_pid(),
+		.last_look = GetCurrentTimestamp(),
+	};
+	JobSlot		slot;
+
+	Assert(!ActiveSnapshotSet());
+	while (job_find(job, &slot))
+	{
+		if (deadline != 0 && GetCurrentTimestamp() >= deadline)
+			return false;
+		/* step: other-look */
+		look_and_nap(&wait, OTHER_JOB_MS);
+	}
+	return true;
 }
 
 /* Show in pg_locks and pg_stat_activity whether this session has a transaction. */
@@ -471,7 +533,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 			break;
 		was_running = true;
 		is_cleanup = slot.purpose == JOB_CLEANUP;
-		look_and_nap(&wait, 100);
+		look_and_nap(&wait, OTHER_JOB_MS);
 	}
 	show_transaction(true);
 	error_context_stack = callback.previous;
