@@ -22,6 +22,7 @@
  * without	queue-first		nothing is queued for while an exclusive lock is held
  * without	one-commit		one commit for all files of a table
  * without	caller-look		a caller looks whether the job waits for it
+ * without	other-look		a statement that waits for another's job looks whether that waits for it
  * without	bid			a bid comes whoever holds the lock	-DTIME
  * without	longest-rest	a rest has a bound	-DTIME
  * without	queue			a bid queues	-DTIME
@@ -52,6 +53,7 @@ byte file[FILES], copied[FILES];	/* which file pg_class names, which one was cop
 bool is_there[FILES];			/* it is in the target */
 byte chunks;					/* copied while DDL waited behind us */
 bool ended, step_back, caller_waits;
+bool gate;						/* a lock that Alter's transaction has */
 
 #define X_IS_FREE(f, me) ((X[f] == NOBODY || X[f] == me) && !S[f] && !(f == 0 && caller_S))
 #define L_IS_FREE(f) (X[f] == NOBODY && ddl_waits != f + 1)
@@ -241,7 +243,10 @@ active proctype Client()
 		:: r < FILES -> atomic { client_waits = r + 1; (S_IS_FREE(r)) -> S[r] = true; client_waits = 0; printf("a query locks file %d\n", r); r++ }
 		:: r > 0 -> break
 		od;
-		true;
+		if
+		:: (!gate) -> skip		/* its transaction asks for it */
+		:: true
+		fi;
 		d_step { S[0] = false; S[1] = false; S[2] = false; r = 0; printf("the query ends\n") }
 	:: break
 	od
@@ -283,6 +288,22 @@ active proctype Caller()
 	fi
 }
 
+/* ALTER ... SET TABLESPACE of another session: an event trigger takes a lock, then it waits for the job */
+active proctype Alter()
+{
+	if
+	:: gate = true; printf("a trigger function of ALTER takes a lock\n");
+		if
+		:: ended
+#ifndef WITHOUT_OTHER_LOOK
+		:: atomic { !ended -> printf("the statement finds that the job waits for it, and fails\n") }	/* step: other-look */
+#endif
+		fi;
+		gate = false
+	:: true
+	fi
+}
+
 active proctype Watch()
 {
 	do
@@ -292,6 +313,8 @@ active proctype Watch()
 		CLAIM(false, "REFUTED Q4: nobody waits for a lock that we have while we wait for another\n") }
 	:: d_step { caller_waits && caller_S && !ended && !step_back && timeout ->
 		CLAIM(false, "REFUTED no cycle of waits without somebody who looks\n") }
+	:: d_step { gate && !ended && timeout ->
+		CLAIM(false, "REFUTED no cycle of waits of an ALTER without somebody who looks\n") }
 	od
 }
 
