@@ -34,6 +34,8 @@ foreach my $driver (@drivers)
 	is($outcome{'queued in a transaction'}, 'queued', "$driver: but not with wait => false");
 	is($outcome{'waiting for the job'}, 'done', "$driver: CALL wait_for_move()");
 	is($outcome{'then'}, "[('moved',)]", "$driver: the job has moved the index");
+	is($outcome{'ALTER in a transaction'}, '25001', "$driver: ALTER ... SET TABLESPACE without autocommit cannot be online");
+	is($outcome{'ALTER'} . $outcome{'ALTER back'}, 'donedone', "$driver: with autocommit it is");
 	is($outcome{'canceled'}, '57014', "$driver: cancel() ends the call");
 	is($outcome{'after the cancel'}, "[('canceled',)]", "$driver: and the move");
 	is(tablespace_of_index($node, 't'), 't_v: regress_slow', "$driver: the index is where it was");

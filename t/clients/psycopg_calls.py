@@ -54,6 +54,16 @@ block.commit()
 tell('waiting for the job', call(cursor, f'CALL wait_for_move({rows[0][0]})'))
 tell('then', call(cursor, 'SELECT status FROM index_mover_history WHERE job = %s', rows[0][0]))
 
+# the statement itself: online with autocommit only; and the text that pgAdmin sends
+for sent in own, block:
+    call(sent.cursor(), "LOAD 'index_mover'")
+    call(sent.cursor(), 'SET index_mover.online_alter = require')
+    sent.commit()
+tell('ALTER in a transaction', call(block.cursor(), 'ALTER INDEX t_v SET TABLESPACE regress_fast'))
+block.rollback()
+tell('ALTER', call(cursor, 'ALTER INDEX IF EXISTS public.t_v\n    SET TABLESPACE regress_fast;\n'))
+tell('ALTER back', call(cursor, 'ALTER INDEX ALL IN TABLESPACE regress_fast\n\n    SET TABLESPACE regress_slow;\n\n'))
+
 
 # a cancel from another thread, as soon as the copy has begun
 def cancel():
