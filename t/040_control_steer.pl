@@ -622,4 +622,13 @@ is(outcome($rest), 'st_pkey moved, st_s moved', 'it does only what was left');
 is(tablespace_of_index($node, 'st'), "st_n: regress_fast\nst_pkey: regress_fast\nst_s: regress_fast", 'everything is where it should be');
 all_right($node, 'st', 'after the crash', no_metadata => 1, max_keys => 200, within => 2, large => 1);
 
+# Who has ended has its totals in its row, from C; from one that has none the view makes them in SQL
+my $totals = 'SELECT job, status, moved, total, percent, size, longest_lock, tablespace, started_at, finished_at FROM index_mover_jobs '
+	. 'WHERE finished_at IS NOT NULL';
+my $of_rows = sql($totals);
+like($of_rows, qr/\|$_\|/, "totals of jobs: one that was $_") foreach qw(moved failed canceled rehearsed);
+is(sql("BEGIN; UPDATE index_mover.job_log SET (status, moved, total, size, size_done, longest_lock, tablespace, started_at, finished_at) = "
+		. "(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL); $totals; ROLLBACK"),
+	$of_rows, 'the totals of a job are the same in C and in SQL');
+
 done_testing();
