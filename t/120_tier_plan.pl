@@ -567,10 +567,11 @@ sql("UPDATE tier_policy SET max_bytes_per_run = 4000000");
 is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but a later run moves it: max_bytes_per_run", 'a bound for each run');
 sql("UPDATE tier_policy SET max_bytes_per_run = NULL");
 $use->(90, 95);
-is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but tablespace \"regress_slow\" has no space for it", 'the target is full');
+is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but it is skipped. Tablespace \"regress_slow\" has no space for it.",
+	'the target is full');
 $use->(90, 85);
 sql(q(UPDATE tier_policy SET settings = '{"min_free_space": "10%"}'));
-is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but tablespace \"regress_slow\" has no space for it",
+is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but it is skipped. Tablespace \"regress_slow\" has no space for it.",
 	'the policy leaves more of it free');
 sql(q(UPDATE tier_policy SET settings = '{"min_free_space": "0"}'));
 sql(q(ALTER DATABASE postgres SET index_mover.min_free_space = '14%'));
@@ -579,7 +580,7 @@ sql('UPDATE tier_policy SET settings = NULL');
 sql('ALTER DATABASE postgres SET index_mover.min_free_space = 0');
 $use->(90, 100);
 is(sql($plan), join("\n", "|f|$why; but only 0 bytes of 4883 kB may be moved",
-	map { "full_of.$_|f|$why; but tablespace \"regress_slow\" has no space for it" } qw(cold cool warm hot)), 'quite full');
+	map { "full_of.$_|f|$why; but it is skipped. Tablespace \"regress_slow\" has no space for it." } qw(cold cool warm hot)), 'quite full');
 is(sql("SELECT count(*) FROM run_tier_policies('full', wait => true)"), 0, 'nothing moves then');
 is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'full'"), "hindered|$why; but only 0 bytes of 4883 kB may be moved",
 	'which is no state to be silent about');

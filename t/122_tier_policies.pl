@@ -90,7 +90,8 @@ is(error_of('alice', "INSERT INTO tier_policy (name, relation, to_tablespace, ol
 	. "day' ON CONFLICT (name) DO UPDATE SET enabled = true"),
 	'42501: new row violates row-level security policy (USING expression) for table "tier_policy"', 'nor over what it does not see');
 as('alice', "$insert, owner) VALUES ('of the team', 'alices', 'regress_fast', '1 year', 'team')");
-is(as('alice', "SELECT reason FROM tier_plan('of the team')"), 'its rows end at 2020-02-01; but must be owner of table "alices_1"',
+is(as('alice', "SELECT reason FROM tier_plan('of the team')"),
+	'its rows end at 2020-02-01; but it is skipped. Must be owner of table "alices_1".',
 	'a role that it may set, whose privileges count');
 as('alice', "DELETE FROM tier_policy WHERE name = 'of the team'");
 
@@ -236,7 +237,8 @@ is(sql("SELECT count(*) > 0, bool_or(reason ~ 'owner') FROM tier_plan('bob')"), 
 sql('ALTER ROLE alice RENAME TO alicia');
 is(sql("SELECT DISTINCT reason FROM tier_plan('alice')"), $again, 'a role that was renamed');
 sql("ALTER ROLE alicia RENAME TO alice; REVOKE CREATE ON TABLESPACE regress_slow FROM index_admin; UPDATE tier_policy SET min_stay = '0'");
-is(as('alice', "SELECT reason FROM tier_plan('alice')"), 'its rows end at 2020-02-01; but permission denied for tablespace "regress_slow"',
+is(as('alice', "SELECT reason FROM tier_plan('alice')"),
+	'its rows end at 2020-02-01; but it is skipped. Permission denied for tablespace "regress_slow".',
 	'a role that has lost a privilege');
 sql("SELECT count(*) FROM move_table('alices', 'regress_slow', indexes => true)");
 is(as('alice', "SELECT count(*) FROM tier_plan('alice')"), 0, 'nothing of what is in place');
@@ -398,7 +400,7 @@ $deleter->end;
 # ---- a policy that can do nothing says so, once ---------------------------------------------------
 sql('DELETE FROM tier_policy; REVOKE CREATE ON TABLESPACE regress_slow FROM index_admin; ALTER TABLE alices_1 SET TABLESPACE pg_default');
 as('alice', "$insert, min_stay) VALUES ('alice', 'alices', 'regress_slow', '1 year', '0')");
-my $hindered = 'public.alices_1: its rows end at 2020-02-01; but permission denied for tablespace "regress_slow"';
+my $hindered = 'public.alices_1: its rows end at 2020-02-01; but it is skipped. Permission denied for tablespace "regress_slow".';
 my $status = "SELECT result, message FROM tier_policy_status WHERE policy = 'alice'";
 my $log_before = -s $node->logfile;
 foreach (1 .. 3)
@@ -548,19 +550,19 @@ is(sql("SELECT policy, regexp_replace(relation::text, 'temp_\\d+', 'temp_N'), mo
 	. ")?|[.] Under an exclusive lock.*', '', 'g') FROM tier_plan() WHERE policy <> 'a first' ORDER BY policy, relation::text"),
 	<<"ROWS" =~ s/\n\z//r, 'hindrances of every kind');
 h|h_am|t|
-h|h_anothers|f|must be owner of table "h_anothers"
+h|h_anothers|f|it is skipped. Must be owner of table "h_anothers".
 h|h_busy|f|job $busy is at work on its table
 h|h_claimed|t|
 h|h_index|t|
-h|h_index_n_idx|f|the index is not valid; to repair and move it: $repair
+h|h_index_n_idx|f|it is skipped. The index is not valid; to repair and move it: $repair
 h|h_large|f|it is larger than max_bytes_per_run
 h|h_last|t|
 h|h_moved|f|job $moved has moved it less than 7 days ago
 h|h_plain|t|
-h|h_space|f|tablespace "regress_slow" has no space for it
+h|h_space|f|it is skipped. Tablespace "regress_slow" has no space for it.
 h|h_there|t|
-h|h_unlogged|f|it cannot be copied: the table is unlogged, so no WAL tells which of its blocks change
-temporary|pg_temp_N.ht_1|f|it cannot be copied: the table is temporary
+h|h_unlogged|f|it is skipped. It cannot be copied: the table is unlogged, so no WAL tells which of its blocks change
+temporary|pg_temp_N.ht_1|f|it is skipped. It cannot be copied: the table is temporary
 ROWS
 # nor does a plan wait for who has all of it locked
 my $locker = IndexMover::Session->new($node);
@@ -737,7 +739,8 @@ CREATE TABLE refused_rest PARTITION OF refused DEFAULT;
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('refused', 'refused', 'regress_slow', '1 day');
 SQL
 ($rc, $out, $err) = $node->psql('postgres', 'SELECT count(*) FROM run_tier_policies()');
-like($err, qr/NOTICE:  policy "refused" moves nothing: public.refused_1: its rows end at 2020-02-01; but it cannot be copied: .*unlogged/,
+like($err,
+	qr/NOTICE:  policy "refused" moves nothing: public.refused_1: its rows end at \S+; but it is skipped. It cannot be copied: .*unlogged/,
 	'a NOTICE with the first reason');
 sql('DROP TABLE refused_1, refused_2');
 ($rc, $out, $err) = $node->psql('postgres', 'SELECT count(*) FROM run_tier_policies()');

@@ -80,7 +80,7 @@ typedef enum TierReasonCode
 	REASON_SAID,				/* as the text says: of an error, of a bound,
 								 * or of a policy */
 	REASON_ITEM,				/* the planner of moves skips it; text: its
-								 * sentence */
+								 * sentences */
 	REASON_EARLIER_POLICY,		/* text: its name, NULL if it is another
 								 * role's */
 	REASON_JOB_AT_WORK,
@@ -250,20 +250,6 @@ compare_rows(const ListCell *a, const ListCell *b)
 	return (wish1->relid > wish2->relid) - (wish1->relid < wish2->relid);
 }
 
-/* Return a sentence of the planner of moves as a clause. */
-static const char *
-clause_of(const char *sentence)
-{
-	char	   *result = pstrdup(sentence);
-
-	if (pg_str_endswith(result, "."))
-		result[strlen(result) - 1] = '\0';
-	/* but "WAL level", or the like */
-	if (result[0] >= 'A' && result[0] <= 'Z' && !(result[1] >= 'A' && result[1] <= 'Z'))
-		result[0] = pg_tolower((unsigned char) result[0]);
-	return result;
-}
-
 static const char *
 interval_text(const Interval *interval)
 {
@@ -294,7 +280,7 @@ reason_clause(const Policy *policy, const TierReason *reason)
 		case REASON_SAID:
 			return reason->text;
 		case REASON_ITEM:
-			return clause_of(reason->text);
+			return psprintf("it is skipped. %s", reason->text);
 		case REASON_EARLIER_POLICY:
 			if (reason->text == NULL)
 				return "a policy earlier in the order covers its table";
