@@ -101,7 +101,7 @@ rows_of_moves(FunctionCallInfo fcinfo, List *plan, const MoveCall *call)
  *
  * Locks: the calling session keeps none after planning.  While the worker
  * rebuilds an index, it holds ShareUpdateExclusiveLock on table and index,
- * see rebuild.c.  While it copies one, it holds AccessShareLock on the table
+ * see rebuild.c.  While it copies it, it holds AccessShareLock on the table
  * and ShareUpdateExclusiveLock on the index, and for the swap
  * AccessExclusiveLock on the index, see copy_swap.c.
  *
@@ -157,18 +157,18 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
  * move_schema_tables(schema regnamespace, tablespace name, ..., name_like text,
  *		name_not_like text, min_size bigint, max_size bigint)
  *
- * Moves a table or materialized view, or those of a schema, with its TOAST table
+ * Moves a table or materialized view, or all of a schema, with its TOAST table
  * and the index of that, by method copy; of a partitioned table every partition,
- * and the default for new ones.  indexes: their indexes as well, to
+ * and the default for new partitions.  indexes: their indexes as well, to
  * index_tablespace or the same, as move_indexes() does.  freeze_first: VACUUM
  * (FREEZE) each table first.  A table that is excluded, as by
  * move_schema_indexes(), but by its own name and size, has no row, nor have its
- * TOAST table and its indexes; one that cannot be copied has a row "skipped" with
+ * TOAST table and its indexes; a table that cannot be copied has a row "skipped" with
  * 0A000.
  *
  * Locks: the calling session keeps none after planning.  The worker holds
  * AccessShareLock on the table and its TOAST table, ShareUpdateExclusiveLock on
- * the index of that, and AccessExclusiveLock on all three for their one swap,
+ * the index of that, and AccessExclusiveLock on all three for their common swap,
  * see copy_swap.c.
  *
  * Privileges: ownership of the table, and CREATE on the tablespaces.  Otherwise,
@@ -203,7 +203,7 @@ index_mover_move_schema_tables(PG_FUNCTION_ARGS)
  *		RETURNS SETOF move_result
  *
  * Moves every table, materialized view and index of this database that is in
- * from_tablespace, and the defaults of partitioned ones last.  Has a row
+ * from_tablespace, and the defaults of partitioned tables last.  Has a row
  * "skipped" for each thing that stays there, with the reason; its kind can be
  * "database", "system catalogs", "temporary files" or "setting", too.  A NOTICE
  * names the tier policies that would fill it again.  Otherwise as move_indexes()
@@ -251,17 +251,17 @@ heal_directory(Oid tablespace, bool dry_run, bool force)
  *		RETURNS SETOF move_result
  *
  * Rebuilds each index of this database in a tablespace whose file is lost or a ruin,
- * where it was or, but for those of TOAST tables, in to_tablespace; before, hides it
- * from the planner.  Makes the directory of the server's version, if it is missing.
+ * where it was or, but for indexes of TOAST tables, in to_tablespace; before, hides
+ * it from the planner.  Makes the directory of the server's version, if it is missing.
  * unmounted: also where the file system may not be mounted.
  * A row for each lost relation (table: skipped, XX001), sizes before from relpages.
  *
- * Locks: see plan/lost.c and rebuild.c; what REINDEX CONCURRENTLY cannot rebuild
- * is rebuilt by REINDEX, for whose locks each attempt waits at most lock_timeout.
+ * Locks: see plan/lost.c and rebuild.c; an index that REINDEX CONCURRENTLY cannot
+ * rebuild is rebuilt by REINDEX, for whose locks each attempt waits at most lock_timeout.
  *
- * Privileges: those of move_indexes(); unmounted is for superusers.
+ * Privileges: as for move_indexes(); unmounted is for superusers.
  *
- * ERRORs: those of move_indexes(); 42501 also unmounted; 55000 the file system may not
+ * ERRORs: as move_indexes(); 42501 also unmounted; 55000 the file system may not
  * be mounted.
  */
 Datum

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * channel.c
- *	  Between a process and the workers that it starts: the arguments, a segment for what
- *	  both share, and the agreement on what is in it.
+ *	  Between a process and the workers that it starts: the arguments, a segment that
+ *	  both share, and the agreement on its contents.
  *
  * Where the library is not preloaded, a package can replace it while the server runs: then
  * old sessions have the old one, and their workers the new one.  So whoever uses what
@@ -32,10 +32,10 @@
 
 #define LAYOUT_NAME			"index_mover layout"
 
-/* To be incremented with a change of what processes share that no size shows */
+/* To be incremented with a change of shared memory that no size shows */
 #define LAYOUT_VERSION		1
 
-/* In shared memory.  What else is there may have any form; this struct never changes. */
+/* In shared memory.  All else there may have any form; this struct never changes. */
 typedef struct LayoutNote
 {
 	uint32		layout;			/* constant */
@@ -118,7 +118,7 @@ attach_layout_note(void)
 	layout_note = GetNamedDSMSegment(LAYOUT_NAME, sizeof(LayoutNote), init_layout, &found, NULL);
 }
 
-/* Compare our library with the one that has made the area.  ERROR 55000 if they differ. */
+/* Compare our library with that which has made the area.  ERROR 55000 if they differ. */
 void
 channel_check_library(void)
 {

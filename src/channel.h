@@ -11,7 +11,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
 
-/* what is shared, and whether all processes agree on it */
+/* the form of shared memory, and whether all processes agree on it */
 extern Size channel_shmem_size(void);
 extern void channel_layout_add(Size size);
 extern void channel_check_library(void);

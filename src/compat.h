@@ -50,11 +50,11 @@
  *
  * IM_HEAP_DELETE: heap_delete() for the current command, which waits for others
  * and is not decoded (before 19 only without a replica identity).
- * relation_info_hook: one that may change the planner's facts of a relation.
- * PLANNER_PARAMS: those of the planner's hook.
+ * relation_info_hook: a hook that may change the planner's facts of a relation.
+ * PLANNER_PARAMS: parameters of the planner's hook.
  * im_slot_is_read: whether a process uses this slot.  The caller includes
  * replication/slot.h and holds the slot's spinlock.
- * IM_STAT_RESET: when the statistics of one relation were reset, which other versions
+ * IM_STAT_RESET: when the statistics of a relation were reset, which other versions
  * do not keep.
  */
 #if PG_VERSION_NUM >= 190000
@@ -319,7 +319,7 @@ extern bool pq_check_connection(void);
 #define DATCONNLIMIT_INVALID_DB -2
 #endif
 
-/* Return the process of a virtual transaction; NULL for a prepared one. */
+/* Return the process of a virtual transaction; NULL if it is prepared. */
 static inline PGPROC *
 im_vxid_proc(VirtualTransactionId vxid)
 {

@@ -42,7 +42,7 @@
 /* in place of a number */
 #define NO_NUMBER		"00000000000000000000000000000000"
 
-/* Set the identity of what fstatat() finds by this descriptor, name and flags; false with errno. */
+/* Set the identity of the file that fstatat() finds by these arguments; false with errno. */
 static bool
 identify(int fd, const char *name, int flags, FileIdentity *identity)
 {
@@ -72,7 +72,7 @@ file_identity(const char *path, FileIdentity *identity)
 }
 
 /*
- * Return whether two identities are of one file.  A reboot may number devices again; a
+ * Return whether two identities are of the same file.  A reboot may number devices again; a
  * new file system repeats inodes, but no birth.
  */
 bool
@@ -181,7 +181,7 @@ look_at_directory(Oid tablespace, DeviceLook *look)
 
 /*
  * Write a file that names itself: its head, its own identity, and then the body.
- * Durable, in place of an older one.  False with errno; nothing is reported.
+ * Durable, in place of an older marker.  False with errno; nothing is reported.
  */
 bool
 own_file_write(const char *path, const char *head, const char *body)
@@ -272,7 +272,7 @@ marker_path(char *path, const char *directory)
 	snprintf(path, MAXPGPATH, "%s/%s", directory, MARKER_NAME);
 }
 
-/* Set what a marker says; it is of no use if that cannot be read. */
+/* Set the contents of a marker; it is of no use if they cannot be read. */
 static void
 look_at_marker(const char *directory, DeviceLook *look)
 {

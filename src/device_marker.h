@@ -15,7 +15,7 @@
 /* in a tablespace's location */
 #define MARKER_NAME		"index_mover." TABLESPACE_VERSION_DIRECTORY
 
-/* By what a file is told from a copy of it */
+/* Tells a file from a copy of it */
 typedef struct FileIdentity
 {
 	uint64		inode;			/* 0: there is no file */
@@ -38,14 +38,14 @@ typedef struct ServerIdentity
 typedef enum MarkerState
 {
 	MARKER_NONE,
-	MARKER_OURS,				/* of this server, or of one that is gone */
+	MARKER_OURS,				/* of this server, or of a server that is gone */
 	MARKER_COPY,				/* a program has copied the file, maybe with
 								 * all around it */
 	MARKER_FOREIGN,				/* of another server */
 	MARKER_UNREADABLE,
 } MarkerState;
 
-/* What is found at a tablespace's location */
+/* A look at a tablespace's location */
 typedef struct DeviceLook
 {
 	MarkerState marker;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * errors.c
- *	  Catching errors, so that a job or a loop goes on after one.
+ *	  Catching errors, so that a job or a loop goes on after it.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,7 +18,7 @@
  * Take the error in PG_CATCH() of a worker, and end all transactions and
  * release all locks, including session locks, which survive the abort if no
  * transaction was open.  Returns the error, palloc'd in context, which
- * becomes the current one.
+ * becomes current.
  */
 ErrorData *
 errors_take(MemoryContext context)
@@ -28,7 +28,7 @@ errors_take(MemoryContext context)
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();
 	FlushErrorState();
-	/* core's errors, also those of parallel workers, have it in %m only */
+	/* core's errors, also from parallel workers, have it in %m only */
 	if (error->sqlerrcode == ERRCODE_INTERNAL_ERROR &&
 		strstr(error->message, strerror(EDQUOT)) != NULL)
 	{
@@ -104,7 +104,7 @@ errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 
 /*
  * Return whether the error, or NULL, is a cancel of the statement or of the move.  Functions
- * of users can raise the same SQLSTATE, and must not stop what is none of theirs by it.
+ * of users can raise the same SQLSTATE, and must not stop other work by it.
  */
 bool
 errors_was_canceled(const ErrorData *error)

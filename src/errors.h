@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * errors.h
- *	  Catching errors, so that a job or a loop goes on after one.
+ *	  Catching errors, so that a job or a loop goes on after it.
  *
  *-------------------------------------------------------------------------
  */

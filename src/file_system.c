@@ -8,7 +8,7 @@
  *
  * Two tablespaces with the same device number share a file system, and so its
  * space and its speed.  Different numbers do not prove different disks: two
- * partitions or logical volumes may be on one.
+ * partitions or logical volumes may share a disk.
  *
  * A server that starts before a file system is mounted must not take its tablespace
  * for lost.  So the mount point of a tablespace in order is noted, when a job begins
@@ -64,7 +64,7 @@ buffer_copy_page(Buffer buffer, char *page)
 
 /*
  * Drop the buffers of a file, after writing them if so asked.  Also if it is missing:
- * core's DropRelationsAllBuffers() leaves those, and no checkpoint can write them.
+ * core's DropRelationsAllBuffers() leaves them, and no checkpoint can write them.
  */
 void
 file_drop_buffers(const RelFileLocator *locator, bool write)
@@ -153,7 +153,7 @@ tablespace_make_directory(Oid tablespace)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not create directory \"%s\": %m", directory)));
-	/* what comes there now is on this device */
+	/* a file that is made there now is on this device */
 	(void) evidence_of_tablespace(tablespace);
 }
 
@@ -229,7 +229,7 @@ location_of(Oid tablespace)
 	char	   *link = psprintf("pg_tblspc/%u", tablespace);
 	ssize_t		length = readlink(link, target, sizeof(target) - 1);
 
-	/* one below the data directory is no link */
+	/* a tablespace below the data directory is no link */
 	return length < 0 ? link : pnstrdup(target, length);
 }
 
@@ -361,7 +361,7 @@ tablespaces_on_device(int64 device, Oid but_not)
 	return result;
 }
 
-/* Return the path, palloc'd, of a segment of a file whose first one has this path. */
+/* Return the path, palloc'd, of a segment of a file whose first segment has this path. */
 static char *
 segment_path(const char *path, unsigned int segment)
 {
@@ -376,8 +376,8 @@ relation_segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumbe
 }
 
 /*
- * Return the bytes of all segments of a file whose first one has this path; -1
- * if there is none, or one cannot be read.
+ * Return the bytes of all segments of a file whose first segment has this path; -1
+ * if there is none, or a segment cannot be read.
  */
 static int64
 file_size(const char *path)
@@ -400,7 +400,7 @@ file_size(const char *path)
 	}
 }
 
-/* Return the bytes of all forks of a file; -1 if one cannot be read. */
+/* Return the bytes of all forks of a file; -1 if a fork cannot be read. */
 int64
 relation_file_size(const RelFileLocator *locator)
 {

@@ -95,7 +95,7 @@ enum
 	Anum_message
 };
 
-/* Insert the row of one item in its current state. */
+/* Insert the row of an item in its current state. */
 void
 history_insert(const JobShared *job, int n)
 {
@@ -307,7 +307,7 @@ sum_up(const JobShared *job, Row *row)
 			continue;
 		if (started_at == 0 || outcome->started_at < started_at)
 			started_at = outcome->started_at;
-		/* one that was skipped when its turn came has nothing left to do */
+		/* an item that was skipped when its turn came has nothing left to do */
 		if (STATUS_IS_DONE(outcome->status))
 			size_done += Max(job->items[i].size_before, 0);
 	}
@@ -334,7 +334,7 @@ history_close_job(const JobShared *job)
 	ExtensionScan scan;
 	bool		closed = false;
 
-	/* from the end, where a job that runs has its queued ones */
+	/* from the end, where a job that runs has its queued items */
 	for (int i = job->nitems - 1; i >= 0; i--)
 	{
 		if (job->items[i].outcome.status <= STATUS_RUNNING)
@@ -443,7 +443,7 @@ log_name(const Row *row, int column)
 }
 
 /*
- * Return the moves of one job in the order of its plan, NIL if it is unknown; or the
+ * Return the moves of a job in the order of its plan, NIL if it is unknown; or the
  * latest of ALL_JOBS_BACKWARD.
  */
 List *

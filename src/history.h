@@ -10,7 +10,7 @@
 
 #include "job.h"
 
-/* One relation of a job: the request, and the outcome */
+/* A relation of a job: the request, and the outcome */
 typedef struct HistoryEntry
 {
 	Oid			relid;			/* by then, after a rebuild the new one;
@@ -38,8 +38,8 @@ typedef struct HistoryEntry
 	Oid			last_from;		/* of the last move or, if that was none, */
 	Oid			last_to;		/* attempt; or both the place after it */
 	List	   *movers;			/* of int64 *: the jobs that have moved it and
-								 * were not undone, from this one on */
-	int64		undone_by;		/* the job that took back this one; 0 = none */
+								 * were not undone, from this job on */
+	int64		undone_by;		/* the job that took it back; 0 = none */
 } HistoryEntry;
 
 typedef struct HistoryJob

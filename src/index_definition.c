@@ -24,7 +24,7 @@
 #include "relation_facts.h"
 
 /*
- * Compare one column of two catalog rows.  as_nodes: compare expressions,
+ * Compare a column of two catalog rows.  as_nodes: compare expressions,
  * whose text contains their location in the statement.
  */
 static bool
@@ -44,7 +44,7 @@ same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_node
 						PointerGetDatum(PG_DETOAST_DATUM(b_value)), false, -1);
 }
 
-/* a further column may be one that defines an index */
+/* a further column may define an index, too */
 StaticAssertDecl(Natts_pg_index == 21, "same_rows() does not know all columns of pg_index");
 
 /*
@@ -108,7 +108,7 @@ same_in(int cache, Oid a, Oid b, int16 column, bool rules)
 }
 
 /*
- * Return whether two indexes of one table are equal except for name and
+ * Return whether two indexes of a table are equal except for name and
  * tablespace and, without rules, for what they enforce.
  */
 bool
@@ -126,7 +126,7 @@ index_same_definition(Oid a, Oid b, bool rules)
 	return n > 1;
 }
 
-/* Return whether two constraints, of which b is one of exclusion, exclude by the same operators. */
+/* Return whether two constraints, of which b is an exclusion constraint, exclude by the same operators. */
 bool
 index_same_exclusion(Oid a, Oid b)
 {

@@ -7,8 +7,8 @@
  * main shared memory of 15 and 16, and nothing must be preloaded; from 17 on
  * it is a named DSM segment.
  *
- * Locks: one LWLock guards all slots, for moments only.  A second one,
- * submit_lock, is held while a new job's tables are compared with those of
+ * Locks: an LWLock guards all slots, for moments only.  A second LWLock,
+ * submit_lock, is held while a new job's tables are compared with the tables of
  * the other jobs, which requires mapping their segments.  Only submitters
  * take it, and always before the first.
  *
@@ -182,7 +182,7 @@ job_last_part(const JobShared *shared, int n)
 
 /*
  * Give the items that move with item n its outcome, which is theirs, too.
- * Return the number of the last one.
+ * Return the number of the last item.
  */
 int
 job_parts_follow(JobShared *shared, int n)
@@ -334,7 +334,7 @@ job_request_shmem(void)
 	RequestAddinShmemSpace(MAXALIGN(sizeof(JobArea)) + channel_shmem_size());
 }
 
-/* Count what jobs share; to be called by _PG_init(). */
+/* Count the memory that jobs share; to be called by _PG_init(). */
 void
 job_init(void)
 {
@@ -509,7 +509,7 @@ job_is_busy(const MoveItem *item, const BusyTable *table)
 					 printed_command("cancel_move", table->job))));
 }
 
-/* Raise ERROR 55006 if another job of this database works on a table of this one. */
+/* Raise ERROR 55006 if another job of this database works on a table of this job. */
 static void
 check_tables_are_free(const JobShared *shared)
 {
@@ -554,9 +554,9 @@ count_other_workers(void)
 
 /*
  * Return how many more runners the jobs of a role may have, and why there are no
- * more.  One role has half of them at most, whichever it is, and the last slots that
+ * more.  A role has half of them at most, whichever it is, and the last slots that
  * other workers leave are for superusers, as with superuser_reserved_connections.  A
- * cleanup that no one has called counts for no role: InvalidOid.
+ * cleanup that nobody has called counts for no role: InvalidOid.
  */
 static int
 runners_left(Oid role, bool superuser, int others, char **why)
@@ -618,7 +618,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	left = runners_left(called ? shared->role : InvalidOid, superuser, others, &why);
 	for (int n = 0; n < IM_MAX_JOBS && slot == NULL; n++)
 	{
-		/* one that has been free for long, see has_ended_since() */
+		/* a slot that has been free for long, see has_ended_since() */
 		int			i = (area->nuses + 1 + n) % IM_MAX_JOBS;
 
 		if (left <= 0)
@@ -654,7 +654,7 @@ job_slot_locked(int slot)
 }
 
 /*
- * Let a job have one more runner, unless it would be the last one that its role
+ * Let a job have another runner, unless it would be the last runner that its role
  * can have: that is for another job.
  */
 bool
@@ -676,7 +676,7 @@ job_more_runners(int slot)
 }
 
 /*
- * Note that a runner does not start.  If it was the only one, free the slot, and
+ * Note that a runner does not start.  If it was the only runner, free the slot, and
  * unpin its segment.  No-op if it is already free.
  */
 void
@@ -781,7 +781,7 @@ job_find(int64 job, JobSlot *copy)
 
 /*
  * Copy the jobs of this database that move, and return how many.  copies has
- * IM_MAX_JOBS elements; their bytes_done are those of running moves, too.
+ * IM_MAX_JOBS elements; their bytes_done include running moves.
  * snapshot: if not NULL, also those that has_ended_since() it, in state JOB_FREE.
  */
 int

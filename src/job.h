@@ -97,12 +97,13 @@ typedef struct MoveOutcome
 } MoveOutcome;
 
 /*
- * One relation of a job.  The planner fills it in local memory; the copy in shared memory
+ * A relation of a job.  The planner fills it in local memory; the copy in shared memory
  * only its runner writes.  -1 means "not estimated", and becomes NULL.
  */
 typedef struct MoveItem
 {
-	Oid			relid;			/* table or index; after a rebuild the new one */
+	Oid			relid;			/* table or index; after a rebuild the new
+								 * index */
 	Oid			old_relid;		/* the same before the move */
 	Oid			heap_oid;		/* the index's table; the same for a table */
 	Oid			part_of;		/* of a TOAST table and its index: the table
@@ -227,7 +228,7 @@ typedef struct JobShared
 } JobShared;
 
 #define IM_MAX_JOBS		32		/* at the same time, in the whole cluster */
-#define IM_MAX_RUNNERS	32		/* each job has one at least */
+#define IM_MAX_RUNNERS	32		/* each job has at least a runner */
 #define IM_RESERVED_RUNNERS 3	/* for superusers */
 #define RUNNER_TYPE		"index_mover"	/* bgw_type of a runner, shown in
 										 * pg_stat_activity */
@@ -301,7 +302,7 @@ typedef struct RunnerSlot
 {
 	bool		in_use;
 	int			slot;			/* of its job */
-	int			number;			/* in that; 0 = the first one */
+	int			number;			/* in that; 0 = the first runner */
 	int			pid;
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
 	bool		rows_final;		/* it only cleans up from now on */
@@ -493,7 +494,7 @@ extern JobTotals job_totals(const MoveItem *items, int nitems);
 extern const char *status_name(MoveStatus status);
 extern const char *phase_name(MovePhase phase);
 
-/* The argument of the methods: one item in a runner */
+/* The argument of the methods: an item in a runner */
 typedef struct MoveContext
 {
 	JobShared  *job;

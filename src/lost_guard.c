@@ -160,7 +160,7 @@ note_invalidation(Datum arg, Oid relid)
 		are_marked = false;
 }
 
-/* List the lost indexes of this database, and forget the marks of those that no longer are. */
+/* List the lost indexes of this database, and forget the marks of indexes that are not lost any more. */
 static void
 list_lost(uint32 losses)
 {
@@ -200,7 +200,7 @@ list_lost(uint32 losses)
 static void
 mark_indexes(void)
 {
-	/* what is loaded again meanwhile is marked the next time */
+	/* an entry that is loaded again meanwhile is marked the next time */
 	are_marked = true;
 	foreach_oid(index_oid, lost_indexes)
 	{

@@ -195,8 +195,8 @@ extension_release(void)
 }
 
 /*
- * Lock one of the extension's tables, and return its OID.  It may wait for DROP
- * EXTENSION: then look again.  ERRORs: those of extension_relation().
+ * Lock a table of the extension, and return its OID.  It may wait for DROP
+ * EXTENSION: then look again.  ERRORs: as extension_relation().
  */
 static Oid
 lock_table(const char *name, LOCKMODE mode)
@@ -212,7 +212,7 @@ lock_table(const char *name, LOCKMODE mode)
 }
 
 /*
- * Open one of the extension's tables for changes in the caller's transaction.
+ * Open a table of the extension for changes in the caller's transaction.
  * The tables have TOAST tables, so until close_table() there is an active
  * snapshot, even in a worker that has none of its own.
  */
@@ -289,7 +289,7 @@ extension_insert(const char *table, Row *row)
 /*
  * Delete a row without logical decoding.  Returns false if another transaction
  * has deleted it or is just doing so, an error of CatalogTupleDelete().  ERROR
- * 40001 if one has changed it.
+ * 40001 if another transaction has changed it.
  */
 bool
 extension_delete_row(const char *table, ItemPointer tid)

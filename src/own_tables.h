@@ -28,7 +28,7 @@ extern void extension_insert(const char *table, Row *row);
 extern bool extension_delete_row(const char *table, ItemPointer tid);
 extern bool extension_delete(const char *table, int nkeys, ScanKey keys);
 
-/* A scan of one of the extension's tables */
+/* A scan of a table of the extension */
 typedef struct ExtensionScan
 {
 	Relation	rel;

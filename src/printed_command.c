@@ -6,7 +6,7 @@
  * Who runs a command that we print may be a superuser, and others may create
  * functions in the schema that the extension is in.  No call by a name in that
  * schema is safe from them: even if every argument has its exact type, a function
- * with one more, with a default, makes the call ambiguous (FuncnameGetCandidates()).
+ * with another argument, with a default, makes the call ambiguous (FuncnameGetCandidates()).
  * So a command names functions and views of the schema index_mover_call, in which
  * only the extension's owner creates anything, and no two have the same name.
  *

@@ -96,7 +96,7 @@ is_wait(MovePhase phase)
 		phase == PHASE_WAIT_SNAPSHOTS || phase == PHASE_GIVING_WAY;
 }
 
-/* Publish a phase.  Return the previous one, for the caller to restore. */
+/* Publish a phase.  Return the previous phase, for the caller to restore. */
 MovePhase
 progress_phase(MovePhase phase)
 {

@@ -89,7 +89,7 @@ relation_facts(Oid relid, RelationFacts *facts)
 
 /*
  * Return the rows (HeapTuple, copied) of a catalog whose columns have these
- * OIDs; column 0 is none.  index: one that begins with these columns, or 0.
+ * OIDs; column 0 is none.  index: an index that begins with these columns, or 0.
  * snapshot: NULL as for systable_beginscan().
  */
 List *
@@ -115,7 +115,7 @@ catalog_rows_in(Snapshot snapshot, Oid catalog, Oid index, AttrNumber column1, O
 	return result;
 }
 
-/* Return the OIDs of all indexes of a table, not those of its partitions. */
+/* Return the OIDs of all indexes of a table, not of its partitions. */
 List *
 indexes_of_table(Oid heap_oid)
 {

@@ -47,7 +47,7 @@ typedef struct RelationFacts
 	bool		live;
 } RelationFacts;
 
-/* an index, also a partitioned one, as opposed to a table of any kind */
+/* an index, also if it is partitioned, as opposed to a table of any kind */
 #define relkind_is_index(relkind) \
 	((relkind) == RELKIND_INDEX || (relkind) == RELKIND_PARTITIONED_INDEX)
 

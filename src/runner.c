@@ -196,7 +196,7 @@ runner_of_same_job(int pid)
  * Use so much of a budget of the job, a token bucket; return the mark to wait for:
  * how many tokens all runners have used.  Time pays for tokens at a rate, and the
  * runner rests until its mark is paid, so the rate holds for the job.  It is kept in
- * tokens, not in time, so that a new rate holds for those used before, too.
+ * tokens, not in time, so that a new rate holds for tokens used before, too.
  */
 double
 runner_use(JobBudget budget, double amount)
@@ -245,8 +245,8 @@ runner_owes(JobBudget budget, double mark, double rate)
 }
 
 /*
- * Tell the other runners of the job that this one begins to queue for an exclusive lock,
- * so that those that wait for one, too, do so in the same moment.
+ * Tell the other runners of the job that we begin to queue for an exclusive lock,
+ * so that all that wait for a lock do so in the same moment.
  */
 void
 runner_begin_bid(void)
@@ -304,7 +304,7 @@ runner_is_alone(void)
 }
 
 /*
- * Stop being a runner; the last one also frees the job's slot.  Return true if no
+ * Stop being a runner; the last runner also frees the job's slot.  Return true if no
  * other runner can still change a row: the caller then has to publish the rows.
  */
 bool
@@ -330,7 +330,7 @@ runner_detach(void)
 	return final;
 }
 
-/* Return how many runners of the job give up an item, and have not claimed another one. */
+/* Return how many runners of the job give up an item, and have not claimed another item. */
 static int
 count_giving_turns(void)
 {
@@ -346,7 +346,7 @@ count_giving_turns(void)
 }
 
 /*
- * Declare that this runner will change no row any more, unless another one is about to
+ * Declare that this runner will change no row any more, unless another is about to
  * queue an item again.  Returns as runner_detach().
  */
 bool
@@ -382,8 +382,8 @@ is_being_put_back(const MoveItem *item)
 }
 
 /*
- * Return whether this item may begin now.  Indexes of one table are rebuilt
- * one after the other, and not while one of them is copied, because a rebuild
+ * Return whether this item may begin now.  Indexes of a table are rebuilt
+ * one after the other, and not while any of them is copied, because a rebuild
  * waits for all transactions that use the table.  The default for new
  * partitions is set at the very end, but for relations that have given their turn.
  */
@@ -510,7 +510,7 @@ runner_make_room(JobShared *shared, const MoveItem *item, RelationCheck is_free)
 
 /*
  * Return the number of the item that has given its turn, and is to come again next: the
- * first one that is free, or that has given the fewest turns; or CLAIM_NONE.
+ * first item that is free, or that has given the fewest turns; or CLAIM_NONE.
  */
 static int
 find_put_back(const JobShared *shared, RelationCheck is_free)
@@ -535,7 +535,7 @@ find_put_back(const JobShared *shared, RelationCheck is_free)
 /*
  * Claim the next item of the job, and set its status to running.  Return its
  * number, CLAIM_NONE if there is none, or CLAIM_LATER if the next one has to
- * wait for another runner.  Those that have given their turn come after the others;
+ * wait for another runner.  Items that have given their turn come after the others;
  * is_free() says whether nobody holds a lock of such a relation.  With anything_left,
  * claim any item that is still queued, for a runner that is going to give it up; but one that
  * another runner is putting back is left to that, or its "queued" could come last on record.
@@ -547,7 +547,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 	int			result = CLAIM_NONE;
 	bool		room;
 
-	/* what is queued again, it leaves to the others */
+	/* an item that is queued again, it leaves to the others */
 	if (my_runner->rows_final)
 		return CLAIM_NONE;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
@@ -616,7 +616,7 @@ runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	giving = count_giving_turns();
 
-	/* what could begin if this one were queued */
+	/* count the items that could begin if this item were queued */
 	item->outcome.status = STATUS_QUEUED;
 	item->turns++;
 	for (int i = shared->first_queued; i < shared->nitems && ready <= giving; i++)

@@ -4,9 +4,9 @@
  *	  The settings of index_mover, and the copy of them that a job carries.
  *
  * A job's worker does not see the caller's SETs, so the caller's effective
- * values are captured when the job is submitted.  Those that are not the default
+ * values are captured when the job is submitted.  Settings that are not the default
  * are recorded in its row of the job log, as a JSON object in the words of SHOW,
- * so that a later resume_move() or undo_move() works with the same ones.
+ * so that a later resume_move() or undo_move() works with the same settings.
  *
  * A job's setting is added in two places: a field of MoveSettings, and a row of settings[].
  * src/README, "Settings", says for each who needs it.
@@ -120,7 +120,7 @@ typedef struct Setting
 #define STRING_SETTING(field, check, boot, ...) \
 	{PLACE(field, PGC_STRING), &field, 0, 0, 0, NULL, check, boot, __VA_ARGS__}
 
-/* All settings of a job, in the order of the manual: first those that most users meet */
+/* All settings of a job, in the order of the manual: first the settings that most users meet */
 static const Setting settings[] = {
 	INT_SETTING(max_rate, 0, 0, INT_MAX, PGC_USERSET, GUC_UNIT_KB,
 				"Rate at which the copies of one job together may write, per second.",
@@ -231,7 +231,7 @@ check_list(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Parse one or two of a percentage and a size with its unit. */
+/* Parse a percentage, a size with its unit, or both. */
 static bool
 parse_free_space(const char *text, FreeSpaceRule *rule)
 {
@@ -306,7 +306,7 @@ parse_time(const char *day, const char *text)
 												   Int32GetDatum(-1)));
 }
 
-/* For errors_catch(): what index_mover.swap_after means now, a time of day the next one. */
+/* For errors_catch(): the moment of index_mover.swap_after; a time of day is the next. */
 static void
 find_swap_moment(void *moment)
 {
@@ -424,7 +424,7 @@ describe_settings(MoveSettings *result)
 		appendStringInfo(&buf, "%s\"%s\": ", buf.len > 1 ? ", " : "",
 						 s->name + strlen(PREFIX));
 
-		/* a time of day is the next one each time; the rest is one moment */
+		/* a time of day is each time the next; the rest is a moment */
 		if (s->variable == &swap_after && !is_time_of_day(swap_after))
 			escape_json(&buf, timestamptz_to_str(result->swap_after));
 		else
@@ -489,7 +489,7 @@ check_object(Jsonb *json)
 				 errhint("For example: %s", "{\"max_rate\": \"50MB\"}")));
 }
 
-/* Set a setting, also one of core's, for the GUC nest level; NULL resets it. */
+/* Set a setting, also of core, for the GUC nest level; NULL resets it. */
 void
 settings_set_here(const char *name, const char *value, GucContext context, int elevel)
 {
@@ -497,7 +497,7 @@ settings_set_here(const char *name, const char *value, GucContext context, int e
 							 elevel, false);
 }
 
-/* Set what a JSON object names for the GUC nest level, with the privileges of SET. */
+/* Set the settings of a JSON object for the GUC nest level, with the privileges of SET. */
 static void
 apply_json(Jsonb *json)
 {
@@ -574,7 +574,7 @@ settings_capture(MoveSettings *result, Jsonb *json, bool swaps)
 
 /*
  * As settings_capture(), but from the settings that were recorded for an
- * earlier job, except the setting but_not.  What only a superuser may set is a superuser's
+ * earlier job, except the setting but_not.  A setting that only a superuser may set is a superuser's
  * policy, which may have changed since: unless trusted, these settings are the session's.
  */
 void
@@ -688,7 +688,7 @@ stored_default(int n)
 	return of_core[n - lengthof(settings)][1];
 }
 
-/* Set what of this list is a setting of index_mover's, or in of_core[]. */
+/* Set the settings of this list that are index_mover's, or in of_core[]. */
 static void
 set_stored(List *stored)
 {

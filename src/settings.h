@@ -62,7 +62,7 @@ typedef struct JobTerms
 	bool		freeze_first;	/* VACUUM (FREEZE) a table before its copy */
 
 	/* not on record; 0 = the current user, and the next number */
-	bool		quiet;			/* what fails is no news: LOG becomes DEBUG1 */
+	bool		quiet;			/* a failure is no news: LOG becomes DEBUG1 */
 	Oid			role;			/* whose job it is */
 	int64		job;			/* a number that was drawn for it */
 } JobTerms;

@@ -4,9 +4,9 @@
  *	  Transactions as GetLockConflicts() names them: by virtual transaction ID,
  *	  prepared ones by transaction ID.
  *
- * A process goes on to its next transaction, which may be innocent of what its last
- * one did.  So a wait keeps the IDs, and they become processes only at the moment at
- * which one is named or signaled.
+ * A process goes on to its next transaction, which may be innocent of what
+ * its last did.  So a wait keeps the IDs, and they become processes only at the moment at
+ * which a process is named or signaled.
  *
  * Locks: ProcArrayLock and TwoPhaseStateLock, for moments.
  *
@@ -71,7 +71,7 @@ virtual_transaction_pid(VirtualTransactionId vxid)
 	return TransactionIdIsValid(virtual_transaction_prepared(vxid)) ? 0 : -1;
 }
 
-/* Set pids[], of at most maxpids, to those that are not -1; return their number. */
+/* Set pids[], of at most maxpids, to the PIDs that are not -1; return their number. */
 int
 virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 						 int *pids, int maxpids)
