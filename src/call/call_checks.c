@@ -178,7 +178,7 @@ may_be_null(const MoveCall *call, const char *name)
 
 /*
  * Read the arguments of a function that moves into *call, by the names that they have in
- * pg_proc.  ERRORs: 22004 NULL; those of call_check_moment(), settings_capture() and
+ * pg_proc.  ERRORs: 22004 NULL; as call_check_moment(), settings_capture() and
  * put_argument(); 22023; 42501.
  */
 void

@@ -31,7 +31,7 @@ PG_FUNCTION_INFO_V1(index_mover_cleanup);
 PG_FUNCTION_INFO_V1(index_mover_problems);
 
 /*
- * Remove the leftovers of dead jobs on those tables of a plan (of PlannedMove)
+ * Remove the leftovers of dead jobs on tables of a plan (of PlannedMove)
  * that have nothing to move, since a job that moves does it itself, and whose indexes
  * the current user may move.  By a job of its own, for which no session waits.
  */
@@ -56,7 +56,7 @@ cleanup_call(const List *plan, Oid role)
 			get_rel_relkind(item->heap_oid) == '\0' ||
 			plan_aclcheck(item->heap_oid, true) != ACLCHECK_OK)
 			continue;
-		/* one for each table */
+		/* an item for each table */
 		tables = list_delete_oid(tables, item->heap_oid);
 		items = lappend(items, item);
 	}
@@ -66,7 +66,7 @@ cleanup_call(const List *plan, Oid role)
 		job_launch_warn();
 }
 
-/* Return the words for a kind of leftovers; for files those that a plan has, too. */
+/* Return the words for a kind of leftovers; for files the same as in a plan. */
 static const char *
 kind_name(LeftoverKind kind)
 {
@@ -157,8 +157,8 @@ put_leftovers(ReturnSetInfo *rsinfo, const List *before, const List *after, bool
  *		OUT object text, OUT tablespace name, OUT size bigint,
  *		OUT action text) RETURNS SETOF record
  *
- * Removes what crashed or killed moves of this database have left behind, and
- * touches nothing that a move did not make.  Returns one row for each object:
+ * Removes files and indexes that crashed or killed moves of this database have left
+ * behind, and touches nothing that a move did not make.  Returns a row for each object:
  * size in bytes, action "remove" (dry_run), "removed", or why it still exists.
  * Also deletes jobs from the history that are older than
  * index_mover.history_retention.

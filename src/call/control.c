@@ -171,9 +171,9 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
  * as.  Moved relations stay moved; a relation that is being moved stays
  * where it was.  With keep, the file of a copy that has recorded how far it is
  * stays for resume_move().  An ended job that it names is acknowledged: then
- * index_mover_check() reports it no more.  One that ends at this moment is not, since nobody
+ * index_mover_check() reports it no more.  A job that ends at this moment is not, since nobody
  * knows yet how.  Returns how many jobs were running.
- * ERRORs: 22004 keep is NULL; those of find_job().
+ * ERRORs: 22004 keep is NULL; as find_job().
  */
 Datum
 index_mover_cancel_move(PG_FUNCTION_ARGS)
@@ -340,12 +340,12 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
  * resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
  *
  * Resumes a paused job, and a copy that waits for the time of its swap
- * (index_mover.swap_after), unless settings has a new one.  If the job has ended,
+ * (index_mover.swap_after), unless settings has another.  If the job has ended,
  * queues the relations that it has not moved, also for lack of a privilege, as a new
  * job, which starts when this transaction commits.  Returns the job that goes on;
- * NULL, with a NOTICE, if nothing is left to do.  One that cannot be moved any more is
- * a WARNING or NOTICE.  The job's method and settings stay, except what settings names.
- * ERRORs: 22004 NULL; those of find_job(), of move_indexes() with wait => false,
+ * NULL, with a NOTICE, if nothing is left to do.  A relation that cannot be moved any more is
+ * a WARNING or NOTICE.  The job's method and settings stay, except those in settings.
+ * ERRORs: 22004 NULL; as find_job(), move_indexes() with wait => false,
  * and of alter_move().
  */
 Datum
@@ -411,7 +411,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
  *
  * Changes a setting, named without its prefix, of a running or paused job.
  * Needs the privileges that SET needs.  Returns false if the job was not
- * running any more.  ERRORs: 22004 NULL; those of find_job(); 22023 unknown
+ * running any more.  ERRORs: 22004 NULL; as find_job(); 22023 unknown
  * setting, invalid value, or a setting that has no effect after the start of
  * a job; 42501 a setting for superusers.
  */
@@ -443,7 +443,7 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
  *		RETURNS SETOF move_result
  *
  * Moves every relation that the job has moved back to where it was, by the job's
- * method and with its settings, except what settings names.  A relation that
+ * method and with its settings, except those in settings.  A relation that
  * another job has moved since is skipped, unless that job was undone.  Needs
  * the privileges of move_indexes(), too.  Rows, locks and ERRORs as for
  * move_indexes(); also 42704 unknown job, and 55006 while the job is running.

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * notices.c
- *	  The messages to a waiting client: a line when a job begins, one when it
- *	  ends, and one for each relation that was not moved.
+ *	  The messages to a waiting client: a line when a job begins, a line when it
+ *	  ends, and a line for each relation that was not moved.
  *
  * A waiting call has the job's items, wait_for_move() has its history; both
  * make a JobSummary of them.

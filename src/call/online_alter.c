@@ -3,8 +3,8 @@
  * online_alter.c
  *	  ALTER ... SET TABLESPACE, carried out as a move: the ProcessUtility hook.
  *
- * With index_mover.online_alter, a job moves what core would copy under an exclusive
- * lock.  What a job cannot move is left to core, with a NOTICE, or refused.  Checks of
+ * With index_mover.online_alter, a job moves relations that core would copy under an
+ * exclusive lock.  A relation that a job cannot move is left to core, with a NOTICE, or refused.  Checks of
  * names, kinds and owners, and their errors, are core's.
  *
  * Assumption, from ProcessUtilitySlow() in tcop/utility.c: core fires event triggers
@@ -76,7 +76,7 @@ typedef struct Statement
 	QueryCompletion *completion;
 } Statement;
 
-/* What keeps a statement from being carried out online */
+/* Why a statement is not carried out online */
 typedef struct Hindrance
 {
 	int			sqlstate;
@@ -86,7 +86,7 @@ typedef struct Hindrance
 
 static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
 
-/* pgaudit's hook is called by ours, and would not see what we pass on as a subcommand */
+/* pgaudit's hook is called by ours, and would not see a statement that we pass on as a subcommand */
 static bool pgaudit_is_below = false;
 
 /* Pass a statement to the next hook or to core. */
@@ -211,7 +211,7 @@ queued_call(const RelationFacts *facts, const AlterTableStmt *stmt)
 	return printed_command("queue_table", name, cmd->name);
 }
 
-/* Return what keeps a statement from being carried out online, whatever its relations are. */
+/* Return why a statement is not carried out online, whatever its relations are. */
 static Hindrance
 hindrance_of_statement(const Statement *statement, ProcessUtilityContext context)
 {
@@ -245,7 +245,7 @@ hindrance_of_statement(const Statement *statement, ProcessUtilityContext context
 	return result;
 }
 
-/* Return what keeps a relation from being moved by a job. */
+/* Return why a relation is not moved by a job. */
 static Hindrance
 hindrance_of_relation(const RelationFacts *facts)
 {
@@ -270,7 +270,7 @@ hindrance_of_relation(const RelationFacts *facts)
 	return result;
 }
 
-/* The plan of a job, and what has become of it */
+/* The plan of a job, and its outcome */
 typedef struct AlterJob
 {
 	List	   *relids;			/* that are to be moved */
@@ -279,8 +279,10 @@ typedef struct AlterJob
 	List	   *items;			/* of MoveItem, in the plan, that the job
 								 * moves */
 	JobSummary	summary;
-	bool		told_hindrance; /* a NOTICE has said what is left to core */
-	bool		told;			/* an ERROR has said what was moved */
+	bool		told_hindrance; /* a NOTICE has named the relations that are
+								 * left to core */
+	bool		told;			/* an ERROR has named the relations that were
+								 * moved */
 } AlterJob;
 
 /* Set a setting of the job that begins, whoever may set it in the session. */
@@ -446,7 +448,7 @@ skip_busy(void *arg)
 	submit_skip_busy(((AlterJob *) arg)->plan);
 }
 
-/* What has become of an attempt to run the job */
+/* The outcome of an attempt to run the job */
 typedef enum Attempt
 {
 	ATTEMPT_DONE,
@@ -594,7 +596,7 @@ wait_for_other_jobs(const AlterJob *job, TimestampTz since)
 	EnsurePortalSnapshotExists();
 }
 
-/* Plan and run the job; while another one works on its tables, wait for that as for a lock. */
+/* Plan and run the job; while another job works on its tables, wait for it as for a lock. */
 static Attempt
 job_carry_out(const Statement *statement, AlterJob *job, Hindrance *hindrance)
 {
@@ -660,7 +662,7 @@ collect_moved(Node *stmt, char *tablespace, Oid relid)
 
 /*
  * Call the next hook for a statement with nothing left to do.  Core's statement would take
- * the exclusive lock all the same; one from a tablespace to itself takes none.
+ * the exclusive lock all the same; a move from a tablespace to itself takes none.
  */
 static void
 pass_on_nothing(const Statement *statement, ObjectType objtype)

@@ -9,7 +9,7 @@
  * Every user sees that a job is running.  Only the job's role, the table's
  * owner and pg_read_all_stats see the relation and the numbers.
  *
- * Locks: the slots' LWLock briefly, and those of pg_blocking_pids().
+ * Locks: the slots' LWLock briefly, and as pg_blocking_pids().
  *
  *-------------------------------------------------------------------------
  */
@@ -182,7 +182,7 @@ blocked_by(const RunnerSlot *runner)
 /*
  * index_mover_running(OUT ...) RETURNS SETOF record
  *
- * Returns one row per runner of this database; rates in bytes per second.
+ * Returns a row per runner of this database; rates in bytes per second.
  * Every user may call it; the columns that tell of the relation are
  * NULL where may_see_job() returns false.
  */

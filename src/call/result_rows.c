@@ -96,7 +96,7 @@ notice_long_wait(const List *moves, const MoveSettings *settings)
 		setting = "transaction_timeout";
 		timeout = TransactionTimeout;
 	}
-	/* one estimate in a call: a timeout is worse */
+	/* only an estimate in a call: a timeout is worse */
 	if (timeout > 0 && estimate * 1000 > timeout)
 		ereport(NOTICE,
 				(errmsg("the move takes about %.0f seconds, but %s is %d ms",
@@ -160,9 +160,9 @@ rows_of_dry_run(ReturnSetInfo *rsinfo, const List *plan, const MoveSettings *set
 }
 
 /*
- * Carry out a plan (of PlannedMove), and materialize one row of type
- * move_result for each item: first the skipped ones, then the others, both in
- * the order of the plan.  ERRORs: those of wait_for_rows(), submit_now() or
+ * Carry out a plan (of PlannedMove), and materialize a row of type
+ * move_result for each item: first the skipped items, then the others, both in
+ * the order of the plan.  ERRORs: as wait_for_rows(), submit_now() or
  * submit_at_commit(); 55000 with on_failure = error.
  */
 void

@@ -32,7 +32,7 @@ typedef struct QueuedJob
 
 static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 
-static int64 last_job = 0;		/* of this session, not a queued one */
+static int64 last_job = 0;		/* of this session, not queued */
 
 /*
  * End of this transaction's WAL while it has only recorded jobs.  Its
@@ -121,8 +121,8 @@ submit_skip_busy(List *plan)
 
 /*
  * Queue a job that starts when this transaction commits, and is forgotten if
- * it aborts; a job without items is only recorded.  ERRORs: those of
- * job_launch_create(); at commit those of job_launch_worker().
+ * it aborts; a job without items is only recorded.  ERRORs: as
+ * job_launch_create(); at commit as job_launch_worker().
  */
 void
 submit_at_commit(int64 job, List *items, const MoveSettings *settings)
@@ -231,7 +231,7 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/* Forget the jobs that a subtransaction, or one within it, has queued. */
+/* Forget the jobs that a subtransaction, or a subtransaction of it, has queued. */
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)

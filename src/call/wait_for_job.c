@@ -90,7 +90,7 @@ relay_messages(shm_mq_handle *queue, ErrorData *error)
 	}
 }
 
-/* Raise ERROR 55000 for a worker without a result; error: its last one, elevel 0 = none. */
+/* Raise ERROR 55000 for a worker without a result; error: its last, elevel 0 = none. */
 pg_noreturn static void
 worker_ended_early(const ErrorData *error)
 {
@@ -303,7 +303,7 @@ collect_rows(JobWait *wait)
 	{
 		/*
 		 * First, since a worker that has stopped sends nothing more.  If it
-		 * has begun, another one may still be about to publish the rows.
+		 * has begun, another may still be about to publish the rows.
 		 */
 		bool		stopped = worker_has_stopped(wait) && !shared->begun;
 
@@ -465,7 +465,7 @@ summarize(int64 job, bool may_see)
  * CALL wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
  *
  * Waits until a job has ended, whichever session has submitted it; NULL is
- * the last one of this session.  Sends the NOTICEs of a call that waits for
+ * the last job of this session.  Sends the NOTICEs of a call that waits for
  * its move.  Interrupting the wait does not cancel the job.
  *
  * Privileges: EXECUTE; the names of relations that were not moved, and why, only for

@@ -10,14 +10,14 @@
  * at once, by pg_index.indisvalid alone: what else index_set_state_flags() clears
  * would be lost for good.
  *
- *	- One that enforces a constraint stays ready: an insert, which would have to
+ *	- An index that enforces a constraint stays ready: an insert, which would have to
  *	  look into the missing file, fails, and no duplicate gets in.
- *	- Another one is made not ready as well, so that writes work.
+ *	- Another index is made not ready as well, so that writes work.
  *	- A replica identity is not hidden where WAL is decoded, which would go on
  *	  without the old keys; nor is an index of a TOAST table, which REINDEX
  *	  would refuse then.  These are rebuilt first.
  *
- * Locks, none of which is waited for: those of lost_file(); while a row of pg_index
+ * Locks, none of which is waited for: as lost_file(); while a row of pg_index
  * changes, AccessShareLock on the table and ShareUpdateExclusiveLock on the index, which
  * keep out whatever drops or replaces it, but neither reads, nor writes, nor VACUUM; without
  * them it is not hidden.
@@ -59,7 +59,7 @@ typedef enum LostClass
 #define RANK_OF_CLASS	(INT64CONST(1) << 56)
 
 /*
- * Return whether an invalid index may be one that a session is building, with a file,
+ * Return whether an invalid index may be in the making by a session, with a file,
  * which CREATE INDEX CONCURRENTLY makes first.
  */
 static bool
@@ -199,7 +199,7 @@ lost_plan(PlannedMove *entry, LostLook look, bool heals)
 	return true;
 }
 
-/* Hide one index, if it is still lost and valid. */
+/* Hide an index, if it is still lost and valid. */
 static void
 lost_index_hide(void *arg)
 {
@@ -210,7 +210,7 @@ lost_index_hide(void *arg)
 	Form_pg_index form;
 	bool		is_locked;
 
-	/* the transaction ends with an error, and releases what it has got */
+	/* the transaction ends with an error, and releases its locks */
 	is_locked = extension_hold() == EXTENSION_HELD;
 	if (is_locked)
 		is_locked = ConditionalLockRelationOid(item->heap_oid, AccessShareLock);
@@ -229,7 +229,7 @@ lost_index_hide(void *arg)
 	Assert(HeapTupleIsValid(tuple));	/* it is locked */
 	form = (Form_pg_index) GETSTRUCT(tuple);
 	form->indisvalid = false;
-	/* what it enforces, it must go on to enforce */
+	/* a constraint that it enforces, it must go on to enforce */
 	form->indisready = form->indisready && (facts.unique || facts.exclusion);
 	CatalogTupleUpdate(pg_index, &tuple->t_self, tuple);
 	/* plans, and the list of the table's indexes */
@@ -239,7 +239,7 @@ lost_index_hide(void *arg)
 
 /*
  * Hide the lost indexes of a job, each in a transaction of its own.  Called by its
- * first runner, with no transaction open; one that cannot be hidden is a WARNING.
+ * first runner, with no transaction open; an index that cannot be hidden is a WARNING.
  */
 void
 lost_hide(JobShared *job)

@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * lost_file.c
- *	  What the file of a relation has lost, by what is known of its device, and by what
+ *	  Whether the file of a relation has lost something, by its device, and by what
  *	  is seen in it.
  *
  * A device that has lost files, or changes of them, loses all that it had: recovery makes
- * files of those that the WAL names, with zeros where it has no image of a page, so a
- * file that exists proves little.  evidence.c says what is known.  If nothing is,
+ * files of relations that the WAL names, with zeros where it has no image of a page, so a
+ * file that exists proves little.  evidence.c has what is known.  If nothing is,
  * or nothing was lost as a whole, the files tell.
  *
  * How a look decides (LostLook): a page of zeros, or a file that is shorter than when it
  * was counted, is a suspicion only.  Statistics can be imported, and a crash leaves
  * zeros where a file was extended.  Proof is a page that refers to a block that is
  * empty, or not there; see report/page_links.c.  So the looks that may not read all pages
- * read some, spread over the file, and the rest only if one of them is suspicious.  Of access
+ * read some, spread over the file, and the rest only if any of them is suspicious.  Of access
  * methods that page_links.c does not know, the suspicion has to do: what a shorter file
  * costs is a rebuild.
  *
@@ -174,7 +174,7 @@ look_at_link(BlockNumber block, void *arg)
 		lost->problem = psprintf("block %u, to which block %u refers, is empty", block, lost->block);
 }
 
-/* Read all pages of an index, note those of zeros, and look at references to what was noted. */
+/* Read all pages of an index, note the pages of zeros, and look at references to them. */
 static void
 look_at_references(LostFile *lost)
 {
@@ -233,7 +233,7 @@ look_at_all(LostFile *lost)
 	}
 	if (lost->problem == NULL)
 		look_at_list(lost);
-	/* those of zeros behind the pages that refer to them are known by now */
+	/* pages of zeros behind the pages that refer to them are known by now */
 	if (lost->problem == NULL && !bms_is_empty(lost->empty))
 		look_at_references(lost);
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * plan.c
- *	  The plan of one relation: whether it moves, by which method, and why.
+ *	  The plan of a relation: whether it moves, by which method, and why.
  *
  * A plan is a list of rows.  A relation that cannot be moved has the reason in
  * its row; errors are for the call as a whole.  The plan is made without
@@ -123,7 +123,7 @@ choose_method(PlannedMove *entry, MoveMethod requested, const MoveSettings *sett
 		choose_by_bloat(entry, settings, no_rebuild);
 }
 
-/* Make the row of one relation, without a decision; NULL if it is gone. */
+/* Make the row of a relation, without a decision; NULL if it is gone. */
 static PlannedMove *
 new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 {
@@ -200,7 +200,7 @@ plan_notice_invalid_parts(const List *entries)
 	}
 }
 
-/* Make the row that a request has for one relation, without a decision; NULL if it is gone. */
+/* Make the row that a request has for a relation, without a decision; NULL if it is gone. */
 PlannedMove *
 plan_entry_of(Oid relid, const PlanRequest *request)
 {
@@ -217,7 +217,7 @@ plan_entry_of(Oid relid, const PlanRequest *request)
 	return entry;
 }
 
-/* Say of a planned move what a rehearsal, or a rebuild, leaves out. */
+/* Say of a planned move that a rehearsal, or a rebuild, leaves something out. */
 static void
 apply_settings(MoveItem *item, const MoveSettings *settings)
 {
@@ -333,7 +333,7 @@ compare_entries(const ListCell *a, const ListCell *b)
 	return result;
 }
 
-/* Return the rows in the order of execution, each with those of its parts behind it. */
+/* Return the rows in the order of execution, each with its parts behind it. */
 List *
 plan_in_order(List *entries)
 {
@@ -358,7 +358,7 @@ plan_recheck(MoveItem *item, bool began)
 	const char *hindrance;
 
 	Assert(IsTransactionState());
-	/* by OID: a new index of the same name is another one */
+	/* by OID: a new index of the same name is another index */
 	if (!relation_facts(item->relid, &facts) ||
 		facts.heap_oid != item->heap_oid)
 	{

@@ -5,7 +5,7 @@
  *
  * The planner, without a lock, and later the runner, with the relation locked,
  * check the same conditions (item_check).  These fail with a row, not with an
- * error: one relation that cannot be moved must not stop the others.  Errors
+ * error: a relation that cannot be moved must not stop the others.  Errors
  * are only for the relation and the tablespace that the user names.
  *
  * Tricky: plan_skip_locked() looks at the locks of *this* transaction.  That

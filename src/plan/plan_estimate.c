@@ -3,14 +3,14 @@
  * plan_estimate.c
  *	  How much a move will read and write, and how long it takes.
  *
- * Sizes are those of the files that pg_class names.  No relation is opened, so
+ * Sizes are of the files that pg_class names.  No relation is opened, so
  * planning never waits for a lock.  That of a file that vanishes is unknown.
  *
  * Time is estimated from past moves of the same method in this database: a
- * small one tells the fixed cost of a move, a large one the rate; without them,
+ * small move tells the fixed cost, a large move the rate; without them,
  * from the constants below.  That a copy rests where reading is slow is not known.
  *
- * Tricky: a move frees its old file.  So within one file system only the moves that
+ * Tricky: a move frees its old file.  So within a file system only the moves that
  * run at the same time need free space, otherwise all do.
  *
  *-------------------------------------------------------------------------
@@ -36,7 +36,7 @@
 
 /*
  * Bytes per second without experience: a third to a half of the rates measured
- * on two cores and one fast disk under load.
+ * on two cores and a fast disk under load.
  */
 #define DEFAULT_COPY_RATE		(50 * MB)
 #define DEFAULT_BTREE_RATE		(15 * MB)
@@ -49,12 +49,12 @@
 #define SECONDS_PER_JOB			0.2 /* the start of its workers */
 
 /* from the latest moves */
-#define EXPERIENCE_MOVES		20	/* large ones */
-#define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller ones tell no rate */
+#define EXPERIENCE_MOVES		20	/* large moves */
+#define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller moves tell no rate */
 #define EXPERIENCE_MAX_SMALL	(1 * MB)	/* not much but SECONDS_PER_* */
-#define EXPERIENCE_MIN_SMALL	5	/* so many, because one may have waited */
+#define EXPERIENCE_MIN_SMALL	5	/* so many, because a move may have waited */
 
-/* Figures from the latest moves by one method */
+/* Figures from the latest moves by a method */
 typedef struct Experience
 {
 	int			small;			/* their number */
@@ -199,7 +199,7 @@ new_file_size(const MoveItem *item)
 	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - leftover_kept_bytes(item), 0);
 }
 
-/* Return what is wrong with the directory of the target, or of the source; else NULL. */
+/* Return the fault of the directory of the target, or of the source; else NULL. */
 static char *
 directory_hindrance(const MoveItem *item)
 {
@@ -221,7 +221,7 @@ directory_hindrance(const MoveItem *item)
 }
 
 /*
- * Return why there is not enough free space for a planned move and what moves with it:
+ * Return why there is not enough free space for a planned move and its parts:
  * for the new files, their WAL and sort files, and what the moves before use.  If there
  * is (NULL), or with "always", the moves behind it find its space used.
  */
@@ -332,7 +332,7 @@ estimate_space(PlanParts *parts, List *moves, const MoveSettings *settings, bool
 				 errdetail_internal("%s", first_reason)));
 }
 
-/* Estimate one planned move, but for its space. */
+/* Estimate a planned move, but for its space. */
 static void
 estimate_move(PlanParts *parts, PlannedMove *move, const MoveSettings *settings)
 {
@@ -356,7 +356,7 @@ estimate_move(PlanParts *parts, PlannedMove *move, const MoveSettings *settings)
 
 /*
  * Return the seconds that the planned moves of a job take.  Workers share the
- * small moves; large ones wait for the storage, or for max_rate, which all share.
+ * small moves; large moves wait for the storage, or for max_rate, which all share.
  */
 double
 plan_seconds(const List *moves, const MoveSettings *settings)
@@ -420,7 +420,7 @@ warn_of_risks(const List *moves)
  * the tables that this transaction has locked (ERROR 55006 if these are
  * all), estimate each move and whether the free space suffices, and warn of risks.
  *
- * parts: what plan_parts_begin() has returned, if this is a part of a larger plan.  Then a
+ * parts: from plan_parts_begin(), if this is a part of a larger plan.  Then a
  * move is skipped for which the parts before leave no space, and there are no WARNINGs.
  */
 void

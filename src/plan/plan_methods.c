@@ -187,7 +187,7 @@ movable_methods(Oid relid, bool *copy, bool *rebuild)
 		facts.live && facts.persistence != RELPERSISTENCE_TEMP &&
 		!IsCatalogRelationOid(facts.heap_oid) && !extension_owns(facts.heap_oid) &&
 		!OidIsValid(table_of_toast(relid)) &&
-	/* the next move removes the leftovers of an interrupted one */
+	/* the next move removes the leftovers of an interrupted move */
 		(facts.valid || !leftover_index_is_ours(relid)) &&
 		!recovery_needs_full_pages(&facts);
 

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * plan_relations.c
- *	  Which relations a call moves, and in which order: one function for each kind of call.
+ *	  Which relations a call moves, and in which order: a function for each kind of call.
  *
  * Each makes a list of rows, of moves and of relations that are skipped; what a row says
  * is decided in plan.c.  As ALTER INDEX ALL IN TABLESPACE, they pass over catalogs, shared
- * and temporary relations, but for the one that the user has named, which is an error.
+ * and temporary relations, but for a relation that the user has named, which is an error.
  *
  * Locks: on catalogs, each released at once.
  *
@@ -103,7 +103,7 @@ is_like(const NameData *name, text *pattern)
 }
 
 /*
- * Return the partitions of these tables whose detachment is pending, with those below
+ * Return the partitions of these tables whose detachment is pending, with the partitions below
  * them: find_all_inheritors() leaves them out.
  */
 static List *
@@ -127,7 +127,7 @@ pending_partitions(List *tables)
 	return result;
 }
 
-/* ERROR 3F000 no such schema, 42501 no USAGE, 0A000 system or temporary one. */
+/* ERROR 3F000 no such schema, 42501 no USAGE, 0A000 system or temporary schema. */
 static void
 check_schema(Oid schema)
 {
@@ -234,7 +234,7 @@ complete_call(List *entries, PlanKinds kinds, const PlanRequest *request)
 
 /*
  * The relation that the user has named: a table, a materialized view, or their indexes, or
- * one index; of a partitioned one all partitions.  ERRORs: those of
+ * an index; of a partitioned table or index all partitions.  ERRORs: as
  * plan_named_relation() and plan_complete().
  */
 List *
@@ -287,7 +287,7 @@ is_users(const Form_pg_class form)
 		!IsCatalogNamespace(form->relnamespace) && !IsToastNamespace(form->relnamespace);
 }
 
-/* Return whether it is that of a table or a materialized view, also a partitioned one. */
+/* Return whether it is of a table or a materialized view, also if it is partitioned. */
 static bool
 is_tables(const Form_pg_class form)
 {
@@ -311,7 +311,7 @@ rows_of_tablespace(Oid tablespace)
 
 /*
  * The tables of a schema that the request's filter selects, with their indexes or
- * without; or the indexes of that schema which the filter selects.  ERRORs: those of
+ * without; or the indexes of that schema which the filter selects.  ERRORs: as
  * check_schema() and plan_complete().
  */
 List *
@@ -356,7 +356,7 @@ plan_schema(const PlanRequest *request, Oid schema, PlanKinds kinds)
 }
 
 /*
- * The indexes in a tablespace that the request's filter selects.  ERRORs: those of
+ * The indexes in a tablespace that the request's filter selects.  ERRORs: as
  * plan_complete().
  */
 List *
@@ -380,7 +380,7 @@ plan_tablespace_indexes(const PlanRequest *request, Oid tablespace)
 
 /*
  * All tables and indexes in a tablespace, and a skipped row for each thing that stays
- * there.  ERRORs: those of plan_complete().
+ * there.  ERRORs: as plan_complete().
  */
 List *
 plan_evacuation(const PlanRequest *request, Oid tablespace)
@@ -408,7 +408,7 @@ plan_evacuation(const PlanRequest *request, Oid tablespace)
 }
 
 /*
- * Return whether a look at their files finds one lost, or none has a file: then an
+ * Return whether a look at their files finds a loss, or none has a file: then an
  * earlier job has healed all of them elsewhere.
  */
 static bool
@@ -430,7 +430,7 @@ may_heal(const List *relids, LostLook look)
 /*
  * The lost relations in a tablespace; and, if it is to be left and something is lost,
  * or everything was healed elsewhere, its partitioned indexes, which say where those of
- * new partitions are made.  ERRORs: those of plan_complete().
+ * new partitions are made.  ERRORs: as plan_complete().
  */
 List *
 plan_healing(const PlanRequest *request, Oid tablespace)
@@ -495,7 +495,7 @@ plan_single(const PlanRequest *request, Oid relation)
 	entry = plan_entry_of(relation, request);
 	if (entry == NULL)
 		return NIL;
-	/* what is resumed may be an index to be healed */
+	/* a move that is resumed may heal an index */
 	if (request->method != METHOD_REBUILD || RELKIND_HAS_PARTITIONS(entry->item.relkind) ||
 		!lost_plan(entry, LOOK_SAMPLE, false))
 		plan_decide(entry, request, true);

@@ -43,7 +43,7 @@
 #include "plan/plan_private.h"
 #include "printed_command.h"
 
-/* Return whether a directory has files; one that does not exist has none. */
+/* Return whether a directory has files; if it does not exist, it has none. */
 static bool
 has_files(const char *path)
 {
@@ -81,7 +81,7 @@ plan_other_databases(Oid tablespace)
 
 /*
  * Return core's command that moves all that is in a database's default tablespace
- * elsewhere: to "to", else to pg_default, else to another one; NULL if there is none.
+ * elsewhere: to "to", else to pg_default, else to any other; NULL if there is none.
  * Core wants no files of the database there, so it must not be "filled".
  */
 static char *
@@ -184,7 +184,7 @@ add_relations(Stays *stays)
 			MoveItem   *item = add_row(stays, form->relkind, NameStr(form->relname));
 
 			namestrcpy(&item->schema_name, "pg_catalog");
-			/* one statement with its setting, so that it can be run as it is */
+			/* a statement with its setting, so that it can be run as it is */
 			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 					  "It is a system catalog, which a superuser can move, under an exclusive lock: %s",
 					  printed_command("do", psprintf("BEGIN SET LOCAL allow_system_table_mods = on; %s END",
@@ -260,7 +260,7 @@ add_settings(Stays *stays, List *settings, const char *words, const char *of)
 	{
 		const char *value = NULL;
 
-		/* the last one counts */
+		/* the last setting counts */
 		foreach_ptr(const DefElem, setting, settings)
 		{
 			if (pg_strcasecmp(setting->defname, setting_names[i]) == 0 && setting->arg != NULL)
@@ -376,7 +376,7 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 		files = leftovers_list();
 	foreach_ptr(const Leftover, file, files)
 	{
-		/* a move removes what is not kept */
+		/* a move removes files that are not kept */
 		if (file->tablespace == tablespace && !OidIsValid(file->index_oid) && file->size >= 0 &&
 			(file->keep_until != 0 || !plan_has_moves(entries)))
 			skip_leftover(&stays, file);

@@ -144,7 +144,7 @@ left_to_write(const MoveItem *item)
 }
 
 /*
- * Raise ERROR 53100 if the move, together with those that run at the same time, would
+ * Raise ERROR 53100 if the move, together with the moves that run at the same time, would
  * leave less than min_free_space of a file system that it writes to.
  */
 void

@@ -3,7 +3,7 @@
  * bloat.c
  *	  The share of an index that a rebuild would free, from a sample of it.
  *
- * The file is cut into equal parts, and one block is drawn at random from each; to read
+ * The file is cut into equal parts, and a block is drawn at random from each; to read
  * all is to have a part for each block.  The 95 % interval is that of the delete-a-group
  * jackknife (Kott, 2001), which gives the variance of any smooth function of the totals,
  * here rebuilt_pages().  It is widened by 3 / n, because a sample of n blocks without a
@@ -109,7 +109,7 @@ read_metapage(Bloat *bloat)
 	}
 }
 
-/* Return the block of the sample, n from 0 on, the same one each time. */
+/* Return the block of the sample, n from 0 on, the same each time. */
 static BlockNumber
 sample_block(const Bloat *bloat, BlockNumber n)
 {
@@ -159,7 +159,7 @@ read_sample(Bloat *bloat)
 	return true;
 }
 
-/* Return the bloat by the totals, and of two sizes after a rebuild the smaller or larger one. */
+/* Return the bloat by the totals, and of two sizes after a rebuild the smaller or larger. */
 static double
 estimate(const Bloat *bloat, const PageTotals *totals, bool smaller)
 {
@@ -291,7 +291,7 @@ bloat_measure(Relation index, void *result)
 	bloat->seed = pg_prng_uint64(&pg_global_prng_state);
 	if ((bloat->exact || bloat->sample_pages > 2) && read_sample(bloat))
 		set_results(bloat);
-	/* a plan measures many indexes in one memory context */
+	/* a plan measures many indexes in a single memory context */
 	FreeAccessStrategy(bloat->strategy);
 }
 
@@ -319,7 +319,7 @@ row_bloat(Row *row, int ratio, int bytes, const Bloat *bloat)
  * Locks: AccessShareLock on the index until the end.  EXECUTE:
  * pg_stat_scan_tables.  Errors: 22004 and 22023 arguments, 42704 no such
  * index, 42809 not an index, 0A000 other sessions' temporary indexes,
- * unlogged ones on a standby, 55000 invalid index, XX001 and XX002 damage.
+ * unlogged indexes on a standby, 55000 invalid index, XX001 and XX002 damage.
  */
 Datum
 index_mover_index_bloat(PG_FUNCTION_ARGS)
@@ -374,7 +374,7 @@ bloat_report(Oid index_oid, Row *row, int column)
 }
 
 /*
- * Estimate the bloat of one index for the planner, at little cost.  Sets the
+ * Estimate the bloat of an index for the planner, at little cost.  Sets the
  * share that a rebuild frees, or at least frees if only an interval is known, in
  * which case *is_least, if not NULL, is set.  Returns false if that cannot be
  * measured (access method, lock, validity, damage, slow storage).

@@ -12,7 +12,7 @@
  *	bid		after a rest, whoever holds it: ask, and queue for lock_timeout
  *	stay	but not behind a reader of the whole table, or VACUUM
  *	rest	how long to rest between two bids
- *	aim		a bid may come sooner, when those that wait behind us should end
+ *	aim		a bid may come sooner, when the transactions behind us should end
  *	join	the runners of a job make their bids together
  *	alone	a bid behind which nobody has waited comes again soon
  *
@@ -107,7 +107,7 @@ was_delayed(const Attempts *attempts, Holder *holder)
 
 /*
  * alone: return whether nobody has waited behind the last bid, so far, and no holder stays.
- * Such a bid has cost nobody anything, and the next one may meet the end of a transaction.
+ * Such a bid has cost nobody anything, and the next may meet the end of a transaction.
  */
 static bool
 was_alone(Attempts *attempts)
@@ -124,7 +124,7 @@ was_alone(Attempts *attempts)
 	return true;
 }
 
-/* rest: return the milliseconds from the end of a bid to the next one. */
+/* rest: return the milliseconds from the end of a bid to the next. */
 static int64
 rest_ms(Attempts *attempts)
 {
@@ -160,7 +160,7 @@ next_bid_ms(Attempts *attempts)
 }
 
 /*
- * aim: return whether all holders, or those that the last bid has delayed, should end while
+ * aim: return whether all holders, or all that the last bid has delayed, should end while
  * we queue, if they take as long as the last one that has ended.  Transactions of one length
  * that follow each other end together by and by: a bid delays all that end in it, so they
  * begin together, and the next one delays them again, with those that end a little later.
@@ -265,7 +265,7 @@ is_vacuum(VirtualTransactionId vxid)
 		(proc->statusFlags & (PROC_IN_VACUUM | PROC_IS_AUTOVACUUM)) != 0;
 }
 
-/* Return whether a command has one of the words with which a reader takes a whole table. */
+/* Return whether a command has a word with which a reader takes a whole table. */
 static bool
 takes_whole_table(const char *command)
 {

@@ -30,7 +30,7 @@
 #include "printed_command.h"
 #include "wait/wait.h"
 
-#define MAX_SIGNALED	64		/* for one item; then the move gives up */
+#define MAX_SIGNALED	64		/* for an item; then the move gives up */
 
 /* The processes signaled for the current item; a signal handler adds to them, too. */
 static struct
@@ -134,8 +134,8 @@ blockers_cancel_maintenance(const PGPROC *proc, Oid table, const MoveSettings *s
 	LOCKTAG		tag;
 
 	/*
-	 * the memory of a lock stays one; a wait that has just ended is signaled
-	 * in vain
+	 * the memory of a lock stays a lock; a wait that has just ended is
+	 * signaled in vain
 	 */
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
 	if (lock == NULL || proc->waitLockMode != ShareUpdateExclusiveLock ||
@@ -145,7 +145,7 @@ blockers_cancel_maintenance(const PGPROC *proc, Oid table, const MoveSettings *s
 		(pg_strncasecmp(status->st_activity_raw, "vacuum", strlen("vacuum")) != 0 &&
 		 pg_strncasecmp(status->st_activity_raw, "analyze", strlen("analyze")) != 0))
 		return false;
-	/* of the next command of its session, the first one's report has to do */
+	/* of the next command of its session, the report of the first has to do */
 	if (!blockers_kill(pid, proc->roleId, settings))
 		(void) kill(pid, SIGINT);
 	return true;
@@ -227,7 +227,7 @@ blockers_tell(MoveItem *item)
 
 /*
  * Cancel these processes if all are autovacuums, except against wraparound.  Not as long
- * as another one stays, maybe for hours: then no autovacuum of the table would end.
+ * as another stays, maybe for hours: then no autovacuum of the table would end.
  */
 void
 blockers_cancel_autovacuum(const int *pids, int npids)
@@ -248,7 +248,7 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 	}
 }
 
-/* Return what ends a session's transaction, for people, palloc'd. */
+/* Return how to end a session's transaction, for people, palloc'd. */
 static char *
 session_action(int pid, bool is_idle, bool is_autovacuum)
 {

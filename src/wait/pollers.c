@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * pollers.c
- *	  Sessions that wait for this one by looking at it again and again.
+ *	  Sessions that wait for ours by looking at it again and again.
  *
- * When a program that polls is taken for one that waits for us, and why, is in
+ * When a program that polls is taken to wait for us, and why, is in
  * src/README, "The two processes".  Of two sessions, the one that holds the lock
  * must have been idle in transaction since a moment after our transaction began: a
  * list made before does not have us.
@@ -21,14 +21,14 @@
 #define SHORTEST_GAP_MS	500
 #define LONGEST_GAP_MS	15000
 
-/* The connections of one program are made within this time. */
+/* The connections of a program are made within this time. */
 #define CONNECTING_MS	2000
 
 /* A session that may be polling. */
 typedef struct Poller
 {
 	int			pid;
-	TimestampTz execution;		/* the start of the last one that was counted */
+	TimestampTz execution;		/* the start of the last that was counted */
 	TimestampTz seen_at;
 	int			executions;
 } Poller;
@@ -65,7 +65,7 @@ is_polling(const PgBackendStatus *session)
 	if (!reads_transactions(session->st_activity_raw))
 		return false;
 
-	/* its own entry, or the oldest one */
+	/* its own entry, or the oldest */
 	for (int i = 0; i < MAX_POLLERS && poller->pid != session->st_procpid; i++)
 	{
 		if (pollers[i].pid == session->st_procpid || pollers[i].seen_at < poller->seen_at)
@@ -78,7 +78,7 @@ is_polling(const PgBackendStatus *session)
 		poller->pid = session->st_procpid;
 	}
 
-	/* one that goes on and on may be a loop */
+	/* a query that goes on and on may be a loop */
 	if (poller->execution != session->st_activity_start_timestamp ||
 		(session->st_state == STATE_RUNNING &&
 		 TimestampDifferenceExceeds(poller->seen_at, now, SHORTEST_GAP_MS)))

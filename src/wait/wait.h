@@ -53,7 +53,7 @@ typedef struct WaitLimits
 
 #define LOCK_WAIT		(-1)	/* that of the move, as it is by then */
 
-#define WAIT_MAX_PIDS	64		/* processes considered in one wait */
+#define WAIT_MAX_PIDS	64		/* processes considered in a wait */
 
 /* A transaction that a wait has found in its way */
 typedef struct Holder
@@ -64,7 +64,7 @@ typedef struct Holder
 								 * asked; DT_NOBEGIN: not known; else 0 */
 } Holder;
 
-/* State of one wait. */
+/* State of a wait. */
 typedef struct Wait
 {
 	WaitLimits *limits;
@@ -112,7 +112,7 @@ extern void wait_for_snapshots(TransactionId limit_xmin,
 							   bool (*hides) (PGPROC *proc),
 							   WaitLimits *limits);
 
-/* attempts.c: one at a time at an exclusive lock that others hold */
+/* attempts.c: attempts at an exclusive lock that others hold */
 typedef struct Attempts
 {
 	Wait		wait;			/* with the holders at the last look */
@@ -124,7 +124,7 @@ typedef struct Attempts
 	/* private */
 	int			bids;			/* so far */
 	int			delays;			/* bids of these that were not alone */
-	bool		announced;		/* this one, to the other runners of the job */
+	bool		announced;		/* this bid, to the other runners of the job */
 	TimestampTz bid_ended;		/* the last one; at first, when the looks
 								 * began */
 	double		jitter;			/* of the rest after it */
@@ -158,7 +158,7 @@ extern void blockers_tell(MoveItem *item);
 extern void blockers_cancel_autovacuum(const int *pids, int npids);
 extern char *blockers_describe(const VirtualTransactionId *vxids, int count);
 
-/* One per move; set to zero at its start. */
+/* Of a move; set to zero at its start. */
 typedef struct Throttle
 {
 	double		write_mark;		/* see runner_use() */

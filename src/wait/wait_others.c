@@ -7,7 +7,7 @@
  * check again instead.  So a waiting runner shows whom it waits for, obeys
  * cancel_move(), and never has others queue behind it.
  *
- * Locks: only those of the caller; no snapshot and no transaction ID.
+ * Locks: only the caller's; no snapshot and no transaction ID.
  *
  * Tricky: the deadlock detector does not see a wait of this kind, see src/README.
  *
@@ -39,7 +39,7 @@
 /* Outlives transactions; reset when the next wait begins. */
 static MemoryContext wait_context = NULL;
 
-/* Append the processes for whose locks, or outside of the lock manager, this one waits. */
+/* Append the processes for whose locks, or outside of the lock manager, it waits. */
 static List *
 add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
 {
@@ -73,7 +73,7 @@ slot_of(int pid, const RunnerSlot *runners, int nrunners)
 }
 
 /*
- * Find out whether a process is, or waits, directly or not, for one of the
+ * Find out whether a process is, or waits, directly or not, for any of the
  * targets (0 = none).  Return that target, or 0; *last becomes the process that itself
  * waits for it.
  *
@@ -117,7 +117,7 @@ wait_find_deadlock(int pid, const int targets[2],
 	return found;
 }
 
-/* Return one of these processes that waits, in the end, for us or our caller; 0 if none does. */
+/* Return any of these processes that waits, in the end, for us or our caller; 0 if none does. */
 static int
 find_waiting_for_us(const int *pids, int npids, int caller_pid)
 {
@@ -178,7 +178,7 @@ wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 }
 
 /*
- * Note the transactions that a look has found in the way.  Those that were found before
+ * Note the transactions that a look has found in the way.  Transactions that were found before
  * keep the time, and their places at the front; of too many the oldest are kept.
  */
 void
@@ -277,7 +277,7 @@ limit_ms(const WaitLimits *limits)
 bool
 wait_is_over(const Wait *wait)
 {
-	/* the work of another runner of the job must not make this one fail */
+	/* the work of another runner of the job must not make ours fail */
 	return is_over(wait, limit_ms(wait->limits), wait->ours_at);
 }
 
@@ -559,7 +559,7 @@ others_are_gone(Wait *wait, void *arg)
 
 /*
  * Wait until every other transaction, prepared or not, that now holds a conflicting
- * lock on this table has ended.  A later one sees the caller's commits: the rule of
+ * lock on this table has ended.  A later transaction sees the caller's commits: the rule of
  * core's WaitForLockers().
  */
 void
