@@ -7,7 +7,7 @@
  * all is to have a part for each block.  The 95 % interval is that of the delete-a-group
  * jackknife (Kott, 2001), which gives the variance of any smooth function of the totals,
  * here rebuilt_pages().  It is widened by 3 / n, because a sample of n blocks without a
- * deleted one does not prove that there are none.
+ * deleted page does not prove that there are none.
  *
  * Blocks are read in file order, with prefetch, through a small ring of
  * buffers, to spare cache and disk.  Locks: the caller's on the index.
@@ -70,7 +70,7 @@ typedef struct Bloat
 	BlockNumber nsample;		/* of these, to be read */
 	uint64		seed;
 	PageTotals	totals;			/* of the index, or estimated */
-	PageTotals	groups[GROUPS]; /* what they are the sum of */
+	PageTotals	groups[GROUPS]; /* whose sum they are */
 } Bloat;
 
 /* Copy a block, to inspect it without a lock. */
@@ -168,7 +168,7 @@ estimate(const Bloat *bloat, const PageTotals *totals, bool smaller)
 
 /*
  * Return half the width of the 95 % interval around an estimate.  Its standard deviation
- * is that of the estimates without one group each.
+ * is that of the estimates without a group each.
  */
 static double
 half_interval(const Bloat *bloat, bool smaller)

@@ -27,7 +27,7 @@
 
 PG_FUNCTION_INFO_V1(index_mover_device_problems);
 
-/* Add a row: what is wrong, with which tablespace, why, and a command against it, or NULL. */
+/* Add a row: the fault, the tablespace, why, and a command against it, or NULL. */
 static void
 put_device(ReturnSetInfo *rsinfo, const char *kind, Oid tablespace, const char *why,
 		   const char *command)
@@ -42,7 +42,7 @@ put_device(ReturnSetInfo *rsinfo, const char *kind, Oid tablespace, const char *
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
-/* Add the row of a tablespace in which this database has relations, if there is to be one. */
+/* Add the row of a tablespace in which this database has relations, if any. */
 static void
 put_problem(ReturnSetInfo *rsinfo, Oid tablespace, bool has_lost)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * duplicates.c
- *	  Which index is needed, and which can stand in for another one: one that the
+ *	  Which index is needed, and which can stand in for another: one that the
  *	  same queries can use, and that enforces no less.
  *
  * Reads only catalogs, and takes no lock on the indexes or their table.
@@ -43,7 +43,7 @@ typedef struct Worth
 	List	   *nodes;			/* expressions and predicate, or NULL */
 } Worth;
 
-/* Get why an index is to be kept; false if there is no valid one. */
+/* Get why an index is to be kept; false if there is no valid reason. */
 static bool
 get_worth(Oid index_oid, Worth *worth)
 {
@@ -89,7 +89,7 @@ report_is_spare(Oid index_oid)
 		!worth.keep[KEEP_NEEDED] && !worth.keep[KEEP_CONSTRAINT];
 }
 
-/* What is to be kept comes first. */
+/* Indexes that are to be kept come first. */
 static int
 compare_worth(const ListCell *a, const ListCell *b)
 {
@@ -113,7 +113,7 @@ enforces_as_much(const Worth *a, const Worth *b)
 }
 
 /*
- * Return the index that can stand in for this one, which then is the one to drop;
+ * Return the index that can stand in for it, which then is the index to drop;
  * InvalidOid if there is none.  *worths is first NIL, and then of the table asked for
  * last, in the context: a table can have a thousand indexes, and all may be asked for.
  */

@@ -13,7 +13,7 @@
  * block, or later.  So it is for what is reported here: downlinks, the right siblings
  * that stand in for a downlink while a split is incomplete, chains of hash buckets,
  * and what the first page names.  Not for GIN's pending list: makeSublist() of
- * ginfast.c logs a page before the one behind it, and only in the end has the list
+ * ginfast.c logs a page before the page behind it, and only in the end has the list
  * lead there.  So that list is followed from its head: page_next_in_list().
  *
  * Left out are pages that are deleted, whose references are outdated, and what says
@@ -36,7 +36,7 @@
 
 #include "report/report.h"
 
-/* What page_links() was called with */
+/* The arguments of page_links() */
 typedef struct LinkVisitor
 {
 	PageLinkFunction found;
@@ -63,7 +63,7 @@ tuple_of_page(Page page, OffsetNumber offset, Size least, Size *length)
 	return (char *) page + ItemIdGetOffset(item);
 }
 
-/* Report the blocks in the heap pointers of all index tuples from this one on. */
+/* Report the blocks in the heap pointers of all index tuples from this on. */
 static void
 report_downlinks(const LinkVisitor *visitor, Page page, OffsetNumber first)
 {
@@ -262,8 +262,8 @@ page_links(Oid relam, Page page, PageLinkFunction found, void *arg)
 }
 
 /*
- * Return the head of GIN's pending list, if the page is the first one, or the page behind
- * one of that list; else InvalidBlockNumber.  To be called as page_links().
+ * Return the head of GIN's pending list, if the page is the first, or the page behind
+ * a page of that list; else InvalidBlockNumber.  To be called as page_links().
  */
 BlockNumber
 page_next_in_list(Oid relam, Page page)

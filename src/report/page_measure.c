@@ -56,7 +56,7 @@ typedef struct IndexItem
 } IndexItem;
 
 /*
- * Count a tuple of btree that is not dead, and return the bytes that it adds to those of
+ * Count a tuple of btree that is not dead, and return the bytes that it adds to the bytes of
  * a rebuild; -1 if it is damaged.  The duplicates in a run go to posting lists of the
  * greatest length that a build makes.
  */
@@ -209,7 +209,7 @@ page_is_known(Oid relam)
 }
 
 /*
- * Return whether a page that PageIsVerified() accepts may be one of this access
+ * Return whether a page that PageIsVerified() accepts may be of this access
  * method, of tables, too: by the size of its special space, and the bytes at its
  * end.  A page of zeros may be any; so may the pages of other methods.
  */
@@ -233,7 +233,7 @@ page_is_of(Oid relam, const char *page)
 /*
  * Return a block that a relation with this first page must have, not empty: the
  * root, the last bucket, the last page of BRIN's map.  InvalidBlockNumber if the
- * page is not the first one of this access method.  *spare, unless spare is NULL, is
+ * page is not the first of this access method.  *spare, unless spare is NULL, is
  * the last of the blocks after it that may be empty, 0 if none may: a hash index makes
  * the pages of buckets ahead.
  */
@@ -343,7 +343,7 @@ page_measure(const IndexFacts *facts, Page page, PageMeasure *pm)
 	if (!page_is_of(facts->relam, (char *) page))
 		return "not of this access method";
 	pm->avail = ph->pd_special - SizeOfPageHeaderData;
-	/* PageGetFreeSpace() reserves space for one more line pointer */
+	/* PageGetFreeSpace() reserves space for another line pointer */
 	pm->used = pm->packed = pm->avail - PageGetFreeSpace(page);
 
 	flags = page_flags(method, page);
@@ -357,7 +357,7 @@ page_measure(const IndexFacts *facts, Page page, PageMeasure *pm)
 	else if (facts->relam == GIN_AM_OID && (flags & GIN_DATA) && pm->kind == PAGE_LEAF)
 	{
 		pm->kind = PAGE_POSTING;
-		/* the rightmost page, most often the only one, counts for its tree */
+		/* the rightmost page, most often the only page, counts for its tree */
 		pm->tuples = ((GinPageOpaque) PageGetSpecialPointer(page))->rightlink == InvalidBlockNumber;
 	}
 	if (pm->kind == PAGE_LEAF || pm->kind == PAGE_PENDING)

@@ -4,7 +4,7 @@
  *	  How many pages an index would have after a rebuild.
  *
  * A build of btree follows fillfactor and the number of rows.  For the others there
- * are two sizes, and the real one is in between: the values decide how even the buckets
+ * are two sizes, and the real size is in between: the values decide how even the buckets
  * of hash are; a GIN build depends on its memory and on the keys of each row; the
  * operator class decides where GiST splits a page.
  *
@@ -62,14 +62,14 @@ leaf_pages(const PageTotals *t, double bytes, double density)
 
 	if (bytes <= 0)
 		return 0;
-	/* the contents of one page fit on one */
+	/* the contents of a page fit on a page */
 	if (leaf->count <= 1 && bytes <= leaf->packed)
 		return 1;
 	return Max(bytes / (density * leaf_size(t)), 1);
 }
 
 /*
- * Return the pages of a tree with this many leaves: with as many internal ones
+ * Return the pages of a tree with this many leaves: with as many internal pages
  * for each leaf as now, because fan-out changes little.
  */
 static double
@@ -97,8 +97,8 @@ rebuilt_btree(const IndexFacts *facts, const PageTotals *t)
 
 	/*
 	 * _bt_buildadd() closes a page with the tuple that exceeds the
-	 * fillfactor, or before one that does not fit.  The last tuple moves to
-	 * the next page, and leaves a high key without row pointers, for which
+	 * fillfactor, or before a tuple that does not fit.  The last tuple moves
+	 * to the next page, and leaves a high key without row pointers, for which
 	 * the page is filled further.  At least one tuple stays.
 	 */
 	per_page = (page_size - Max(left_free + (has_lists ? -0.5 : 0.5) * tuple, 1.5 * tuple)) / tuple;
@@ -119,19 +119,19 @@ rebuilt_hash(const IndexFacts *facts, const PageTotals *t, bool smaller)
 	double		rows = facts->hash_rows * (leaf->rows > 0 ? leaf->tuples / leaf->rows : 1);
 	double		overflow = smaller ? 0 : rows * tuple / leaf_size(t);
 
-	/* as in _hash_init_metabuffer(); _hash_doinsert() adds the last one */
+	/* as in _hash_init_metabuffer(); _hash_doinsert() adds the last */
 	double		wanted = rows / Max(floor(facts->fillfactor * BLCKSZ / tuple), 10);
 	double		buckets = wanted <= 2 ? 2 :
 		_hash_get_totalbuckets(_hash_spareindex((uint32) ceil(Min(wanted, 1073741824.0))));
 
-	/* one bitmap page serves 32,768 overflow pages */
+	/* a bitmap page serves 32,768 overflow pages */
 	return buckets + overflow + 1 + floor(overflow / 32768);
 }
 
 /*
  * The larger size has a page that is not full for each posting tree, and as many
- * pages of trees as now at most; the smaller one has neither these nor the keys
- * of the pending list, each of which may be just one more TID in a list.
+ * pages of trees as now at most; the smaller size has neither these nor the keys
+ * of the pending list, each of which may be just another TID in a list.
  */
 static double
 rebuilt_gin(const PageTotals *t, bool smaller)
@@ -145,7 +145,7 @@ rebuilt_gin(const PageTotals *t, bool smaller)
 	return tree_pages(t, Max(leaf_pages(t, keys, smaller ? GIN_MOST : GIN_LEAST), 1) + trees);
 }
 
-/* Return the pages after a rebuild: of two sizes the smaller or the larger one. */
+/* Return the pages after a rebuild: of two sizes the smaller or the larger. */
 double
 rebuilt_pages(const IndexFacts *facts, const PageTotals *t, bool smaller)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * relation_report.c
- *	  Facts about one relation for index_report(), which is SQL.
+ *	  Facts about a relation for index_report(), which is SQL.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,8 +20,8 @@ PG_FUNCTION_INFO_V1(index_mover_relation_report);
 /*
  * index_mover.relation_report(relation regclass, sample boolean) RETURNS record
  *
- * For index_report(), which must neither fail nor wait because of one relation:
- * NULL for what cannot be read or, of an index's pages, is locked exclusively.  The size
+ * For index_report(), which must neither fail nor wait because of a single relation:
+ * NULL for facts that cannot be read or, of an index's pages, is locked exclusively.  The size
  * is that of its main fork, and of its TOAST table's; bloat with "sample" only.  Its file
  * was made at file_birth (NULL: the file system or the platform does not tell), by a move
  * or REINDEX, too, so an index is not younger.

@@ -26,7 +26,7 @@ typedef enum PageKind
 	PAGE_KINDS
 } PageKind;
 
-/* The contents of one page or, as a total, of all pages of one kind */
+/* The contents of a page or, as a total, of all pages of a kind */
 typedef struct PageMeasure
 {
 	PageKind	kind;
@@ -34,7 +34,7 @@ typedef struct PageMeasure
 	double		avail;			/* bytes for tuples and line pointers */
 	double		used;			/* of avail, counted as pgstatindex counts */
 	double		packed;			/* of used, written again by a rebuild */
-	double		rows;			/* pointers to rows, with dead ones */
+	double		rows;			/* pointers to rows, also to dead rows */
 	double		tuples;			/* after the rebuild; of GIN's posting trees:
 								 * trees */
 } PageMeasure;

@@ -4,11 +4,11 @@
  *	  The frame of the reports: open an index, measure it, survive damage; and
  *	  pending lists.
  *
- * Reports read pages of one index, so AccessShareLock on it until the end of the call is
+ * Reports read pages of an index, so AccessShareLock on it until the end of the call is
  * enough, as for pgstattuple's functions: no function of the index is called and no row
  * is fetched.  All run on a hot standby.  Access is checked by EXECUTE.
  *
- * The errors are literally those of contrib/pgstattuple, for scripts that handle
+ * The errors are literally as in contrib/pgstattuple, for scripts that handle
  * them.  A report over all indexes must neither fail nor wait because of one of
  * them: hence "quiet".
  *
@@ -203,9 +203,9 @@ report_pending(Oid index_oid, Row *row, int column)
 /*
  * index_mover.pending_list(index regclass) RETURNS record
  *
- * For gin_pending_list(), which is SQL.  Reads one page.  Locks: AccessShareLock on the
+ * For gin_pending_list(), which is SQL.  Reads a page.  Locks: AccessShareLock on the
  * index until the end.  EXECUTE: pg_stat_scan_tables.  Errors: 22004, 42704 no such
- * index, 42809 not a GIN index, 0A000 other sessions' temporary indexes, unlogged ones on
+ * index, 42809 not a GIN index, 0A000 other sessions' temporary indexes, unlogged indexes on
  * a standby, 55000 invalid index, XX001 and XX002 damaged metapage.
  */
 Datum

@@ -60,10 +60,10 @@ PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 enum
 {
 	RANDOM_READ_MS,
-	RANDOM_READ_IOPS,			/* one read after the other */
+	RANDOM_READ_IOPS,			/* read after read */
 	RANDOM_READ_IOPS_DEEP,		/* queue_depth at a time */
 	SEQUENTIAL_READ_MB_S,
-	SYNC_WRITE_MS,				/* one block, written and synced */
+	SYNC_WRITE_MS,				/* a block, written and synced */
 	PROBE_RESULTS
 };
 
@@ -252,7 +252,7 @@ run_probe(Probe *probe, Oid tablespace, double seconds, int64 free_bytes)
 }
 
 /*
- * Store a result for recommend_moves(), in place of earlier ones, if the transaction may
+ * Store a result for recommend_moves(), in place of earlier results, if the transaction may
  * write.  They stay if we would have to wait for another session that deletes some.
  */
 static void

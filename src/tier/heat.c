@@ -4,14 +4,14 @@
  *	  How much each relation of this database is used on this server, from the
  *	  cumulative statistics and the samples of them.
  *
- * A row of index_mover.sample is what the counters of a relation were at a moment, if
+ * A row of index_mover.sample has the counters of a relation at a moment, if
  * they had changed; the moments themselves are rows of relation 0.  A rebuilt index
  * has another OID, so rows are found by table and name.
  *
  * Rates are means in which a block that was read counts half as much for each half-life
  * since: work that has begun shows soon, and work that has ended is forgotten as soon.
  *
- * Of the last hour all rows are kept, of the last day the last one of each minute, of the
+ * Of the last hour all rows are kept, of the last day the last row of each minute, of the
  * last week of each hour, before that of each day, and of what is older than the retention the last of each
  * relation that there is: it may have been idle ever since.
  *
@@ -21,7 +21,7 @@
  * used in between.  All were reset at stats_since(), the last moment at which one can
  * have come back to the same value.  From 16 on the statistics have the time of the
  * last scan, too.  Samples that another server has taken, before a failover, do not
- * count: its counters are not those of this one.
+ * count: its counters are not from this server.
  *
  *-------------------------------------------------------------------------
  */
@@ -141,7 +141,7 @@ samples_since(void)
 
 /*
  * Return from when on the cumulative statistics tell of this server: they were reset;
- * a crash has lost them, and has reset those of the background writer; the database
+ * a crash has lost them, and has reset the counters of the background writer; the database
  * was made; or a promotion.
  */
 static TimestampTz
@@ -225,7 +225,7 @@ read_relations(HeatTable *table)
 			heat->counters[HEAT_OTHER_SCANS] = stats->numscans + stats->tuples_returned;
 			heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated +
 				stats->tuples_deleted;
-			/* of the table an index scan reads at most one page for each row */
+			/* of the table an index scan reads at most a page for each row */
 			heat->counters[HEAT_WANTED] = stats->tuples_fetched + heat->counters[HEAT_CHANGES];
 			continue;
 		}
@@ -238,7 +238,11 @@ read_relations(HeatTable *table)
 			heap->last_use[of] = Max(heap->last_use[of], heat->last_use[of]);
 		}
 		heat->counters[HEAT_INDEX_SCANS] = stats->numscans;
-		/* a scan reads a few pages on its way, and at most one for each entry */
+
+		/*
+		 * a scan reads a few pages on its way, and at most a page for each
+		 * entry
+		 */
 		heat->counters[HEAT_WANTED] = 4 * stats->numscans + stats->tuples_returned + entries;
 		heat->counters[HEAT_CHANGES] = entries - heap_stats->tuples_hot_updated;
 		heap->counters[HEAT_INDEX_SCANS] += stats->numscans;
@@ -250,7 +254,7 @@ read_relations(HeatTable *table)
 static void
 judge_use(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 {
-	/* counts as use: a counter for this kind, and those before */
+	/* counts as use: a counter for this kind, and all before */
 	static const IdleOf narrowest[] = {
 		[HEAT_INDEX_SCANS] = IDLE_OF_INDEX_USE,
 		[HEAT_OTHER_SCANS] = IDLE_OF_USE,
@@ -539,7 +543,7 @@ insert_sample(const HeatSample *sample)
 	extension_insert("sample", &row);
 }
 
-/* Return the time of which one sample of a relation is kept, if it is of this age. */
+/* Return the time of which a single sample of a relation is kept, if it is of this age. */
 static int64
 interval_of_samples(int64 age)
 {
@@ -564,7 +568,8 @@ counters_go_back(const HeatSample *sample, const HeatSample *before)
 static void
 thin_samples(const HeatTable *table, TimestampTz oldest)
 {
-	bool		goes_back = false;	/* to the next one: an index was dropped */
+	bool		goes_back = false;	/* to the next sample: an index was
+									 * dropped */
 
 	for (int i = 0; i < table->nsamples; i++)
 	{
@@ -591,7 +596,7 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 /*
  * take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
  *
- * retention is how long more than one row of a relation is kept.  Returns the number
+ * retention is how long more than a row of a relation is kept.  Returns the number
  * of rows written, without that of the moment.  RowExclusiveLock on the table of
  * samples until the end of the transaction.  EXECUTE: pg_monitor.  ERRORs: 25006 in
  * recovery or a read-only transaction; 22023 a negative retention.
@@ -616,7 +621,11 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must not be negative", "retention")));
-	/* nothing may move the rows until those that go are deleted by their TIDs */
+
+	/*
+	 * nothing may move the rows until the outdated rows are deleted by their
+	 * TIDs
+	 */
 	LockRelationOid(extension_relation("sample"), RowExclusiveLock);
 	table = heat_read();
 	if (table->nmoments >= MOST_SAMPLES &&

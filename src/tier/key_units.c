@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * key_units.c
- *	  What the key of a range partition means: the moment at which a bound is.
+ *	  The meaning of the key of a range partition: the moment at which a bound is.
  *
  * Dates and timestamps say it themselves.  Of an integer or a UUID the policy says it,
  * in words (key_unit) or by two numbers: nothing is guessed, and no user's code is
@@ -59,7 +59,7 @@ is_number(Oid type)
 	return type == INT2OID || type == INT4OID || type == INT8OID || type == NUMERICOID;
 }
 
-/* Return what is known of a key of this type, which is no domain. */
+/* Return the kind of a key of this type, which is no domain. */
 KeyKind
 key_kind(Oid type, const KeyMeaning *meaning)
 {
@@ -76,7 +76,7 @@ key_kind(Oid type, const KeyMeaning *meaning)
 	return has_unit ? KEY_WITH_UNIT : KEY_WITHOUT_UNIT;
 }
 
-/* Return what a policy lacks for a KEY_WITHOUT_UNIT. */
+/* Return why a policy cannot use a KEY_WITHOUT_UNIT. */
 const char *
 key_unit_hint(Oid type)
 {
@@ -251,7 +251,7 @@ of_digits(Numeric key, bool has_day, TimestampTz *moment)
 
 /*
  * Return the moment of a UUID of version 7, RFC 9562, 5.7: its first 48 bits count
- * milliseconds since 1970.  If it is not the first one of its millisecond, others of that
+ * milliseconds since 1970.  If it is not the first of its millisecond, others of that
  * are before it, so the millisecond has to end.
  */
 static TimestampTz

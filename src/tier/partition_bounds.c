@@ -46,7 +46,7 @@ typedef struct RangeKey
 
 /*
  * Get the key of a partitioned table.  Its kind is KEY_OTHER unless that is a range of
- * one column, in the usual order of its type: by an operator class of a user's, ranges
+ * a column, in the usual order of its type: by an operator class of a user's, ranges
  * may end where they begin.
  */
 static RangeKey
@@ -116,7 +116,7 @@ set_end(PartitionLeaf *leaf, const RangeKey *key, const KeyMeaning *meaning, Dat
 
 /*
  * Set where the range of a partition ends.  same_column: the level above is a range of
- * the same column; then it counts if it ends earlier, or this one has no bound.
+ * the same column; then it counts if it ends earlier, or this has no bound.
  */
 static void
 read_bound(Oid relid, const RangeKey *key, const KeyMeaning *meaning, bool same_column,
@@ -301,7 +301,7 @@ has_leaf(const List *leaves, Oid relid)
 }
 
 /*
- * Add the relations with files from this one down to a list of PartitionLeaf; above:
+ * Add the relations with files from this down to a list of PartitionLeaf; above:
  * what counts so far.  The highest level counts of those of whose keys most is known
  * (KeyKind), or a lower level of the same column.
  */

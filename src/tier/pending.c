@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pending.c
- *	  What to do about the pending list of a GIN index, from how the index is used.
+ *	  Advice about the pending list of a GIN index, from how the index is used.
  *
  * A list that holds n pages saves n pages' worth of work when rows come in, and costs each
  * search n more reads.  While the list grows to its limit and is emptied, it is half as
@@ -51,7 +51,7 @@ typedef struct AnalyzeTrigger
 	double		rows;			/* changed, from so many on */
 } AnalyzeTrigger;
 
-/* A list, its use, and what to do about it */
+/* A list, its use, and the advice about it */
 typedef struct PendingAdvice
 {
 	PendingList list;
@@ -79,7 +79,7 @@ row_bytes(const PendingList *list)
 	return (double) list->pages * BLCKSZ / Max(list->rows, 1);
 }
 
-/* Advise a limit, unless the one that there is is hardly greater. */
+/* Advise a limit, unless the present limit is hardly greater. */
 static void
 advise_limit(PendingAdvice *advice)
 {
@@ -192,8 +192,8 @@ read_heat_once(FmgrInfo *flinfo)
 /*
  * index_mover.pending_steps(index regclass) RETURNS text[]
  *
- * What to do about a GIN index's pending list, in this order, each step with its command;
- * NULL for a short list, and for what report_pending_list() cannot read.  On a standby the
+ * Advice about a GIN index's pending list, in this order, each step with its command;
+ * NULL for a short list, and for a list that report_pending_list() cannot read.  On a standby the
  * primary's use is not known, so there is only the first step.
  *
  * Locks: AccessShareLock on the index until the end.  EXECUTE: pg_stat_scan_tables.

@@ -99,7 +99,7 @@ places_move(List *places, Oid from, Oid to, int64 bytes)
 }
 
 /*
- * Return how many ms longer a read takes here than in the target.  On one device
+ * Return how many ms longer a read takes here than in the target.  On the same device
  * it takes as long, whatever two probes of it have said.
  */
 double

@@ -9,10 +9,10 @@
  * cluster, the policy does nothing until its owner is set again.  So no restore makes
  * a superuser the owner of a policy that another role has written.
  *
- * A trigger fills in the owner before a row is written, and one looks after it: no other
+ * A trigger fills in the owner before a row is written, and another looks after it: no other
  * trigger can change the row in between.  Whoever holds TRIGGER on a table runs code as
- * everybody who writes it, and can write what he likes as a superuser; so while the table
- * has a trigger or rule that is not ours, or lacks one of ours, no policy is carried out
+ * everybody who writes it, and can write anything as a superuser; so while the table
+ * has a trigger or rule that is not ours, or lacks any of ours, no policy is carried out
  * (policy_fault.c).
  *
  * Rows are read here without a check of privileges on the table, and the same
@@ -283,7 +283,7 @@ policies_read(const char *name, bool all)
 		if (!all && !policy->is_visible)
 			continue;
 		found = true;
-		/* one that had a now_function tells so in the plan */
+		/* a policy that had a now_function tells so in the plan */
 		if (all || policy->enabled || policy->now_function != NULL)
 			result = lappend(result, policy);
 		if (!all && name != NULL && !policy->enabled)
@@ -409,7 +409,7 @@ check_settings(const PolicyRow *row)
 
 /*
  * Disable a policy that comes from a dump of 1.0.0 with a function: what its key means is
- * to be said in another way, and now() in its place would move what is not old.
+ * to be said in another way, and now() in its place would move young relations.
  */
 static void
 refuse_function(HeapTuple tuple, TupleDesc desc, PolicyRow *row, bool update)
@@ -440,8 +440,8 @@ default_min_stay(PolicyRow *row)
 }
 
 /*
- * Before a row is written: set its owner, owner_oid and min_stay, and check what else it
- * says.
+ * Before a row is written: set its owner, owner_oid and min_stay, and check the rest of
+ * it.
  */
 static HeapTuple
 before_row(const TriggerData *data)

@@ -4,14 +4,14 @@
  *	  Policies that would work against each other.
  *
  * A policy with start_at empties a file system, and another fills it: each would go on
- * with what the other has just done.  So no policy moves in what it would take back from
+ * with a move that the other has just made.  So no policy moves in what it would take back from
  * there, above a little less than start_at; see applies_to().  Such a limit counts only
  * for relations that the owner of its policy may move: else any role could keep the
  * others' out of a tablespace.
  *
  * Calls by hand are not held up; a NOTICE tells of the policy.
  *
- * Takes no locks but one on tier_policy.
+ * Takes no locks but on tier_policy.
  *
  *-------------------------------------------------------------------------
  */
@@ -100,8 +100,8 @@ limits_of(const List *policies)
 }
 
 /*
- * Return the limits that policies with start_at set for those that move relations in, a List
- * of PressureLimit.  What jobs are moving there counts as there.
+ * Return the limits that policies with start_at set for policies that move relations in, a List
+ * of PressureLimit.  Relations that jobs are moving there count as there.
  */
 List *
 conflict_limits(void)
@@ -117,7 +117,7 @@ conflict_limits(void)
 
 /*
  * Return whether a policy could move in again what the policy of a limit moves out.  In a
- * chain of tiers none does: it takes relations from one other tablespace only.
+ * chain of tiers none does: it takes relations from a single other tablespace only.
  */
 static bool
 applies_to(const PressureLimit *limit, const Policy *policy)
@@ -160,7 +160,7 @@ bytes_into(const List *moves, int64 device)
 
 /*
  * Return the limit that a policy would exceed by these moves of a table or its indexes, or
- * NULL.  with_counted: also those that count in its budget, see conflict_budget().
+ * NULL.  with_counted: also relations that count in its budget, see conflict_budget().
  */
 const PressureLimit *
 conflict_find(const List *limits, const Policy *policy, const List *moves, bool with_counted)
@@ -224,7 +224,7 @@ conflict_budget(List *limits, const Policy *policy, const Candidate *candidates,
 	{
 		const BusyTable *moving = hash_search(busy, &c->heat->facts.relid, HASH_FIND, NULL);
 
-		/* limit->used has what a job moves in, too */
+		/* limit->used has all that a job moves in, too */
 		if (c->is_resident ||
 			(moving != NULL && target != NULL && moving->to_tablespace == target->oid))
 			residents += c->size;
@@ -245,7 +245,7 @@ conflict_budget(List *limits, const Policy *policy, const Candidate *candidates,
 }
 
 /*
- * Tell the caller of planned moves which policy, of those that it sees, would move relations
+ * Tell the caller of planned moves which policy, if it sees it, would move relations
  * out again.  The table of policies is not waited for.
  */
 void
@@ -334,7 +334,7 @@ scopes_overlap(const Policy *a, const Policy *b)
 	return a->schema == NULL || b->schema == NULL || strcmp(a->schema, b->schema) == 0;
 }
 
-/* Return how a policy contradicts one before it, NULL if it does not. */
+/* Return how a policy contradicts a policy before it, NULL if it does not. */
 static char *
 contradiction(const Policy *policy, const Policy *other)
 {
@@ -386,7 +386,7 @@ put_conflict(ReturnSetInfo *rsinfo, const Policy *policy, const char *detail)
 /*
  * index_mover.policy_conflicts(OUT policy name, OUT detail text) RETURNS SETOF record
  *
- * The enabled policies that contradict another one: of each pair a row.  None while another
+ * The enabled policies that contradict another: of each pair a row.  None while another
  * session has locked tier_policy.  EXECUTE: pg_monitor.
  */
 Datum

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * policy_fault.c
- *	  What keeps policies from being carried out, whoever's they are.
+ *	  Why policies are not carried out, whoever's they are.
  *
  * Whoever holds TRIGGER on tier_policy runs code as everybody who writes it, and could have
- * a superuser write what he likes.  So nothing is carried out while the table has a trigger,
- * a rule or a child that is not ours, or lacks one of our triggers, as after pg_restore
+ * a superuser write anything.  So nothing is carried out while the table has a trigger,
+ * a rule or a child that is not ours, or lacks a trigger of ours, as after pg_restore
  * --disable-triggers.  Nor while a session has locked the table: it is not waited for.
  *
  *-------------------------------------------------------------------------
@@ -103,7 +103,7 @@ policy_lock_table(bool hold, bool noerror)
 	return InvalidOid;
 }
 
-/* What keeps policies from being carried out */
+/* Why policies are not carried out */
 
 /* The triggers of tier_policy, as the script makes them */
 static const struct
@@ -136,7 +136,7 @@ static const struct
 	},
 };
 
-/* Return the number of a trigger in own_triggers, -1 if it is another one. */
+/* Return the number of a trigger in own_triggers, -1 if it is another's. */
 static int
 own_trigger(Form_pg_trigger form)
 {
@@ -169,8 +169,8 @@ missing_trigger(int n, const char *table_name)
 }
 
 /*
- * Look for a trigger that is not ours, and for one of ours that is not there, or does not
- * fire.  Who holds TRIGGER can replace one of ours: when that is dropped, ours is missing.
+ * Look for a trigger that is not ours, and for a trigger of ours that is not there, or does not
+ * fire.  Who holds TRIGGER can replace a trigger of ours: when that is dropped, ours is missing.
  */
 static PolicyFault
 trigger_fault(Oid table, const char *name)
@@ -273,7 +273,7 @@ lock_fault(void)
 /*
  * index_mover.policy_fault(OUT reason text, OUT command text) RETURNS SETOF record
  *
- * Why no policy is carried out: no row, or one.  Waits a second at most if another session
+ * Why no policy is carried out: at most a row.  Waits a second at most if another session
  * has locked tier_policy, which is such a reason.  EXECUTE: pg_monitor.
  */
 Datum

@@ -3,7 +3,7 @@
  * policy_run.c
  *	  The last run of each policy: rows of index_mover.policy_run.
  *
- * A run that has a job is what that says; the table has the others, and how many have
+ * The result of a run that has a job is the job's; the table has the others, and how many have
  * failed in a row.  Nobody waits for a row that another session writes.
  *
  *-------------------------------------------------------------------------
@@ -36,9 +36,9 @@ policy_run_forget(const char *policy)
 
 /*
  * Claim a policy for a run of the current transaction.  Returns false if another session
- * has it, or deletes it: it is not waited for, so that no role waits for another one.
+ * has it, or deletes it: it is not waited for, so that no role waits for another.
  *
- * Names with one hash are easily found.  The owner is in the tag, so that who holds the claim of
+ * Names with the same hash are easily found.  The owner is in the tag, so that who holds the claim of
  * such a policy of his own hinders nobody else's.
  */
 bool
@@ -137,8 +137,8 @@ policy_is_running(const PolicyRun *run)
 }
 
 /*
- * Return how many runs of a policy have failed in a row, up to the last one, and
- * why that has.  A run fails by itself, or if one of its moves does.
+ * Return how many runs of a policy have failed in a row, up to the last, and
+ * why that has.  A run fails by itself, or if a move of it does.
  */
 int
 policy_failures(const PolicyRun *run, char **why)

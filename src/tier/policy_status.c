@@ -81,7 +81,7 @@ put_status(ReturnSetInfo *rsinfo, const Policy *policy)
  *
  * For the view tier_policy_status, where the job says the result if it is NULL here:
  * of the policies of roles whose privileges the current user has, and for pg_monitor of all.
- * If another session has locked tier_policy for more than a second, one row that says so.
+ * If another session has locked tier_policy for more than a second, a row that says so.
  */
 Datum
 index_mover_policy_status(PG_FUNCTION_ARGS)

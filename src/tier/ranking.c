@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * ranking.c
- *	  Which relations belong into a tablespace: the one ranking, for policies with
+ *	  Which relations belong into a tablespace: the ranking, for policies with
  *	  a budget and for recommend_moves(), which is such a policy for all relations.
  *
  * Which set of them has the greatest value is the 0/1 knapsack problem.  Taking the
- * greatest value per byte first, and passing over what does not fit, or else
+ * greatest value per byte first, and passing over relations that do not fit, or else
  * beginning with the most valuable of all that fit, whichever gets more, is at
- * least half of what is possible (Martello and Toth, Knapsack Problems, 1990, 2.4),
+ * least half of the possible value (Martello and Toth, Knapsack Problems, 1990, 2.4),
  * and nearly all of it where each is small.
  *
  * A resident counts RANKING_STAYS times, so that nothing goes to and fro, and a
@@ -67,7 +67,7 @@ can_be_there(Candidate *candidate, CandidateCheck can_move, void *arg)
 	return can_move(candidate, arg);
 }
 
-/* Choose a candidate, if it is worth it and fits into what is left of the budget. */
+/* Choose a candidate, if it is worth it and fits into the rest of the budget. */
 static void
 try_candidate(Candidate *candidate, int64 *budget, double *worth,
 			  CandidateCheck can_move, void *arg)
@@ -82,7 +82,7 @@ try_candidate(Candidate *candidate, int64 *budget, double *worth,
 	*budget -= candidate->size;
 }
 
-/* Fill the budget in this order, after one (or NULL).  Returns the worth of the chosen ones. */
+/* Fill the budget in this order, after a candidate (or NULL).  Returns the worth of the chosen. */
 static double
 fill(Candidate *candidates, int n, Candidate *first, int64 budget,
 	 CandidateCheck can_move, void *arg)
@@ -99,7 +99,7 @@ fill(Candidate *candidates, int n, Candidate *first, int64 budget,
 	return result;
 }
 
-/* Return what a candidate counts: a resident more, so that nothing goes to and fro. */
+/* Return the weight of a candidate: a resident counts more, so that nothing goes to and fro. */
 static double
 worth_of(const Candidate *candidate)
 {
@@ -112,7 +112,7 @@ worth_of(const Candidate *candidate)
 
 /*
  * Choose which candidates are to be in the target, of which they may take up budget.
- * Of those elsewhere only such as can move, which is asked if it matters (NULL: all).
+ * Of relations elsewhere only such as can move, which is asked if it matters (NULL: all).
  * Brings them into another order.
  */
 void
@@ -141,7 +141,7 @@ ranking_choose(Candidate *candidates, int n, int64 budget, CandidateCheck can_mo
 		(void) fill(candidates, n, NULL, budget, can_move, arg);
 }
 
-/* From heat and places to candidates for one target */
+/* From heat and places to candidates for a target */
 
 /* Return where a resident of the target goes if it leaves it, 0 if nowhere. */
 static Oid
@@ -175,7 +175,7 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 	}
 }
 
-/* Return whether a relation is one of these.  Those of extensions are theirs to move. */
+/* Return whether a relation is among these.  Relations of extensions are theirs to move. */
 bool
 scope_includes(const TierScope *scope, const Heat *heat)
 {
@@ -383,8 +383,8 @@ say_nothing_gained(const Advice *advice, const List *places)
 /*
  * recommend_moves(tablespace name, budget bigint, half_life interval) RETURNS SETOF record
  *
- * budget: bytes, those of the residents included; NULL: their size, and the free
- * space but for index_mover.min_free_space.  Only reads, takes no locks but those of
+ * budget: bytes, with the bytes of the residents; NULL: their size, and the free
+ * space but for index_mover.min_free_space.  Only reads, takes no locks but as
  * candidates_collect(), and works on a hot standby.  EXECUTE: pg_monitor.  ERRORs:
  * those of plan_tablespace(); 22004, 22023 a negative budget, or half_life.
  */
@@ -428,7 +428,7 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 	advice.budget = advice.target->is_there ? Max(advice.budget, 0) : 0;
 	ranking_choose(candidates, n, advice.budget, NULL, NULL);
 
-	/* the gains of the moves; first those that have to leave */
+	/* the gains of the moves; first the relations that have to leave */
 	for (Candidate *c = candidates; c < candidates + n; c++)
 		c->key = c->is_resident ? 0 - c->value : c->value;
 	qsort(candidates, n, sizeof(Candidate), compare_keys);

@@ -6,13 +6,13 @@
  * A policy wishes relations into its target, in an order; about each wish a decision
  * is made.  Hindrances of a move are found by the planner of moves, as in a dry run; the
  * policies' own hindrances are min_stay, max_bytes_per_run, a policy that has the table
- * first, and one that would move it back (policy_conflict.c).
+ * first, and any that would move it back (policy_conflict.c).
  *
  * Each policy is planned in the caller's session, as its owner, in a security-restricted
  * operation, and with the settings of the owner's sessions.  No code of a user runs: what
  * a bound means is known (key_units.c), rows are read without the planner of queries,
  * expressions of indexes and policies of row security are not evaluated, and no function
- * of a type or an operator class is called but those of core's types.
+ * of a type or an operator class is called but of core's types.
  *
  * Takes no locks but on catalogs and the extension's own tables.
  *
@@ -51,7 +51,7 @@ typedef enum TierTurn
 	TURN_FAILED_LATELY,			/* so that it keeps no others out */
 } TierTurn;
 
-/* What a policy wants of a relation, or, with relid 0, says about itself */
+/* The wish of a policy for a relation, or, with relid 0, a row about itself */
 typedef struct TierWish
 {
 	Oid			relid;
@@ -96,8 +96,8 @@ typedef enum TierReasonCode
 typedef struct TierReason
 {
 	TierReasonCode code;
-	int64		job;			/* where the code is of one */
-	const PressureLimit *limit; /* where the code is of one */
+	int64		job;			/* where the code is of a job */
+	const PressureLimit *limit; /* where the code is of a limit */
 	const char *text;
 } TierReason;
 
@@ -123,7 +123,7 @@ typedef struct TierRow
 typedef struct PolicyWork
 {
 	const Policy *policy;
-	PlanRequest request;		/* of one relation; has the job's settings */
+	PlanRequest request;		/* of a relation; has the job's settings */
 	TierRow    *row;			/* of that */
 	TierScope	scope;
 	List	   *rows;			/* of TierRow */
@@ -225,7 +225,7 @@ say(PolicyWork *work, TierVerdict verdict, const char *text)
 	work->rows = lcons(row, work->rows);
 }
 
-/* Add a relation to those that the policy wants in its target. */
+/* Add a relation that the policy wants in its target. */
 static TierRow *
 want(PolicyWork *work, Oid relid, const char *why, double order, double heat)
 {
@@ -321,7 +321,7 @@ reason_of(const Policy *policy, const TierRow *row)
 
 /* Hindrances of a move */
 
-/* Take what hinders the first of the items that cannot move. */
+/* Take the hindrance of the first of the items that cannot move. */
 static void
 take_hindrance(TierRow *row)
 {
@@ -484,7 +484,7 @@ apply_policy(TierPlan *plan, TierRow *row, bool itself)
 		decide_code(row, VERDICT_HINDERED, REASON_TOO_LARGE);
 	else
 	{
-		/* without those before it in a run, which decide_all() counts */
+		/* without the moves before it in a run, which decide_all() counts */
 		plan_complete(plan_parts_alone(plan->parts), row->items, &plan->work->request);
 		take_hindrance(row);
 		reason.limit = conflict_find(plan->limits, policy, row->items, false);
@@ -573,7 +573,7 @@ postpone(PolicyWork *work, const HistoryEntry *entry)
 	}
 }
 
-/* Have those wait that have just failed, or an index of which has. */
+/* Have relations wait that have just failed, or an index of which has. */
 static void
 postpone_failed(PolicyWork *work)
 {
@@ -607,7 +607,7 @@ keep_limits(TierPlan *plan, TierRow *row, bool leaves)
 		decide(row, VERDICT_HINDERED, reason);
 }
 
-/* Decide about the wishes one by one. */
+/* Decide about each wish. */
 static void
 decide_all(TierPlan *plan)
 {
@@ -623,7 +623,7 @@ decide_all(TierPlan *plan)
 	/* examine() may add rows */
 	foreach_ptr(TierRow, row, work->rows)
 	{
-		/* those of a budget were examined */
+		/* the wishes of a budget were examined */
 		if (row->decision.verdict == VERDICT_NONE && row->items == NIL && leaving <= work->excess)
 			examine(plan, row);
 		if (row->decision.verdict != VERDICT_MOVES)
@@ -676,7 +676,7 @@ is_root(Form_pg_class form)
 		!OidIsValid(getExtensionOfObject(RelationRelationId, form->oid));
 }
 
-/* Return why a partition is wanted: where its rows end, and of a key with a unit, what that means. */
+/* Return why a partition is wanted: where its rows end, and of a key with a unit, which moment that is. */
 static const char *
 why_old(const PartitionLeaf *leaf)
 {
@@ -886,8 +886,8 @@ want_by_heat(TierPlan *plan)
 
 	/*
 	 * A second time, since whether a resident can leave is asked only if it
-	 * has to.  One that cannot leave, or that a job moves in, takes bytes of
-	 * other new ones, and makes no resident leave.
+	 * has to.  A resident that cannot leave, or that a job moves in, takes
+	 * bytes of other newcomers, and makes no resident leave.
 	 */
 	for (Candidate *c = candidates; c < candidates + n; c++)
 		fix_if_it_stays(plan, c);
@@ -896,7 +896,7 @@ want_by_heat(TierPlan *plan)
 	{
 		if (c->row == NULL || c->row->decision.verdict == VERDICT_NONE)
 			continue;
-		/* one that can move, but does not have to, is no row */
+		/* a resident that can move, but does not have to, is no row */
 		if (c->row->decision.verdict != VERDICT_MOVES || CANDIDATE_MOVES(c))
 			work->rows = lappend(work->rows, c->row);
 	}
@@ -970,7 +970,7 @@ want_by_pressure(TierPlan *plan)
 	}
 }
 
-/* One policy */
+/* A policy */
 
 /* ERROR unless the policy can be for the relation that it names. */
 static void
@@ -1004,7 +1004,7 @@ check_named_relation(const Policy *policy, Oid schema)
 				 errmsg("\"%s\" is not in schema \"%s\"", name, policy->schema)));
 }
 
-/* Look up the objects that the policy names.  ERROR if one does not exist. */
+/* Look up the objects that the policy names.  ERROR if any does not exist. */
 static void
 look_up_names(PolicyWork *work)
 {

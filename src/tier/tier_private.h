@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tier_private.h
- *	  Shared by the parts of the placement: heat, places, the one ranking, tier
+ *	  Shared by the parts of the placement: heat, places, the ranking, tier
  *	  policies, their plans, and their runs.  Nothing here locks a user's
  *	  relation.
  *
@@ -19,7 +19,7 @@
 #include "relation_facts.h"
 #include "settings.h"
 
-/* moments.c: arithmetic without an error; what is out of range is an infinity */
+/* moments.c: arithmetic without an error; a result out of range is an infinity */
 extern TimestampTz moment_plus(TimestampTz moment, const Interval *interval);
 extern TimestampTz moment_minus(TimestampTz moment, const Interval *interval);
 extern const char *moment_text(TimestampTz moment);
@@ -31,7 +31,7 @@ enum
 {
 	HEAT_READ,					/* blocks read into shared buffers */
 	HEAT_WANTED,				/* the most that index scans and changes need */
-	HEAT_INDEX_SCANS,			/* of a table those of all its indexes */
+	HEAT_INDEX_SCANS,			/* of a table of all its indexes */
 	HEAT_OTHER_SCANS,			/* of a table: sequential scans and the like */
 	HEAT_CHANGES,				/* of rows; of an index entries made */
 	HEAT_COUNTERS
@@ -90,7 +90,7 @@ typedef struct HeatTable
 	/* for heat.c */
 	TimestampTz now;
 	TimestampTz stats_since;
-	TimestampTz samples_since;	/* those before are of another server */
+	TimestampTz samples_since;	/* samples before are of another server */
 	double		half_life;		/* seconds, of the rates */
 	HeatSample *samples;		/* and the counters of now, in order */
 	int			nsamples;
@@ -140,7 +140,8 @@ typedef struct TierScope
 	List	   *within;			/* OIDs of tables; NIL = any */
 	bool		tables;
 	bool		indexes;
-	bool		residents;		/* also those in "to", which leave for "from" */
+	bool		residents;		/* also relations in "to", which leave for
+								 * "from" */
 } TierScope;
 
 typedef struct Candidate
@@ -171,9 +172,9 @@ extern bool scope_includes(const TierScope *scope, const Heat *heat);
 extern Candidate *candidates_collect(const HeatTable *heats, const List *places,
 									 const TierScope *scope, const MoveSettings *settings, int *n);
 
-/* key_units.c: what the keys of range partitions mean */
+/* key_units.c: the meaning of the keys of range partitions */
 
-/* What a policy says of integers and UUIDs */
+/* The words of a policy about integers and UUIDs */
 typedef enum KeyUnit
 {
 	KEY_UNIT_NONE,
@@ -194,12 +195,12 @@ typedef struct KeyMeaning
 	Numeric		per_second;
 } KeyMeaning;
 
-/* What is known of a partition key: of two levels the greater one counts */
+/* The kind of a partition key: of two levels the greater counts */
 typedef enum KeyKind
 {
 	KEY_OTHER,					/* it is no time */
 	KEY_WITHOUT_UNIT,			/* an integer or UUID: it needs a key_unit */
-	KEY_WITH_UNIT,				/* the policy says what it means */
+	KEY_WITH_UNIT,				/* the policy has its meaning */
 	KEY_TIME,					/* a date or timestamp */
 } KeyKind;
 
@@ -250,7 +251,7 @@ typedef struct Policy
 {
 	NameData	name;
 	NameData	owner_name;		/* "" = none */
-	Oid			owner;			/* 0 = it has no valid one */
+	Oid			owner;			/* 0 = it has no valid owner */
 	bool		is_visible;		/* to the current user */
 	bool		enabled;
 	PolicyKind	kind;
@@ -308,7 +309,7 @@ typedef struct PressureLimit
 	int64		device;			/* of "from" */
 	double		share;			/* of its bytes that may be in use */
 	double		total;
-	double		used;			/* with what was planned before */
+	double		used;			/* with all that was planned before */
 	bool		counted;		/* in the budget of the policy that is planned */
 } PressureLimit;
 
@@ -322,7 +323,7 @@ extern int64 conflict_budget(List *limits, const Policy *policy, const Candidate
 
 /* policy_run.c */
 
-/* What a run of a policy, or its plan, has come to */
+/* The result of a run of a policy, or of its plan */
 typedef enum RunResult
 {
 	RUN_JOB,					/* its job says it */
@@ -353,7 +354,7 @@ extern int	policy_failures(const PolicyRun *run, char **why);
 /* tier_plan.c, tier_run.c, tier_scheduler.c */
 typedef struct TierPlan TierPlan;
 
-/* A policy's plan: what is to be moved, or why nothing is */
+/* A policy's plan: the relations to be moved, or why none is */
 typedef struct PolicyPlan
 {
 	const Policy *policy;

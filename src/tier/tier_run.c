@@ -4,9 +4,9 @@
  *	  Carrying out policies: each is planned in this session as its owner, and becomes
  *	  a job of the owner's.
  *
- * A call plans all its policies, then submits all jobs, and then waits for those of its own
+ * A call plans all its policies, then submits all jobs, and then waits for the jobs of its own
  * role: nobody waits for another role's plan or job.  For the scheduler, a worker that looks
- * into a database plans the policies that are due, one after the other, each in a transaction
+ * into a database plans the policies that are due, each in a transaction
  * of its own.  No user's code runs in a plan, so none of them can sleep, nor go on.
  *
  * How a run ends is on record in policy_run.  A line in the server log tells when that
@@ -29,7 +29,7 @@
 
 PG_FUNCTION_INFO_V1(index_mover_run_tier_policies);
 
-#define PLAN_TIMEOUT_MS	(5 * 60 * 1000) /* of one policy: the next of another
+#define PLAN_TIMEOUT_MS	(5 * 60 * 1000) /* of a policy: the next of another
 										 * role waits for it */
 #define MAX_TRIES		3		/* of a plan whose relations other jobs take */
 
@@ -65,7 +65,7 @@ is_same_trouble(const PolicyRun *run, const PolicyRun *before)
 		strcmp(run->message, before->message) == 0;
 }
 
-/* Write to the server log what has changed since the run before. */
+/* Write changes since the run before to the server log. */
 static void
 log_change(const char *policy, const PolicyRun *run, const PolicyRun *before)
 {
@@ -98,7 +98,7 @@ is_gone(const char *policy)
 	return OidIsValid(policy_lock_table(false, true)) && policies_read(policy, true) == NIL;
 }
 
-/* Record a run, if nobody else does so now, and tell what has changed. */
+/* Record a run, if nobody else does so now, and tell of changes. */
 static void
 record(const Policy *policy, PolicyRun *run)
 {
@@ -126,7 +126,7 @@ run_of_plan(const PolicyPlan *plan)
 	return result;
 }
 
-/* Draw the number of the job of a plan; it is quiet about what has failed in the run before, too. */
+/* Draw the number of the job of a plan; it is quiet about moves that have failed in the run before, too. */
 static void
 draw_job(PolicyPlan *plan, PolicyRun *run)
 {
@@ -200,9 +200,9 @@ run_planned(FunctionCallInfo fcinfo, PolicyPlan *plan, JobStart start)
  * run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false)
  *		RETURNS SETOF move_result
  *
- * Moves as tier_plan() says, in one job for each policy, which belongs to the
+ * Moves as tier_plan() says, in a job for each policy, which belongs to the
  * policy's owner.  With wait, jobs of other roles than the current user begin at once,
- * and are not waited for.  EXECUTE is revoked from PUBLIC.  ERRORs: those of
+ * and are not waited for.  EXECUTE is revoked from PUBLIC.  ERRORs: as
  * call_check_moment(); 42704 no such policy; 55P03 a lock; 55000 a foreign trigger.
  */
 Datum

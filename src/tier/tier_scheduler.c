@@ -6,7 +6,7 @@
  * The launcher (worker/launcher.c) has a worker look into each database that
  * index_mover.scheduler_databases names, at least once a minute.  It takes a sample,
  * starts the policies that are due, and is gone, usually after some milliseconds.  This
- * takes locks on the extension and its tables only, and waits for one for 10 s at most.
+ * takes locks on the extension and its tables only, and waits for each for 10 s at most.
  *
  * Tricky: the clock may be set back.  A last run in the future counts as none.
  *
@@ -35,7 +35,7 @@ PGDLLEXPORT void index_mover_look_main(Datum arg);
 
 /* When a policy is due */
 
-/* Return the first moment after this one at which it is a time of day. */
+/* Return the first moment after this at which it is a time of day. */
 static TimestampTz
 next_time(TimestampTz after, TimeADT time)
 {
@@ -126,7 +126,7 @@ look_at_policy(const Policy *policy, TimestampTz now, List **due)
 						 policy->window_end, now, &end);
 	if (next > now)
 		return (next - now) / 1000 + 1;
-	/* one run at a time */
+	/* a run at a time */
 	if (last.is_being_deleted || policy_is_running(&last))
 		return LOOK_MS;
 	found = palloc_object(DuePolicy);
@@ -136,11 +136,11 @@ look_at_policy(const Policy *policy, TimestampTz now, List **due)
 	return (moment_plus(now, policy->every) - now) / 1000;
 }
 
-/* What a look has found */
+/* The result of a look */
 typedef struct DatabaseLook
 {
 	LookTask   *task;
-	MemoryContext context;		/* of what outlives its transaction */
+	MemoryContext context;		/* of all that outlives its transaction */
 	List	   *due;			/* of DuePolicy */
 } DatabaseLook;
 
