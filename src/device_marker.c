@@ -139,7 +139,7 @@ device_id_make(char *id)
 }
 
 /*
- * Set what the directory of the server's version is, and whether it is empty.  One that
+ * Set the kind of the directory of the server's version, and whether it is empty.  A directory that
  * cannot be looked at, by its permissions or an error of the device, is not; and a marker
  * beside it would prove nothing.
  */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * evidence.c
- *	  What this server knows of the device below a tablespace.
+ *	  The knowledge of this server about the device below a tablespace.
  *
  * Recovery makes files where they are missing, with zeros before the images of pages
  * that it has, so a file's contents do not tell whether it is whole.  A marker on the
@@ -9,7 +9,7 @@
  * src/README, "Evidence for a device", has the verdicts and why they are right.
  *
  * The first look is the postmaster's, when it makes shared memory, before recovery.
- * Later looks see what was mounted, created or dropped since.
+ * Later looks see all that was mounted, created or dropped since.
  *
  * One rule: a device has lost something if it has missed a recovery.  That is certain in
  * two cases only.  Recovery begins while the tablespace's directory is empty; or a device
@@ -151,7 +151,7 @@ typedef struct KnownDevice
 	XLogRecPtr	missed_checkpoint;	/* from where; 0 = there was none */
 	bool		is_pending;		/* it began on an empty directory, and nobody
 								 * has looked since its end */
-	char		missed_id[DEVICE_ID_SIZE];	/* what was expected before it, */
+	char		missed_id[DEVICE_ID_SIZE];	/* the expectation before it, */
 	Horizon		missed_lost;	/* and lost */
 
 	/* not on record */
@@ -166,7 +166,7 @@ typedef struct KnownDevice
 	bool		is_refuted;		/* and not all are whole */
 } KnownDevice;
 
-/* What the state file has, and shared memory.  Written as the devices. */
+/* The contents of the state file, and of shared memory.  Written as the devices. */
 typedef struct DeviceList
 {
 	char		run[DEVICE_ID_SIZE];	/* of the server */
@@ -190,11 +190,11 @@ typedef struct EvidenceArea
 	int			janitor;		/* number of its process; -1 = none */
 	pg_atomic_uint32 look_wanted;	/* 1: it is to look, since a tablespace
 									 * was created or dropped */
-	bool		is_saved;		/* the state file has what is here */
+	bool		is_saved;		/* the state file has the same */
 	DeviceList	list;
 } EvidenceArea;
 
-/* What a look at a device has to know besides */
+/* More arguments of a look at a device */
 typedef struct Circumstances
 {
 	bool		at_start;		/* the postmaster's look */
@@ -396,7 +396,7 @@ has_directory(const KnownDevice *device, const DeviceLook *look)
 }
 
 /*
- * Decide by a look what is to be thought of files from before it, and why.  The table in
+ * Decide by a look about files from before it, and why.  The table in
  * src/README has the cases in this order.
  */
 static Evidence
@@ -444,7 +444,7 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 	return *reason >= REASON_RECOVERED_EMPTY ? EVIDENCE_LOST : EVIDENCE_UNKNOWN;
 }
 
-/* Note what was known before a recovery that begins, or goes on, as nothing should be lost. */
+/* Note all that was known before a recovery that begins, or goes on, as nothing should be lost. */
 static void
 note_before(KnownDevice *device, const Circumstances *now)
 {
@@ -461,7 +461,7 @@ static void
 take_back(KnownDevice *device)
 {
 	memcpy(device->id, device->missed_id, sizeof(device->id));
-	/* what was marked meanwhile is left behind */
+	/* a device that was marked meanwhile is left behind */
 	device->epoch++;			/* step: take-back */
 	device->lost = device->missed_lost;
 	device->missed_checkpoint = InvalidXLogRecPtr;
@@ -483,7 +483,7 @@ look_after_recovery(KnownDevice *device, const DeviceLook *look, const Circumsta
 		(!now->recovers || (now->at_start && device->missed_checkpoint != now->checkpoint)))
 	{
 		device->is_pending = false;
-		/* what it needs there, it has made */
+		/* it has made all that it needs there */
 		if (look->is_empty && (device->id[0] == '\0' || strcmp(device->id, device->missed_id) == 0))
 			take_back(device);	/* step: needed-nothing */
 		return true;
@@ -956,7 +956,7 @@ narrow_all(KnownDevice *device, RelFileNumber next)
 	return changed;
 }
 
-/* Put what is known of a device into shared memory.  Under LOOK_LOCK. */
+/* Put all that is known of a device into shared memory.  Under LOOK_LOCK. */
 static void
 publish(const KnownDevice *device)
 {
@@ -973,7 +973,7 @@ publish(const KnownDevice *device)
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
-/* Look at one tablespace.  Under LOOK_LOCK. */
+/* Look at a tablespace.  Under LOOK_LOCK. */
 static void
 look_at_tablespace(Oid tablespace, const Circumstances *now)
 {
@@ -1134,7 +1134,7 @@ file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber)
 }
 
 /*
- * Return what is to be thought of the tablespace as a whole, looking at its device now.
+ * Return the verdict about the tablespace as a whole, looking at its device now.
  *
  * EVIDENCE_LOST: there may be files of permanent relations that are lost whatever their
  * pages look like; evidence_of_file() says which.  EVIDENCE_UNKNOWN: all pages of those
@@ -1416,7 +1416,7 @@ evidence_watch(void)
 				 errmsg("could not write file \"%s\": %m", RUNNING_FILE)));
 }
 
-/* Look at all devices, and tell of those that are lost. */
+/* Look at all devices, and tell of lost devices. */
 void
 evidence_look(void)
 {
@@ -1458,7 +1458,7 @@ evidence_doubtful(void)
 	return result;
 }
 
-/* Begin a round through all databases, after which what nobody has refuted is settled. */
+/* Begin a round through all databases, after which all that nobody has refuted is settled. */
 void
 evidence_begin_round(void)
 {

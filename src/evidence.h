@@ -14,7 +14,7 @@
 
 #include "compat.h"
 
-/* What the device says of files of permanent relations, in order of severity */
+/* The verdict of the device about files of permanent relations, in order of severity */
 typedef enum Evidence
 {
 	EVIDENCE_SAME,				/* it has all that was written there */

@@ -109,7 +109,7 @@ same_in(int cache, Oid a, Oid b, int16 column, bool rules)
 
 /*
  * Return whether two indexes of a table are equal except for name and
- * tablespace and, without rules, for what they enforce.
+ * tablespace and, without rules, for the constraints that they enforce.
  */
 bool
 index_same_definition(Oid a, Oid b, bool rules)

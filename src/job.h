@@ -238,7 +238,7 @@ typedef struct JobShared
 typedef enum JobPurpose
 {
 	JOB_MOVE,
-	JOB_CLEANUP,				/* remove what the ledger lists: all, or for
+	JOB_CLEANUP,				/* remove all that the ledger lists, or for
 								 * the tables of the (skipped) items */
 } JobPurpose;
 

@@ -4,8 +4,8 @@
  *	  Transactions as GetLockConflicts() names them: by virtual transaction ID,
  *	  prepared ones by transaction ID.
  *
- * A process goes on to its next transaction, which may be innocent of what
- * its last did.  So a wait keeps the IDs, and they become processes only at the moment at
+ * A process goes on to its next transaction, which may be innocent of its
+ * last.  So a wait keeps the IDs, and they become processes only at the moment at
  * which a process is named or signaled.
  *
  * Locks: ProcArrayLock and TwoPhaseStateLock, for moments.

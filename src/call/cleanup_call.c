@@ -105,7 +105,7 @@ action_name(const Leftover *leftover, bool dry_run, bool kept)
 
 /*
  * Add a row to the result; tablespace 0 and size -1 are NULL.  Only
- * index_mover.problems() has columns for the command, and for what a file waits for.
+ * index_mover.problems() has columns for the command, and for until when a file is kept.
  */
 static void
 put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid tablespace,

@@ -612,7 +612,7 @@ job_carry_out(const Statement *statement, AlterJob *job, Hindrance *hindrance)
 			return ATTEMPT_HINDERED;
 		if (attempt == ATTEMPT_DONE)
 		{
-			/* what of many relations is left to core is told before the job */
+			/* the relations that are left to core are told before the job */
 			if (hindrance->reason != NULL && job->items != NIL && !job->told_hindrance)
 			{
 				tell_hindrance(statement, hindrance);
@@ -787,7 +787,7 @@ find_all(const AlterTableMoveAllStmt *stmt, List *roles, Oid from, AlterJob *job
 }
 
 /*
- * Carry out ALTER ... ALL IN TABLESPACE: by a job what it can move, the rest by core.  Core
+ * Carry out ALTER ... ALL IN TABLESPACE: a job moves all that it can, core the rest.  Core
  * takes all locks first, and moves all or nothing; here, what the job has moved before an
  * error stays moved.
  */

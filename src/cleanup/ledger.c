@@ -133,7 +133,7 @@ ledger_delete(int64 id)
 	(void) extension_delete(LEDGER_TABLE, 1, &key);
 }
 
-/* Replace a row by one with its number, in the current transaction. */
+/* Replace a row by another with its number, in the current transaction. */
 void
 ledger_update(LedgerEntry *entry)
 {

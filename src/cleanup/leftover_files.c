@@ -7,7 +7,7 @@
  * file that a swap has put out of use.  When a file is left alone is in src/README,
  * "Protocol of the ledger".  ALTER INDEX .. SET TABLESPACE uses a file before a
  * pg_class row has its number, but that is from this cluster's OID counter, which
- * repeats a number of one of our rows only after four billion others.
+ * repeats a number of a row of ours only after four billion others.
  *
  * A large file is truncated first, piece by piece, because removing it at
  * once stalls every fsync until the file system has discarded the blocks.
@@ -373,7 +373,7 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 	/* the commit that removes the file would discard the last step at once */
 	while (nblocks > (paced ? PIECE_BLOCKS : step))
 	{
-		/* shorten_segment() does one segment, and smgrtruncate() the rest */
+		/* shorten_segment() does a segment, and smgrtruncate() the rest */
 		nblocks = Max(nblocks > step ? nblocks - step : 0,
 					  (nblocks - 1) / RELSEG_SIZE * RELSEG_SIZE);
 		StartTransactionCommand();

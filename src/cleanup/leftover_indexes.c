@@ -3,8 +3,8 @@
  * leftover_indexes.c
  *	  Removing the indexes that our interrupted rebuilds have left.
  *
- * A canceled REINDEX CONCURRENTLY leaves an invalid index: the new one
- * (x_ccnew) before the swap, the old one (x_ccold) after it.  The ledger
+ * A canceled REINDEX CONCURRENTLY leaves an invalid index: the new index
+ * (x_ccnew) before the swap, the old index (x_ccold) after it.  The ledger
  * names both by OID, so only ours are touched; their names tell which it is.
  *
  * The procedure is that of DROP INDEX CONCURRENTLY, with core's functions:
@@ -14,7 +14,7 @@
  * without queueing.
  *
  * Tricky: between the steps DDL may drop or even repair (REINDEX) the index, so each
- * step looks again, under its locks, which index is to be removed.  A repaired one that
+ * step looks again, under its locks, which index is to be removed.  A repaired index that
  * is a mere duplicate is put out of use first, and its ledger row becomes one of another
  * kind, because queries may have used it.
  *
@@ -79,9 +79,9 @@ made_together(Oid a, Oid b)
 
 /*
  * If both indexes of a row are gone, ALTER TABLE .. TYPE may have made others in
- * their place: two valid ones of one definition, made by one transaction, one of them
- * with the exact name of the unfinished one.  (No user makes two equal indexes at
- * once and calls one of them x_ccnew.)  Then have *entry name these.
+ * their place: two valid indexes of the same definition, made by one transaction, either
+ * with the exact name of the unfinished index.  (No user makes two equal indexes at
+ * once and calls either x_ccnew.)  Then have *entry name these.
  */
 static bool
 find_remade(LedgerEntry *entry)
@@ -155,7 +155,7 @@ find_victim(LedgerEntry *entry, Victim *victim)
 		return false;
 	else if (!new_index.valid && !swapped)
 	{
-		/* not swapped in: ours, whether the old one exists or not */
+		/* not swapped in: ours, whether the old index exists or not */
 		victim->index_oid = entry->new_index_oid;
 		victim->dead = !new_index.live;
 		victim->never_valid = (entry->kind == LEDGER_INDEX);
@@ -223,7 +223,7 @@ find_work(LedgerEntry *entry, bool show, Victim *victim)
 }
 
 /*
- * Take the next step, under the locks.  Returns whether it was the last one.  *unused
+ * Take the next step, under the locks.  Returns whether it was the last.  *unused
  * becomes false if queries may use the index, or have used it until now.
  */
 static bool
@@ -280,9 +280,9 @@ remove_one(LedgerEntry *entry, bool own, WaitLimits *limits)
 	while (!done && find_work(entry, limits->mc == NULL, &victim))
 	{
 		/*
-		 * One that was never valid has not been used by a query, so writers
-		 * need not maintain it any longer.  After some time it may have been
-		 * repaired, and put out of use again.
+		 * An index that was never valid has not been used by a query, so
+		 * writers need not maintain it any longer.  After some time it may
+		 * have been repaired, and put out of use again.
 		 */
 		if (victim.dead ? was_dead != victim.index_oid :
 			!victim.valid && !unused && !(victim.never_valid && own))
@@ -361,8 +361,8 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 }
 
 /*
- * Remove the leftovers of this move's job (own), those on its table before it
- * begins or, without a move, those of all jobs that are not alive; "tables", unless
+ * Remove the leftovers of this move's job (own), the leftovers on its table before it
+ * begins or, without a move, of all jobs that are not alive; "tables", unless
  * NIL, restricts this.  Call this in a runner with no lock held.
  *
  * Waits at most max_wait_ms (0 = no limit) for the transactions that use each

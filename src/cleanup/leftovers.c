@@ -78,7 +78,10 @@ leftovers_list(void)
 void
 leftovers_remove(JobShared *shared, int max_wait_ms)
 {
-	/* one that was asked for also removes files from which copies can go on */
+	/*
+	 * a cleanup that was asked for also removes files from which copies can
+	 * go on
+	 */
 	bool		kept_too = shared->job != CLEANUP_JOB && shared->nitems == 0;
 	List	   *tables = NIL;
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * copy_changes.c
- *	  Method copy: reading what others change in a file that is copied.
+ *	  Method copy: reading the changes of others to a file that is copied.
  *
  * copy_drain() reads the WAL to its end now, copy_keep_up() only as much as must not wait
  * longer.  copy_take_changes() puts the blocks that were found onto the list of a round.
@@ -35,7 +35,7 @@ copy_changes_lost(ChangesResult result)
 	return NULL;
 }
 
-/* Read the WAL up to a mark, and leave what can be done later while others may be waiting. */
+/* Read the WAL up to a mark; while others may be waiting, leave all work that can be done later. */
 bool
 copy_drain_to(CopyFile *file, XLogRecPtr upto)
 {

@@ -129,7 +129,7 @@ copy_todo_through_buffers(CopyFile *file, int64 most)
 }
 
 /*
- * Under the lock: make the new file equal to the old one, if that is likely to
+ * Under the lock: make the new file equal to the old, if that is likely to
  * take no longer than *most_us microseconds, from which its time is subtracted.
  * upto is a mark of the WAL made since all files were locked.  SWAPPED: it is equal.
  */

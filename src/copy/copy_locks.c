@@ -7,8 +7,8 @@
  * Locks, for the session: AccessShareLock on the table, then
  * ShareUpdateExclusiveLock on the index, if an index moves.  TOAST is locked in the same
  * way, since REINDEX and VACUUM FULL can be told to work on it alone.  Assumption:
- * whatever gives one of these relations another file, or drops it, or gives the table
- * another TOAST table, conflicts with one of these locks.
+ * whatever gives any of these relations another file, or drops it, or gives the table
+ * another TOAST table, conflicts with any of these locks.
  *
  * Tricky: the abort of any transaction releases session locks, so a wait in
  * vain must not throw (see relation_locks.c).

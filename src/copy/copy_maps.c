@@ -23,7 +23,7 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 
-/* To compare so many pages in buffers takes a fifth of it: max_lock_time bounds only what exceeds it */
+/* To compare so many pages in buffers takes a fifth of it: max_lock_time bounds only the excess */
 #define USUAL_US(npages)	(1000 + (npages) * IM_LIMIT("slow-map", 5))
 
 /* Create the maps of the new file, if it has none yet, before its directory is made durable. */
@@ -53,8 +53,8 @@ read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
 }
 
 /*
- * Make pages of a new map equal to the old ones, where they are: under the exclusive
- * lock, the buffers are those of the call before.  A share lock does not wait for a
+ * Make pages of a new map equal to the old pages, where they are: under the exclusive
+ * lock, the buffers are the same as in the call before.  A share lock does not wait for a
  * checkpointer that writes a page.  Unless most_us is NULL, what takes longer than usual
  * is subtracted from *most_us: return false when that is used up.
  */
@@ -94,7 +94,7 @@ copy_pages(CopyFile *file, ForkNumber fork, BlockNumber block, BlockNumber end,
 	return block == end;
 }
 
-/* Make the visibility map of a table equal to the old one; as copy_pages(). */
+/* Make the visibility map of a table equal to the old; as copy_pages(). */
 bool
 copy_visibility_map(CopyFile *file, int64 *most_us)
 {
@@ -112,7 +112,7 @@ copy_visibility_map(CopyFile *file, int64 *most_us)
 	return copy_pages(file, VISIBILITYMAP_FORKNUM, 0, nblocks, file->map_buffers, most_us);
 }
 
-/* Copy the free space map, if there was one when the maps were created. */
+/* Copy the free space map, if there was any when the maps were created. */
 bool
 copy_free_space_map(CopyFile *file)
 {

@@ -37,7 +37,7 @@ typedef enum CopyStage
 	COPY_SWAPPED,				/* it is committed */
 } CopyStage;
 
-/* What came of an attempt to swap the files */
+/* The outcome of an attempt to swap the files */
 typedef enum AttemptOutcome
 {
 	SWAPPED,
@@ -49,7 +49,7 @@ typedef enum AttemptOutcome
 /* More changed blocks than these are copied directly */
 #define COPY_FAR_TOO_MANY	2048
 
-/* Blocks that are copied through buffers in one transaction */
+/* Blocks that are copied through buffers in a transaction */
 #define COPY_BUFFERED_BATCH	64
 
 /* Time to copy a block in shared buffers, as a first guess */
@@ -101,7 +101,7 @@ typedef struct CopyResume
 	BlockNumber due_at;			/* the next time */
 } CopyResume;
 
-/* The copy of one file */
+/* The copy of a file */
 typedef struct CopyFile
 {
 	struct CopyMove *move;
@@ -195,7 +195,7 @@ typedef struct CopyMove
 
 /*
  * Return whether this copy is to be compared with the original; in any case if it went on,
- * since other servers, devices and times have had their hands in what it took over.
+ * since other servers, devices and times have had their hands in the blocks that it took over.
  */
 static inline bool
 copy_verifies(const CopyFile *file)
@@ -215,8 +215,8 @@ copy_blocks_written(const CopyFile *file)
 
 /*
  * A function that is declared with pg_nodiscard returns whether the copy can go on.  If not,
- * copy_start_again() has said why: the caller ends what it has begun, its transaction most of
- * all, and returns false in its turn.
+ * copy_start_again() has said why: the caller ends all that it has begun, its transaction most
+ * of all, and returns false in its turn.
  */
 
 /*

@@ -51,7 +51,7 @@
 /* While the WAL behind the summaries is read, a checkpoint may remove some of it */
 #define MOST_TRIES			5
 
-/* The range that read_summaries() reads: some WAL of one timeline. */
+/* The range that read_summaries() reads: some WAL of a timeline. */
 typedef struct SummarizedWal
 {
 	CopyFile   *file;			/* for which it is read */
@@ -61,7 +61,7 @@ typedef struct SummarizedWal
 	File		summary;		/* open; 0 = none */
 } SummarizedWal;
 
-/* Add to the list the blocks of the copied file that one summary names. */
+/* Add to the list the blocks of the copied file that a summary names. */
 static void
 read_summary(SummarizedWal *wal, WalSummaryFile *summary)
 {
@@ -384,7 +384,7 @@ take_over_file(CopyFile *file)
 	LedgerEntry *entry;
 	const char *why;
 
-	/* all files of a move have one detail */
+	/* all files of a move share a detail */
 	const char *of_part = item == file->move->item ? "" :
 		psprintf(" of %s \"%s\"", relation_noun(item->relkind), NameStr(item->relname));
 
@@ -435,7 +435,7 @@ take_over_file(CopyFile *file)
 			 of_part, entry->job, size_text((int64) file->copied * BLCKSZ),
 			 size_text(block_set_count(file->todo) * BLCKSZ));
 	/* step: lower-row */
-	/* in this order: what comes may leave less of the file */
+	/* in this order: the next step may leave less of the file */
 	entry->copied_blocks = file->copied;
 	entry->job = file->move->mc->job->job;
 	entry->pid = MyProcPid;
@@ -550,7 +550,7 @@ copy_resume_record(CopyFile *file, bool synced)
 	if (error != NULL)
 		file->move->so_far->told_of_record = true;
 	/* step: record */
-	/* flushes what the new file has of others' WAL, and that of our own */
+	/* flushes the WAL of all changes in the new file, by others and by us */
 	CommitTransactionCommand();
 	file->resume.due_at = file->copied + file->resume.step;
 	if (error == NULL)

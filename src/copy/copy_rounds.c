@@ -340,7 +340,7 @@ rounds_are_over(CopyFile *file, int64 *least, int *in_vain, bool first_time)
 }
 
 /*
- * Copy all blocks, and changed ones in rounds, until few are left, or they do not get
+ * Copy all blocks, and changed blocks in rounds, until few are left, or they do not get
  * fewer.  The first time, new blocks at the end of the file are copied before a round,
  * if they are many.  Later they are put onto the list, which may name them already, and
  * only changed blocks are copied, which is faster than by buffers; it does not give up.
@@ -423,7 +423,7 @@ few_are_left(int64 left, int64 least, int round)
 }
 
 /*
- * Copy changed blocks of one file until few are left, verify what was copied since the last
+ * Copy changed blocks of a file until few are left, verify the blocks copied since the last
  * time, and have the pages in shared buffers that are needed under the lock.
  */
 static bool

@@ -7,9 +7,9 @@
  * each other: for each file of a move, the largest first, up to the comparison
  * (copy_file()), and once for all files from then on (copy_once()).
  *
- * Tricky: only the ledger knows the new file, and after the swap the old file.  What an
- * ERROR leaves is removed by copy_cleanup(), what an exit leaves by our
- * before_shmem_exit callback, what a crash leaves by the next leftover_files_remove().
+ * Tricky: only the ledger knows the new file, and after the swap the old file.  After an
+ * ERROR they are removed by copy_cleanup(), after an exit by our before_shmem_exit
+ * callback, after a crash by the next leftover_files_remove().
  * After the swap's commit no error may reach the caller: the move has happened.
  *
  * proof/copy.pml is a model of this protocol.
@@ -556,7 +556,7 @@ copy_once(CopyMove *move)
 }
 
 /*
- * Move one relation by copying its file, with no transaction open; the outcome
+ * Move a relation by copying its file, with no transaction open; the outcome
  * is in mc->item.  After an ERROR, which has not moved it, the caller must call
  * copy_cleanup().
  */
@@ -615,7 +615,7 @@ move_by_copy(MoveContext *mc)
 					ledger_row_release(file->claimed);
 				if (file->new_file.id == 0)
 					continue;
-				/* at its next turn the copy goes on from what is on record */
+				/* at its next turn the copy goes on from its record */
 				if (!mc->gives_turn || file->new_file.copied_blocks == 0)
 					leftover_file_drop(&file->new_file, file->new_file_made);
 				ledger_row_release(file->new_file.id);

@@ -153,7 +153,7 @@ read_pages(void *arg)
 
 /*
  * Queue for lock_timeout in all, in pieces of a second: no WAL can be read in the queue.  Others
- * pass between two pieces, so a long lock_timeout is several bids, one after the other.
+ * pass between two pieces, so a long lock_timeout is several bids.
  */
 static bool
 queue_for_lock(CopyFile *file)
@@ -173,7 +173,7 @@ queue_for_lock(CopyFile *file)
 }
 
 /*
- * Lock all that moves.  Queue, if at all, for one of the locks, before any other is held:
+ * Lock all that moves.  Queue, if at all, for a single lock, before any other is held:
  * whoever wants a relation that we have must not wait for a third transaction.
  */
 static bool
@@ -359,7 +359,7 @@ give_back(CopyMove *move, AttemptOutcome outcome)
 }
 
 /*
- * Ask for the locks once, queueing for that of one file (NULL: of none), and swap if the
+ * Ask for the locks once, queueing for the lock of a file (NULL: of none), and swap if the
  * last blocks take no longer than most_us.  To ask for an exclusive lock assigns a
  * transaction ID, even in vain, so each attempt is a transaction of its own.
  */
@@ -430,7 +430,7 @@ attempt(CopyMove *move, CopyFile *queue_for, int64 most_us)
 	return SWAPPED;
 }
 
-/* What a look at the relations finds */
+/* The result of a look at the relations */
 typedef struct SwapHolders
 {
 	bool		known;			/* else pg_class cannot be read now */
@@ -514,7 +514,7 @@ try_swap(CopyMove *move, CopyFile *queue_for, int64 *most_us)
 	return TOO_MUCH_LEFT;
 }
 
-/* When a copy that waits copies changed blocks again, and what came of it */
+/* When a copy that waits copies changed blocks again, and the result */
 typedef struct CatchUp
 {
 	TimestampTz due;
@@ -569,7 +569,7 @@ lock_wait_is_over(CopyMove *move, const Wait *wait)
 }
 
 /*
- * Look at the holders, and make attempts, until one succeeds.  attempts.c says when; each
+ * Look at the holders, and make attempts, until any succeeds.  attempts.c says when; each
  * is made right after a catch-up and a look, and has few blocks left to copy.
  */
 static bool

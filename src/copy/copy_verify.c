@@ -11,7 +11,7 @@
  * of a page are visible, and which kind of lock xmax is: both change only with WAL, so
  * mask_hints() keeps them.
  *
- * SP-GiST has one more difference that is no damage.  It prepares an empty page,
+ * SP-GiST has another difference that is no damage.  It prepares an empty page,
  * new or used before, for a later insertion, without WAL (its redo initializes the
  * page) and without writing it.  So the copy, or the original after the buffer was
  * evicted, can have the older contents: zeros, or a page without tuples and with
@@ -47,7 +47,7 @@
  * Set to zero all that may change in the page of a table without WAL, whatever the
  * settings: a crash loses it, too.  HEAP_XMIN_FROZEN is both bits of xmin, and
  * is logged.  With replayed, also the bytes that replay makes otherwise, as core's
- * heap_mask() does: one of the two pages may be older than a crash or a promotion.
+ * heap_mask() does: either page may be older than a crash or a promotion.
  */
 static void
 mask_hints(Page page, BlockNumber block, bool replayed)
@@ -80,7 +80,7 @@ mask_hints(Page page, BlockNumber block, bool replayed)
 		tuple->t_choice.t_heap.t_field3.t_cid = 0;
 		if (HeapTupleHeaderIsSpeculative(tuple))
 			ItemPointerSet(&tuple->t_ctid, block, n);
-		/* the bytes behind the row, up to the next one, are not in the WAL */
+		/* the bytes behind the row, up to the next row, are not in the WAL */
 		length = Min(MAXALIGN(ItemIdGetLength(item)), BLCKSZ - ItemIdGetOffset(item));
 		memset((char *) tuple + ItemIdGetLength(item), 0, length - ItemIdGetLength(item));
 	}

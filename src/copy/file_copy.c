@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * file_copy.c
- *	  Copying blocks of one relation file to another while it is in use.
+ *	  Copying blocks of a relation file to another while it is in use.
  *
  * Every block copied was valid at some moment during the call.  Which ones change
  * after that wal_changes.c knows, and the caller has them copied again.
@@ -26,7 +26,7 @@
  *
  * Reading past the buffers: file_copy_range() reads 1 MB of the old file at once,
  * and takes from it the blocks that have no buffer.  So others' buffers are left
- * alone, and slow storage delivers a megabyte at the price of one block.  The order
+ * alone, and slow storage delivers a megabyte at the price of a block.  The order
  * is: note the insert position; look up which blocks have a buffer; read.  A block
  * that has one, or that is not valid, is read from its buffer afterwards.  No change
  * is missed:
@@ -43,7 +43,7 @@
  *
  * Past the page cache (direct): the bulk of a large file is written with
  * O_DIRECT, and the old file is read with it where the page cache does not have
- * the whole megabyte; what others have there stays there, and copying into
+ * the whole megabyte; pages of others stay there, and copying into
  * fresh page cache is more than half of what a copy costs.  A file system that
  * refuses O_DIRECT gets the same by giving up, behind the write-back, what we have
  * brought in.  Rounds are buffered: their blocks are few, scattered, and in use.
@@ -125,7 +125,7 @@
 #include "report/report.h"
 #include "test_points.h"
 
-/* Pages in one WAL record */
+/* Pages in a WAL record */
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
 
 /* While others write, log as many blocks at once as are flushed in about this time */
@@ -194,7 +194,7 @@ struct FileCopy
 };
 
 /*
- * Prepare to copy from one relation file to another, in the current memory
+ * Prepare to copy from a relation file to another, in the current memory
  * context.  changes is told which blocks are copied; the followers, a list that ends
  * with NULL, to skip our own records; direct: leave the page cache alone.  The throttle
  * is told how long reading takes.  While it is in a hurry, writes wait for nothing, and
@@ -263,7 +263,7 @@ finish_segment(FileCopy *copy, int elevel)
  */
 static unsigned long aio_context = 0;
 
-/* Wait for the write under way, if there is one, and return whether it has written all. */
+/* Wait for the write under way, if there is any, and return whether it has written all. */
 static bool
 wait_for_write(FileCopy *copy)
 {
@@ -390,7 +390,7 @@ read_past_buffers(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 
 /*
  * Read a block of the old file from its buffer.  ERROR XX001 or XX002 if the page,
- * which is verified, is not one of the access method: written with a new checksum,
+ * which is verified, is not of the access method: written with a new checksum,
  * the damage would be there for good.
  */
 static void
@@ -412,7 +412,7 @@ read_block(FileCopy *copy, BlockNumber block, char *page)
 }
 
 /*
- * Have the kernel read blocks of one segment of both files, before they are read
+ * Have the kernel read blocks of a segment of both files, before they are read
  * through buffers, and no more blocks than these: by itself it would read ahead,
  * on some machines megabytes at a time, behind which the commits of others wait.
  * Return a bit for each file for file_copy_read_done().
@@ -462,7 +462,7 @@ file_copy_read_done(const FileCopy *copy, int drop, BlockNumber first, BlockNumb
 	}
 }
 
-/* Open the segment of the new file that holds a block.  The first one exists already. */
+/* Open the segment of the new file that holds a block.  The first segment exists already. */
 static void
 open_segment(FileCopy *copy, BlockNumber block, bool direct)
 {
@@ -521,7 +521,7 @@ read_back(FileCopy *copy, SMgrRelation smgr)
 }
 
 /*
- * Write consecutive blocks of one segment to the new file, whose segments are begun
+ * Write consecutive blocks of a segment to the new file, whose segments are begun
  * in order, as md.c requires.  "direct" is a wish.
  */
 static void
@@ -704,7 +704,7 @@ wait_for_flush(FileCopy *copy)
 }
 
 /*
- * Start to write consecutive blocks of one segment in the background, and return
+ * Start to write consecutive blocks of a segment in the background, and return
  * whether that worked: else they are written in the foreground, which says what is
  * wrong.  The file is extended before: a write that extends it would wait for its end.
  */
@@ -871,7 +871,7 @@ file_copy_extend(FileCopy *copy, ForkNumber fork, BlockNumber nblocks)
 		smgrextend(smgr, fork, block, copy->chunk, false);
 }
 
-/* Copy, directly, up to FILE_COPY_CHUNK consecutive blocks of one segment. */
+/* Copy, directly, up to FILE_COPY_CHUNK consecutive blocks of a segment. */
 void
 file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 {
@@ -916,7 +916,7 @@ file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 
 /*
  * Copy, directly, up to FILE_COPY_CHUNK members of a set from block "from" on.  Sets
- * *ncopied, and returns where to continue, or InvalidBlockNumber after the last one.
+ * *ncopied, and returns where to continue, or InvalidBlockNumber after the last.
  */
 BlockNumber
 file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopied)
@@ -1063,7 +1063,7 @@ file_copy_replace_page(FileCopy *copy, Buffer buffer, const char *page, bool sta
 	set_checksum(BufferGetPage(buffer), BufferGetBlockNumber(buffer));
 }
 
-/* Copy one block, as it is from now on, through shared buffers, always logged. */
+/* Copy a block, as it is from now on, through shared buffers, always logged. */
 void
 file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 {

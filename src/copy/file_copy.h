@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * file_copy.h
- *	  Copying blocks of one relation file to another while it is in use.
+ *	  Copying blocks of a relation file to another while it is in use.
  *
  *-------------------------------------------------------------------------
  */

@@ -222,7 +222,7 @@ directory_hindrance(const MoveItem *item)
 
 /*
  * Return why there is not enough free space for a planned move and its parts:
- * for the new files, their WAL and sort files, and what the moves before use.  If there
+ * for the new files, their WAL and sort files, and the moves before.  If there
  * is (NULL), or with "always", the moves behind it find its space used.
  */
 static char *

@@ -168,7 +168,7 @@ core_phase(void)
 }
 
 /*
- * Wait for old snapshots, but for those of sessions that wait for jobs, which are
+ * Wait for old snapshots, but for snapshots of sessions that wait for jobs, which are
  * hidden, before core makes its list of sessions to wait for.  RecentXmin, of our
  * latest snapshot, is not below the xmin of validation's, which is core's limit.
  */
@@ -398,7 +398,7 @@ core_waited_for(void)
 }
 
 /*
- * Describe what core_waited_for().  Core knows a prepared transaction by the session
+ * Describe the transactions that core_waited_for().  Core knows a prepared transaction by the session
  * that began it, so any prepared transaction with a lock may be meant.
  */
 static char *
@@ -579,7 +579,7 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 			MemoryContextSwitchTo(TopMemoryContext);
 			edata->detail = psprintf("It waited for %s.", list);
 		}
-		/* what is lost is healed again if the rebuild gave way to a session */
+		/* a lost index is healed again if the rebuild gave way to a session */
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 			again = item->plain;
 		else if (edata->sqlerrcode == ERRCODE_OBJECT_IN_USE)

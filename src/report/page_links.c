@@ -12,7 +12,7 @@
  * Assumption: a page gets a reference to a block in the record that initializes the
  * block, or later.  So it is for what is reported here: downlinks, the right siblings
  * that stand in for a downlink while a split is incomplete, chains of hash buckets,
- * and what the first page names.  Not for GIN's pending list: makeSublist() of
+ * and the references of the first page.  Not for GIN's pending list: makeSublist() of
  * ginfast.c logs a page before the page behind it, and only in the end has the list
  * lead there.  So that list is followed from its head: page_next_in_list().
  *

@@ -384,7 +384,7 @@ find_owner(const char *owner, Oid given, bool update)
 	/*
 	 * With its OID it comes from a dump.  In another cluster another role can
 	 * have both, and must not be a superuser then; but the bootstrap
-	 * superuser is what it was.
+	 * superuser is the same.
 	 */
 	if (OidIsValid(given) &&
 		(given != role || (superuser_arg(role) && role != BOOTSTRAP_SUPERUSERID)))

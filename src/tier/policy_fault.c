@@ -113,7 +113,7 @@ static const struct
 	char		enabled;		/* as in pg_trigger */
 	const char *state;			/* the same for ALTER TABLE */
 	const char *fires;			/* when; NULL = it has a command of its own */
-	const char *calls;			/* for each what, and the function */
+	const char *calls;			/* for each row or statement, and the function */
 }			own_triggers[] = {
 
 	{

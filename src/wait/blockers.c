@@ -95,7 +95,7 @@ blockers_begin(void)
 /*
  * Signal a process, as on_blocker says, and note it for blockers_report().  Returns
  * false if it was signaled before, is ours or our caller, or is gone.  A signal
- * handler may call it; so the caller has checked what else must not be signaled.
+ * handler may call it; so the caller has checked for others that must not be signaled.
  */
 bool
 blockers_kill(int pid, Oid role, const MoveSettings *settings)
@@ -121,7 +121,7 @@ blockers_kill(int pid, Oid role, const MoveSettings *settings)
 /*
  * Signal a process that waits for the lock of VACUUM and ANALYZE on a table, to carry out one of
  * these, each time.  Returns false if it does something else.  A signal handler may call
- * it; so the caller has checked what else must not be signaled.
+ * it; so the caller has checked for others that must not be signaled.
  */
 bool
 blockers_cancel_maintenance(const PGPROC *proc, Oid table, const MoveSettings *settings)

@@ -2,7 +2,7 @@
  *
  * janitor.c
  *	  Lost indexes: a cleanup that the launcher has started looks for them in its database,
- *	  in tablespaces with nothing else, and in those whose device is not known.
+ *	  in tablespaces with nothing else, and in tablespaces whose device is not known.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,7 +36,7 @@
 /* after jobs that heal: doubled each time, this often */
 #define MOST_DOUBLINGS	8
 
-/* A tablespace to look at; with nothing but indexes, what is lost there may be rebuilt. */
+/* A tablespace to look at; with nothing but indexes, all that is lost there may be rebuilt. */
 typedef struct LookAt
 {
 	Oid			tablespace;
@@ -47,7 +47,7 @@ typedef struct LookAt
 
 /*
  * Make the directory of a tablespace in which this database has nothing, if it came back empty:
- * temporary files are to be there.  To make it does no harm to what other databases have.
+ * temporary files are to be there.  To make it does no harm to other databases.
  */
 static void
 look_at_unused(void *arg)
@@ -160,8 +160,8 @@ janitor_look(Look *look)
 		List	  **list = form->relkind == RELKIND_INDEX ? &tablespaces : &others;
 
 		/*
-		 * what a session that crashed has left of temporary ones is nothing
-		 * to keep
+		 * temporary files that a session that crashed has left are nothing to
+		 * keep
 		 */
 		if (!RELKIND_HAS_STORAGE(form->relkind) || form->relpersistence == RELPERSISTENCE_TEMP)
 			continue;

@@ -3,7 +3,7 @@
  * job_launch.c
  *	  Creating a job: its segment, its slot, its first worker.
  *
- * A job without a slot or a worker fails, but an *optional* one, a cleanup that no
+ * A job without a slot or a worker fails, but an *optional* job, a cleanup that no
  * call asked for, is only not done.
  *
  *-------------------------------------------------------------------------

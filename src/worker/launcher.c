@@ -3,10 +3,10 @@
  * launcher.c
  *	  The process that is there as long as the server, if the library is preloaded.
  *
- * As the launcher of autovacuum, it has a list of visits, each to one database and due at
+ * As the launcher of autovacuum, it has a list of visits, each to a database and due at
  * some moment, and starts a short worker for each that is due:
  *
- *	- A cleanup removes what moves have left that a shutdown, a crash or a promotion has
+ *	- A cleanup removes leftovers of moves that a shutdown, a crash or a promotion has
  *	  interrupted, and looks for indexes that are lost (janitor.c).  Each round visits all
  *	  databases, one after the other, because worker slots are scarce.  A round begins when
  *	  the server has started, once a day, and when a directory of a tablespace that was
@@ -22,7 +22,7 @@
  * does nothing else before the promotion.  Where a device is not known, or lost, the round
  * looks at all files; if all are whole in every database, the matter is settled.
  *
- * Tricky: what is due goes by a clock that cannot be set back.
+ * Tricky: all times of visits go by a clock that cannot be set back.
  *
  *-------------------------------------------------------------------------
  */
@@ -158,7 +158,7 @@ reload_configuration(void)
 	return true;
 }
 
-/* List the databases that accept connections, or the one of this name. */
+/* List the databases that accept connections, or that of this name. */
 static List *
 list_databases(const char *name)
 {
@@ -467,10 +467,10 @@ end_pass(int64 now, int put_off)
 
 	if (was_first && put_off == 0 && round->is_complete)
 		evidence_settle();
-	/* what set the latch meanwhile may have been a new tablespace */
+	/* the latch may have been set meanwhile for a new tablespace */
 	evidence_look();
 	round->is_first_pass = false;
-	/* what is healed may be all that was in doubt */
+	/* the healed indexes may be all that was in doubt */
 	if (!was_first && put_off == 0)
 	{
 		begin_cleanup_round(now);
@@ -549,7 +549,7 @@ start_cleanup(Visit *visit, int64 now)
 	return false;
 }
 
-/* Take what a cleanup has come to: it goes on in the next pass, or has ended. */
+/* Take the result of a cleanup: it goes on in the next pass, or has ended. */
 static void
 end_cleanup(Visit *visit)
 {
@@ -569,7 +569,7 @@ end_cleanup(Visit *visit)
 
 /* ---- visits of both kinds ---- */
 
-/* Take the answers of the workers that have ended, and forget what is not to be visited again. */
+/* Take the answers of the workers that have ended, and forget visits that are not to be made again. */
 static void
 end_visits(int64 now)
 {
@@ -661,7 +661,7 @@ start_visits(int64 now)
 void
 index_mover_launcher_main(Datum arg)
 {
-	MemoryContext context;		/* of what one turn of the loop needs */
+	MemoryContext context;		/* of all that a turn of the loop needs */
 
 	channel_begin(NULL, 0);
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
@@ -681,7 +681,7 @@ index_mover_launcher_main(Datum arg)
 	}
 
 	/*
-	 * cleanups come first in the list: what a crash has left is removed
+	 * cleanups come first in the list: leftovers of a crash are removed
 	 * before others look
 	 */
 	begin_cleanup_round(clock_ms());

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * move_item.c
- *	  One relation from start to end: the frame around the methods.
+ *	  A relation from start to end: the frame around the methods.
  *
  * move_item() makes an error of a method a row, and leaves the session without
  * transaction and locks.  The leftovers of a failed move are removed by
@@ -419,7 +419,7 @@ tell_of_target(MoveItem *item, const ErrorData *error)
 }
 
 /*
- * Move one item, and put the outcome into it.  Returns false if its copy gives its turn to
+ * Move an item, and put the outcome into it.  Returns false if its copy gives its turn to
  * another relation: there is no outcome then, and nothing to clean up.  Never throws.
  */
 bool

@@ -176,7 +176,7 @@ log_end(const JobShared *shared)
 }
 
 /*
- * Connect to a database as a role, also as one that may not log in, with the settings
+ * Connect to a database as a role, also if it may not log in, with the settings
  * of workers.  Before 17, connect as the bootstrap superuser and set the session's user,
  * so that neither RESET ROLE nor an error leads back to that.  If the database has a
  * setting for role, core has applied it without a check; so reset it.
@@ -215,7 +215,7 @@ publish_rows(JobShared *shared)
 }
 
 /*
- * Stop being a runner.  The last one that could change a row publishes them, after
+ * Stop being a runner.  The last runner that could change a row publishes them, after
  * the line in the server log; if that fails, free_slot_at_exit() does.
  */
 static void
@@ -297,7 +297,7 @@ item_terminated(JobShared *shared, int n, bool recordable)
 		history_update(shared, n);
 }
 
-/* Ask for a worker that removes what the job has left. */
+/* Ask for a worker that removes leftovers of the job. */
 static void
 start_successor(const JobShared *shared)
 {

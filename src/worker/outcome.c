@@ -165,7 +165,7 @@ update_rows(JobShared *shared, int first, int last)
 	CommitTransactionCommand();
 }
 
-/* Do one or the other; insert: all.  Returns the error, or NULL. */
+/* Insert the rows of all items, or update the rows of some.  Returns the error, or NULL. */
 static ErrorData *
 try_to_record(JobShared *shared, bool insert, int first, int last)
 {
@@ -192,7 +192,7 @@ try_to_record(JobShared *shared, bool insert, int first, int last)
 }
 
 /*
- * Update the history rows of all items from one to another, in one transaction: if
+ * Update the history rows of all items from one to another, in a single transaction: if
  * each of 10,000 had its own, a canceled job would go on for a minute.  If that fails,
  * try each with its parts again, since a row may have been deleted meanwhile, and a
  * missing row is no error; then a failure is a WARNING, and only the waiting caller

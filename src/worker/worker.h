@@ -20,7 +20,7 @@
 
 /*
  * The arguments of a worker that looks into a database for the scheduler, and its
- * answer: launcher.c has it started, tier_scheduler.c is what it does.
+ * answer: launcher.c has it started, tier_scheduler.c carries it out.
  */
 typedef struct LookTask
 {
