@@ -391,7 +391,9 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	cost = Min(Max(rint(cost * 10) / 10, 1.1), 4.0);
 	/* from the gain of several reads at the same time */
 	gain = probe->result[RANDOM_READ_IOPS_DEEP] / probe->result[RANDOM_READ_IOPS];
-	concurrency = gain < PROBE_QUEUE_GAIN ? 1 : (int) Min(rint(gain * 1.5), Min(probe->queue_depth, 1000));
+	concurrency = 1;
+	if (gain >= PROBE_QUEUE_GAIN)
+		concurrency = (int) Min(rint(gain * 1.5), Min(probe->queue_depth, 1000));
 	lost_on_reboot = tablespace_lost_on_reboot(tablespace);
 
 	row_clear(&row);

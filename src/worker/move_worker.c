@@ -472,8 +472,11 @@ start_other_runners(JobShared *shared)
 	int			wanted = Min(shared->max_runners, shared->settings.max_workers);
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
-	while (n < wanted && runner_start_another(shared))
-		n++;
+	for (; n < wanted; n++)
+	{
+		if (!runner_start_another(shared))
+			break;
+	}
 	if (n < wanted)
 		ereport(NOTICE,
 				(errmsg("moving %d instead of %d %s at the same time", n,
