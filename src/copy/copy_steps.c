@@ -586,7 +586,11 @@ move_by_copy(MoveContext *mc)
 		const char *again;
 
 		if (start > 1)
+		{
 			progress_phase(PHASE_INITIALIZING);
+			/* of the wait that has ended with another start */
+			progress_blockers(NULL, 0);
+		}
 		current = move;
 		finished = copy_once(move);
 		again = move->again;
