@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait_for_job.c
- *	  Waiting for a job: wait_for_rows() for the one that a call starts, the procedure
+ *	  Waiting for a job: wait_for_rows() for the job that a call starts, the procedure
  *	  wait_for_move() for any, and wait_for_other_job() for one that is in the way.
  *
  * Whatever ends the wait of wait_for_rows() early (a cancel, a timeout, the loss
@@ -59,7 +59,7 @@ typedef struct JobWait
 	/* of the call that has started it */
 	JobShared  *shared;			/* else NULL */
 	List	   *items;			/* of MoveItem; they get their outcome */
-	BackgroundWorkerHandle *worker; /* the first one; NULL = none yet */
+	BackgroundWorkerHandle *worker; /* the first; NULL = none yet */
 	shm_mq_handle **messages;	/* of each runner */
 	ErrorData	worker_error;	/* the last of a worker; elevel 0 = none */
 } JobWait;

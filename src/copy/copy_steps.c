@@ -411,7 +411,7 @@ watch_space(CopyFile *file)
 	file->throttle.space = &file->space;
 }
 
-/* Copy one file, as far as that goes without an exclusive lock. */
+/* Copy a file, as far as that goes without an exclusive lock. */
 static bool
 copy_file(CopyFile *file)
 {
