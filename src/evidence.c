@@ -512,7 +512,7 @@ look_after_recovery(KnownDevice *device, const DeviceLook *look, const Circumsta
 /*
  * Mark the device, unless it is marked, or another server's.  Return whether its number is new.
  *
- * What the old marker says of the device is on record before it is overwritten.
+ * The verdict of the old marker about the device is on record before it is overwritten.
  */
 static bool
 mark(KnownDevice *device, DeviceLook *look)
@@ -569,9 +569,9 @@ condemn(KnownDevice *device, Evidence verdict, EvidenceReason reason, bool was_p
 	}
 
 	/*
-	 * What was made on a device that has come back since the last look is
-	 * whole.  But if recovery has not been looked at, the device has missed
-	 * all of it.
+	 * A file that was made on a device that has come back since the last look
+	 * is whole.  But if recovery has not been looked at, the device has
+	 * missed all of it.
 	 */
 	extend_loss(&device->lost, now->at_start || was_pending ? &now->horizon : &device->seen);
 	device->reason = reason;
@@ -939,7 +939,7 @@ horizon_of_now(void)
 
 /*
  * Now that recovery has ended: files from before its end can be told.  And if the counter has
- * gone back, by four billion OIDs or pg_resetwal, no number says what was made before.
+ * gone back, by four billion OIDs or pg_resetwal, no number says which files are older.
  */
 static bool
 narrow_all(KnownDevice *device, RelFileNumber next)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * evidence.h
- *	  What this server knows of the device below a tablespace: is it the one that has
+ *	  The knowledge of this server about the device below a tablespace: is it the one that has
  *	  all that was written there, and does it belong to this server.
  *
  *-------------------------------------------------------------------------

@@ -125,7 +125,7 @@ sets_tablespace(Node *node)
 /*
  * Return whether this process may start a job for a statement.  Not workers, of core's
  * or of ours, so that no move waits for another; nor where no job can run: then core
- * says what is wrong.
+ * says why.
  */
 static bool
 may_start_job(void)

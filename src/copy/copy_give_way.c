@@ -120,7 +120,7 @@ copy_begin_with_ledger(CopyMove *move)
 	}
 }
 
-/* Note what the next piece of work writes, at most what is left of the file. */
+/* Note the bytes that the next piece of work writes, at most the rest of the file. */
 static void
 expect_bytes(CopyFile *file)
 {

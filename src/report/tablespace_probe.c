@@ -301,7 +301,7 @@ tables_in(Oid tablespace)
 }
 
 /*
- * Return what makes the place or its figures doubtful; NULL if nothing does.  A device
+ * Return why the place or its figures are doubtful; NULL if they are not.  A device
  * that is read through the page cache says nothing of its queue, and neither does one
  * read at a time.
  */

@@ -44,7 +44,7 @@
 #include "tier/tier_private.h"
 
 #define HOURLY_DAYS		7		/* so long samples of each hour are kept */
-#define HALF_LIVES		10		/* what is older does not count in rates */
+#define HALF_LIVES		10		/* older reads do not count in rates */
 #define HALF_LIFE_HOURS	12		/* by default, see bench/tiers */
 #define MOST_SAMPLES	240		/* in an hour */
 

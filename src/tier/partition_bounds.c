@@ -150,7 +150,7 @@ read_bound(Oid relid, const RangeKey *key, const KeyMeaning *meaning, bool same_
 
 /* CHECK constraints */
 
-/* What the constraints of a table say of where its rows end */
+/* Where the rows of a table end by its constraints */
 typedef struct CheckEnds
 {
 	Oid			relid;
@@ -191,7 +191,7 @@ take_end(CheckEnds *ends, const Var *var, const Const *bound, bool inclusive)
 	found.kind = key.kind;
 	found.why_none = NULL;
 	set_end(&found, &key, ends->meaning, bound->constvalue);
-	/* what is not less than that: a day, or the month that the key writes */
+	/* no less than that: a day, or the month that the key writes */
 	if (inclusive && found.why_none == NULL && !TIMESTAMP_NOT_FINITE(found.end))
 		found.end += (ends->meaning->unit == KEY_UNIT_YYYYMM ? 31 : 1) * USECS_PER_DAY;
 	if (same_column && leaf->why_none == NULL &&

@@ -174,7 +174,7 @@ find_heat(const HeatTable *heats, Oid relid)
 static const HeatTable *
 read_heat_once(FmgrInfo *flinfo)
 {
-	/* a limit is for weeks, not for what is hot today */
+	/* a limit is for weeks, not for the heat of today */
 	static const Interval half_life = {.day = 7};
 
 	if (flinfo->fn_extra == NULL)

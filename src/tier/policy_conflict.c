@@ -208,7 +208,7 @@ may_move_all(const PressureLimit *limit, const Candidate *candidates, int n)
 }
 
 /*
- * Return how much of its budget a policy may use: the bytes of its residents, and what may
+ * Return how much of its budget a policy may use: the bytes of its residents, and those that may
  * still move in below a limit.  *found: the limit, NULL if it may use all.  A limit for only
  * some of the candidates does not count here, but for each of these.  busy: of BusyTable.
  */

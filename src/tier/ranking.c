@@ -196,7 +196,7 @@ scope_includes(const TierScope *scope, const Heat *heat)
 
 /*
  * Return the candidates for the target of a scope, palloc'd, and their number: its
- * residents, and what would gain there, moved with these settings.  Residents leave
+ * residents, and relations that would gain there, moved with these settings.  Residents leave
  * for scope->from or, if it is 0, an index for its table's tablespace, a table for
  * the database's.  Locks: AccessShareLock, without waiting, on each index whose
  * bloat is measured, for as long as this takes.

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * free_space.c
- *	  What must stay free of a file system, and the rest of a copy that sees less.
+ *	  The space that must stay free on a file system, and the rest of a copy that sees less.
  *
  * A full file system stops everything that writes to it, and a full pg_wal the server.  So a
  * copy looks before each MB at the file systems of pg_wal and of its target, which others
  * fill, too.  It rests as long as its next bytes would leave less than the limit.
  *
  * The limit is index_mover.min_free_space.  But a move away from the file system of pg_wal
- * frees that: there the limit is a third of what was free when the job began, if that is
+ * frees that: there the limit is a third of the free space when the job began, if that is
  * less.  Else a disk that is nearly full could not be emptied, since each move writes WAL
  * before it removes a file.
  *
@@ -318,7 +318,7 @@ ask_for_checkpoint(XLogRecPtr redo, pg_time_t began)
 }
 
 /*
- * In a rest for pg_wal: find out what it waits for, and say so.  Returns whether that is a
+ * In a rest for pg_wal: find out why it waits, and say so.  Returns whether that is a
  * checkpoint.
  */
 static bool
@@ -364,7 +364,7 @@ segments_to_make(int64 wal_bytes)
 	return (int64) (last - files.newest) * wal_segment_size;
 }
 
-/* Collect what is needed until the next look. */
+/* Collect the needs until the next look. */
 static void
 collect_next(SpaceNeeds *needs, const SpaceWatch *watch, const FreeSpaceRule *rule)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * free_space.h
- *	  What must stay free of a file system, and the rest of a copy that sees less.
+ *	  The space that must stay free on a file system, and the rest of a copy that sees less.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,7 +29,7 @@ typedef struct SpaceNeeds
 	SpaceNeed	need[SPACE_PLACES];
 } SpaceNeeds;
 
-/* What a copy writes, and to where */
+/* The writes of a copy, and to where */
 typedef struct SpaceWatch
 {
 	Oid			target;
