@@ -144,6 +144,38 @@ like($said, qr/NOTICE:  the directory of tablespace "temporary" is missing\nDETA
 (undef, undef, $said) = $node->psql('postgres', "SELECT * FROM heal_tablespace('temporary')");
 like($said, qr/NOTICE:  made the directory of tablespace "temporary"\n/, 'the call makes it');
 is(value($temporary) . value($missing), 'made', 'temporary tables, then');
+
+# ---- a disk that is wiped at reboot: three reboots in a row, and no call -------------------------
+# (guide.md) Indexes on it and temporary files, the server crashes or stops; the boot makes the
+# directory, and nothing else is done.
+value('ALTER SYSTEM SET temp_tablespaces = temporary');
+my $checked = "SELECT severity, kind, object FROM index_mover_check()";
+foreach my $stop ('fast', 'immediate', 'immediate')
+{
+	# (else recovery would make the rebuilt indexes again, whole, from the WAL of their rebuild)
+	value('CHECKPOINT');
+	value('UPDATE t SET v = v + 1 WHERE id % 50 = 3');
+	$node->stop($stop);
+	foreach my $place ($location, "$dir/temporary")
+	{
+		rmtree($place);
+		make_path($place);
+	}
+	$node->start;
+	# (a device of which recovery has not told is looked at first: until then a query fails)
+	my $reads = 'SELECT count(*) = 10 FROM t WHERE v IN (SELECT v FROM t WHERE id <= 10) AND id <= 10';
+	$node->poll_query_until('postgres', $reads) or die 'no reads' if $stop eq 'fast';
+	is(value($reads), 't', "a reboot, $stop: reads work at once") if $stop ne 'fast';
+	$node->poll_query_until('postgres', $healed) or die 'not healed';
+	wait_for_no_worker($node);
+	well("a reboot, $stop");
+	is(tablespace_of_index($node, 't_v') . ' ' . tablespace_of_index($node, 't_pkey'), 'fast fast',
+		"a reboot, $stop: the indexes are there again");
+	is(value($temporary), 'made', "a reboot, $stop: and so are temporary tables");
+	is(value($checked), '', "a reboot, $stop: nothing is left to do");
+}
+value('ALTER SYSTEM RESET temp_tablespaces');
+value('SELECT pg_reload_conf()');
 value('DROP TABLESPACE temporary');
 
 # ---- a file system that is mounted late ----------------------------------------------------------
