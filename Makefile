@@ -25,6 +25,7 @@ OBJS = \
 	src/call/progress_view.o \
 	src/call/result_rows.o \
 	src/call/submit.o \
+	src/call/visible_jobs.o \
 	src/call/wait_for_job.o \
 	src/worker/janitor.o \
 	src/worker/job_launch.o \

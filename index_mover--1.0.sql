@@ -64,6 +64,7 @@ CREATE TABLE index_mover.job_log (
 );
 CREATE INDEX job_log_status ON index_mover.job_log (status, finished_at);
 CREATE INDEX job_log_policy ON index_mover.job_log (policy, job);
+CREATE INDEX job_log_role ON index_mover.job_log (role, job);
 
 -- Every move of every job; read through the view index_mover_history.
 CREATE TABLE index_mover.move_log (
@@ -90,6 +91,7 @@ CREATE TABLE index_mover.move_log (
 );
 CREATE INDEX move_log_finished_at ON index_mover.move_log (finished_at);
 CREATE INDEX move_log_relation ON index_mover.move_log (relation, job);
+CREATE INDEX move_log_table ON index_mover.move_log (table_oid, job);
 
 -- Whose moves a role sees in index_mover_history: its own jobs', those of its tables, or all.
 -- Not by a WHERE behind the security barrier of a view, which keeps LIMIT and ORDER BY from the
@@ -184,11 +186,26 @@ CREATE FUNCTION index_mover.running(
 	OUT rests_since timestamptz) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+-- The newest jobs that the reader may see, found by indexes, and a number: older ones that he may see
+-- are not above it, and are looked at one by one.  For a role that sees few of a long history.
+CREATE FUNCTION index_mover.visible_jobs(OUT rest bigint, OUT jobs bigint[])
+AS 'MODULE_PATHNAME', 'index_mover_visible_jobs' LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+-- (restricted, so that no parallel scan of all is planned where a few rows are asked for)
+CREATE FUNCTION index_mover.sees_all_jobs() RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_sees_all_jobs' LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
 CREATE VIEW @extschema@.index_mover_progress AS
 	SELECT r.pid, r.job, r.name, r.kind, r.table_name, r.method, r.phase, r.throttled_by,
 		   r.blocks_total, r.blocks_done, r.blocks_changed, r.bytes_per_second, r.eta, r.lock_attempts,
 		   r.blocked_by, r.wal_lag_bytes, r.started_at, r.blocked_since
 	  FROM index_mover.running() r;
+
+-- What index_mover_history shows of them
+CREATE VIEW index_mover.shown_move WITH (security_invoker) AS
+	SELECT m.job, m.relation, m.relation_name, m.kind, m.table_oid, m.table_name, m.from_tablespace, m.to_tablespace, m.method,
+		   m.status, m.size_before, m.size_after, m.started_at, m.finished_at, m.lock_time, m.lock_attempts,
+		   m.blocks_copied, m.blocks_recopied, m.wal_bytes, m.sqlstate, m.message
+	  FROM index_mover.move_log m;
 
 -- Pulled up into the query that reads it, so that this costs what it shows.
 CREATE VIEW @extschema@.index_mover_history WITH (security_invoker) AS
@@ -220,13 +237,21 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_invoker) AS
 					AND k.system_identifier = s.system_identifier::text
 				 HAVING count(*) > 0))), '') AS message,
 		   (SELECT pg_get_userbyid(j.role) FROM index_mover.job_log j WHERE j.job = l.job) AS role
-	  FROM index_mover.move_log l
+	  FROM (SELECT 'all' AS of_jobs, m.* FROM index_mover.shown_move m
+			UNION ALL SELECT 'rest', m.* FROM index_mover.shown_move m
+			UNION ALL SELECT 'newest', m.* FROM index_mover.shown_move m) l
 	  LEFT JOIN index_mover.alive() a ON a.job = l.job
 	 -- volatile, so that the view would not be pulled up with it in the list above
 	 CROSS JOIN pg_control_system() s
 	 -- a standby cannot know which jobs of the primary are alive
 	 CROSS JOIN LATERAL (SELECT i.is_open, i.is_open AND a.job IS NULL AND NOT pg_is_in_recovery() AS is_lost
-						   FROM (SELECT l.status IN ('queued', 'running') AS is_open) i) o;
+						   FROM (SELECT l.status IN ('queued', 'running') AS is_open) i) o
+	 -- three scans, which the planner can merge in the order of an index; only those of one role are begun
+	 WHERE (l.of_jobs = 'all' AND index_mover.sees_all_jobs())
+		OR (l.of_jobs = 'rest' AND NOT index_mover.sees_all_jobs()
+			AND l.job <= (SELECT v.rest FROM index_mover.visible_jobs() v))
+		OR (l.of_jobs = 'newest' AND NOT index_mover.sees_all_jobs()
+			AND l.job = ANY ((SELECT v.jobs FROM index_mover.visible_jobs() v)::bigint[]));
 
 CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 	SELECT k.job, v.role,
@@ -238,7 +263,9 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 		   v.moved, v.total, v.percent, v.size, v.bytes_per_second, v.eta, v.longest_lock, v.tablespace,
 		   CASE WHEN a.visible THEN coalesce(m.started_at, k.submitted_at)::timestamptz(0) END AS started_at,
 		   v.finished_at, v.policy, v.settings
-	  FROM index_mover.job_log k
+	  FROM (SELECT 'all' AS of_jobs, j.* FROM index_mover.job_log j
+			UNION ALL SELECT 'rest', j.* FROM index_mover.job_log j
+			UNION ALL SELECT 'newest', j.* FROM index_mover.job_log j) k
 	 CROSS JOIN LATERAL (
 			SELECT k.status, k.moved, k.total, k.size, k.size_done, NULL::bigint AS size_left, k.longest_lock, k.tablespace,
 				   k.started_at, k.finished_at
@@ -290,7 +317,13 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 				   CASE WHEN NOT a.alive AND m.size_left IS NULL
 						-- one that had nothing to do has ended at once
 						THEN coalesce(m.finished_at, k.submitted_at)::timestamptz(0) END AS finished_at) v ON a.visible
-	 WHERE a.alive OR a.visible
+	 WHERE (a.alive OR a.visible)
+	   AND ((k.of_jobs = 'all' AND index_mover.sees_all_jobs())
+			OR (k.of_jobs = 'rest' AND NOT index_mover.sees_all_jobs()
+				AND k.job <= (SELECT v.rest FROM index_mover.visible_jobs() v))
+			OR (k.of_jobs = 'newest' AND NOT index_mover.sees_all_jobs()
+				AND k.job = ANY ((SELECT v.jobs || ARRAY(SELECT s.job FROM index_mover.alive() s WHERE s.job > v.rest)
+									FROM index_mover.visible_jobs() v)::bigint[])))
 	 ORDER BY k.job DESC;
 
 CREATE FUNCTION @extschema@.cancel_move(job bigint DEFAULT NULL, keep boolean DEFAULT false) RETURNS int
@@ -1091,9 +1124,10 @@ GRANT SELECT ON @extschema@.index_mover_progress, @extschema@.index_mover_histor
 GRANT SELECT (job, relation, relation_name, kind, table_oid, table_name, from_tablespace, to_tablespace, method, status,
 			  size_before, size_after, started_at, finished_at, lock_time, lock_attempts,
 			  blocks_copied, blocks_recopied, wal_bytes, sqlstate, message) ON index_mover.move_log TO PUBLIC;
+GRANT SELECT ON index_mover.shown_move TO PUBLIC;
 GRANT SELECT (job, role) ON index_mover.job_log TO PUBLIC;
 GRANT SELECT (system_identifier, relation, job, copied_blocks, keep_until) ON index_mover.ledger TO PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.policy_status TO PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.visible_jobs, index_mover.sees_all_jobs, index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.policy_status TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;

@@ -495,6 +495,57 @@ history_read(int64 job)
 	return result;
 }
 
+/*
+ * Call "add" for each job of a role, or for each move of a table and its indexes, from the
+ * newest on, until it returns false.
+ */
+void
+history_newest_jobs(bool of_role, Oid key_oid, bool (*add) (int64 job, void *arg), void *arg)
+{
+	ScanKeyData key = extension_key(of_role ? Anum_job_role : Anum_table_oid, F_OIDEQ,
+									ObjectIdGetDatum(key_oid));
+	AttrNumber	column = of_role ? Anum_job_job : Anum_job;
+	ExtensionScan scan;
+
+	if (of_role)
+		extension_scan_begin_index(&scan, JOB_TABLE, "job_log_role", 1, &key);
+	else
+		extension_scan_begin_index(&scan, MOVE_TABLE, "move_log_table", 1, &key);
+	scan.direction = BackwardScanDirection;
+	while (extension_scan_next(&scan))
+	{
+		if (!add(DatumGetInt64(scan.row.values[column - 1]), arg))
+		{
+			extension_scan_end(&scan);
+			break;
+		}
+	}
+}
+
+/*
+ * Call "look" for the table and the job of each move, from the newest on, until it
+ * returns false.
+ */
+void
+history_newest_moves(bool (*look) (int64 job, Oid table, void *arg), void *arg)
+{
+	ScanKeyData key = key_after(0);
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
+
+	extension_scan_begin(&scan, MOVE_TABLE, 1, &key);
+	scan.direction = BackwardScanDirection;
+	while (extension_scan_next(&scan))
+	{
+		if (!look(DatumGetInt64(values[Anum_job - 1]),
+				  DatumGetObjectId(values[Anum_table_oid - 1]), arg))
+		{
+			extension_scan_end(&scan);
+			break;
+		}
+	}
+}
+
 static LastMove *
 last_move(HTAB *moves, Datum relid)
 {

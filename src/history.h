@@ -80,6 +80,9 @@ extern void history_close_job(const JobShared *job);
 #define ALL_JOBS_BACKWARD	INT64CONST(-1)	/* in place of a job */
 
 extern List *history_read(int64 job);
+extern void history_newest_jobs(bool of_role, Oid key_oid, bool (*add) (int64 job, void *arg),
+								void *arg);
+extern void history_newest_moves(bool (*look) (int64 job, Oid table, void *arg), void *arg);
 extern void history_trace(int64 job, List *entries);
 extern int	history_expire(TimestampTz before, bool dry_run);
 

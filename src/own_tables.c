@@ -320,18 +320,35 @@ extension_key(AttrNumber column, RegProcedure equal, Datum value)
 }
 
 /*
+ * Begin a scan of a table in the order of an index of ours, for whose first columns the
+ * keys are.
+ */
+void
+extension_scan_begin_index(ExtensionScan *scan, const char *table, const char *index,
+						   int nkeys, ScanKey keys)
+{
+	scan->rel = table_open(lock_table(table, AccessShareLock), NoLock);
+	scan->direction = ForwardScanDirection;
+	scan->index = index_open(extension_relation(index), AccessShareLock);
+	scan->scan = systable_beginscan_ordered(scan->rel, scan->index, NULL, nkeys, keys);
+}
+
+/*
  * Begin a scan of a table: of all rows in no order or, with keys, in the order of
  * its primary key, whose first columns they are for.
  */
 void
 extension_scan_begin(ExtensionScan *scan, const char *table, int nkeys, ScanKey keys)
 {
+	if (nkeys > 0)
+	{
+		extension_scan_begin_index(scan, table, psprintf("%s_pkey", table), nkeys, keys);
+		return;
+	}
 	scan->rel = table_open(lock_table(table, AccessShareLock), NoLock);
 	scan->direction = ForwardScanDirection;
-	scan->index = nkeys == 0 ? NULL :
-		index_open(extension_relation(psprintf("%s_pkey", table)), AccessShareLock);
-	scan->scan = nkeys == 0 ? systable_beginscan(scan->rel, InvalidOid, false, NULL, 0, NULL) :
-		systable_beginscan_ordered(scan->rel, scan->index, NULL, nkeys, keys);
+	scan->index = NULL;
+	scan->scan = systable_beginscan(scan->rel, InvalidOid, false, NULL, 0, NULL);
 }
 
 /*

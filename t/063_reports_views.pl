@@ -1,7 +1,7 @@
 # What monitors poll costs what it shows: the newest rows of index_mover_history and
 # index_mover_jobs, and the queries of deploy/, read as many blocks of a history of 130,000
 # moves as of one of 1,000, whatever an old snapshot keeps of the ledger, as a superuser, as a
-# monitor, and as a role that sees the moves of its tables.
+# monitor, and as a role that sees the moves of its tables: all moves, a few, or none.
 #
 # Fault (transactions): a long history, and dead rows of the ledger that an old snapshot keeps, under the views of monitors
 use strict;
@@ -21,10 +21,12 @@ my $MANY = 130_000;
 my $node = new_node('views', conf => 'jit = on');
 my $sql = sub { return $node->safe_psql('postgres', @_); };
 $sql->('CREATE ROLE monitor LOGIN; GRANT pg_monitor TO monitor; CREATE ROLE regress_owner LOGIN');
+$sql->('CREATE ROLE regress_few LOGIN; CREATE ROLE regress_nobody LOGIN');
 $sql->('CREATE TABLE mine (i int PRIMARY KEY); ALTER TABLE mine OWNER TO regress_owner');
+$sql->('CREATE TABLE few (i int PRIMARY KEY); ALTER TABLE few OWNER TO regress_few');
 
 # Each job has a move, and one of a hundred fails; one was an hour after another, and the
-# last ended an hour ago.  Of some tables there are many moves.
+# last ended an hour ago.  The table "few" has one move in 10,000.
 sub lengthen_history
 {
 	my ($from, $to) = @_;
@@ -37,7 +39,8 @@ INSERT INTO index_mover.job_log (job, role, submitted_at, settings, undo_of, reh
 INSERT INTO index_mover.move_log (job, item, relation, old_relation, relation_name, kind, table_oid, table_name,
 		from_tablespace, to_tablespace, from_tablespace_oid, to_tablespace_oid, requested, method, status, size_before, size_after,
 		started_at, finished_at, idle, lock_time, lock_attempts)
-	SELECT j.job, 0, 'mine_pkey'::regclass, 'mine_pkey'::regclass, 'mine_pkey', 'index', 'mine'::regclass, 'public.mine',
+	SELECT j.job, 0, 'mine_pkey'::regclass, 'mine_pkey'::regclass, 'mine_pkey', 'index',
+		   CASE WHEN j.job % 10000 = 7 THEN 'few' ELSE 'mine' END::regclass, 'public.mine',
 		   'regress_slow', 'regress_fast', 0, 0, 'auto', 'copy', j.status, 8192, 8192, j.started_at, j.finished_at, 0, '1 ms', 1
 	  FROM index_mover.job_log j WHERE j.job BETWEEN $from AND $to;
 SQL
@@ -58,6 +61,8 @@ is(join(' ', sort keys %exported), 'blocked day jobs move problem', "the exporte
 # (that for problems looks at pages of each index, ours too, up to a number, and reads the ledger)
 $queries{"exported: $_"} = $exported{$_} foreach keys %exported;
 
+sub as { my ($role, $query) = @_; return $node->safe_psql('postgres', $query, extra_params => [ '-U', $role ]); }
+
 # The blocks that each query reads, when it reads them again; no plan of them is compiled.
 sub blocks
 {
@@ -66,7 +71,9 @@ sub blocks
 	my %result;
 	foreach my $name (keys %queries)
 	{
-		next if $role eq 'regress_owner' && $name =~ /problem/;
+		next if $role =~ /^regress/ && $name =~ /problem/;
+		# (these look at each move of the role, or of the time)
+		next if $role =~ /few|nobody/ && $name =~ /last moves/ || $role eq 'regress_owner' && $name =~ /day/;
 		my $query = sprintf $queries{$name} =~ s/%(?!d)/%%/gr, $newest;
 		$session->run($query);
 		my $plan = $session->run("EXPLAIN (ANALYZE, BUFFERS) $query");
@@ -86,23 +93,26 @@ sub same_ok
 	my ($role, $before, $after, $what) = @_;
 	foreach my $name (grep { !/problem/ } sort keys %$before)
 	{
-		cmp_ok($after->{$name}, '<=', 3 * $before->{$name} + 20, "$role, $name: $what")
+		# "few" has 13 moves of the long history, and none of the short one
+		cmp_ok($after->{$name}, '<=', 3 * $before->{$name} + ($role eq 'regress_few' ? 13 * 30 : 20), "$role, $name: $what")
 		  or diag "$before->{$name} blocks before, $after->{$name} now";
 	}
 	return;
 }
 
 my $superuser = $sql->('SELECT current_user');
-my @roles = ($superuser, 'monitor', 'regress_owner');
+my @roles = ($superuser, 'monitor', 'regress_owner', 'regress_few', 'regress_nobody');
 # the same 1,000 are the newest of both histories
 lengthen_history($MANY - 999, $MANY);
 my %short = map { $_ => blocks($_, $MANY) } @roles;
 lengthen_history(1, $MANY - 1000);
+my %long;
 foreach my $analyzed (0, 1)
 {
 	$sql->('VACUUM ANALYZE index_mover.job_log, index_mover.move_log') if $analyzed;
 	my $what = "no more blocks of a long history" . ($analyzed ? ', after VACUUM' : '');
-	same_ok($_, $short{$_}, blocks($_, $MANY), $what) foreach @roles;
+	%long = map { $_ => blocks($_, $MANY) } @roles;
+	same_ok($_, $short{$_}, $long{$_}, $what) foreach @roles;
 }
 
 # 50,000 rows of the ledger, which a snapshot keeps, some of them of the newest moves
@@ -116,7 +126,15 @@ INSERT INTO index_mover.ledger (id, system_identifier, database, kind, tablespac
 	  FROM generate_series(1, 50000) g;
 DELETE FROM index_mover.ledger;
 SQL
-same_ok($_, $short{$_}, blocks($_, $MANY), 'no more blocks, when an old snapshot keeps rows of the ledger') foreach @roles;
+foreach my $role (@roles)
+{
+	my $now = blocks($role, $MANY);
+	same_ok($role, $short{$role}, $now, 'no more blocks, when an old snapshot keeps rows of the ledger');
+	next unless exists $now->{'exported: problem'};
+	my $pages = $sql->("SELECT pg_relation_size('index_mover.ledger') / current_setting('block_size')::int");
+	cmp_ok($now->{'exported: problem'} - $long{$role}{'exported: problem'}, '<', 1.5 * $pages,
+		"$role: the check reads the ledger once");
+}
 
 # And the time that a backend takes for them
 my $session = IndexMover::Session->new($node, user => 'monitor');
@@ -135,11 +153,25 @@ SKIP:
 }
 $_->end foreach $old, $session;
 
-# What each may see: the owner of a table its moves, whoever has moved it, and not those of other tables
+# What each may see, whether it is listed or looked for
+is(as('regress_few', q{SELECT string_agg(job::text, ' ') FROM (SELECT job FROM index_mover_history ORDER BY job DESC LIMIT 5) h}),
+	'120007 110007 100007 90007 80007', 'the newest moves of a role that sees few');
+my $counts = 'SELECT (SELECT count(*) FROM index_mover_history), (SELECT count(*) FROM index_mover_jobs)';
+is(as('regress_few', $counts), '13|13', 'all of them');
+is(as('regress_nobody', $counts), '0|0', 'a role that sees none');
+$sql->("UPDATE index_mover.job_log SET role = 'regress_nobody'::regrole WHERE job <= 60");
+foreach my $view ('index_mover_history', 'index_mover_jobs')
+{
+	is(as('regress_nobody', "SELECT count(*) || ' ' || min(job) || ' ' || max(job) FROM $view"), '60 1 60',
+		"a role sees its own jobs, more of them than are listed: $view");
+}
+is(as('regress_nobody', q{SELECT string_agg(job::text, ' ') FROM (SELECT job FROM index_mover_jobs LIMIT 55 OFFSET 45) j}),
+	join(' ', reverse 1 .. 15), 'in the right order');
+
+# The owner of a table sees its moves, whoever has moved it, and not those of other tables
 $sql->(q{UPDATE index_mover.move_log SET table_oid = 'pg_class'::regclass, relation = 0 WHERE job % 2 = 0});
-is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history', extra_params => [ '-U', 'regress_owner' ]), $MANY / 2,
-	'an owner sees the moves of his table');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history', extra_params => [ '-U', 'monitor' ]), $MANY, 'a monitor all');
+is(as('regress_owner', 'SELECT count(*) FROM index_mover_history'), $MANY / 2 - 13, 'an owner sees the moves of his table');
+is(as('monitor', 'SELECT count(*) FROM index_mover_history'), $MANY, 'a monitor all');
 $sql->(<<'SQL');
 CREATE FUNCTION leak(text) RETURNS bool LANGUAGE plpgsql COST 0.0001 AS $$BEGIN RAISE NOTICE 'leaked: %', $1; RETURN false; END$$;
 UPDATE index_mover.move_log SET message = 'secret' WHERE job % 2 = 0 AND job < 100;
