@@ -754,6 +754,10 @@ CREATE FUNCTION index_mover.problems(
 	OUT kept_until text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
+-- For the command of "rows of another cluster".  In C, as all writes: an UPDATE fails where all tables are published.
+CREATE FUNCTION index_mover.adopt_ledger(system_identifier text) RETURNS bigint
+AS 'MODULE_PATHNAME', 'index_mover_adopt_ledger' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
 -- Jobs of the last seven days that have ended without all of their work, and not by the will of a user: one
 -- has failed, its worker or the server has stopped (57P01), or its end is not on record.  Of each relation the
 -- last job counts, such as that of resume_move(), and nothing if it is in its place by now.
@@ -815,9 +819,9 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 10
 BEGIN ATOMIC
 	SELECT CASE p.kind WHEN 'lost file' THEN 'error' ELSE 'warning' END, p.kind, p.object,
-		   CASE p.kind WHEN 'lost file' THEN p.action
-					   ELSE format('an interrupted move has left it: %s%s', coalesce(pg_size_pretty(p.size), 'no file'),
-								   ', kept until ' || p.kept_until) END,
+		   CASE WHEN p.kind IN ('lost file', 'rows of another cluster') THEN p.action
+				ELSE format('an interrupted move has left it: %s%s', coalesce(pg_size_pretty(p.size), 'no file'),
+							   ', kept until ' || p.kept_until) END,
 		   p.command
 	  FROM index_mover.problems() p
 	UNION ALL
@@ -852,14 +856,6 @@ BEGIN ATOMIC
 		   index_mover.printed_command('blockers')
 	  FROM index_mover.running() r
 	 WHERE r.rests_since < clock_timestamp() - greatest(least(coalesce($1, '10 min'), '4000 years'), '-4000 years')
-	UNION ALL
-	-- nothing removes what these name, nor goes on from it: files may be those of a cluster that still runs
-	SELECT 'warning', 'rows of another cluster', 'index_mover.ledger',
-		   format('%s left by moves of the cluster with the system identifier %s, before pg_upgrade or pg_createsubscriber', count(*), l.system_identifier),
-		   index_mover.printed_command('adopt_ledger', l.system_identifier)
-	  FROM index_mover.ledger l, pg_control_system() c
-	 WHERE l.system_identifier <> c.system_identifier::text
-	 GROUP BY l.system_identifier
 	UNION ALL
 	SELECT 'warning', CASE t.result WHEN 'hindered' THEN 'hindered policy' ELSE 'failing policy' END, t.policy,
 		   coalesce(t.message, format('job %s: %s', t.job, t.result)),

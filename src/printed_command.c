@@ -34,7 +34,7 @@ static const struct
 	const char *name;
 	const char *format;
 }			commands[] = {
-	{"adopt_ledger", "UPDATE index_mover.ledger SET system_identifier = (SELECT system_identifier::pg_catalog.text FROM pg_catalog.pg_control_system()) WHERE system_identifier OPERATOR(pg_catalog.=) %L;"},
+	{"adopt_ledger", "SELECT index_mover.adopt_ledger(%L);"},
 	{"alter_move", "SELECT index_mover_call.alter_move(%d, %L, %L);"},
 	{"blockers", "SELECT * FROM index_mover_call.index_mover_blockers;"},
 	{"cancel_move", "SELECT index_mover_call.cancel_move(%d);"},

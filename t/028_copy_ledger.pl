@@ -247,7 +247,10 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '4',
 my $foreign = "FROM index_mover_check() WHERE kind = 'rows of another cluster'";
 is($node->safe_psql('postgres', "SELECT severity, object, detail $foreign"), 'warning|index_mover.ledger|2 left by moves of the cluster '
 		. 'with the system identifier 1, before pg_upgrade or pg_createsubscriber', 'the check tells of rows of another cluster');
+# (where all tables are published, too, as on a server that pg_createsubscriber has made)
+$node->safe_psql('postgres', 'CREATE PUBLICATION everything FOR ALL TABLES');
 $node->safe_psql('postgres', $node->safe_psql('postgres', "SELECT command $foreign"));
+$node->safe_psql('postgres', 'DROP PUBLICATION everything');
 is($node->safe_psql('postgres', "SELECT count(*) $foreign; SELECT count(*) FROM index_mover.ledger WHERE database = $database"), "0\n2",
 	'its command makes them ours');
 $node->safe_psql('postgres', 'DELETE FROM index_mover.ledger; DROP INDEX small_ccnew');

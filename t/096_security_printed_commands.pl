@@ -268,7 +268,7 @@ sub leftovers_of_others
 		new_index, job, pid, made_at) SELECT nextval('index_mover.ledger_seq'), '1''; ', d.oid, 'i', 0, 0, 1, 1, 1, 1, 1, now()
 		FROM pg_database d WHERE d.datname = current_database()));
 	my $of_others = q(FROM dba.index_mover_check() WHERE kind = 'rows of another cluster');
-	run_printed('index_mover--1.0.sql adopt_ledger', sql("SELECT command $of_others"));
+	run_printed('src/call/cleanup_call.c adopt_ledger', sql("SELECT command $of_others"));
 	is(sql("SELECT count(*) $of_others"), '0', "$db: the rows are of this cluster");
 	sql('DELETE FROM index_mover.ledger WHERE job = 1');
 

@@ -29,6 +29,7 @@
 
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
 PG_FUNCTION_INFO_V1(index_mover_problems);
+PG_FUNCTION_INFO_V1(index_mover_adopt_ledger);
 
 /*
  * Remove the leftovers of dead jobs on tables of a plan (of PlannedMove)
@@ -192,12 +193,12 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture(&settings, NULL, false);
-	before = leftovers_list();
+	before = leftovers_list(ledger_read());
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables(true) != NIL)
 	{
 		wait_for_rows(history_next_job(), NULL, NIL, &settings);
-		after = leftovers_list();
+		after = leftovers_list(ledger_read());
 	}
 	put_leftovers(rsinfo, before, after, dry_run);
 	if (history_retention != 0)
@@ -233,13 +234,42 @@ may_be_lost(Form_pg_class form)
 }
 
 /*
+ * Add a row for each other cluster whose moves have left rows in the ledger: nothing removes
+ * what these name, nor goes on from it, since the files may be those of a cluster that still
+ * runs.
+ */
+static void
+put_foreign_rows(ReturnSetInfo *rsinfo, List *systems)
+{
+	while (systems != NIL)
+	{
+		char	   *system = linitial(systems);
+		List	   *others = NIL;
+		int			count;
+
+		foreach_ptr(char, other, systems)
+		{
+			if (strcmp(other, system) != 0)
+				others = lappend(others, other);
+		}
+		count = list_length(systems) - list_length(others);
+		put_leftover(rsinfo, "rows of another cluster", "index_mover.ledger", InvalidOid, -1,
+					 psprintf("%d left by moves of the cluster with the system identifier %s, before pg_upgrade or pg_createsubscriber",
+							  count, system),
+					 printed_command("adopt_ledger", system), NULL);
+		systems = others;
+	}
+}
+
+/*
  * index_mover.problems(OUT kind text, OUT object text, OUT tablespace name,
  *		OUT size bigint, OUT action text, OUT command text) RETURNS SETOF record
  *
  * For index_mover_check(): the rows of index_mover_cleanup(dry_run => true), but
- * for the history, and relations whose files are lost (command NULL where
- * heal_tablespace() does nothing: for system catalogs, on a standby).  No leftovers on a
- * standby, which does not know which jobs are still running on the primary.
+ * for the history; rows of the ledger that are another cluster's; and relations whose
+ * files are lost (command NULL where heal_tablespace() does nothing: for system catalogs,
+ * on a standby).  No leftovers on a standby, which does not know which jobs are still
+ * running on the primary.
  */
 Datum
 index_mover_problems(PG_FUNCTION_ARGS)
@@ -247,7 +277,13 @@ index_mover_problems(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	InitMaterializedSRF(fcinfo, 0);
-	put_leftovers(rsinfo, RecoveryInProgress() ? NIL : leftovers_list(), NIL, true);
+	if (!RecoveryInProgress())
+	{
+		List	   *foreign;
+
+		put_leftovers(rsinfo, leftovers_list(ledger_read_all(&foreign)), NIL, true);
+		put_foreign_rows(rsinfo, foreign);
+	}
 	foreach_oid(relid, relations_such(may_be_lost))
 	{
 		RelationFacts facts;
@@ -262,4 +298,22 @@ index_mover_problems(PG_FUNCTION_ARGS)
 						 printed_command("heal", tablespace_name(facts.tablespace)), NULL);
 	}
 	return (Datum) 0;
+}
+
+/*
+ * index_mover.adopt_ledger(system_identifier text) RETURNS bigint
+ *
+ * Makes the rows of the ledger that the cluster with this system identifier has left this
+ * cluster's own, so that index_mover_cleanup() removes what they name; returns their
+ * number.  Not granted to anybody: if that cluster still runs, the files are in use.
+ *
+ * Locks: RowExclusiveLock on the ledger.  ERRORs: 25006 in a read-only transaction or
+ * during recovery.
+ */
+Datum
+index_mover_adopt_ledger(PG_FUNCTION_ARGS)
+{
+	PreventCommandDuringRecovery("adopt_ledger()");
+	PreventCommandIfReadOnly("adopt_ledger()");
+	PG_RETURN_INT64(ledger_adopt(text_to_cstring(PG_GETARG_TEXT_PP(0))));
 }

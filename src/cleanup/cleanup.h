@@ -53,6 +53,8 @@ extern void ledger_update(LedgerEntry *entry);
 extern void ledger_delete(int64 id);
 extern bool ledger_exists(int64 id);
 extern List *ledger_read(void);
+extern List *ledger_read_all(List **foreign);
+extern int64 ledger_adopt(const char *system);
 
 extern bool ledger_row_claim(int64 id, bool wait);
 extern bool ledger_row_claim_again(int64 id);
@@ -87,7 +89,7 @@ typedef struct Leftover
 extern bool leftovers_of_job(int64 job);
 extern void leftovers_remove(JobShared *shared, int max_wait_ms);
 extern List *leftovers_tables(bool kept_too);
-extern List *leftovers_list(void);
+extern List *leftovers_list(const List *rows);
 
 extern void leftover_file_drop_buffers(const RelFileLocator *locator);
 extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
@@ -100,7 +102,7 @@ extern void leftover_kept_files_remove(int64 job, Oid heap_oid);
 extern bool leftover_file_is_kept(const LedgerEntry *entry);
 extern LedgerEntry *leftover_kept_file(Oid relid, Oid tablespace);
 extern int64 leftover_kept_bytes(const MoveItem *item);
-extern bool leftover_file_is_dead(const LedgerEntry *entry);
+extern bool leftover_file_is_dead(const LedgerEntry *entry, const List *rows);
 extern Leftover *leftover_file_describe(const LedgerEntry *entry);
 
 extern void leftover_indexes_remove(const MoveContext *mc, bool own, const List *tables,

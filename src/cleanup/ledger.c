@@ -166,9 +166,12 @@ database_is_younger(TimestampTz when)
 	return stat(path, &st) == 0 && when < time_t_to_timestamptz(st.st_mtime + 1);
 }
 
-/* Return the rows for ledger_read(), in a transaction. */
+/*
+ * Return the rows for ledger_read(), in a transaction, and add the system identifiers of the
+ * rows of other clusters, one for each, to *foreign unless that is NULL.
+ */
 static List *
-read_rows(void)
+read_rows(List **foreign)
 {
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
@@ -179,6 +182,7 @@ read_rows(void)
 	while (extension_scan_next(&scan))
 	{
 		LedgerEntry *entry = palloc0(sizeof(LedgerEntry));
+		char	   *row_system = TextDatumGetCString(values[Anum_system_identifier - 1]);
 
 		for (int i = 0; i < lengthof(fields); i++)
 		{
@@ -193,8 +197,12 @@ read_rows(void)
 		}
 		entry->tablespace = tablespace_from_catalog(entry->tablespace);
 
-		if (strcmp(TextDatumGetCString(values[Anum_system_identifier - 1]), system) == 0 &&
-			(entry->database == MyDatabaseId || database_is_younger(entry->made_at)))
+		if (strcmp(row_system, system) != 0)
+		{
+			if (foreign != NULL)
+				*foreign = lappend(*foreign, row_system);
+		}
+		else if (entry->database == MyDatabaseId || database_is_younger(entry->made_at))
 			result = lappend(result, entry);
 	}
 	return result;
@@ -216,10 +224,45 @@ ledger_read(void)
 		StartTransactionCommand();
 	MemoryContextSwitchTo(context);
 	if (extension_installed())
-		result = read_rows();
+		result = read_rows(NULL);
 	if (apart)
 		CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
+	return result;
+}
+
+/*
+ * The same, in a transaction, and the system identifiers of the rows of other clusters, one
+ * for each.
+ */
+List *
+ledger_read_all(List **foreign)
+{
+	*foreign = NIL;
+	return read_rows(foreign);
+}
+
+/*
+ * Make the rows of another cluster, which this one has taken the place of, its own; returns
+ * their number.
+ */
+int64
+ledger_adopt(const char *system)
+{
+	ExtensionScan scan;
+	int64		result = 0;
+
+	extension_scan_begin(&scan, LEDGER_TABLE, 0, NULL);
+	while (extension_scan_next(&scan))
+	{
+		if (strcmp(TextDatumGetCString(scan.row.values[Anum_system_identifier - 1]), system) != 0)
+			continue;
+		if (!extension_delete_row(LEDGER_TABLE, &scan.tuple->t_self))
+			continue;
+		row_set(&scan.row, Anum_system_identifier, CStringGetTextDatum(THIS_SYSTEM));
+		extension_insert(LEDGER_TABLE, &scan.row);
+		result++;
+	}
 	return result;
 }
 

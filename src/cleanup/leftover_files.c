@@ -194,15 +194,15 @@ leftover_kept_bytes(const MoveItem *item)
 
 /*
  * Return, in a transaction, whether a row is that of a file that no other process works
- * on, by this row or another: one written by hand may name the file of a copy that is
- * under way.
+ * on, by this row or another of the ledger's rows: one written by hand may name the file of
+ * a copy that is under way.
  */
 bool
-leftover_file_is_dead(const LedgerEntry *entry)
+leftover_file_is_dead(const LedgerEntry *entry, const List *rows)
 {
 	if (!is_file_row(entry))
 		return false;
-	foreach_ptr(LedgerEntry, row, ledger_read())
+	foreach_ptr(LedgerEntry, row, rows)
 	{
 		if (is_file_row(row) && row->tablespace == entry->tablespace &&
 			row->relfilenumber == entry->relfilenumber && ledger_row_is_claimed(row->id))
@@ -422,7 +422,7 @@ leftover_files_remove(bool kept_too)
 
 			StartTransactionCommand();
 			locked = ledger_row_claim(entry->id, false);
-			busy = !locked || !leftover_file_is_dead(entry) ||
+			busy = !locked || !leftover_file_is_dead(entry, ledger_read()) ||
 				(!kept_too && leftover_file_is_kept(entry));
 			if (!busy && is_removable(&locator) && relation_file_size(&locator) >= 0 &&
 				evidence_may_remove(locator.spcOid))

@@ -39,30 +39,31 @@ leftovers_of_job(int64 job)
 List *
 leftovers_tables(bool kept_too)
 {
+	List	   *rows = ledger_read();
 	List	   *result = NIL;
 
-	foreach_ptr(LedgerEntry, entry, ledger_read())
+	foreach_ptr(LedgerEntry, entry, rows)
 	{
 		if (leftover_index_is_dead(entry) ||
-			(leftover_file_is_dead(entry) && (kept_too || !leftover_file_is_kept(entry))))
+			(leftover_file_is_dead(entry, rows) && (kept_too || !leftover_file_is_kept(entry))))
 			result = list_append_unique_oid(result, entry->heap_oid);
 	}
 	return result;
 }
 
-/* Return, in a transaction, the leftovers of dead jobs. */
+/* Return, in a transaction, the leftovers of dead jobs that these rows of the ledger name. */
 List *
-leftovers_list(void)
+leftovers_list(const List *rows)
 {
 	List	   *result = NIL;
 
-	foreach_ptr(LedgerEntry, entry, ledger_read())
+	foreach_ptr(LedgerEntry, entry, rows)
 	{
 		Leftover   *leftover = NULL;
 
 		if (leftover_index_is_dead(entry))
 			leftover = leftover_index_describe(entry);
-		else if (leftover_file_is_dead(entry))
+		else if (leftover_file_is_dead(entry, rows))
 			leftover = leftover_file_describe(entry);
 		if (leftover != NULL)
 			result = lappend(result, leftover);

@@ -373,7 +373,7 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 				  "Queries have temporary files there, which go when they end.");
 	/* a standby cannot lock a row of the ledger */
 	if (!RecoveryInProgress())
-		files = leftovers_list();
+		files = leftovers_list(ledger_read());
 	foreach_ptr(const Leftover, file, files)
 	{
 		/* a move removes files that are not kept */
