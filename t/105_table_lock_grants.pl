@@ -96,7 +96,9 @@ sub meet
 	my $name = "$lock, the grant and $event";
 	my $at_swap = $lock =~ /pg_|swap/;
 	my $to = place($what) eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
-	my $settings = q('{"lock_timeout": "700ms", "max_workers": "1"}');
+	# a signal is to be what ends the wait: a timeout that has passed, too, would be told in its place
+	my $timeout = $event eq 'lock_timeout' ? '700ms' : '10min';
+	my $settings = qq('{"lock_timeout": "$timeout", "max_workers": "1"}');
 	my $call = ($what =~ /_/ ? 'move_indexes' : 'move_table') . "('$what', '$to', wait => false, settings => $settings)";
 	my ($gate, $holder, $reader) = map { IndexMover::Session->new($node) } 1 .. 3;
 
