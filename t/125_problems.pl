@@ -34,6 +34,9 @@ my ($exported) = slurp_file("$top/deploy/sql_exporter.collector.yml")
   =~ /^  - query_name: problem\n    query: \|\n((?:      .*\n)+)/m or die 'no query for problems';
 my ($counted) = slurp_file("$top/docs/guide.md")
   =~ /^(SELECT count\(\*\) AS value FROM index_mover_check\(\));$/m or die 'no query in the guide';
+my ($blocked) = slurp_file("$top/deploy/sql_exporter.collector.yml")
+  =~ /^  - query_name: blocked\n    query: \|\n((?:      .*\n)+)/m or die 'no query for waits';
+like(slurp_file("$top/deploy/alerts.yml"), qr/^ +expr: index_mover_blocked_seconds > 600$/m, 'an alert for waits');
 my @alerts = slurp_file("$top/deploy/alerts.yml") =~ /index_mover_problem_present(\{.*?\})/g;
 cmp_ok(scalar @alerts, '>=', 5, 'alerts for rows of index_mover_check()');
 $exported =~ s/index_mover_call\.index_mover_check/index_mover_check('0 s')/ or die $exported;
@@ -67,7 +70,9 @@ sub say_ok
 	my $kinds = monitor(q{SELECT string_agg(kind, ', ' ORDER BY kind) FROM index_mover_check('0 s')});
 	is($kinds, $expected, "$what: index_mover_check()");
 	my @fired = grep { is_alert((split /\|/)[0, 1]) } split /\n/, monitor($exported);
-	is(join(', ', sort map { (split /\|/)[1] } @fired), $expected, "$what: alerts");
+	my @kinds = map { (split /\|/)[1] } @fired;
+	push @kinds, 'waiting job' if monitor($blocked) ne '';
+	is(join(', ', sort @kinds), $expected, "$what: alerts");
 	is(monitor($counted), scalar(my @all = split /, /, $expected), "$what: the query of the guide");
 	return;
 }
@@ -164,6 +169,20 @@ $holder->end;
 $sql->('DROP INDEX t_j');
 say_ok('', 'of an index that is gone');
 $sql->(q{UPDATE index_mover.job_log SET finished_at = finished_at - interval '8 days', submitted_at = submitted_at - interval '8 days'});
+
+# ---------------------------------------------------------------------------
+# Waiting for a session; whom it waits for may be unknown between two looks
+# ---------------------------------------------------------------------------
+$sql->('CREATE TABLE waited_for (i int PRIMARY KEY)');
+$holder = IndexMover::Session->new($node);
+$holder->run('BEGIN; SELECT count(*) FROM waited_for');
+$job = begin_job($node, 'waited_for', 'regress_fast');
+poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE blocked_since IS NOT NULL', 1, 'the wait');
+say_ok('waiting job', 'a job that waits for a session');
+$holder->run('COMMIT');
+$holder->end;
+wait_for_job_end($node, $job);
+say_ok('', 'the session has ended its transaction');
 
 # ---------------------------------------------------------------------------
 # Resting for a slot; waiting for its own time
