@@ -473,7 +473,8 @@ BEGIN ATOMIC
 				   CASE WHEN s.counts
 						THEN 'its snapshot: vacuum of everything newer, and the end of every rebuild in this database' END,
 				   CASE WHEN a.backend_xid IS NOT NULL THEN 'its transaction: vacuum of what it changed' END) AS holds_back,
-			   index_mover.session_action(a.pid, a.state, a.backend_type) AS action
+			   CASE WHEN a.query = '<insufficient privilege>' THEN 'wait for its end; members of pg_monitor see more'
+					ELSE index_mover.session_action(a.pid, a.state, a.backend_type) END AS action
 		  FROM pg_stat_activity a
 		  LEFT JOIN locks l ON l.pid = a.pid
 		  LEFT JOIN waits w ON w.pid = a.pid
@@ -1123,6 +1124,9 @@ GRANT SELECT (job, relation, relation_name, kind, table_oid, table_name, from_ta
 GRANT SELECT ON index_mover.shown_move TO PUBLIC;
 GRANT SELECT (job, role) ON index_mover.job_log TO PUBLIC;
 GRANT SELECT (system_identifier, relation, job, copied_blocks, keep_until) ON index_mover.ledger TO PUBLIC;
+-- of other roles' sessions a role sees no more than in pg_stat_activity
+GRANT EXECUTE ON FUNCTION @extschema@.index_mover_blockers(regclass, interval), index_mover.is_ours, index_mover.check_relation,
+	index_mover.session_action TO PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.visible_jobs, index_mover.sees_all_jobs, index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.policy_status TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
@@ -1130,16 +1134,14 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @extschema@.gin_pending_list(regclass),
 	-- that the latter uses
-	index_mover.pending_list, index_mover.pending_steps, index_mover.pending_advice,
-	@extschema@.index_mover_blockers(regclass, interval), index_mover.check_relation, index_mover.is_ours, index_mover.session_action
+	index_mover.pending_list, index_mover.pending_steps, index_mover.pending_advice
 	TO pg_stat_scan_tables;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint, interval),
-	@extschema@.relation_heat(interval),
-	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval),
+	@extschema@.relation_heat(interval), @extschema@.index_mover_check(interval),
 	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,
-	index_mover.relation_heat, index_mover.is_ours, index_mover.session_action, index_mover.check_relation, index_mover.stats_since,
+	index_mover.relation_heat, index_mover.stats_since,
 	index_mover.scheduler_looks, index_mover.policy_fault, index_mover.policy_conflicts TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, @extschema@.tier_policy_days, index_mover.ended_jobs, index_mover.online_alter_problems TO pg_monitor;
 

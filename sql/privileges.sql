@@ -57,7 +57,7 @@ SELECT index_mover_call.cancel_move(1);
 SELECT index_mover_call.resume_move(1);
 SELECT index_mover_call.alter_move(1, 'max_rate', '1MB');
 SELECT * FROM index_mover_call.index_mover_cleanup();
-SELECT * FROM index_mover_call.index_mover_blockers;
+SELECT count(*) >= 0 AS may_look FROM index_mover_call.index_mover_blockers;
 SELECT * FROM index_mover_call.index_mover_check;
 SELECT * FROM index_mover_call.tablespace_probe('regress_fast');
 \set VERBOSITY default
