@@ -34,13 +34,15 @@ my ($exported) = slurp_file("$top/deploy/sql_exporter.collector.yml")
   =~ /^  - query_name: problem\n    query: \|\n((?:      .*\n)+)/m or die 'no query for problems';
 my ($counted) = slurp_file("$top/docs/guide.md")
   =~ /^(SELECT count\(\*\) AS value FROM index_mover_check\(\));$/m or die 'no query in the guide';
+my ($scheduled) = slurp_file("$top/docs/guide.md") =~ /^SELECT cron\.schedule\('check moves', '[^']*', \$\$(.*?)\$\$\);$/ms
+  or die 'no schedule in the guide';
 my ($blocked) = slurp_file("$top/deploy/sql_exporter.collector.yml")
   =~ /^  - query_name: blocked\n    query: \|\n((?:      .*\n)+)/m or die 'no query for waits';
 like(slurp_file("$top/deploy/alerts.yml"), qr/^ +expr: index_mover_blocked_seconds > 600$/m, 'an alert for waits');
 my @alerts = slurp_file("$top/deploy/alerts.yml") =~ /index_mover_problem_present(\{.*?\})/g;
 cmp_ok(scalar @alerts, '>=', 5, 'alerts for rows of index_mover_check()');
 $exported =~ s/index_mover_call\.index_mover_check/index_mover_check('0 s')/ or die $exported;
-$counted =~ s/index_mover_check\(\)/index_mover_check('0 s')/ or die $counted;
+foreach ($counted, $scheduled) { s/index_mover_check\(\)/index_mover_check('0 s')/ or die $_; }
 
 sub monitor { my ($query) = @_; return $node->safe_psql('postgres', $query, extra_params => [ '-U', 'monitor' ]); }
 
@@ -74,6 +76,8 @@ sub say_ok
 	push @kinds, 'waiting job' if monitor($blocked) ne '';
 	is(join(', ', sort @kinds), $expected, "$what: alerts");
 	is(monitor($counted), scalar(my @all = split /, /, $expected), "$what: the query of the guide");
+	my ($rc) = $node->psql('postgres', $scheduled, extra_params => [ '-U', 'monitor' ]);
+	is($rc == 0, $expected eq '', "$what: the schedule of the guide fails if there is a problem");
 	return;
 }
 
