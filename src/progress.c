@@ -55,6 +55,7 @@ progress_part(const MoveItem *item)
 	LWLockRelease(&job_area()->lock);
 }
 
+/* Begin a relation: all fields of the slot from heap_oid on are of the last. */
 void
 progress_begin(const MoveItem *item)
 {
