@@ -205,9 +205,8 @@ my %only = (
 		  pause_move resume_move alter_move index_mover_cleanup move_table move_schema_tables evacuate_tablespace
 		  heal_tablespace
 		  tier_plan run_tier_policies)),
-	(map { $_ => 'scanner' } qw(index_bloat gin_pending_list index_mover_blockers index_mover.check_relation
-		  index_mover.is_ours index_mover.pending_advice index_mover.pending_list index_mover.pending_steps
-		  index_mover.session_action)),
+	(map { $_ => 'scanner' } qw(index_bloat gin_pending_list index_mover.pending_advice index_mover.pending_list
+		  index_mover.pending_steps)),
 	(map { $_ => 'monitor' } qw(index_mover.relation_report index_mover.movable_methods
 		  index_mover.policy_conflicts index_mover.policy_fault index_mover.scheduler_looks index_mover.stats_since index_report
 		  tablespace_probe take_index_sample relation_heat index_mover.relation_heat recommend_moves
