@@ -404,6 +404,11 @@ CREATE FUNCTION @extschema@.tablespace_probe(
 	OUT command text, OUT direct_io boolean, OUT lost_on_reboot text, OUT remark text)
 AS 'MODULE_PATHNAME', 'index_mover_tablespace_probe' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
+CREATE FUNCTION @extschema@.withdraw_probes(
+	tablespace name, since timestamptz DEFAULT NULL,
+	OUT probed_at timestamptz, OUT random_read_ms float8) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_withdraw_probes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 5;
+
 -- The counters of a relation, at moments at which they had changed (src/tier/heat.c);
 -- table_oid 0: samples were taken at this moment.  A rebuilt index has another OID,
 -- but its name stays.
@@ -971,6 +976,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('ROUTINE', 'gin_pending_list', 'length of a GIN index''s pending list, what it costs each search, and what to do, in this order'),
 	('ROUTINE', 'index_report', 'size, use, bloat and pending list of every user table and index, or of those of one relation'),
 	('ROUTINE', 'tablespace_probe', 'measure the storage of a tablespace with a temporary file, and suggest cost settings'),
+	('ROUTINE', 'withdraw_probes', 'withdraw results of tablespace_probe(), since a moment or all, and return them'),
 	('ROUTINE', 'take_index_sample', 'record how much each index and table was used, for recommend_moves() and tier policies; call it on a schedule'),
 	('ROUTINE', 'recommend_moves', 'which indexes and tables gain most from a tablespace, within a budget of bytes; which would have to leave; and why'),
 	('ROUTINE', 'index_mover_blockers', 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do'),
@@ -1138,6 +1144,7 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 	TO pg_stat_scan_tables;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
+	@extschema@.withdraw_probes(name, timestamptz),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint, interval),
 	@extschema@.relation_heat(interval), @extschema@.index_mover_check(interval),
 	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,

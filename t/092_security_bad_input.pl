@@ -49,7 +49,7 @@ my %good = (
 	sample_pages => '10', exact => 'false', sample => 'false', duration => "'100 ms'", queue_depth => '4',
 	retention => "'1 day'", half_life => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
 	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'",
-		unmounted => 'false', policy_name => "'nosuch'", at => 'now()',
+		unmounted => 'false', policy_name => "'nosuch'", at => 'now()', since => 'now()',
 	raise => 'true',
 	pid => '0', state => "'idle'", backend_type => "'client backend'", keep => 'false', min_age => "'1 s'", message => "'x'");
 my @relations = ("'v'", "'seq'", "'composite'", "'nosuch'", '0::oid', '4294967295::oid', '1259::regtype::oid');
@@ -77,6 +77,7 @@ my %bad = (
 	retention => [ "'x'", "'-1 us'", "'-100 years'" ],
 	min_age => [ "'x'" ],
 	max_wait => [ "'x'" ],
+	since => [ "'x'" ],
 	budget => [ "'x'", '-1', '9223372036854775808' ]);
 
 # Reports choose by what they are given: of what has no indexes they show none.
@@ -209,7 +210,7 @@ my %only = (
 		  index_mover.pending_steps)),
 	(map { $_ => 'monitor' } qw(index_mover.relation_report index_mover.movable_methods
 		  index_mover.policy_conflicts index_mover.policy_fault index_mover.scheduler_looks index_mover.stats_since index_report
-		  tablespace_probe take_index_sample relation_heat index_mover.relation_heat recommend_moves
+		  tablespace_probe take_index_sample withdraw_probes relation_heat index_mover.relation_heat recommend_moves
 		  index_mover_check index_mover.problems index_mover.device_problems)));
 # Functions of ours are out of reach for who may not look into their schema, and
 # their privileges the same as those of the functions that use them.

@@ -542,6 +542,15 @@ my $near = 'reads in "regress_fast" are not known to take longer than in "regres
 is(sql("SELECT relation, moves, reason FROM tier_plan('near')"), "|f|$near", 'nor make anything faster');
 like(($node->psql('postgres', "SELECT * FROM run_tier_policies('near')"))[2], qr/NOTICE:  policy "near" moves nothing: \Q$near\E/,
 	'a run says so, too');
+# what was measured: where, when, and both times
+own_devices($node);
+sql("INSERT INTO index_mover.probe SELECT '2026-01-02 03:04:05+00'::timestamptz + (now() - '2026-01-03'), oid, "
+	. "CASE spcname WHEN 'regress_slow' THEN 2 ELSE 1 END FROM pg_tablespace WHERE spcname ~ '^regress_(slow|fast)'");
+like(sql("SELECT reason FROM tier_plan('near')"),
+	qr/^no gain: "regress_slow" was probed slower, at 20\d\d-\d\d-\d\d [^"]+: 2 ms a read, and "regress_fast" 1 ms$/,
+	'it was probed slower');
+sql("SELECT withdraw_probes('regress_slow'), withdraw_probes('regress_fast')");
+own_devices($node, 'off');
 sql("DELETE FROM tier_policy WHERE name = 'near'");
 # what is used of either, in MB
 my $use = sub {

@@ -30,11 +30,14 @@
 #include "catalog/pg_type_d.h"
 #include "common/file_utils.h"
 #include "common/pg_prng.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/array.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "errors.h"
 #include "file_system.h"
@@ -46,6 +49,7 @@
 #include "test_points.h"
 
 PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
+PG_FUNCTION_INFO_V1(index_mover_withdraw_probes);
 
 #define PROBE_MAX_SECONDS	60
 #define PROBE_MAX_DEPTH		1024
@@ -55,6 +59,8 @@ PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 /* Reads at a time from which a device should be faster than by one, and by how much */
 #define PROBE_QUEUE			4
 #define PROBE_QUEUE_GAIN	1.5
+
+#define PROBES_KEPT			5	/* of each tablespace */
 
 /* Results, in the order of the first columns */
 enum
@@ -252,26 +258,53 @@ run_probe(Probe *probe, Oid tablespace, double seconds, int64 free_bytes)
 }
 
 /*
- * Store a result for recommend_moves(), in place of earlier results, if the transaction may
- * write.  They stay if we would have to wait for another session that deletes some.
+ * Remove the probes of a tablespace but the last ones, so that there is space for one more.
+ * The caller holds a lock that keeps out other sessions that remove some.
+ */
+static void
+remove_old_probes(Oid tablespace)
+{
+	TimestampTz latest[PROBES_KEPT];
+	int			n = 0;
+	ExtensionScan scan;
+
+	/* the latest ones, the last one first */
+	extension_scan_begin(&scan, "probe", 0, NULL);
+	while (extension_scan_next(&scan))
+	{
+		TimestampTz at = DatumGetTimestampTz(scan.row.values[0]);
+		int			i = n;
+
+		if (DatumGetObjectId(scan.row.values[1]) != tablespace)
+			continue;
+		for (; i > 0 && latest[i - 1] < at; i--)
+			latest[i] = latest[i - 1];
+		latest[i] = at;
+		n = Min(n + 1, PROBES_KEPT - 1);
+	}
+	extension_scan_begin(&scan, "probe", 0, NULL);
+	while (extension_scan_next(&scan))
+	{
+		if (DatumGetObjectId(scan.row.values[1]) == tablespace &&
+			DatumGetTimestampTz(scan.row.values[0]) < latest[n - 1])
+			(void) extension_delete_row("probe", &scan.tuple->t_self);
+	}
+}
+
+/*
+ * Store a result for recommend_moves(), with those before, of which the median counts, if
+ * the transaction may write.  Old ones stay if we would have to wait for another session
+ * that deletes some.
  */
 static void
 record_probe(Oid tablespace, const Probe *probe)
 {
 	Row			row;
-	ExtensionScan scan;
 
 	if (RecoveryInProgress() || XactReadOnly)
 		return;
 	if (ConditionalLockRelationOid(extension_relation("probe"), ShareUpdateExclusiveLock))
-	{
-		extension_scan_begin(&scan, "probe", 0, NULL);
-		while (extension_scan_next(&scan))
-		{
-			if (DatumGetObjectId(scan.row.values[1]) == tablespace)
-				(void) extension_delete_row("probe", &scan.tuple->t_self);
-		}
-	}
+		remove_old_probes(tablespace);
 	row_clear(&row);
 	row_time(&row, 1, GetCurrentTimestamp());
 	row_set(&row, 2, ObjectIdGetDatum(tablespace));
@@ -413,4 +446,59 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	row_text(&row, 13, lost_on_reboot);
 	row_text(&row, 14, probe_remark(probe, tablespace, lost_on_reboot));
 	return row_result(fcinfo, &row);
+}
+
+static void
+put_withdrawn(const Row *probe, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	Row			row;
+
+	row_clear(&row);
+	row_set(&row, 1, probe->values[0]);
+	row_set(&row, 2, probe->values[2]);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
+}
+
+/*
+ * withdraw_probes(tablespace name, since timestamptz) RETURNS SETOF record
+ *
+ * Removes the results of tablespace_probe() for a tablespace from a moment on, NULL: all, and
+ * returns them.  Locks: ShareUpdateExclusiveLock on index_mover.probe until the end of the
+ * transaction.  EXECUTE: pg_monitor; and the caller needs CREATE on the tablespace (42501).
+ * Errors: 22004 NULL, 22023 pg_global, 42704 no such tablespace, 25006 on a standby and in a read-only
+ * transaction.
+ */
+Datum
+index_mover_withdraw_probes(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	TimestampTz since = PG_ARGISNULL(1) ? DT_NOBEGIN : PG_GETARG_TIMESTAMPTZ(1);
+	ExtensionScan scan;
+	char	   *name;
+	Oid			tablespace;
+
+	reject_null(fcinfo, 0, "tablespace");
+	name = NameStr(*PG_GETARG_NAME(0));
+	tablespace = get_tablespace_oid(name, false);
+	if (tablespace == GLOBALTABLESPACE_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("only shared relations can be placed in pg_global tablespace")));
+	if (object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLESPACE, name);
+	PreventCommandDuringRecovery("withdraw_probes()");
+	PreventCommandIfReadOnly("withdraw_probes()");
+	InitMaterializedSRF(fcinfo, 0);
+	LockRelationOid(extension_relation("probe"), ShareUpdateExclusiveLock);
+	extension_scan_begin(&scan, "probe", 0, NULL);
+	while (extension_scan_next(&scan))
+	{
+		if (DatumGetObjectId(scan.row.values[1]) != tablespace ||
+			DatumGetTimestampTz(scan.row.values[0]) < since)
+			continue;
+		put_withdrawn(&scan.row, rsinfo);
+		(void) extension_delete_row("probe", &scan.tuple->t_self);
+	}
+	return (Datum) 0;
 }

@@ -3,8 +3,8 @@
  * places.c
  *	  The tablespaces: how long a read takes there, and how much space there is.
  *
- * A read takes as long as the last tablespace_probe() of the last 90 days says, or
- * else as random_page_cost, of which a unit stands for 0.1 ms.
+ * A read takes as long as the median of the probes says that tablespace_probe() has kept
+ * of the last 90 days, or else as random_page_cost, of which a unit stands for 0.1 ms.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,6 +22,14 @@
 #define MS_OF_COST			0.1 /* that random_page_cost = 1 stands for */
 #define DIFFERENCE_UNKNOWN	1.0 /* ms; so that heat alone decides */
 
+/* A row of the table of probes */
+typedef struct ProbeRow
+{
+	TimestampTz at;
+	Oid			tablespace;
+	double		read_ms;
+} ProbeRow;
+
 Place *
 places_find(const List *places, Oid tablespace)
 {
@@ -33,12 +41,52 @@ places_find(const List *places, Oid tablespace)
 	return NULL;
 }
 
+static int
+compare_numbers(const void *a, const void *b)
+{
+	double		x = *(const double *) a;
+	double		y = *(const double *) b;
+
+	return (x > y) - (x < y);
+}
+
+/* Return the median of numbers, of which there is at least one.  Brings them into order. */
+static double
+median(double *numbers, int n)
+{
+	Assert(n > 0);
+	qsort(numbers, n, sizeof(double), compare_numbers);
+	return (numbers[(n - 1) / 2] + numbers[n / 2]) / 2;
+}
+
+/* Set what the probes of a place that count have measured. */
+static void
+set_probed(Place *place, const ProbeRow *probes, int n, TimestampTz oldest)
+{
+	double	   *read_ms = palloc_array(double, n + 1);
+	int			count = 0;
+
+	for (const ProbeRow *probe = probes; probe < probes + n; probe++)
+	{
+		if (probe->tablespace != place->oid || probe->at <= oldest)
+			continue;
+		read_ms[count++] = probe->read_ms;
+		place->probed_at = Max(place->probed_at, probe->at);
+	}
+	if (count > 0)
+		place->read_ms = median(read_ms, count);
+	pfree(read_ms);
+}
+
 /* Return all tablespaces but pg_global, a List of Place. */
 List *
 places_read(void)
 {
 	TimestampTz oldest = GetCurrentTimestamp() - PROBE_DAYS * USECS_PER_DAY;
 	List	   *result = NIL;
+	int			room = 16;
+	int			n = 0;
+	ProbeRow   *probes = palloc_array(ProbeRow, room);
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 
@@ -58,14 +106,16 @@ places_read(void)
 	extension_scan_begin(&scan, "probe", 0, NULL);
 	while (extension_scan_next(&scan))
 	{
-		TimestampTz at = DatumGetTimestampTz(values[0]);
-		Place	   *place = places_find(result, DatumGetObjectId(values[1]));
-
-		if (place == NULL || at <= Max(oldest, place->probed_at))
-			continue;
-		place->probed_at = at;
-		place->read_ms = DatumGetFloat8(values[2]);
+		if (n == room)
+			probes = repalloc_array(probes, ProbeRow, room *= 2);
+		probes[n++] = (ProbeRow)
+		{
+			.at = DatumGetTimestampTz(values[0]),.tablespace = DatumGetObjectId(values[1]),
+				.read_ms = DatumGetFloat8(values[2])
+		};
 	}
+	foreach_ptr(Place, place, result)
+		set_probed(place, probes, n, oldest);
 	return result;
 }
 

@@ -875,6 +875,10 @@ want_by_heat(TierPlan *plan)
 
 		if (basis == PLACE_SAME_DEVICE)
 			reason = psprintf("%s, which is on the same device", reason);
+		else if (basis == PLACE_PROBED)
+			reason = psprintf("no gain: \"%s\" was probed slower, at %s: %.4g ms a read, and \"%s\" %.4g ms",
+							  NameStr(to->name), moment_text(to->probed_at), to->read_ms,
+							  NameStr(from->name), from->read_ms);
 		say(work, VERDICT_HINDERED, reason);
 	}
 	budget = conflict_budget(plan->limits, work->policy, candidates, n, to, plan->busy, &limit);

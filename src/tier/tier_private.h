@@ -108,8 +108,8 @@ typedef struct Place
 	Oid			oid;
 	NameData	name;
 	double		cost;			/* random_page_cost */
-	TimestampTz probed_at;		/* 0 = not in the last 90 days */
-	double		read_ms;		/* as probed */
+	TimestampTz probed_at;		/* the last time; 0 = not in the last 90 days */
+	double		read_ms;		/* as probed, the median */
 	bool		is_there;		/* its directory can be read, and has facts */
 	FileSystemFacts facts;
 } Place;
