@@ -78,6 +78,7 @@ OBJS = \
 	src/report/duplicates.o \
 	src/report/page_links.o \
 	src/report/page_measure.o \
+	src/report/rebuilt_gin.o \
 	src/report/rebuilt_size.o \
 	src/report/relation_report.o \
 	src/report/reports.o \

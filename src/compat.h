@@ -97,8 +97,10 @@
  * relation_file_path: palloc'd; GetRelationPath() returns a struct since 18.
  * smgrtruncate: before 18 it gets the old lengths of the forks itself.
  * im_page_is_verified: PageIsVerified() that does not report or log anything.
+ * IM_GIN_PARALLEL: whether workers can build GIN, which sorts all keys.
  */
 #if PG_VERSION_NUM >= 180000
+#define IM_GIN_PARALLEL	true
 #define relation_file_path(db, spc, num, fork) \
 	pstrdup(GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork).str)
 #define im_page_is_verified(page, block) PageIsVerified(page, block, 0, &(bool) {false})
@@ -106,6 +108,7 @@
 /* stands before the declaration since 18 */
 #define pg_noreturn pg_attribute_noreturn()
 extern PGDLLIMPORT bool ignore_checksum_failure;
+#define IM_GIN_PARALLEL	false
 #define relation_file_path(db, spc, num, fork) \
 	GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork)
 #define im_page_is_verified(page, block) PageIsVerifiedExtended(page, block, 0)

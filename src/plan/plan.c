@@ -62,7 +62,7 @@ choose_by_bloat(PlannedMove *entry, const MoveSettings *settings, const char *no
 	item->method = METHOD_COPY;
 	if (item->size_before <= SMALL_INDEX)
 		item_say(item, "Copy, because the index is small (at most 128 kB).");
-	else if (!bloat_estimate(item->relid, &entry->bloat_ratio, NULL))
+	else if (!bloat_estimate(item->relid, &entry->bloat_ratio))
 	{
 		entry->bloat_ratio = -1;
 		item_say(item, "Copy; its bloat could not be measured.");

@@ -19,14 +19,19 @@
 #include <math.h>
 
 #include "access/hash.h"
+#include "access/htup_details.h"
 #include "access/nbtree.h"
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
+#include "optimizer/paths.h"
 #include "storage/lmgr.h"
 #include "utils/float.h"
+#include "utils/memutils.h"
 #include "utils/spccache.h"
+#include "utils/syscache.h"
 
 #include "errors.h"
 #include "file_system.h"
@@ -44,6 +49,8 @@ PG_FUNCTION_INFO_V1(index_mover_index_bloat);
 #define PLAN_PREFETCH		1
 
 #define GROUPS				40	/* of the jackknife */
+#define MOST_KEPT			400 /* pages of GIN */
+#define LEAST_WORKER_MEMORY (32 * 1024) /* kB, of a build */
 
 typedef struct Bloat
 {
@@ -56,7 +63,7 @@ typedef struct Bloat
 	BlockNumber pages;
 	BlockNumber sampled_pages;	/* blocks read, metapage included */
 	double		leaf_density;	/* 0 to 1 */
-	double		ratio;			/* NaN also if only the interval is known */
+	double		ratio;
 	double		low;
 	double		high;
 
@@ -69,6 +76,9 @@ typedef struct Bloat
 	BlockNumber population;		/* blocks from there on */
 	BlockNumber nsample;		/* of these, to be read */
 	uint64		seed;
+	MemoryContext context;		/* of these copies; NULL = there are none */
+	char	  **kept;			/* copies of GIN's pages of keys */
+	int			nkept;
 	PageTotals	totals;			/* of the index, or estimated */
 	PageTotals	groups[GROUPS]; /* whose sum they are */
 } Bloat;
@@ -120,6 +130,64 @@ sample_block(const Bloat *bloat, BlockNumber n)
 	return bloat->first + start + hash_bytes_uint32_extended(n, bloat->seed) % (end - start);
 }
 
+/* Keep a copy of the page, the n-th of the sample, if a build is to be carried out on it. */
+static void
+keep_page(Bloat *bloat, BlockNumber n, const PageMeasure *pm)
+{
+	BlockNumber step = bloat->nsample / MOST_KEPT + 1;
+	MemoryContext oldcontext;
+
+	if (bloat->facts.relam != GIN_AM_OID || pm->kind != PAGE_LEAF || n % step != 0 ||
+		bloat->nkept == MOST_KEPT)
+		return;
+	if (bloat->context == NULL)
+	{
+		bloat->context = AllocSetContextCreate(CurrentMemoryContext, "pages of a GIN index",
+											   ALLOCSET_DEFAULT_SIZES);
+		bloat->kept = MemoryContextAlloc(bloat->context, MOST_KEPT * sizeof(char *));
+	}
+	oldcontext = MemoryContextSwitchTo(bloat->context);
+	bloat->kept[bloat->nkept] = palloc_aligned(BLCKSZ, PG_IO_ALIGN_SIZE, 0);
+	memcpy(bloat->kept[bloat->nkept++], bloat->copy, BLCKSZ);
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Return whether a build of a GIN index sorts all keys: about, whether it has workers, as in
+ * plan_create_index_workers(), which needs a lock on the table.
+ */
+static bool
+sorts_all_keys(Relation index)
+{
+	HeapTuple	tuple;
+	BlockNumber pages = 0;
+
+	if (!IM_GIN_PARALLEL || max_parallel_maintenance_workers == 0 ||
+		maintenance_work_mem < 2 * LEAST_WORKER_MEMORY)
+		return false;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index->rd_index->indrelid));
+	if (HeapTupleIsValid(tuple))
+	{
+		pages = ((Form_pg_class) GETSTRUCT(tuple))->relpages;
+		ReleaseSysCache(tuple);
+	}
+	return pages > 0 && pages >= (BlockNumber) min_parallel_table_scan_size;
+}
+
+/* Carry out a build on the pages that were kept. */
+static void
+simulate_build(Bloat *bloat)
+{
+	MemoryContext oldcontext;
+
+	if (bloat->nkept == 0)
+		return;
+	oldcontext = MemoryContextSwitchTo(bloat->context);
+	bloat->facts.gin_density = rebuilt_gin_density(bloat->kept, bloat->nkept, &bloat->totals,
+												   sorts_all_keys(bloat->index));
+	MemoryContextSwitchTo(oldcontext);
+}
+
 /* Read the sample, and add up its figures; false after the deadline. */
 static bool
 read_sample(Bloat *bloat)
@@ -153,17 +221,18 @@ read_sample(Bloat *bloat)
 		if (problem)
 			report_corrupted(bloat->index, blkno, problem);
 		Assert(pm.kind < PAGE_KINDS && pm.packed <= pm.used && pm.used <= pm.avail);
+		keep_page(bloat, n, &pm);
 		page_measure_add(&bloat->totals.of[pm.kind], &pm, weight);
 		page_measure_add(&bloat->groups[n % GROUPS].of[pm.kind], &pm, weight);
 	}
 	return true;
 }
 
-/* Return the bloat by the totals, and of two sizes after a rebuild the smaller or larger. */
+/* Return the bloat by the totals, for one of the sizes after a rebuild. */
 static double
-estimate(const Bloat *bloat, const PageTotals *totals, bool smaller)
+estimate(const Bloat *bloat, const PageTotals *totals, RebuiltSize size)
 {
-	return 1.0 - rebuilt_pages(&bloat->facts, totals, smaller) / bloat->pages;
+	return 1.0 - rebuilt_pages(&bloat->facts, totals, size) / bloat->pages;
 }
 
 /*
@@ -171,7 +240,7 @@ estimate(const Bloat *bloat, const PageTotals *totals, bool smaller)
  * is that of the estimates without a group each.
  */
 static double
-half_interval(const Bloat *bloat, bool smaller)
+half_interval(const Bloat *bloat, RebuiltSize size)
 {
 	int			ngroups = Min(GROUPS, bloat->nsample);
 	double		without[GROUPS];
@@ -194,7 +263,7 @@ half_interval(const Bloat *bloat, bool smaller)
 			page_measure_add(&t.of[kind], &bloat->totals.of[kind], scale);
 			page_measure_add(&t.of[kind], &bloat->groups[i].of[kind], -scale);
 		}
-		without[i] = estimate(bloat, &t, smaller);
+		without[i] = estimate(bloat, &t, size);
 		mean += without[i] / ngroups;
 	}
 	for (int i = 0; i < ngroups; i++)
@@ -225,40 +294,42 @@ estimate_by_rows(const Bloat *bloat)
 	leaf->packed *= known / leaf->rows;
 	leaf->tuples *= known / leaf->rows;
 	leaf->rows = known;
-	return estimate(bloat, &totals, false);
+	return estimate(bloat, &totals, REBUILT_EXPECTED);
 }
 
 /*
- * Set the results from the totals.  Where the pages allow two sizes after a
- * rebuild, the interval extends from the lower bound for the larger size to the
- * upper one for the smaller size.
+ * Set the results from the totals.  Where the pages allow several sizes after a
+ * rebuild, the interval extends from the lower bound for the largest size to the
+ * upper one for the smallest size.
  */
 static void
 set_results(Bloat *bloat)
 {
 	const PageMeasure *leaf = &bloat->totals.of[PAGE_LEAF];
 	const PageMeasure *posting = &bloat->totals.of[PAGE_POSTING];
-	double		ratio = estimate(bloat, &bloat->totals, false);
-	double		smaller = estimate(bloat, &bloat->totals, true);
+	double		ratio = estimate(bloat, &bloat->totals, REBUILT_EXPECTED);
+	double		smallest = estimate(bloat, &bloat->totals, REBUILT_SMALLEST);
 	double		by_rows = estimate_by_rows(bloat);
-	double		half = half_interval(bloat, false);
+	double		half = half_interval(bloat, REBUILT_EXPECTED);
+	bool		is_certain = bloat->facts.relam == BTREE_AM_OID;
 
 	/* the two are fractions of pages */
-	double		rounding = smaller > ratio ? 1.0 / bloat->pages : 0;
+	double		rounding = is_certain ? 0 : 1.0 / bloat->pages;
 
 	/* like avg_leaf_density of pgstatindex: without deleted pages */
 	if (leaf->avail + posting->avail > 0)
 		bloat->leaf_density = (leaf->used + posting->used) / (leaf->avail + posting->avail);
-	bloat->low = ratio_within(ratio - half - rounding);
-	bloat->high = ratio_within(smaller + half_interval(bloat, true) + rounding);
-	if (smaller > ratio)
-		return;
+	bloat->low = ratio_within(estimate(bloat, &bloat->totals, REBUILT_LARGEST) -
+							  half_interval(bloat, REBUILT_LARGEST) - rounding);
+	bloat->high = ratio_within(smallest + half_interval(bloat, REBUILT_SMALLEST) + rounding);
 	/* where the sample, by three standard deviations, does not contradict it */
 	if (fabs(by_rows - ratio) <= 1.5 * half)
 		ratio = by_rows;
 	bloat->ratio = ratio_within(1 - ceil((1 - ratio) * bloat->pages - 1e-4) / bloat->pages);
-	bloat->low = bloat->exact ? bloat->ratio : Min(bloat->low, bloat->ratio);
-	bloat->high = bloat->exact ? bloat->ratio : Max(bloat->high, bloat->ratio);
+	if (is_certain && bloat->exact)
+		bloat->low = bloat->high = bloat->ratio;
+	bloat->low = Min(bloat->low, bloat->ratio);
+	bloat->high = Max(bloat->high, bloat->ratio);
 }
 
 /*
@@ -290,8 +361,13 @@ bloat_measure(Relation index, void *result)
 	bloat->nsample = bloat->exact ? bloat->population : bloat->sample_pages - bloat->first;
 	bloat->seed = pg_prng_uint64(&pg_global_prng_state);
 	if ((bloat->exact || bloat->sample_pages > 2) && read_sample(bloat))
+	{
+		simulate_build(bloat);
 		set_results(bloat);
-	/* a plan measures many indexes in a single memory context */
+	}
+	/* a plan measures many indexes in one memory context */
+	if (bloat->context != NULL)
+		MemoryContextDelete(bloat->context);
 	FreeAccessStrategy(bloat->strategy);
 }
 
@@ -367,22 +443,21 @@ bloat_report(Oid index_oid, Row *row, int column)
 		return;
 	}
 	source = bloat.exact ? "every page" : psprintf("sample of %u pages", bloat.sampled_pages);
-	if (isnan(bloat.ratio))
+	if (bloat.high - bloat.low > 0.1)
 		source = psprintf("%s: between %.2f and %.2f", source, bloat.low, bloat.high);
 	row_bloat(row, column, column + 1, &bloat);
 	row_text(row, column + 2, source);
 }
 
 /*
- * Estimate the bloat of an index for the planner, at little cost.  Sets the
- * share that a rebuild frees, or at least frees if only an interval is known, in
- * which case *is_least, if not NULL, is set.  Returns false if that cannot be
- * measured (access method, lock, validity, damage, slow storage).
+ * Estimate the bloat of one index for the planner, at little cost: the share that a rebuild
+ * frees.  Returns false if that cannot be measured (access method, lock, validity, damage,
+ * slow storage).
  *
  * Reads for a second at most, with AccessShareLock, without waiting for it.
  */
 bool
-bloat_estimate(Oid index_oid, double *ratio, bool *is_least)
+bloat_estimate(Oid index_oid, double *ratio)
 {
 	Bloat		bloat = {
 		.sample_pages = PLAN_SAMPLE,
@@ -391,8 +466,6 @@ bloat_estimate(Oid index_oid, double *ratio, bool *is_least)
 	bool		ok = report_run(index_oid, true, bloat_measure, &bloat);
 
 	elog(DEBUG1, "estimated the bloat of index %u from %u blocks", index_oid, bloat.sampled_pages);
-	*ratio = isnan(bloat.ratio) ? bloat.low : bloat.ratio;
-	if (is_least != NULL)
-		*is_least = isnan(bloat.ratio);
+	*ratio = bloat.ratio;
 	return ok && !isnan(*ratio);
 }

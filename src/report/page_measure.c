@@ -118,6 +118,15 @@ other_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 	if (facts->relam == GIN_AM_OID && pm->kind == PAGE_LEAF &&
 		GinGetNPosting((IndexTuple) item->data) == 0)
 		return 0;
+	/* tuples of a hash index are in the order of their codes */
+	if (facts->relam == HASH_AM_OID)
+	{
+		const char *code = item->data + sizeof(IndexTupleData);
+
+		if (item->key == NULL || memcmp(code, item->key, sizeof(uint32)) != 0)
+			pm->keys += 1;
+		item->key = code;
+	}
 	pm->rows += 1;
 	pm->tuples += 1;
 	return item->bytes;
@@ -320,6 +329,47 @@ count_items(const IndexFacts *facts, const Method *method, Page page, PageMeasur
 }
 
 /*
+ * Return the most bytes that were ever used of a page: between line pointers and tuples, the
+ * longest run of zeros.  Deletions move tuples together (compactify_tuples()), and leave
+ * bytes of them.
+ */
+static double
+peak_of_page(Page page, double avail)
+{
+	PageHeader	ph = (PageHeader) page;
+	int			longest = 0;
+	int			run = 0;
+
+	for (int at = MAXALIGN(ph->pd_lower); at + 8 <= ph->pd_upper; at += 8)
+	{
+		uint64		word;
+
+		memcpy(&word, (char *) page + at, sizeof(word));
+		run = word == 0 ? run + sizeof(word) : 0;
+		longest = Max(longest, run);
+	}
+	return avail - longest;
+}
+
+/* Measure what foretells a rebuild of GiST or hash. */
+static void
+measure_rebuild(const IndexFacts *facts, Page page, uint16 flags, PageMeasure *pm)
+{
+	if (facts->relam == HASH_AM_OID && (flags & LH_BUCKET_PAGE) && pm->tuples > 0)
+		pm->buckets = 1;
+	if (facts->relam != GIST_AM_OID)
+		return;
+	pm->peak = peak_of_page(page, pm->avail);
+
+	/*
+	 * a full-page image of a crash or a standby has no bytes of what was
+	 * deleted
+	 */
+	if ((flags & F_TUPLES_DELETED) && pm->peak <= pm->used + sizeof(uint64) + sizeof(ItemIdData))
+		pm->peak = Max(pm->peak, GIST_DENSITY * pm->avail);
+}
+
+/*
  * Measure a private copy of a page.  Returns NULL, or the page's fault (a
  * fragment, not translated).  Never reads beyond the page.
  */
@@ -359,8 +409,19 @@ page_measure(const IndexFacts *facts, Page page, PageMeasure *pm)
 		pm->kind = PAGE_POSTING;
 		/* the rightmost page, most often the only page, counts for its tree */
 		pm->tuples = ((GinPageOpaque) PageGetSpecialPointer(page))->rightlink == InvalidBlockNumber;
+		if (pm->tuples > 0 && pm->used <= GinMaxItemSize)
+		{
+			pm->small = 1;
+			pm->small_bytes = pm->used;
+		}
 	}
 	if (pm->kind == PAGE_LEAF || pm->kind == PAGE_PENDING)
-		return count_items(facts, method, page, pm);
+	{
+		const char *problem = count_items(facts, method, page, pm);
+
+		if (problem == NULL)
+			measure_rebuild(facts, page, flags, pm);
+		return problem;
+	}
 	return NULL;
 }

@@ -31,7 +31,7 @@ extern bool page_is_known(Oid relam);
 extern BlockNumber page_root(Oid relam, Page page, BlockNumber *spare);
 extern void page_links(Oid relam, Page page, PageLinkFunction found, void *arg);
 extern BlockNumber page_next_in_list(Oid relam, Page page);
-extern bool bloat_estimate(Oid index_oid, double *ratio, bool *is_least);
+extern bool bloat_estimate(Oid index_oid, double *ratio);
 extern bool report_pending_list(Oid index_oid, PendingList *list);
 extern bool report_is_spare(Oid index_oid);
 extern Oid	report_duplicate_of(Oid index_oid, List **worths, MemoryContext context);

@@ -37,6 +37,12 @@ typedef struct PageMeasure
 	double		rows;			/* pointers to rows, also to dead rows */
 	double		tuples;			/* after the rebuild; of GIN's posting trees:
 								 * trees */
+	double		peak;			/* GiST: the most that was ever used of avail */
+	double		keys;			/* hash: different hash codes on the page */
+	double		buckets;		/* hash: first pages of buckets that have rows */
+	double		small;			/* GIN: ends of posting trees that fit into a
+								 * page of keys, if they are all of the tree */
+	double		small_bytes;
 } PageMeasure;
 
 /* Sums over an index's pages without the metapage, or estimates of them */
@@ -52,7 +58,20 @@ typedef struct IndexFacts
 	double		fillfactor;		/* 0 to 1; NaN = the method has none */
 	bool		deduplicates;	/* btree: a rebuild makes posting lists */
 	double		hash_rows;
+	double		gin_density;	/* of the pages of keys that a build makes; 0
+								 * = not known */
 } IndexFacts;
+
+/* How full inserts leave the pages of GiST, if nothing else is known */
+#define GIST_DENSITY		0.66
+
+/* Sizes after a rebuild */
+typedef enum RebuiltSize
+{
+	REBUILT_LARGEST,
+	REBUILT_EXPECTED,
+	REBUILT_SMALLEST
+} RebuiltSize;
 
 extern bool page_measure_facts(Relation index, IndexFacts *facts);
 extern const char *page_measure(const IndexFacts *facts, Page page, PageMeasure *pm);
@@ -68,7 +87,9 @@ extern char *test_guarded(char *page);
 #endif
 
 extern void page_measure_add(PageMeasure *sum, const PageMeasure *pm, double weight);
-extern double rebuilt_pages(const IndexFacts *facts, const PageTotals *totals, bool smaller);
+extern double rebuilt_pages(const IndexFacts *facts, const PageTotals *totals, RebuiltSize size);
+extern double rebuilt_gin_density(char **pages, int npages, const PageTotals *totals,
+								  bool in_one_batch);
 
 extern bool report_run(Oid index_oid, bool quiet,
 					   void (*measure) (Relation index, void *result), void *result);

@@ -162,13 +162,11 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 	for (Candidate *c = candidates; c < candidates + Min(n, BLOAT_MEASURED) && c->key > 0; c++)
 	{
 		double		bloat;
-		bool		is_least;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!bloat_estimate(c->heat->facts.relid, &bloat, &is_least))
+		if (!bloat_estimate(c->heat->facts.relid, &bloat))
 			continue;
-		if (!is_least)
-			c->bloat = bloat;
+		c->bloat = bloat;
 		c->rebuilds |= bloat > threshold;
 		if (c->rebuilds)
 			c->size = ceil(c->size * (1 - bloat));
