@@ -427,11 +427,13 @@ CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '100 da
 AS 'MODULE_PATHNAME', 'index_mover_take_index_sample' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.recommend_moves(
-	tablespace name, budget bigint DEFAULT NULL, half_life interval DEFAULT NULL,
+	tablespace name DEFAULT NULL, budget bigint DEFAULT NULL, half_life interval DEFAULT NULL,
+	random_read_ms float8 DEFAULT NULL, price_per_gb float8 DEFAULT NULL,
 	OUT rank int, OUT index regclass, OUT table_name regclass, OUT method text,
 	OUT from_tablespace name, OUT to_tablespace name, OUT size bigint, OUT size_after bigint,
 	OUT reads_per_second float8, OUT gain_ms_per_second float8, OUT bloat_ratio float8,
-	OUT pending_pages bigint, OUT reason text, OUT command text) RETURNS SETOF record
+	OUT pending_pages bigint, OUT reason text, OUT command text,
+	OUT remains_ms_per_second float8, OUT gain_per_price float8) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_recommend_moves' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20;
 
 CREATE FUNCTION index_mover.session_action(pid int, state text, backend_type text) RETURNS text
@@ -978,7 +980,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('ROUTINE', 'tablespace_probe', 'measure the storage of a tablespace with a temporary file, and suggest cost settings'),
 	('ROUTINE', 'withdraw_probes', 'withdraw results of tablespace_probe(), since a moment or all, and return them'),
 	('ROUTINE', 'take_index_sample', 'record how much each index and table was used, for recommend_moves() and tier policies; call it on a schedule'),
-	('ROUTINE', 'recommend_moves', 'which indexes and tables gain most from a tablespace, within a budget of bytes; which would have to leave; and why'),
+	('ROUTINE', 'recommend_moves', 'which indexes and tables gain most from a tablespace, or from a disk that is not there, within a budget of bytes; which would have to leave; and why'),
 	('ROUTINE', 'index_mover_blockers', 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do'),
 	('TABLE', 'tier_policy', 'where relations belong by age, because they are idle, by heat, or because a file system is full; run_tier_policies() moves them there'),
 	('COLUMN', 'tier_policy.name tier_policy_status.policy', 'name of the policy'),
@@ -1145,7 +1147,7 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.withdraw_probes(name, timestamptz),
-	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint, interval),
+	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint, interval, float8, float8),
 	@extschema@.relation_heat(interval), @extschema@.index_mover_check(interval),
 	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,
 	index_mover.relation_heat, index_mover.stats_since,

@@ -47,7 +47,8 @@ my %good = (
 	method => "'copy'", dry_run => 'true', wait => 'true', settings => "'{}'", name_like => "'%'", name_not_like => "'x'",
 	min_size => '0', max_size => '1000000', job => $job, setting => "'max_rate'", value => "'1MB'",
 	sample_pages => '10', exact => 'false', sample => 'false', duration => "'100 ms'", queue_depth => '4',
-	retention => "'1 day'", half_life => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
+	retention => "'1 day'", half_life => "'1 day'", budget => '1000000', random_read_ms => 'NULL', price_per_gb => '0.1',
+	quiet => 'false', exact_pages => 'NULL',
 	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'",
 		unmounted => 'false', policy_name => "'nosuch'", at => 'now()', since => 'now()',
 	raise => 'true',
@@ -78,6 +79,8 @@ my %bad = (
 	min_age => [ "'x'" ],
 	max_wait => [ "'x'" ],
 	since => [ "'x'" ],
+	random_read_ms => [ "'x'", '0', '-1', '1', "'NaN'", "'Infinity'" ],
+	price_per_gb => [ "'x'", '0', '-1', "'NaN'" ],
 	budget => [ "'x'", '-1', '9223372036854775808' ]);
 
 # Reports choose by what they are given: of what has no indexes they show none.

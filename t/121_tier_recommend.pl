@@ -369,6 +369,36 @@ is(going('regress_fast', $size{hot_b}), 'hot_b', 'the greatest gain');
 is(going('regress_fast', $size{hot_b} - 8192), 'hot_a', 'if that does not fit, the other');
 is(going('regress_fast', $size{hot_a} + $size{hot_b}), 'hot_b hot_a', 'both');
 
+# ---- a disk that is not there -------------------------------------------------------------------
+rates(10000, hot_a => 12, hot_b => 20, hot => 100);
+my $disk = "recommend_moves(random_read_ms => %s, budget => %s, price_per_gb => 0.5)";
+my $foretold = sub {
+	return sql("SELECT string_agg(concat_ws(' ', rank, coalesce(index, table_name), round(gain_ms_per_second::numeric, 2), "
+		. "round(remains_ms_per_second::numeric, 2), command IS NULL, to_tablespace IS NULL), ', ' ORDER BY rank) FROM "
+		. sprintf $disk, @_);
+};
+# a unit of random_page_cost is 0.1 ms, of which there are 4.1: 132 reads a second wait 54.12 ms
+is($foretold->(0.01, 1000000000), '1 hot 40.00 14.12 t t, 2 hot_b 8.00 6.12 t t, 3 hot_a 4.80 1.32 t t',
+	'the gain, and what remains');
+is($foretold->(0.01, $size{hot_b}), '1 hot_b 8.00 46.12 t t', 'a small one');
+is(sql("SELECT round((gain_per_price * size_after / 1024 ^ 3 * 0.5)::numeric, 2) FROM " . sprintf $disk, 0.01, $size{hot_b}), '8.00',
+	'the gain for a unit of the price');
+is(sql("SELECT string_agg(concat_ws(' ', coalesce(index, table_name), round(gain_ms_per_second::numeric, 2), "
+	. "round(remains_ms_per_second::numeric, 2)), ', ' ORDER BY rank) FROM recommend_moves('regress_fast', 1000000000) "
+	. "WHERE 'hot'::regclass = table_name"),
+	'hot 30.00 24.12, hot_b 6.00 18.12, hot_a 3.60 14.52', 'the same of a tablespace that is there');
+like(notice('SELECT * FROM ' . sprintf $disk, 0.41, 1000000000), qr/^NOTICE:  nothing to gain from a disk whose reads take 0\.41 ms$/m,
+	'a slow one');
+foreach my $case ([ q('regress_fast', 1, random_read_ms => 0.1), '22023: tablespace and random_read_ms cannot be used together' ],
+	[ 'random_read_ms => 0.1', '22004: budget must not be null' ],
+	[ 'random_read_ms => 0, budget => 1', '22023: random_read_ms must be greater than zero' ],
+		[ q('regress_fast', price_per_gb => -1), '22023: price_per_gb must be greater than zero' ])
+{
+	my (undef, undef, $err) = $node->psql('postgres', "SELECT * FROM recommend_moves($case->[0])",
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($err, qr/ERROR:  \Q$case->[1]\E\n/, $case->[1]);
+}
+
 # ---- errors, privileges ----------------------------------------------------------------------
 foreach my $case ([ q('no_such'), '42704: tablespace "no_such" does not exist' ],
 	[ q('regress_fast', -1), '22023: budget must not be negative' ],

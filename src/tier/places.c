@@ -177,3 +177,24 @@ place_difference(const Place *here, const Place *target, PlaceBasis *basis)
 	*basis = PLACE_COSTS;
 	return (here->cost - target->cost) * MS_OF_COST;
 }
+
+/* Return how many ms a read takes in a place, as place_difference() counts it. */
+double
+place_read_ms(const Place *place, const Place *target)
+{
+	if (place->probed_at != 0 && target->probed_at != 0)
+		return place->read_ms;
+	return place->cost * MS_OF_COST;
+}
+
+/* Return the place of a disk that is not there, whose reads take so long; palloc'd. */
+Place *
+place_imagine(double read_ms)
+{
+	Place	   *place = palloc0_object(Place);
+
+	place->read_ms = read_ms;
+	place->cost = read_ms / MS_OF_COST;
+	place->probed_at = GetCurrentTimestamp();
+	return place;
+}

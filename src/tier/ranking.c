@@ -44,6 +44,7 @@ PG_FUNCTION_INFO_V1(index_mover_recommend_moves);
 #define RANKING_STAYS	1.2		/* as many times as much must another gain to
 								 * take the place of a resident */
 #define LEAST_WORTH		1e-9	/* of a resident */
+#define BYTES_PER_GB	(1024.0 * 1024 * 1024)
 #define BLOAT_MEASURED	50		/* so many of the most promising */
 
 /* The greatest key first. */
@@ -240,7 +241,8 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		if (!candidate.is_resident && candidate.value <= 0)
 			continue;
 		movable_methods(facts->relid, &may_copy, &may_rebuild);
-		candidate.is_fixed = !OidIsValid(candidate.to) || !(may_copy || may_rebuild) ||
+		candidate.is_fixed = (candidate.is_resident && !OidIsValid(candidate.to)) ||
+			!(may_copy || may_rebuild) ||
 			(is_table && candidate.is_resident && tablespace_loses_tables(candidate.to) != NULL);
 		candidate.rebuilds = !may_copy;
 		candidate.size = relation_main_size(facts);
@@ -261,6 +263,8 @@ typedef struct Advice
 	ReturnSetInfo *rsinfo;
 	const Place *target;
 	int64		budget;
+	double		price_per_gb;	/* NaN = not known */
+	double		remains;		/* ms a second of waiting, after the last row */
 	int			rank;			/* of the last row */
 	List	   *worths;			/* for report_duplicate_of() */
 } Advice;
@@ -279,9 +283,11 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 	bool		leaves = candidate->is_resident;
 	Oid			duplicate = report_duplicate_of(heat->facts.relid, &advice->worths,
 												CurrentMemoryContext);
-	const char *lost_on_reboot = leaves ? NULL : tablespace_lost_on_reboot(candidate->to);
+	const char *lost_on_reboot = NULL;
 	StringInfoData buf;
 
+	if (!leaves && OidIsValid(candidate->to))
+		lost_on_reboot = tablespace_lost_on_reboot(candidate->to);
 	initStringInfo(&buf);
 	if (leaves && candidate->value < 0)
 		appendStringInfo(&buf, "reads are faster in %s; ", tablespace_name(candidate->to));
@@ -320,7 +326,7 @@ put_advice(Advice *advice, const Candidate *candidate)
 	char	   *name = quote_qualified_identifier(NameStr(facts->schema_name),
 												  NameStr(facts->relname));
 	const char *method = candidate->rebuilds ? "rebuild" : "copy";
-	const char *to = tablespace_name(candidate->to);
+	const char *to = NULL;
 	PendingList list;
 	int64		pending = -1;
 	Row			row;
@@ -343,8 +349,17 @@ put_advice(Advice *advice, const Candidate *candidate)
 		row_set(&row, 11, Float8GetDatum(candidate->bloat));
 	row_int64(&row, 12, pending);
 	row_text(&row, 13, reason_text(advice, candidate, name, pending));
-	row_text(&row, 14, is_index ? printed_command("move_indexes", name, to, method) :
-			 printed_command("move_table", name, to));
+	if (OidIsValid(candidate->to))
+		to = tablespace_name(candidate->to);
+	if (to != NULL && is_index)
+		row_text(&row, 14, printed_command("move_indexes", name, to, method));
+	else if (to != NULL)
+		row_text(&row, 14, printed_command("move_table", name, to));
+	advice->remains -= candidate->key;
+	row_set(&row, 15, Float8GetDatum(Max(advice->remains, 0)));
+	if (advice->price_per_gb > 0)
+		row_set(&row, 16, Float8GetDatum(candidate->key /
+										 (candidate->size / BYTES_PER_GB * advice->price_per_gb)));
 	tuplestore_putvalues(advice->rsinfo->setResult, advice->rsinfo->setDesc, row.values, row.nulls);
 }
 
@@ -362,7 +377,12 @@ say_nothing_gained(const Advice *advice, const List *places)
 		any_slower |= place_difference(place, advice->target, &basis) > 0;
 		any_elsewhere |= basis != PLACE_SAME_DEVICE;
 	}
-	if (!advice->target->is_there)
+	if (!OidIsValid(advice->target->oid))
+		ereport(NOTICE,
+				(errmsg("nothing to gain from a disk whose reads take %g ms", advice->target->read_ms),
+				 errdetail("No relation in a slower tablespace is wanted more than %g blocks a second by index scans and changes, and fits into %lld bytes.",
+						   RANKING_MIN_HEAT, (long long) advice->budget)));
+	else if (!advice->target->is_there)
 		ereport(NOTICE,
 				(errmsg("nothing to gain: the directory of tablespace \"%s\" is missing", target)));
 	else if (!any_elsewhere)
@@ -378,34 +398,95 @@ say_nothing_gained(const Advice *advice, const List *places)
 						target, RANKING_MIN_HEAT, (long long) advice->budget)));
 }
 
+/* Return the ms a second that index scans and changes wait for blocks now. */
+static double
+waiting_now(const HeatTable *heats, const List *places, const Place *target)
+{
+	double		result = 0;
+
+	for (int i = 0; i < heats->n; i++)
+	{
+		const Heat *heat = &heats->heats[i];
+		const Place *place = places_find(places, heat->facts.tablespace);
+
+		if (place != NULL && !heat->of_extension)
+			result += heat->wanted_per_second * place_read_ms(place, target);
+	}
+	return result;
+}
+
+/* Return an argument that must be a positive number; NaN for NULL. */
+static double
+positive_argument(FunctionCallInfo fcinfo, int number, const char *name)
+{
+	double		value;
+
+	if (PG_ARGISNULL(number))
+		return get_float8_nan();
+	value = PG_GETARG_FLOAT8(number);
+	if (!(value > 0) || isinf(value))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be greater than zero", name)));
+	return value;
+}
+
+/* Return the disk that is not there, and is to be judged in place of a tablespace. */
+static Place *
+imagined_target(FunctionCallInfo fcinfo, double read_ms)
+{
+	if (!PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("tablespace and random_read_ms cannot be used together")));
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("budget must not be null"),
+				 errhint("With random_read_ms, budget is the size of the disk.")));
+	return place_imagine(read_ms);
+}
+
 /*
- * recommend_moves(tablespace name, budget bigint, half_life interval) RETURNS SETOF record
+ * recommend_moves(tablespace name, budget bigint, half_life interval, random_read_ms float8,
+ *		price_per_gb float8) RETURNS SETOF record
  *
- * budget: bytes, with the bytes of the residents; NULL: their size, and the free
- * space but for index_mover.min_free_space.  Only reads, takes no locks but as
+ * budget: bytes, those of the residents included; NULL: their size, and the free
+ * space but for index_mover.min_free_space.  With random_read_ms, for a disk that is not
+ * there, and has no name.  Only reads, takes no locks but those of
  * candidates_collect(), and works on a hot standby.  EXECUTE: pg_monitor.  ERRORs:
- * those of plan_tablespace(); 22004, 22023 a negative budget, or half_life.
+ * those of plan_tablespace(); 22004, 22023 an argument.
  */
 Datum
 index_mover_recommend_moves(PG_FUNCTION_ARGS)
 {
 	Advice		advice = {(ReturnSetInfo *) fcinfo->resultinfo};
 	TierScope	scope = {.tables = true,.indexes = true,.residents = true};
-	List	   *places;
+	double		read_ms = positive_argument(fcinfo, 3, "random_read_ms");
 	HeatTable  *heats;
+	List	   *places;
 	Candidate  *candidates;
+	Place	   *imagined = NULL;
 	int			n;
 	MoveSettings settings;
 	const Interval *half_life;
 
-	reject_null(fcinfo, 0, "tablespace");
 	half_life = heat_half_life_argument(fcinfo, 2);
-	scope.to = plan_tablespace(PG_GETARG_NAME(0), false);
+	advice.price_per_gb = positive_argument(fcinfo, 4, "price_per_gb");
+	if (!isnan(read_ms))
+		imagined = imagined_target(fcinfo, read_ms);
+	else
+	{
+		reject_null(fcinfo, 0, "tablespace");
+		scope.to = plan_tablespace(PG_GETARG_NAME(0), false);
+	}
 	if (!PG_ARGISNULL(1) && PG_GETARG_INT64(1) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("budget must not be negative")));
 	places = places_read();
+	if (imagined != NULL)
+		places = lappend(places, imagined);
 	advice.target = places_find(places, scope.to);
 	if (advice.target == NULL)	/* dropped meanwhile */
 		ereport(ERROR,
@@ -416,6 +497,7 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 	heats = heat_read();
 	heat_weigh(heats, half_life);
 	candidates = candidates_collect(heats, places, &scope, &settings, &n);
+	advice.remains = waiting_now(heats, places, advice.target);
 	advice.budget = !PG_ARGISNULL(1) ? PG_GETARG_INT64(1) : advice.target->facts.free_bytes -
 		settings_reserved(&settings.min_free_space, advice.target->facts.total_bytes);
 	for (Candidate *c = candidates; c < candidates + n; c++)
@@ -423,7 +505,7 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 		if (PG_ARGISNULL(1) && c->is_resident)
 			advice.budget += c->size;
 	}
-	advice.budget = advice.target->is_there ? Max(advice.budget, 0) : 0;
+	advice.budget = advice.target->is_there || imagined != NULL ? Max(advice.budget, 0) : 0;
 	ranking_choose(candidates, n, advice.budget, NULL, NULL);
 
 	/* the gains of the moves; first the relations that have to leave */

@@ -105,7 +105,7 @@ extern PGDLLEXPORT Datum index_mover_take_index_sample(PG_FUNCTION_ARGS);
 /* places.c: tablespaces */
 typedef struct Place
 {
-	Oid			oid;
+	Oid			oid;			/* 0 = a disk that is not there */
 	NameData	name;
 	double		cost;			/* random_page_cost */
 	TimestampTz probed_at;		/* the last time; 0 = not in the last 90 days */
@@ -128,13 +128,15 @@ extern Place *places_find(const List *places, Oid tablespace);
 extern double places_used(const List *places, Oid tablespace);
 extern void places_move(List *places, Oid from, Oid to, int64 bytes);
 extern double place_difference(const Place *here, const Place *target, PlaceBasis *basis);
+extern double place_read_ms(const Place *place, const Place *target);
+extern Place *place_imagine(double read_ms);
 
 /* ranking.c: which relations are to be in a tablespace */
 
 /* The relations that a policy is for */
 typedef struct TierScope
 {
-	Oid			to;
+	Oid			to;				/* 0 = a disk that is not there */
 	Oid			from;			/* 0 = any, of schema, too */
 	Oid			schema;
 	List	   *within;			/* OIDs of tables; NIL = any */
