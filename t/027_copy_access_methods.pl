@@ -1,9 +1,11 @@
 # Access methods of others that log by generic WAL records: pgvector's hnsw and
 # ivfflat.  auto copies their indexes; under inserts, updates, deletions and
 # VACUUM, to and fro, each copy compared with the original block by block, and each
-# row looked up afterwards.
+# row looked up afterwards: after crashes between copies and in the middle of one, too, and
+# on a standby.
 #
-# Fault (indexes): pgvector's hnsw and ivfflat, under load and VACUUM (where these are installed)
+# Fault (indexes): pgvector's hnsw and ivfflat, under load and VACUUM, with crashes, and on a standby
+#   (where these are installed)
 use strict;
 use warnings;
 
@@ -27,13 +29,18 @@ my @methods = (
 	[ 'ivfflat', 'vector', 'USING ivfflat (e vector_l2_ops) WITH (lists = 20)', 'SET ivfflat.probes = 20',
 		'(SELECT j.id FROM items j ORDER BY j.e <-> i.e LIMIT 1) IS DISTINCT FROM i.id' ]);
 
-my $node = new_node('others');
+my $node = new_node('others', streaming => 1);
 my %there = map { $_ => 1 } split /\n/, $node->safe_psql('postgres', 'SELECT name FROM pg_available_extensions');
 if (!grep { $there{ $_->[1] } } @methods)
 {
 	$node->stop;
 	plan skip_all => 'pgvector is not installed';
 }
+
+$node->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 append_to_file("$dir/change.sql", <<'SQL');
@@ -94,12 +101,31 @@ SQL
 		$load->finish;
 		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'", '0', 'the end of the load');
 		unlike($err, qr/ERROR|aborted/, "$method: no change has failed");
+
+		# a crash right after a move, before a checkpoint, and one in the middle of a copy
+		is($node->safe_psql('postgres', "SELECT status FROM move_indexes('items_i', '@{[ elsewhere($node, 'items_i') ]}')"), 'moved',
+			"$method: moved before a crash");
+		my $place = elsewhere($node, 'items_i');
+		$node->stop('immediate');
+		$node->start;
+		is(elsewhere($node, 'items_i'), $place, "$method: after the crash it is where it was moved to");
+		my $job = $node->safe_psql('postgres',
+			"SELECT job FROM move_indexes('items_i', '$place', wait => false, settings => '{\"max_rate\": \"16kB\"}')");
+		poll_until($node, "SELECT blocks_done > 0 FROM index_mover_progress WHERE job = $job", 't', "$method: a copy has begun");
+		$node->stop('immediate');
+		$node->start;
+		is(elsewhere($node, 'items_i'), $place, "$method: after a crash in mid-copy it is where it was");
+		$node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()');
+
 		my $seen = "SET enable_seqscan = off; SET enable_sort = off; $set;";
 		like($node->safe_psql('postgres', "$seen EXPLAIN SELECT i.id FROM items i WHERE $wrong"),
 			qr/ items_i on items j|Bitmap Index Scan on items_i/, "$method: the index is asked");
 		my $rows = $node->safe_psql('postgres', 'SELECT count(*) FROM items');
 		cmp_ok($rows, '>', 500, "$method: there are rows ($rows)");
 		is($node->safe_psql('postgres', "$seen SELECT i.id FROM items i WHERE $wrong"), '', "$method: every row is found, and no other");
+		$node->wait_for_catchup($standby);
+		is($standby->safe_psql('postgres', "$seen SELECT count(*) FROM items; SELECT i.id FROM items i WHERE $wrong"), $rows,
+			"$method: and so on a standby");
 		is($node->safe_psql('postgres',
 			"SELECT sum(blocks_recopied) > 0 FROM index_mover_history WHERE name = 'items_i' AND table_name = 'items'"),
 			't', "$method: blocks have changed in mid-copy");
@@ -109,5 +135,6 @@ SQL
 	}
 }
 
+$standby->stop;
 $node->stop;
 done_testing();

@@ -82,6 +82,7 @@ my %empty = (
 	'database directory missing' => sub { rmtree(glob("$location/PG_*/*")); });
 sub value { return $node->safe_psql('postgres', $_[0]); }
 
+my $timed;    # the rebuild of t_half was foretold
 my $version;
 sub version_directory { return $version //= (map { m{([^/]+)$} } glob("$location/PG_*"))[0]; }
 version_directory();
@@ -100,6 +101,14 @@ sub heal_rows { return value("SELECT status, method, count(*) FROM heal_tablespa
 	ORDER BY 1, 2'); }
 
 to_fast();
+# the last rebuild of an index tells how long the next one takes: 100 s, when it was half as large
+my $half = value("SELECT pg_relation_size('t_half') / 2");
+value("INSERT INTO index_mover.job_log SELECT (jsonb_populate_record(j, '{\"job\": 9000}')).* FROM index_mover.job_log j LIMIT 1");
+value(<<SQL);
+INSERT INTO index_mover.move_log SELECT (jsonb_populate_record(m, '{"job": 9000, "method": "rebuild", "idle": 0, "size_before": $half}'
+		|| jsonb_build_object('started_at', now() - interval '100 s', 'finished_at', now()))).*
+  FROM index_mover.move_log m WHERE relation_name = 't_half' LIMIT 1
+SQL
 is(value("SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), '0', 'nothing is lost');
 my $lost = value("SELECT count(*) FROM pg_class WHERE reltablespace = $oid AND relkind = 'i'");
 
@@ -126,6 +135,8 @@ foreach my $case (picked { $_->[1] eq 'emptied' } 'losses', @cases)
 	like($plan, qr/^t_pkey\|planned\|Lost: .* Needed by constraint child_t_fkey on table child\. /m, "$name: and what needs them")
 		if $plan =~ /^t_pkey/m;
 	note $plan if $case == $cases[0];
+	is(value("SELECT round(extract(epoch FROM elapsed) / 20) FROM heal_tablespace('fast', dry_run => true) WHERE name = 't_half'"), '10',
+		"$name: how long the rebuild will take") if $plan =~ /^t_half\|planned/m && !$timed++;
 	is(heal_rows(), "moved|rebuild|$found", "$name: healed");
 	answers($name);
 	is(value("SELECT count(*) FROM heal_tablespace('fast')"), '0', "$name: nothing more is lost");

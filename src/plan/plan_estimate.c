@@ -9,6 +9,8 @@
  * Time is estimated from past moves of the same method in this database: a
  * small move tells the fixed cost, a large move the rate; without them,
  * from the constants below.  That a copy rests where reading is slow is not known.
+ * Access methods differ in how long a build takes, vector indexes a hundred times: so the
+ * last rebuild of the same index tells more, and counts first.
  *
  * Tricky: a move frees its old file.  So within a file system only the moves that
  * run at the same time need free space, otherwise all do.
@@ -17,6 +19,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xlog.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_tablespace_d.h"
@@ -41,6 +44,8 @@
 #define DEFAULT_COPY_RATE		(50 * MB)
 #define DEFAULT_BTREE_RATE		(15 * MB)
 #define DEFAULT_OTHER_RATE		(5 * MB)
+#define DEFAULT_EXTENSION_RATE	(0.3 * MB)	/* hnsw: 0.4, if it fits into
+											 * memory */
 #define DEFAULT_SCAN_RATE		(100 * MB)	/* a rebuild's heap scans */
 
 /* of each move: locks, commits, syncs; 4 to 17 ms on two cores and a fast disk */
@@ -77,6 +82,8 @@ typedef struct Device
 struct PlanParts
 {
 	Experience	experience[METHOD_DEFAULT + 1];
+	List	   *rebuilds;		/* of HistoryEntry *, those that have moved,
+								 * the last one first */
 	List	   *devices;		/* of Device */
 };
 
@@ -95,6 +102,8 @@ plan_parts_begin(void)
 
 		if (move->status != STATUS_MOVED || move->worked <= 0)
 			continue;
+		if (move->method == METHOD_REBUILD && move->size > 0)
+			parts->rebuilds = lappend(parts->rebuilds, unconstify(HistoryEntry *, move));
 		if (move->size >= EXPERIENCE_MIN_SIZE && e->large < EXPERIENCE_MOVES)
 		{
 			e->large++;
@@ -159,13 +168,37 @@ estimate_copy(PlanParts *parts, PlannedMove *move, const MoveSettings *settings)
 		move->estimated = Max(move->estimated, item->bytes_to_write / 1024.0 / settings->max_rate);
 }
 
+/* Return the last rebuild of this index, by its name and table; NULL if there is none. */
+static const HistoryEntry *
+last_rebuild(const PlanParts *parts, const PlannedMove *move)
+{
+	foreach_ptr(const HistoryEntry, entry, parts->rebuilds)
+	{
+		if (entry->heap_oid == move->facts.heap_oid &&
+			strcmp(entry->relname, NameStr(move->facts.relname)) == 0)
+			return entry;
+	}
+	return NULL;
+}
+
+/* Return the bytes of an index that is to be rebuilt; of a lost one, those that it had. */
+static int64
+size_to_rebuild(const PlannedMove *move)
+{
+	if (move->item.heal)
+		return (int64) move->facts.pages * BLCKSZ;
+	return space_to_copy(&move->item);
+}
+
 /* The same of a rebuild. */
 static void
 estimate_rebuild(PlanParts *parts, PlannedMove *move, const MoveSettings *settings)
 {
 	MoveItem   *item = &move->item;
 	const Experience *e = &parts->experience[METHOD_REBUILD];
-	int64		size = space_to_copy(item);
+	const HistoryEntry *last = last_rebuild(parts, move);
+	bool		of_extension = move->facts.relam >= FirstNormalObjectId;
+	int64		size = size_to_rebuild(move);
 	int64		new_size = size * (1.0 - Min(Max(move->bloat_ratio, 0), 1.0));
 
 	item->bytes_to_write = new_size;
@@ -177,7 +210,9 @@ estimate_rebuild(PlanParts *parts, PlannedMove *move, const MoveSettings *settin
 		item->bytes_to_write += new_size;
 	}
 	move->estimated = seconds_per_move(e, SECONDS_PER_REBUILD);
-	if (e->large > 0)
+	if (last != NULL)
+		move->estimated = Max(move->estimated, last->worked * size / last->size);
+	else if (e->large > 0 && !of_extension)
 		move->estimated += size * e->seconds / e->bytes;
 	else
 	{
@@ -187,6 +222,8 @@ estimate_rebuild(PlanParts *parts, PlannedMove *move, const MoveSettings *settin
 
 		if (move->facts.relam == BTREE_AM_OID)
 			rate = DEFAULT_BTREE_RATE;
+		else if (of_extension)
+			rate = DEFAULT_EXTENSION_RATE;
 		/* it is scanned twice */
 		move->estimated += 2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE + new_size / rate;
 	}
