@@ -97,6 +97,8 @@ sub waits_ok
 {
 	my @holders = hold('room.a', 'room.b');
 	my $log = -s $node->logfile;
+	# not where the old and the new file share a file system
+	$s->run("LOAD 'index_mover'; SET index_mover.test_file_systems = 'regress_fast:1:100000000000:100000000000'");
 	my $job = $s->run("SELECT max(job) FROM move_schema_tables('room', 'regress_fast', wait => false, "
 		. q[settings => '{"max_workers": 2, "max_rate": "1MB"}')]);
 	waits_ok($job, "room.$_") foreach 'a', 'b';
@@ -111,6 +113,7 @@ sub waits_ok
 	wait_for_job_end($node, $job);
 	is(states($job), 'a moved, b moved, c moved, d moved, e moved', 'and they are, when they are free');
 	unlike(slurp_file($node->logfile, $log), qr/puts off/, 'none was given up for the others');
+	$s->run('RESET index_mover.test_file_systems');
 }
 
 # ---- another worker cancels the rest meanwhile -------------------------------------------
