@@ -473,7 +473,8 @@ BEGIN ATOMIC
 		 GROUP BY b.pid
 	), found AS (
 		SELECT 'session' AS kind, a.pid,
-			   format('%s@%s %s', a.usename, coalesce(host(a.client_addr), 'local'), a.application_name) AS name,
+			   CASE WHEN a.query = '<insufficient privilege>' THEN a.usename::text
+					ELSE format('%s@%s %s', a.usename, coalesce(host(a.client_addr), 'local'), a.application_name) END AS name,
 			   a.xact_start AS since,
 			   greatest(CASE WHEN s.counts THEN age(a.backend_xmin) END, age(a.backend_xid)) AS xid_age,
 			   concat_ws('; ', l.what, w.what,
@@ -487,8 +488,10 @@ BEGIN ATOMIC
 		  LEFT JOIN waits w ON w.pid = a.pid
 		  -- a worker that has just ended is not known to is_ours() any more
 		  LEFT JOIN pg_stat_activity o ON o.pid = coalesce(a.leader_pid, a.pid) AND o.backend_type LIKE 'index\_mover%'
+		 -- who may not see the type sees that it has no user
+		 CROSS JOIN LATERAL (SELECT coalesce(a.backend_type = 'autovacuum worker', a.usesysid IS NULL) AS is_autovacuum) t
 		 -- that of a vacuum, and of its workers, holds back nothing
-		 CROSS JOIN LATERAL (SELECT a.backend_xmin IS NOT NULL AND a.backend_type <> 'autovacuum worker'
+		 CROSS JOIN LATERAL (SELECT a.backend_xmin IS NOT NULL AND NOT t.is_autovacuum
 							 AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = coalesce(a.leader_pid, a.pid)) AS counts) s
 		 WHERE a.pid <> pg_backend_pid()
 		   -- nor is a move in its own way
@@ -496,7 +499,7 @@ BEGIN ATOMIC
 		   -- a walsender, too, if it works in this database: the first copy of a
 		   -- logical subscription has a snapshot; one for a standby is in none
 		   AND a.datname = current_database()
-		   AND (l.pid IS NOT NULL OR w.pid IS NOT NULL OR s.counts OR (a.backend_type <> 'autovacuum worker' AND a.backend_xid IS NOT NULL))
+		   AND (l.pid IS NOT NULL OR w.pid IS NOT NULL OR s.counts OR (NOT t.is_autovacuum AND a.backend_xid IS NOT NULL))
 		UNION ALL
 		SELECT 'prepared transaction', NULL, x.gid, x.prepared, age(x.transaction),
 			   concat_ws('; ', l.what, 'vacuum of what it changed, and every rebuild of a table it has locked'),

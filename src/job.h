@@ -307,6 +307,7 @@ typedef struct RunnerSlot
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
 	bool		rows_final;		/* it only cleans up from now on */
 	bool		has_item;		/* that it has claimed last, and not ended */
+	bool		shares_space;	/* that of the item */
 	bool		gives_turn;		/* it gives up its relation for another one,
 								 * which it has not claimed yet */
 	int64		job;

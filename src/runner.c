@@ -418,7 +418,65 @@ is_ready(const JobShared *shared, const MoveItem *item, RelationCheck is_free)
 		may_begin(shared, item) && (item->turns == 0 || is_free(item->relid));
 }
 
-/* Return how many runners of the job wait for the exclusive lock of their relation. */
+/* Return how many items of the job are ready, except one; "most" are enough. */
+static int
+count_ready(const JobShared *shared, const MoveItem *except, int most, RelationCheck is_free)
+{
+	int			result = 0;
+
+	Assert(LWLockHeldByMe(&area->lock));
+	for (int i = shared->first_queued; i < shared->nitems && result < most; i++)
+	{
+		if (&shared->items[i] != except && is_ready(shared, &shared->items[i], is_free))
+			result++;
+	}
+	return result;
+}
+
+/* Return whether a runner of the job works on a relation, and does not only wait for its lock. */
+static bool
+is_at_work(const RunnerSlot *runner)
+{
+	/* between its claim and progress_begin() it may wait for the extension */
+	if (!is_of_our_job(runner) || !runner->has_item || !OidIsValid(runner->heap_oid))
+		return false;
+	/* the plan has room for max_workers old files beside their copies */
+	return runner->phase != PHASE_WAIT_SWAP_LOCK || runner->shares_space;
+}
+
+/* Return how many runners of the job are at work, our own left out. */
+static int
+count_others_at_work(void)
+{
+	int			result = 0;
+
+	Assert(LWLockHeldByMe(&area->lock));
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		if (&area->runners[i] != my_runner && is_at_work(&area->runners[i]))
+			result++;
+	}
+	return result;
+}
+
+/* Return how many runners of the job that have begun have no relation: they claim the next ones. */
+static int
+count_idle(void)
+{
+	int			result = 0;
+
+	Assert(LWLockHeldByMe(&area->lock));
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		const RunnerSlot *runner = &area->runners[i];
+
+		if (is_of_our_job(runner) && !runner->has_item && !runner->rows_final)
+			result++;
+	}
+	return result;
+}
+
+/* Return how many runners of the job only wait for locks. */
 static int
 count_waiting(void)
 {
@@ -430,25 +488,10 @@ count_waiting(void)
 		const RunnerSlot *runner = &area->runners[i];
 
 		if (is_of_our_job(runner) && runner->has_item && OidIsValid(runner->heap_oid) &&
-			runner->phase == PHASE_WAIT_SWAP_LOCK)
+			!is_at_work(runner))
 			result++;
 	}
 	return result;
-}
-
-/* Return how many other runners of the job have a relation, and do not wait for its lock. */
-static int
-count_at_work(void)
-{
-	int			result = 0;
-
-	Assert(LWLockHeldByMe(&area->lock) && !my_runner->has_item);
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-	{
-		if (is_of_our_job(&area->runners[i]) && area->runners[i].has_item)
-			result++;
-	}
-	return result - count_waiting();
 }
 
 /*
@@ -490,21 +533,16 @@ void
 runner_make_room(JobShared *shared, const MoveItem *item, RelationCheck is_free)
 {
 	bool		wanted;
-	bool		found = false;
 
-	/* the plan has room for max_workers old files beside their copies */
 	if (my_runner == NULL || shared->settings.max_workers == 1 || item->shares_space)
 		return;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	wanted = shared->nstarted < shared->max_runners && !shared->starting &&
 		my_job->runners - count_waiting() < shared->settings.max_workers;
 	if (wanted)
-	{
-		for (int i = shared->first_queued; i < shared->nitems && !found; i++)
-			found = is_ready(shared, &shared->items[i], is_free);
-	}
+		wanted = count_ready(shared, item, 1, is_free) > 0;
 	LWLockRelease(&area->lock);
-	if (found)
+	if (wanted)
 		(void) runner_start_another(shared);
 }
 
@@ -552,7 +590,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 		return CLAIM_NONE;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	my_runner->has_item = false;
-	room = anything_left || count_at_work() < shared->settings.max_workers;
+	room = anything_left || count_others_at_work() < shared->settings.max_workers;
 	for (int i = shared->first_queued; i < shared->nitems; i++)
 	{
 		const MoveItem *item = &shared->items[i];
@@ -592,6 +630,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 		shared->items[result].outcome.status = STATUS_RUNNING;
 		(void) job_parts_follow(shared, result);
 		my_runner->has_item = true;
+		my_runner->shares_space = shared->items[result].shares_space;
 	}
 	my_runner->gives_turn = false;
 	LWLockRelease(&area->lock);
@@ -601,37 +640,35 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 /*
  * Decide whether this runner gives up its item, whose copy waits, for another relation of
  * the job that is ready: it may begin and, if it has given its turn before, is free now.
- * As many runners as there are such relations do so.  If true, the caller is to clean up,
- * and to call runner_put_back().
+ * As many runners as there are such relations do so, less those that idle runners are about
+ * to claim, and none while max_workers others are at work.  If true, the caller is to clean
+ * up, and to call runner_put_back().
  */
 bool
 runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
 {
-	int			ready = 0;
-	int			giving;
+	int			enough;
 
 	if (my_runner == NULL)
 		return false;
 	Assert(item->outcome.status == STATUS_RUNNING && !my_runner->gives_turn);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	giving = count_giving_turns();
-
-	/* count the items that could begin if this item were queued */
-	item->outcome.status = STATUS_QUEUED;
-	item->turns++;
-	for (int i = shared->first_queued; i < shared->nitems && ready <= giving; i++)
+	if (count_others_at_work() < shared->settings.max_workers)
 	{
-		const MoveItem *other = &shared->items[i];
+		enough = count_giving_turns() + 1;
+		/* some may be ready only when this item is queued */
+		enough += count_ready(shared, item, count_idle(), is_free);
 
-		if (other != item && is_ready(shared, other, is_free))
-			ready++;
+		/* count the items that could begin if this item were queued */
+		item->outcome.status = STATUS_QUEUED;
+		item->turns++;
+		my_runner->gives_turn = count_ready(shared, item, enough, is_free) == enough;
+		item->outcome.status = STATUS_RUNNING;
+		if (!my_runner->gives_turn)
+			item->turns--;
 	}
-	item->outcome.status = STATUS_RUNNING;
-	my_runner->gives_turn = ready > giving;
-	if (!my_runner->gives_turn)
-		item->turns--;
 	LWLockRelease(&area->lock);
-	return ready > giving;
+	return my_runner->gives_turn;
 }
 
 /* Queue an item again, with its parts; other runners leave it alone until progress_end(). */

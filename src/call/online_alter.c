@@ -569,6 +569,9 @@ find_other_job(const AlterJob *job)
 	return result;
 }
 
+/* Before the next look for a job that the statement waits for */
+#define BUSY_NAP_MS		100
+
 /*
  * Wait until no other job works on the tables of the statement, without a snapshot.  ERROR
  * 55P03 when lock_timeout has passed since the first wait; else those of
@@ -578,19 +581,29 @@ static void
 wait_for_other_jobs(const AlterJob *job, TimestampTz since)
 {
 	TimestampTz deadline = 0;
-	int64		other = find_other_job(job);
+	int64		other;
 
 	if (LockTimeout > 0)
 		deadline = TimestampTzPlusMilliseconds(since, LockTimeout);
 	ForgetPortalSnapshots();
-	while (other != 0)
+	/* one that works on a part of a table only is not found */
+	latch_nap(BUSY_NAP_MS, "IndexMoverWait");
+	CHECK_FOR_INTERRUPTS();
+	other = find_other_job(job);
+	for (;;)
 	{
-		if (!wait_for_other_job(other, deadline))
+		bool		is_late = deadline != 0 && GetCurrentTimestamp() >= deadline;
+
+		if (other != 0)
+			is_late = !wait_for_other_job(other, deadline);
+		if (is_late)
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("canceling statement due to lock timeout"),
 					 errdetail("Another job moves a table of the statement; see %s.",
 							   printed_command("jobs"))));
+		if (other == 0)
+			break;
 		other = find_other_job(job);
 	}
 	EnsurePortalSnapshotExists();

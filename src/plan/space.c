@@ -22,6 +22,7 @@
 #include "access/xlog_internal.h"
 #include "commands/tablespace.h"
 #include "storage/fd.h"
+#include "storage/lwlock.h"
 
 #include "cleanup/cleanup.h"
 #include "file_system.h"
@@ -29,6 +30,18 @@
 #include "plan/space.h"
 #include "settings.h"
 #include "wait/wait.h"
+
+static bool
+any_slot_in_use(void)
+{
+	int			i = 0;
+	bool		result;
+
+	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
+	result = slot_next(&i) != NULL;
+	LWLockRelease(ReplicationSlotControlLock);
+	return result;
+}
 
 /* Return the name of the first place of a need, in words. */
 char *
@@ -121,6 +134,9 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,
 	/* to look who keeps WAL takes long */
 	if (free_space_missing(needs) == NULL || free_space_missing(&without_wal) != NULL ||
 		free_space_wal_keeper() != NULL)
+		return;
+	/* a rebuild cannot rest when one of these gets behind later */
+	if (item->method != METHOD_COPY && (XLogArchivingActive() || any_slot_in_use()))
 		return;
 	*needs = without_wal;
 	if (item->method != METHOD_COPY)

@@ -110,7 +110,8 @@ chunk_table(Oid extension)
 
 	if (OidIsValid(schema))
 		table = get_relname_relid("chunk", schema);
-	if (!OidIsValid(table) || getExtensionOfObject(RelationRelationId, table) != extension)
+	if (!OidIsValid(table) || getExtensionOfObject(RelationRelationId, table) != extension ||
+		get_rel_relkind(table) != RELKIND_RELATION)
 		return InvalidOid;
 	return table;
 }

@@ -322,8 +322,11 @@ moments_before(const HeatTable *table, TimestampTz at)
 static double
 weight_of(const HeatTable *table, TimestampTz from, TimestampTz to)
 {
-	double		lives_from = (table->now - from) / (double) USECS_PER_SEC / table->half_life;
-	double		lives_to = (table->now - to) / (double) USECS_PER_SEC / table->half_life;
+	double		half_life = table->half_life * USECS_PER_SEC;
+
+	/* a clock that was set back has samples from the future */
+	double		lives_from = (table->now - Min(from, table->now)) / half_life;
+	double		lives_to = (table->now - Min(to, table->now)) / half_life;
 
 	return table->half_life / M_LN2 * (exp2(-lives_to) - exp2(-lives_from));
 }

@@ -16,6 +16,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/htup_details.h"
 #include "access/stratnum.h"
 #include "access/transam.h"
@@ -161,6 +163,23 @@ typedef struct CheckEnds
 	bool		several;		/* columns, of which as much is known */
 } CheckEnds;
 
+/* Return how long a key lasts, in microseconds, or more: at least a day. */
+static int64
+length_of_key(const KeyMeaning *meaning)
+{
+	double		micros;
+
+	if (meaning->unit == KEY_UNIT_YYYYMM)
+		return 31 * USECS_PER_DAY;
+	if (meaning->unit != KEY_UNIT_RATE)
+		return USECS_PER_DAY;
+	micros = USECS_PER_SEC /
+		DatumGetFloat8(DirectFunctionCall1(numeric_float8, NumericGetDatum(meaning->per_second)));
+	if (!(micros < (double) (END_TIMESTAMP / 2)))
+		return END_TIMESTAMP / 2;
+	return Max((int64) ceil(micros), USECS_PER_DAY);
+}
+
 /*
  * Take an upper bound of a column: of those of one column the first end, of several columns
  * that of which most is known.
@@ -191,9 +210,15 @@ take_end(CheckEnds *ends, const Var *var, const Const *bound, bool inclusive)
 	found.kind = key.kind;
 	found.why_none = NULL;
 	set_end(&found, &key, ends->meaning, bound->constvalue);
-	/* no less than that: a day, or the month that the key writes */
 	if (inclusive && found.why_none == NULL && !TIMESTAMP_NOT_FINITE(found.end))
-		found.end += (ends->meaning->unit == KEY_UNIT_YYYYMM ? 31 : 1) * USECS_PER_DAY;
+	{
+		int64		lasts = length_of_key(ends->meaning);
+
+		if (found.end < END_TIMESTAMP - lasts)
+			found.end += lasts;
+		else
+			found.end = DT_NOEND;
+	}
 	if (same_column && leaf->why_none == NULL &&
 		(found.why_none != NULL || leaf->end <= found.end))
 		return;

@@ -306,7 +306,7 @@ policies_notice_target(Oid tablespace)
 	Oid			table = policy_lock_table(false, true);
 
 	/* this tells of a policy, and needs none */
-	if (!OidIsValid(table))
+	if (!OidIsValid(table) || !policies_are_readable(table))
 		return;
 	foreach_ptr(const Policy, policy, policies_of_table(table))
 	{

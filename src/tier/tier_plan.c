@@ -444,7 +444,9 @@ stay_of(const TierPlan *plan, const TierRow *row, bool itself)
 		return result;
 	foreach_ptr(const PressureLimit, limit, plan->limits)
 	{
+		/* another role may have a policy of this name by now */
 		if (strcmp(NameStr(limit->policy->name), NameStr(job.terms.policy)) != 0 ||
+			limit->policy->owner != job.role || limit->from != mover->from_tablespace ||
 			mover->moved_at <= moment_minus(plan->now, limit->policy->min_stay))
 			continue;
 		result.code = REASON_MOVED_OUT;

@@ -159,7 +159,7 @@ static void
 look_at_wal_files(WalFiles *files)
 {
 	DIR		   *dir = AllocateDir(XLOGDIR);
-	TimeLineID	timeline = GetWALInsertionTimeLine();
+	TimeLineID	timeline = RecoveryInProgress() ? 0 : GetWALInsertionTimeLine();
 	struct dirent *entry;
 
 	XLByteToSeg(GetXLogInsertRecPtr(), files->current, wal_segment_size);
@@ -311,7 +311,8 @@ ask_for_checkpoint(XLogRecPtr redo, pg_time_t began)
 	if (GetRedoRecPtr() != redo || now - began < pause || now - asked < pause)
 		return;
 	asked = now;
-	RequestCheckpoint(0);
+	/* also on a quiet server, where core would find nothing to do */
+	RequestCheckpoint(CHECKPOINT_FORCE);
 	ereport(LOG,
 			(errhidecontext(true),
 			 errmsg("%s: asks for a checkpoint, to have free space in pg_wal", runner_name())));
