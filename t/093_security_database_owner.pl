@@ -103,6 +103,8 @@ CREATE VIEW evil.ended_jobs AS SELECT trap.seen('ended_jobs')::text;
 CREATE VIEW evil.online_alter_problems AS SELECT trap.seen('online_alter_problems')::text;
 CREATE VIEW evil.relation_heat AS SELECT trap.seen('relation_heat')::text;
 CREATE VIEW evil.tier_policy_status AS SELECT trap.seen('tier_policy_status')::text;
+CREATE VIEW evil.tier_policy_days AS SELECT trap.seen('tier_policy_days')::text;
+CREATE VIEW evil.shown_move AS SELECT trap.seen('shown_move')::text;
 CREATE TYPE evil.move_result AS (i int);
 CREATE SEQUENCE evil.job_seq;
 CREATE SEQUENCE evil.ledger_seq;
