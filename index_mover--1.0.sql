@@ -1045,7 +1045,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
  CROSS JOIN string_to_table(c.names, ' ') name
   LEFT JOIN (pg_proc p
 			 JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
-			 JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'index_mover') ON c.kind = 'ROUTINE' AND p.proname = name;
+			 JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'index_mover') ON c.kind = 'ROUTINE' AND p.proname = name AND p.pronamespace <> 'index_mover'::regnamespace;
 
 -- What printed commands call (src/printed_command.c): with the privileges that
 -- the caller has on what it stands for, hence open to all.  STRICT, because

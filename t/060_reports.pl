@@ -581,10 +581,10 @@ SKIP:
 	like($node->safe_psql('postgres', q(SELECT remark FROM tablespace_probe('regress_shm', '50 ms'))),
 		qr/^on tmpfs: does not survive a reboot/, 'tablespace_probe warns of tmpfs');
 	is($node->safe_psql('postgres', q(SELECT lost_on_reboot FROM tablespace_probe('regress_shm', '50 ms'))), 'tmpfs', 'in a column, too');
-	is($node->safe_psql('postgres', q(CREATE TABLE wiped () TABLESPACE regress_shm; CREATE TABLE kept (i int);
+	like($node->safe_psql('postgres', q(CREATE TABLE wiped () TABLESPACE regress_shm; CREATE TABLE kept (i int);
 		CREATE INDEX ON kept (i) TABLESPACE regress_shm;
 		SELECT remark FROM tablespace_probe('regress_shm', '50 ms'); DROP TABLE wiped, kept)),
-		'on tmpfs: does not survive a reboot; tables of this database there: 1', 'and counts the tables there');
+		qr/^on tmpfs: does not survive a reboot; tables of this database there: 1(?:; does not queue|$)/, 'and counts the tables there');
 	($rc, $out, $err) = $node->psql('postgres', q(SELECT count(*) FROM move_table('zoo', 'regress_shm', dry_run => true)));
 	like($err, qr/WARNING:  a reboot loses tables in tablespace "regress_shm", which is on tmpfs/, 'and so does the plan of a table');
 	($rc, $out, $err) = $node->psql('postgres', q(CREATE TABLE parent (i int) PARTITION BY RANGE (i); )

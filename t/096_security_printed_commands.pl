@@ -39,12 +39,15 @@ my %elsewhere = (
 	'src/cleanup/leftover_indexes.c cleanup' => undef,
 	'src/copy/copy_steps.c cleanup' => '021_copy_crash.pl',
 	'src/call/online_alter.c jobs' => '107_online_alter.pl',
+	'src/call/online_alter.c resume_move' => '107_online_alter.pl',
 	'src/job.c progress' => undef,
 	'src/worker/janitor.c heal' => '088_lost_heal_start.pl',
 	'index_mover--1.0.sql blockers' => '079_tools_monitoring.pl',
 	'src/worker/job_launch.c cleanup' => undef,
 	'src/worker/job_launch.c jobs' => undef,
 	'src/wait/pacing.c cancel_move' => '084_versions_drop_extension.pl',
+	'src/worker/move_item.c blockers' => '107_online_alter.pl',
+	'src/worker/move_item.c cancel_move' => '107_online_alter.pl',
 	'src/worker/move_item.c cleanup' => undef);
 
 my $node = new_node('printed', extension => 0, conf => "max_worker_processes = 20\nindex_mover.on_blocker = 'fail'\n");

@@ -285,7 +285,10 @@ $owner->run("SET index_mover.online_alter = on; SET index_mover.lock_wait = '100
 	$node->wait_for_log(qr/WARNING:  .*the change of table "p" has waited for a lock for 0\.1 seconds, and goes on waiting/, $log_before);
 	$reader->run('COMMIT');
 	$owner->answer;
-	like($owner->errors, qr/^WARNING:  .*goes on waiting$/m, 'a partitioned table in use: the caller is told');
+	like($owner->errors, qr/^WARNING:  .*goes on waiting\n/m, 'a partitioned table in use: the caller is told');
+	like($owner->errors,
+		qr/^HINT:  To see more: SELECT \* FROM index_mover_call\.index_mover_blockers; To cancel the job: SELECT index_mover_call\.cancel_move\(\d+\);$/m,
+		'a partitioned table in use: and what can be done');
 	is(place('p'), $there, 'a partitioned table in use: waited for, as core does');
 }
 my $waits = q(SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%');
@@ -351,6 +354,19 @@ is(place('t'), $from, 'lock_timeout: where it was');
 leftovers_ok($node, 'lock_timeout', within => 10);
 is(sql(q(SELECT settings ->> 'on_blocker', settings ->> 'lock_wait' FROM index_mover_jobs ORDER BY job DESC LIMIT 1)), 'fail|700ms',
 	'lock_timeout: resume_move() has the same limits');
+sql("CREATE ROLE regress_few; GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_few;
+	CREATE TABLE few1 (i int) TABLESPACE regress_slow; CREATE TABLE few2 (i int) TABLESPACE regress_slow;
+	ALTER TABLE few1 OWNER TO regress_few; ALTER TABLE few2 OWNER TO regress_few");
+my $few = IndexMover::Session->new($node);
+$few->run('BEGIN; SELECT FROM few2');
+(undef, $err) = answer('on',
+	"SET lock_timeout = '700ms'; ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_few SET TABLESPACE regress_fast;");
+like($err, qr/^ERROR:  55P03: could not move table "few2" .*\nDETAIL:  Job \d+ has moved 1 of 2 relations, which stay moved\. Of this one: /m,
+	'lock_timeout, all: what was moved');
+like($err, qr/^HINT:  To move the rest: SELECT .*index_mover_call\.resume_move\(\d+\);$/m, 'lock_timeout, all: how to go on');
+is(place('few1') . ' ' . place('few2'), 'regress_fast regress_slow', 'lock_timeout, all: where they are');
+$few->end;
+sql('DROP TABLE few1, few2');
 (undef, $err) = answer('on', "SET statement_timeout = '700ms'; ALTER TABLE t SET TABLESPACE $to;");
 like($err, qr/^ERROR:  57014: canceling statement due to statement timeout/m, 'statement_timeout');
 is(place('t'), $from, 'statement_timeout: where it was');

@@ -110,7 +110,7 @@ my $settle = sub {
 };
 
 # a sample for everybody: no caller thins the others', nor fills the table
-sql(q{INSERT INTO index_mover.sample SELECT now() - make_interval(secs => g), s.table_oid, s.index_name, s.blks_read, s.blks_wanted,
+sql(q{INSERT INTO index_mover.sample SELECT s.taken_at - make_interval(secs => g), s.table_oid, s.index_name, s.blks_read, s.blks_wanted,
   s.index_scans, s.other_scans, s.changes FROM index_mover.sample s, generate_series(1, 3) g WHERE s.table_oid <> 0});
 my $kept = sql('SELECT count(*) FROM index_mover.sample WHERE table_oid <> 0');
 sql("SELECT take_index_sample('0'); SELECT take_index_sample('178000000 years')");
