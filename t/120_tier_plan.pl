@@ -687,10 +687,32 @@ is(sql("SELECT detail FROM index_mover_check() WHERE object = 'fills'"),
 	"full_of.old_1: $ends; but $above policy \"full\" moves relations out", 'which the check tells');
 sql("UPDATE tier_policy SET from_tablespace = 'pg_default' WHERE name = 'fills'");
 is(sql($fills), "full_of.old_1|t|$ends", 'but for tiers in a chain');
-sql("UPDATE tier_policy SET from_tablespace = NULL WHERE name = 'fills'; CREATE ROLE another; UPDATE tier_policy SET owner = 'another' "
-	. "WHERE name = 'full'");
+sql("UPDATE tier_policy SET from_tablespace = NULL WHERE name = 'fills'");
+foreach my $case (
+	[ "schema = 'heat'", "schema = 'full_of'", 'of another schema' ],
+	[ "relation = 'full_of.hot'", 'relation = NULL', 'for another table' ],
+	[ "parts = 'indexes'", "parts = 'table'", 'for indexes, of which it has none' ])
+{
+	my ($set, $reset, $what) = @$case;
+	sql("UPDATE tier_policy SET $set WHERE name = 'full'");
+	is(sql($fills), "full_of.old_1|t|$ends", "nor for a policy $what");
+	sql("UPDATE tier_policy SET $reset WHERE name = 'full'");
+}
+sql("UPDATE tier_policy SET relation = 'full_of.old' WHERE name = 'full'");
+is(sql($fills), "full_of.old_1|f|$ends; but $above policy \"full\" moves relations out", 'but for one of the table above it');
+sql("UPDATE tier_policy SET relation = NULL WHERE name = 'full'");
+sql("ALTER DATABASE postgres SET index_mover.test_file_systems = 'regress_fast:1:11000000:100000000,regress_slow:1:11000000:100000000'");
+is(sql($fills), "full_of.old_1|t|$ends", 'nor for one that can move nothing, to the same file system');
+$use->(89, 10);
+# the owner of the policy needs all that a move of the table needs
+sql("CREATE ROLE another; GRANT CREATE ON TABLESPACE regress_slow TO another; GRANT USAGE ON SCHEMA full_of TO another; UPDATE "
+	. "tier_policy SET owner = 'another' WHERE name = 'full'");
 is(sql($fills), "full_of.old_1|t|$ends", 'nor for a policy of a role that may not move the table');
-sql('ALTER TABLE full_of.old_1 OWNER TO another');
+sql('ALTER TABLE full_of.old_1 OWNER TO another; REVOKE CREATE ON TABLESPACE regress_slow FROM another');
+is(sql($fills), "full_of.old_1|t|$ends", 'nor to where the policy moves it');
+sql('GRANT CREATE ON TABLESPACE regress_slow TO another; REVOKE USAGE ON SCHEMA full_of FROM another');
+is(sql($fills), "full_of.old_1|t|$ends", 'nor use its schema');
+sql('GRANT USAGE ON SCHEMA full_of TO another');
 is(sql($fills), "full_of.old_1|f|$ends; but $above another policy moves relations out", 'but of one that may, whose policy has no name');
 sql("UPDATE tier_policy SET enabled = false WHERE name = 'full'");
 is(sql($fills), "full_of.old_1|t|$ends", 'nor for one that is disabled');
@@ -709,6 +731,21 @@ is(sql("$heats ORDER BY relation::text NULLS FIRST"), "|f|only N of its budget c
 	. 'until other relations have moved out; it moves in a later run', 'a budget, as far as it can be used');
 $use->(80, 10);
 is(sql($heats), 'full_of.cool|t|N by index scans and changes', 'where there is space');
+# a budget that has what it wants is not hindered by less space than all would take
+$use->(87, 10);
+sql("UPDATE tier_policy SET budget = (SELECT sum(pg_relation_size(relation)) + 2200000 FROM relation_heat WHERE tablespace = "
+	. "'regress_fast' AND kind = 'table' AND relation::text ~ '^full_of') WHERE name = 'heats'");
+is(sql("SELECT string_agg(coalesce(relation::text, reason), ' ' ORDER BY relation::text) FROM tier_plan('heats')"),
+	'full_of.cold full_of.cool', 'a budget that is full of the hottest');
+# what leaves it may fill the tablespace behind it, unless the policy of that would bring it back
+sql("UPDATE tier_policy SET budget = 1000 WHERE name = 'heats'; INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, "
+	. "start_at, stop_at) VALUES ('behind', 'full_of', 'regress_slow', 'pg_default', 0.2, 0.1)");
+is(sql("SELECT bool_and(moves) FROM tier_plan('heats')"), 't', 'what leaves a budget');
+sql("UPDATE tier_policy SET to_tablespace = 'regress_fast' WHERE name = 'behind'");
+$use->(87, 20);
+is(sql("SELECT bool_or(moves), count(*) FROM tier_plan('heats') WHERE reason ~ 'more than 19% full, where policy \"behind\"'"), 'f|3',
+	'unless it would come back');
+sql("DELETE FROM tier_policy WHERE name = 'behind'; UPDATE tier_policy SET budget = 50000000 WHERE name = 'heats'");
 $use->(88, 10);
 like(($node->psql('postgres', "SELECT count(*) FROM move_table('full_of.cool', 'regress_fast', dry_run => true)"))[2],
 	qr/NOTICE:  tier policy "renamed" moves relations out of tablespace "regress_fast"\nDETAIL:  The file system would be 91.\d% full/,
@@ -719,9 +756,15 @@ sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES 
 is(sql(q{SELECT object, detail FROM index_mover_check() WHERE kind = 'contradicting policies'}),
 	"heats|policy \"ages\" moves relations to tablespace \"regress_slow\", from where this one takes them to \"regress_fast\"\n"
 		. 'heats|policy "renamed" leaves at most 85 MB for its budget of 86 MB', 'the check names those that do');
+sql("UPDATE tier_policy SET owner = 'another' WHERE name = 'renamed'");
+is(sql("SELECT count(*) FROM index_mover.policy_conflicts() WHERE detail ~ 'leaves at most'"), 0,
+	'a limit is nothing to relations that the other role may not move');
+sql("UPDATE tier_policy SET owner = current_user, schema = 'heat' WHERE name = 'renamed'");
+is(sql("SELECT count(*) FROM index_mover.policy_conflicts() WHERE detail ~ 'leaves at most'"), 0, 'nor to those of another schema');
+sql("UPDATE tier_policy SET schema = 'full_of' WHERE name = 'renamed'");
 sql("UPDATE tier_policy SET enabled = false WHERE name IN ('renamed', 'ages')");
 is(sql("SELECT count(*) FROM index_mover.policy_conflicts()"), 0, 'but for disabled ones');
-sql('DROP TABLE full_of.old; DROP ROLE another; DELETE FROM tier_policy');
+sql('DROP TABLE full_of.old; DROP OWNED BY another; DROP ROLE another; DELETE FROM tier_policy');
 sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; ALTER DATABASE postgres RESET index_mover.min_free_space');
 
 # ---- the same on a file system of its own -----------------------------------------------------

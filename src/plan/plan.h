@@ -58,6 +58,7 @@ extern Oid	plan_tablespace(Name name, bool is_target);
 extern void lost_hide(JobShared *job);
 extern bool plan_recheck(MoveItem *item, bool began);
 extern AclResult plan_role_aclcheck(Oid role, Oid heap_oid, bool indexes);
+extern bool plan_role_may_fill(Oid role, Oid tablespace);
 extern AclResult plan_aclcheck(Oid heap_oid, bool indexes);
 extern void movable_methods(Oid relid, bool *copy, bool *rebuild);
 extern const char *copy_hindrance(const RelationFacts *facts);

@@ -96,14 +96,21 @@ plan_aclcheck(Oid heap_oid, bool indexes)
 }
 
 /*
- * Return whether the current user may make files in a tablespace; as in core, the
- * database's default tablespace requires no right.
+ * Return whether a role may make files in a tablespace; as in core, the database's default
+ * tablespace requires no right.
  */
+bool
+plan_role_may_fill(Oid role, Oid tablespace)
+{
+	return tablespace == MyDatabaseTableSpace ||
+		object_aclcheck(TableSpaceRelationId, tablespace, role, ACL_CREATE) == ACLCHECK_OK;
+}
+
+/* The same for the current user. */
 static bool
 may_fill_tablespace(Oid tablespace)
 {
-	return tablespace == MyDatabaseTableSpace ||
-		object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) == ACLCHECK_OK;
+	return plan_role_may_fill(GetUserId(), tablespace);
 }
 
 /*

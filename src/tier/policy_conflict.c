@@ -6,8 +6,8 @@
  * A policy with start_at empties a file system, and another fills it: each would go on
  * with a move that the other has just made.  So no policy moves in what it would take back from
  * there, above a little less than start_at; see applies_to().  Such a limit counts only
- * for relations that the owner of its policy may move: else any role could keep the
- * others' out of a tablespace.
+ * for relations that its policy could move out: it covers them, and its owner may move them to
+ * its target; see concerns().  Else any role could keep the others' out of a tablespace.
  *
  * Calls by hand are not held up; a NOTICE tells of the policy.
  *
@@ -19,6 +19,9 @@
 
 #include <math.h>
 
+#include "catalog/namespace.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_namespace.h"
 #include "commands/tablespace.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -60,19 +63,34 @@ bytes_arriving(int64 device)
 	return result;
 }
 
-/* Set the limit of a policy with start_at.  Returns false if it has none. */
+/*
+ * Set the limit of a policy with start_at.  Returns false if it has none, since it can move
+ * nothing out: that takes another file system, and CREATE on its tablespace.
+ */
 static bool
 set_limit(PressureLimit *limit, const Policy *policy)
 {
 	double		share = policy->start_at - (policy->start_at - policy->stop_at) / 10;
 	FileSystemFacts facts;
+	FileSystemFacts target;
 
 	limit->policy = policy;
 	limit->from = get_tablespace_oid(policy->from_tablespace, true);
 	limit->to = get_tablespace_oid(NameStr(*policy->to_tablespace), true);
 	if (!OidIsValid(limit->from) || !OidIsValid(limit->to) ||
+		!plan_role_may_fill(policy->owner, limit->to) ||
 		!file_system_facts(limit->from, &facts) || facts.total_bytes == 0)
 		return false;
+	if (file_system_facts(limit->to, &target) && target.device == facts.device)
+		return false;
+	if (policy->schema != NULL)
+	{
+		limit->schema = get_namespace_oid(policy->schema, true);
+		if (!OidIsValid(limit->schema))
+			return false;
+	}
+	if (OidIsValid(policy->relation))
+		limit->tables = find_all_inheritors(policy->relation, NoLock, NULL);
 	limit->device = facts.device;
 	limit->share = share;
 	limit->total = facts.total_bytes;
@@ -128,12 +146,51 @@ applies_to(const PressureLimit *limit, const Policy *policy)
 		strcmp(policy->from_tablespace, NameStr(*limit->policy->to_tablespace)) == 0;
 }
 
-/* Return whether a role may move a table, or its indexes. */
+/* Return whether a role may move a table or index, as far as privileges go. */
 static bool
-may_move(Oid role, Oid heap_oid, bool indexes)
+may_move(Oid role, Oid relid, Oid heap_oid)
 {
-	return get_rel_relkind(heap_oid) != '\0' &&
-		plan_role_aclcheck(role, heap_oid, indexes) == ACLCHECK_OK;
+	Oid			schema = get_rel_namespace(relid);
+
+	/* it can have been dropped */
+	if (!OidIsValid(schema) || get_rel_relkind(heap_oid) == '\0')
+		return false;
+	if (object_aclcheck(NamespaceRelationId, schema, role, ACL_USAGE) != ACLCHECK_OK)
+		return false;
+	return plan_role_aclcheck(role, heap_oid, relid != heap_oid) == ACLCHECK_OK;
+}
+
+/*
+ * Return whether the policy of a limit could move a table or index out again: it covers it,
+ * and its owner may move it.
+ */
+static bool
+concerns(const PressureLimit *limit, Oid relid, Oid heap_oid)
+{
+	const Policy *policy = limit->policy;
+	bool		of_kind = relid == heap_oid ? policy->tables : policy->indexes;
+
+	if (!of_kind)
+		return false;
+	if (policy->schema != NULL && get_rel_namespace(relid) != limit->schema)
+		return false;
+	if (OidIsValid(policy->relation) && !list_member_oid(limit->tables, heap_oid))
+		return false;
+	return may_move(policy->owner, relid, heap_oid);
+}
+
+/* Return whether a planned move brings bytes to a file system from another. */
+static bool
+arrives(const MoveItem *item, int64 device)
+{
+	FileSystemFacts from;
+	FileSystemFacts to;
+
+	if (item->outcome.status != STATUS_PLANNED || item->from_tablespace == item->to_tablespace)
+		return false;
+	if (!file_system_facts(item->to_tablespace, &to) || to.device != device)
+		return false;
+	return !file_system_facts(item->from_tablespace, &from) || from.device != device;
 }
 
 /* Return the bytes that planned moves bring to a file system from others. */
@@ -141,21 +198,49 @@ static int64
 bytes_into(const List *moves, int64 device)
 {
 	int64		result = 0;
-	FileSystemFacts from;
-	FileSystemFacts to;
 
 	foreach_ptr(const PlannedMove, move, moves)
 	{
-		const MoveItem *item = &move->item;
-
-		if (item->outcome.status != STATUS_PLANNED || item->from_tablespace == item->to_tablespace)
-			continue;
-		if (!file_system_facts(item->to_tablespace, &to) || to.device != device)
-			continue;
-		if (!file_system_facts(item->from_tablespace, &from) || from.device != device)
-			result += Max(item->size_before, 0);
+		if (arrives(&move->item, device))
+			result += Max(move->item.size_before, 0);
 	}
 	return result;
+}
+
+/* Return whether a limit concerns any of the relations that these moves bring. */
+static bool
+concerns_any(const PressureLimit *limit, const List *moves)
+{
+	foreach_ptr(const PlannedMove, move, moves)
+	{
+		const MoveItem *item = &move->item;
+		bool		concerned;
+
+		if (!arrives(item, limit->device))
+			continue;
+		/* a TOAST table, and its index, go with the table */
+		if (OidIsValid(item->part_of))
+			concerned = concerns(limit, item->part_of, item->part_of);
+		else
+			concerned = concerns(limit, item->relid, item->heap_oid);
+		if (concerned)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Return whether these moves are of a resident that leaves the budget of a policy, and that
+ * the policy of the limit does not bring back.  It may go: else no budget could shrink where
+ * the tablespace behind it is full, too.
+ */
+static bool
+leaves_budget(const PressureLimit *limit, const Policy *policy, const List *moves)
+{
+	const MoveItem *first = &((const PlannedMove *) linitial(moves))->item;
+
+	return policy->kind == POLICY_BUDGET && first->from_tablespace != limit->to &&
+		first->to_tablespace == get_tablespace_oid(policy->from_tablespace, true);
 }
 
 /*
@@ -165,18 +250,18 @@ bytes_into(const List *moves, int64 device)
 const PressureLimit *
 conflict_find(const List *limits, const Policy *policy, const List *moves, bool with_counted)
 {
+	Assert(moves != NIL);
 	foreach_ptr(const PressureLimit, limit, limits)
 	{
-		const MoveItem *first;
 		int64		bytes;
 
-		if (!applies_to(limit, policy) || (limit->counted && !with_counted))
+		if (!applies_to(limit, policy) || (limit->counted && !with_counted) ||
+			leaves_budget(limit, policy, moves))
 			continue;
 		bytes = bytes_into(moves, limit->device);
 		if (bytes == 0 || limit->used + bytes <= limit->share * limit->total)
 			continue;
-		first = &((const PlannedMove *) linitial(moves))->item;
-		if (may_move(limit->policy->owner, first->heap_oid, first->heap_oid != first->relid))
+		if (concerns_any(limit, moves))
 			return limit;
 	}
 	return NULL;
@@ -192,16 +277,13 @@ conflict_note_moves(List *limits, const List *moves)
 	}
 }
 
-/* Return whether the owner of a limit's policy may move all that could move in. */
+/* Return whether a limit concerns all that could move in. */
 static bool
-may_move_all(const PressureLimit *limit, const Candidate *candidates, int n)
+concerns_all(const PressureLimit *limit, const Candidate *candidates, int n)
 {
 	for (const Candidate *c = candidates; c < candidates + n; c++)
 	{
-		const RelationFacts *facts = &c->heat->facts;
-
-		if (!c->is_resident &&
-			!may_move(limit->policy->owner, facts->heap_oid, facts->relkind == RELKIND_INDEX))
+		if (!c->is_resident && !concerns(limit, c->heat->facts.relid, c->heat->facts.heap_oid))
 			return false;
 	}
 	return true;
@@ -235,7 +317,7 @@ conflict_budget(List *limits, const Policy *policy, const Candidate *candidates,
 
 		limit->counted = target != NULL && target->is_there &&
 			target->facts.device == limit->device && applies_to(limit, policy) &&
-			may_move_all(limit, candidates, n);
+			concerns_all(limit, candidates, n);
 		if (!limit->counted || residents + Max(free, 0) >= result)
 			continue;
 		result = residents + (int64) Max(free, 0);
@@ -353,7 +435,10 @@ contradiction(const Policy *policy, const Policy *other)
 					NameStr(*policy->to_tablespace));
 }
 
-/* Return why the budget of a policy can never be used, NULL if it can. */
+/*
+ * Return why the budget of a policy can never be used, NULL if it can.  A limit is for the
+ * relations of a role only if the limit's owner has its privileges.
+ */
 static char *
 vain_budget(const Policy *policy, const PressureLimit *limit)
 {
@@ -362,6 +447,9 @@ vain_budget(const Policy *policy, const PressureLimit *limit)
 	FileSystemFacts facts;
 
 	if (policy->kind != POLICY_BUDGET || policy->budget <= most)
+		return NULL;
+	if (!has_privs_of_role(limit->policy->owner, policy->owner) ||
+		!scopes_overlap(policy, limit->policy))
 		return NULL;
 	if (!OidIsValid(target) || !file_system_facts(target, &facts) || facts.device != limit->device)
 		return NULL;

@@ -847,13 +847,18 @@ fix_if_it_stays(TierPlan *plan, Candidate *candidate)
 		candidate->is_fixed = true;
 }
 
+/* Return the bytes that a budget would have in the target, were there space for all of it. */
 static int64
-total_size(const Candidate *candidates, int n)
+wanted_size(TierPlan *plan, Candidate *candidates, int n, int64 budget)
 {
 	int64		result = 0;
 
+	ranking_choose(candidates, n, budget, can_move, plan);
 	for (const Candidate *c = candidates; c < candidates + n; c++)
-		result += c->size;
+	{
+		if (c->is_chosen)
+			result += c->size;
+	}
 	return result;
 }
 
@@ -884,7 +889,8 @@ want_by_heat(TierPlan *plan)
 		say(work, VERDICT_HINDERED, reason);
 	}
 	budget = conflict_budget(plan->limits, work->policy, candidates, n, to, plan->busy, &limit);
-	if (limit != NULL && total_size(candidates, n) > budget)
+	/* a budget that is full of the hottest is no hindrance */
+	if (limit != NULL && wanted_size(plan, candidates, n, work->policy->budget) > budget)
 		say(work, VERDICT_HINDERED,
 			psprintf("only %s of its budget can be used; %s", size_text(budget),
 					 limit_clause(work->policy, limit)));

@@ -308,6 +308,8 @@ typedef struct PressureLimit
 	const Policy *policy;		/* with start_at */
 	Oid			from;			/* its tablespaces */
 	Oid			to;
+	Oid			schema;			/* of the relations that it is for; 0 = any */
+	List	   *tables;			/* OIDs of these; NIL = any */
 	int64		device;			/* of "from" */
 	double		share;			/* of its bytes that may be in use */
 	double		total;
