@@ -65,7 +65,7 @@ $sql->($_) foreach 'DROP TABLE ruin', 'CREATE TABLE moves (i int)', "SELECT * FR
 like($as_monitor->(sprintf $check, ''), qr/\A$ended\n$ended\nwarning\|invalid index\|[^\n]*\z/, 'both mended');
 
 $sql->(<<'SQL');
-CREATE TABLE whole (i int);
+CREATE MATERIALIZED VIEW whole AS SELECT 1 AS i;
 CREATE TABLE gone (d date) PARTITION BY RANGE (d);
 CREATE TABLE ages (d date) PARTITION BY RANGE (d);
 CREATE ROLE regress_renamed;

@@ -261,11 +261,51 @@ sql('ALTER TABLE _timescaledb_catalog.chunk RENAME compressed_chunk_id TO other'
 is(sql("$logs_2; SELECT reason FROM tier_plan() WHERE relation IS NULL"), "f|its rows end at 2020-02-29\n"
 	. "compressed data of chunks stays: timescaledb's table of chunks has no column $column", 'or, in another version, the plan says so');
 sql('ALTER TABLE _timescaledb_catalog.chunk RENAME other TO compressed_chunk_id');
+# both are busy, in another policy, or have failed, if either is
+$job = sql(q{SELECT max(job) FROM move_table('compressed_2', 'regress_fast', wait => false, settings => '{"swap_after": "infinity"}')});
+is(sql($logs_2), "t|its rows end at 2020-02-29; but job $job is at work on its table", 'a job that is at work on the compressed data');
+sql("SELECT cancel_move($job)");
+wait_for_job_end($node, $job);
+sql("CREATE TABLE compressed (x int); ALTER TABLE compressed_2 INHERIT compressed, ADD CHECK (x < 10000); INSERT INTO tier_policy (name, "
+	. "relation, to_tablespace, older_than, key_unit) VALUES ('z', 'compressed', 'regress_fast', '1 s', 'seconds')");
+is(sql("SELECT reason FROM tier_plan() WHERE relation = 'compressed_2'::regclass"),
+	'its rows end at 10000, which is 1970-01-01 02:46:40+00; but policy "logs", earlier in the order, covers its table',
+	'a policy that has the compressed data with its chunk');
+sql("DELETE FROM tier_policy WHERE name = 'z'; ALTER TABLE compressed_2 NO INHERIT compressed; DROP TABLE compressed");
+{
+	my $reader = IndexMover::Session->new($node);
+	$reader->run('BEGIN; SELECT FROM compressed_2 LIMIT 0');
+	sql(q(UPDATE tier_policy SET settings = '{"lock_wait": "300ms", "on_blocker": "fail"}'));
+	is(sql("SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM run_tier_policies(wait => true) WHERE kind !~ 'toast'"),
+		'compressed_2 failed, compressed_2_x_idx failed, logs_2 moved', 'compressed data that fails');
+	$reader->run('COMMIT');
+	$reader->end;
+	sql("UPDATE tier_policy SET settings = NULL, older_than = now() - timestamptz '2020-05-01 UTC'");
+	is(sql("SELECT string_agg(relation::text, ' ') FROM tier_plan() WHERE moves"), 'logs_3_1 logs_3 logs_2',
+		'goes in the next run, after others, whatever min_stay');
+	sql("UPDATE tier_policy SET older_than = now() - timestamptz '2020-03-01 12:00 UTC'");
+}
 is(sql("SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true) WHERE status = 'moved' AND kind !~ 'toast'"),
-	'compressed_2 compressed_2_x_idx logs_2', 'which move together, compressed data first');
+	'compressed_2 compressed_2_x_idx', 'without its chunk, which is there');
+like(sql("SELECT count(*) FROM move_table('logs_2', 'pg_default'); SELECT count(*) FROM move_table('compressed_2', 'pg_default', "
+		. "indexes => true); UPDATE tier_policy SET min_stay = '0'; SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true) "
+		. "WHERE status = 'moved' AND kind !~ 'toast'"),
+	qr/^compressed_2 compressed_2_x_idx logs_2$/m, 'they move together, compressed data first');
 sql('ALTER EXTENSION timescaledb DROP TABLE _timescaledb_catalog.chunk; DROP SCHEMA _timescaledb_catalog CASCADE; DROP TABLE compressed_2');
 sql("SET allow_system_table_mods = on; DELETE FROM pg_extension WHERE extname = 'timescaledb'");
 sql("ALTER DATABASE postgres RESET my.loaded; DELETE FROM tier_policy; DROP TABLE logs CASCADE; DROP FUNCTION called");
+
+# a parent that has no children yet, as a hypertable that was just made: nothing to do, and no failure
+sql("CREATE TABLE parent (d date); INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('parent', 'parent', "
+	. "'regress_slow', '1 day'), ('catalog', 'pg_class', 'regress_slow', '1 day')");
+is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY 1'), 'catalog||f|"pg_class" is not a table or materialized view '
+	. "of users\nparent||f|\"parent\" has no partitions or children yet", 'a parent without children');
+sql("DELETE FROM tier_policy WHERE name = 'catalog'");
+is(($node->psql('postgres', 'SELECT count(*) FROM run_tier_policies()'))[2], '', 'of which a run says nothing');
+is(sql("SELECT result, message FROM tier_policy_status"), 'nothing to move|', 'it has nothing to move');
+sql("CREATE TABLE child (CHECK (d < '2020-01-01')) INHERITS (parent)");
+is(sql("SELECT relation, moves FROM tier_plan() WHERE relation <> 'parent'::regclass"), 'child|t', 'until it has a child');
+sql('DELETE FROM tier_policy; DROP TABLE parent CASCADE');
 
 sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('x', 'days', 'regress_slow', '1 s')");
 foreach my $case (

@@ -414,10 +414,10 @@ last_moves(const TierPlan *plan)
 
 /*
  * Return why a relation stays where a job has moved it: within the policy's min_stay, or out
- * of its target by a policy with start_at, within the min_stay of that.
+ * of this target by a policy with start_at, within the min_stay of that.
  */
 static TierReason
-stay_of(const TierPlan *plan, const TierRow *row, bool itself)
+stay_of_relation(const TierPlan *plan, Oid relid, Oid to, bool itself)
 {
 	PolicyWork *work = plan->work;
 	TierReason	result = {.code = REASON_NONE};
@@ -427,7 +427,7 @@ stay_of(const TierPlan *plan, const TierRow *row, bool itself)
 
 	if (work->moved == NULL)
 		work->moved = last_moves(plan);
-	last = hash_search(work->moved, &row->wish.relid, HASH_FIND, NULL);
+	last = hash_search(work->moved, &relid, HASH_FIND, NULL);
 	if (last == NULL)
 		return result;
 	/* of a table of whose parts only the indexes move */
@@ -440,7 +440,7 @@ stay_of(const TierPlan *plan, const TierRow *row, bool itself)
 		result.code = REASON_MOVED_LATELY;
 		return result;
 	}
-	if (mover->from_tablespace != row->wish.to || !history_read_job(mover->job, &job))
+	if (mover->from_tablespace != to || !history_read_job(mover->job, &job))
 		return result;
 	foreach_ptr(const PressureLimit, limit, plan->limits)
 	{
@@ -455,13 +455,53 @@ stay_of(const TierPlan *plan, const TierRow *row, bool itself)
 	return result;
 }
 
+/* Return whether anything of a table is to be moved for a row. */
+static bool
+has_items_of(const TierRow *row, Oid table)
+{
+	foreach_ptr(const PlannedMove, move, row->items)
+	{
+		if (move->item.heap_oid == table || move->item.part_of == table)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Return why the relation of a row stays, or the table that goes with it.  Of the two only
+ * what is still to be moved counts: if one has failed, the other does not keep it.
+ */
+static TierReason
+stay_of(const TierPlan *plan, const TierRow *row, bool itself)
+{
+	const TierWish *wish = &row->wish;
+	TierReason	result = {.code = REASON_NONE};
+
+	if (has_items_of(row, row->table_oid))
+		result = stay_of_relation(plan, wish->relid, wish->to, itself);
+	if (result.code == REASON_NONE && OidIsValid(wish->with) && has_items_of(row, wish->with))
+		result = stay_of_relation(plan, wish->with, wish->to, itself);
+	return result;
+}
+
+/* Return the entry of the table of a row, or of the table that goes with it; NULL = none. */
+static void *
+find_table(HTAB *tables, const TierRow *row)
+{
+	void	   *result = hash_search(tables, &row->table_oid, HASH_FIND, NULL);
+
+	if (result == NULL && OidIsValid(row->wish.with))
+		result = hash_search(tables, &row->wish.with, HASH_FIND, NULL);
+	return result;
+}
+
 /* Find the policy's own hindrances of a relation that can move. */
 static void
 apply_policy(TierPlan *plan, TierRow *row, bool itself)
 {
 	const Policy *policy = plan->work->policy;
-	const CoveredTable *covered = hash_search(plan->covered, &row->table_oid, HASH_FIND, NULL);
-	const BusyTable *busy = hash_search(plan->busy, &row->table_oid, HASH_FIND, NULL);
+	const CoveredTable *covered = find_table(plan->covered, row);
+	const BusyTable *busy = find_table(plan->busy, row);
 	const TierReason stay = stay_of(plan, row, itself);
 	TierReason	reason = {0};
 
@@ -560,6 +600,15 @@ examine(TierPlan *plan, TierRow *row)
 		apply_policy(plan, row, itself);
 }
 
+/* Return whether a wish is for a relation, for its table, or goes with that. */
+static bool
+is_wanted(const TierWish *wish, const HistoryEntry *entry)
+{
+	if (wish->relid == entry->relid || wish->relid == entry->heap_oid)
+		return true;
+	return OidIsValid(wish->with) && wish->with == entry->heap_oid;
+}
+
 /* Have a relation wait of which the last run could not move something. */
 static void
 postpone(PolicyWork *work, const HistoryEntry *entry)
@@ -568,9 +617,7 @@ postpone(PolicyWork *work, const HistoryEntry *entry)
 	{
 		TierWish   *wish = &row->wish;
 
-		if (wish->turn != TURN_NORMAL)
-			continue;
-		if (wish->relid == entry->relid || wish->relid == entry->heap_oid)
+		if (wish->turn == TURN_NORMAL && is_wanted(wish, entry))
 			wish->turn = TURN_FAILED_LATELY;
 	}
 }
@@ -607,6 +654,15 @@ keep_limits(TierPlan *plan, TierRow *row, bool leaves)
 		decide_code(row, VERDICT_WAITS, REASON_NO_SPACE_YET);
 	else
 		decide(row, VERDICT_HINDERED, reason);
+}
+
+/* Note that the policy that is planned moves something of a table. */
+static void
+cover(TierPlan *plan, Oid table)
+{
+	CoveredTable *covered = hash_search(plan->covered, &table, HASH_ENTER, NULL);
+
+	covered->policy = plan->work->policy;
 }
 
 /* Decide about each wish. */
@@ -658,12 +714,11 @@ decide_all(TierPlan *plan)
 					 size_text((int64) leaving), size_text((int64) ceil(work->excess))));
 	foreach_ptr(const TierRow, row, work->rows)
 	{
-		CoveredTable *covered;
-
 		if (row->decision.verdict != VERDICT_MOVES)
 			continue;
-		covered = hash_search(plan->covered, &row->table_oid, HASH_ENTER, NULL);
-		covered->policy = work->policy;
+		cover(plan, row->table_oid);
+		if (OidIsValid(row->wish.with))
+			cover(plan, row->wish.with);
 	}
 }
 
@@ -743,6 +798,14 @@ want_by_age(TierPlan *plan)
 		roots = list_make1_oid(policy->relation);
 	else
 		roots = relations_such(is_root);
+	/* a hypertable without chunks, or a table that is to have children */
+	if (OidIsValid(policy->relation) && get_rel_relkind(policy->relation) == RELKIND_RELATION &&
+		find_inheritance_children(policy->relation, NoLock) == NIL)
+	{
+		say(work, VERDICT_STAYS,
+			psprintf("\"%s\" has no partitions or children yet", get_rel_name(policy->relation)));
+		return;
+	}
 	if (plan->chunk_problem != NULL && OidIsValid(policy->relation) &&
 		get_rel_relkind(policy->relation) == RELKIND_RELATION)
 		say(work, VERDICT_STAYS, psprintf("compressed data of chunks stays: %s", plan->chunk_problem));
@@ -998,13 +1061,13 @@ check_named_relation(const Policy *policy, Oid schema)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", policy->relation)));
-	if (by_age && relkind != RELKIND_PARTITIONED_TABLE &&
-		find_inheritance_children(policy->relation, NoLock) == NIL)
+	if (by_age && relkind != RELKIND_PARTITIONED_TABLE && relkind != RELKIND_RELATION)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a partitioned table", name)));
-	if (!by_age && (!is_table || IsCatalogRelationOid(policy->relation) ||
-					OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation))))
+	if (IsCatalogRelationOid(policy->relation) ||
+		(!by_age && (!is_table ||
+					 OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation)))))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a table or materialized view of users", name)));
