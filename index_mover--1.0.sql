@@ -888,6 +888,87 @@ BEGIN ATOMIC
 	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND NOT index_mover.scheduler_looks() AND NOT pg_is_in_recovery();
 END;
 
+-- A job for who is woken by it: of each relation that has not come to its place what it waits for
+-- now, and what can be done.
+CREATE FUNCTION @extschema@.index_mover_explain(
+	job bigint,
+	OUT relation text, OUT to_tablespace name, OUT waits_for text, OUT since timestamptz, OUT choice text, OUT command text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE ROWS 10
+BEGIN ATOMIC
+	WITH workers AS (
+		SELECT r.* FROM index_mover.running() r WHERE r.job = $1
+	), alive AS (
+		SELECT a.* FROM index_mover.alive() a WHERE a.job = $1
+	), moves AS (
+		SELECT h.name, h.to_tablespace, h.status, h.finished_at,
+			   -- the path of a file begins with the number of its tablespace
+			   coalesce((SELECT replace(h.message, format('pg_tblspc/%s/', t.oid), format('tablespace "%s": ', t.spcname))
+						   FROM pg_tablespace t WHERE position(format('pg_tblspc/%s/', t.oid) IN h.message) > 0 LIMIT 1), h.message) AS message
+		  FROM @extschema@.index_mover_history h
+		 WHERE h.job = $1 AND h.status NOT IN ('moved', 'rehearsed', 'skipped', 'planned')
+	), facts AS (
+		SELECT m.*, w.pid, w.phase, w.throttled_by, w.blocked_by, w.blocked_since, w.started_at, w.eta, w.blocks_done, w.blocks_total,
+			   a.job IS NOT NULL AS is_alive, coalesce(a.paused, false) AS paused, a.paused_since,
+			   coalesce(cardinality(w.blocked_by), 0) > 0 AS is_blocked
+		  FROM moves m
+		  LEFT JOIN alive a ON true
+		  LEFT JOIN workers w ON w.name = m.name AND m.status IN ('queued', 'running', 'paused')
+	), waits AS (
+		SELECT f.*,
+			   CASE WHEN NOT f.is_alive THEN concat_ws(': ', f.status, f.message)
+					WHEN f.status IN ('failed', 'canceled') THEN concat_ws(': ', f.status, f.message, 'the job goes on with the others')
+					WHEN f.paused THEN 'the end of a pause of the job'
+					WHEN f.pid IS NULL AND EXISTS (SELECT FROM workers) THEN
+						 (SELECT format('its turn; the job moves %s', string_agg(coalesce(w.name, 'nothing yet'), ', ' ORDER BY w.pid)) FROM workers w)
+					WHEN f.pid IS NULL THEN 'a worker process; the job has not begun'
+					WHEN f.is_blocked THEN format('%s: %s', f.phase, (
+						 SELECT string_agg(CASE b WHEN 0 THEN 'a prepared transaction' ELSE 'process ' || b END, ', ') FROM unnest(f.blocked_by) b))
+					WHEN f.throttled_by IS NOT NULL THEN format('%s: %s', f.phase, f.throttled_by)
+					WHEN f.phase = 'waiting for time to swap' THEN 'swap_after: ' || coalesce(
+						 (SELECT j.settings ->> 'swap_after' FROM @extschema@.index_mover_jobs j WHERE j.job = $1), current_setting('index_mover.swap_after'))
+					ELSE concat_ws(', ', f.phase,
+						 CASE WHEN f.blocks_total > 0 THEN format('%s %%', 100 * f.blocks_done / f.blocks_total) END,
+						 'about ' || date_trunc('second', f.eta) || ' left') END AS waits_for,
+			   CASE WHEN NOT f.is_alive OR f.status IN ('failed', 'canceled') THEN f.finished_at
+					WHEN f.paused THEN f.paused_since
+					WHEN f.pid IS NULL THEN NULL
+					WHEN f.is_blocked THEN f.blocked_since
+					ELSE f.started_at END AS since
+		  FROM facts f
+	)
+	SELECT w.name, w.to_tablespace, w.waits_for, date_trunc('second', w.since), c.choice, c.command
+	  FROM waits w
+	 CROSS JOIN LATERAL (
+			SELECT 1 AS n, format('end %s %s (%s): the move goes on at once', b.kind, coalesce(b.pid::text, b.name), b.name) AS choice, b.action AS command
+			  FROM @extschema@.index_mover_blockers(NULL::regclass, NULL::interval) b
+			 WHERE w.is_blocked AND NOT w.paused
+			   AND (b.pid = ANY (w.blocked_by) OR b.kind = 'prepared transaction' AND 0 = ANY (w.blocked_by))
+			UNION ALL
+			SELECT 2, 'wait: it goes on by itself when these have ended', NULL WHERE w.is_blocked AND NOT w.paused
+			UNION ALL
+			SELECT 3, 'copy without a limit: it may slow down clients', index_mover.printed_command('alter_move', $1::text, 'max_rate', '0')
+			 WHERE w.throttled_by = 'max_rate' AND NOT w.paused
+			UNION ALL
+			SELECT 3, 'wait: it goes on by itself when that is over', NULL
+			 WHERE w.throttled_by IS NOT NULL AND NOT w.is_blocked AND NOT w.paused
+			UNION ALL
+			SELECT 4, 'swap now: the exclusive lock is taken when no session holds another', index_mover.printed_command('resume_move', $1::text)
+			 WHERE w.phase = 'waiting for time to swap' AND NOT w.paused
+			UNION ALL
+			SELECT 5, 'go on', index_mover.printed_command('resume_move', $1::text) WHERE w.paused
+			UNION ALL
+			SELECT 6, 'move what is left, in another job', index_mover.printed_command('resume_move', $1::text) WHERE NOT w.is_alive
+			UNION ALL
+			SELECT 7, 'leave it where it is, and have it reported no more', index_mover.printed_command('cancel_move', $1::text) WHERE NOT w.is_alive
+			UNION ALL
+			SELECT 8, 'end the job: what it has moved stays moved, and this one stays where it is', index_mover.printed_command('cancel_move', $1::text)
+			 WHERE w.is_alive AND w.pid IS NOT NULL
+			UNION ALL
+			SELECT 9, 'wait', NULL WHERE w.is_alive AND w.pid IS NULL AND NOT w.paused) c
+	 ORDER BY w.pid IS NULL, w.name, c.n, c.command;
+END;
+
 CREATE VIEW @extschema@.relation_heat AS
 	SELECT h.relation, h.kind, h.tablespace, h.size, h.reads_per_second, h.heat, h.period, h.samples,
 		   h.last_use, h.last_index_use, h.last_change, h.known_since
@@ -1028,6 +1109,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy_days.bytes', 'bytes that were moved on that day'),
 	('ROUTINE', 'index_mover_check', 'problems in this database: leftovers, lost files, policies that fail, can do nothing or are not scheduled, jobs that have ended without their work, or have waited, rested or been paused longer than max_wait; no row: all is well'),
 	('ROUTINE', 'relation_heat', 'the same as the view relation_heat, with reads that count half at another age'),
+	('ROUTINE', 'index_mover_explain', 'what the relations of a job that are not in their places wait for, and what can be done, with the commands'),
 	('VIEW', 'relation_heat', 'how much each table and index is read, by the samples of take_index_sample()'),
 	('COLUMN', 'relation_heat.relation relation_heat.kind', 'table or index'),
 	('COLUMN', 'relation_heat.tablespace', 'tablespace of the relation'),
@@ -1137,7 +1219,7 @@ GRANT SELECT (job, role) ON index_mover.job_log TO PUBLIC;
 GRANT SELECT (system_identifier, relation, job, copied_blocks, keep_until) ON index_mover.ledger TO PUBLIC;
 -- of other roles' sessions a role sees no more than in pg_stat_activity
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_blockers(regclass, interval), index_mover.is_ours, index_mover.check_relation,
-	index_mover.session_action TO PUBLIC;
+	index_mover.session_action, @extschema@.index_mover_explain(bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.visible_jobs, index_mover.sees_all_jobs, index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.policy_status TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;

@@ -1,0 +1,146 @@
+# index_mover_explain(): of a job that has not come to its end what each relation waits
+# for, and what can be done; each command is run, and does what is said.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('explain',
+	conf => "index_mover.max_workers = 1\nindex_mover.progress_interval = 0\nmax_prepared_transactions = 2");
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+sub as_other { return $node->safe_psql('postgres', $_[0], extra_params => [ '-U', 'regress_other' ]); }
+
+sql(<<'SQL');
+CREATE ROLE regress_other LOGIN;
+CREATE TABLE a (i int);
+CREATE TABLE b (i int);
+INSERT INTO a SELECT generate_series(1, 200000);
+CREATE INDEX a_i ON a (i) TABLESPACE regress_slow;
+CREATE INDEX b_i ON b (i) TABLESPACE regress_slow;
+SQL
+
+# Begin a job; returns its number.
+sub begin
+{
+	my ($relation, $settings) = @_;
+	my $to = sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class"
+		  . " JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = '${relation}_i'");
+	return sql("SELECT DISTINCT job FROM move_indexes('$relation', '$to', method => 'copy', wait => false, settings => '{$settings}')");
+}
+
+# What is said of a job, a line for each choice.
+sub explained { my ($job) = @_; return sql("SELECT relation, waits_for, choice, command FROM index_mover_explain($job)"); }
+
+# Wait until as many lines are so.
+sub rows_until
+{
+	my ($job, $condition, $rows, $what) = @_;
+	poll_until($node, "SELECT count(*) FROM index_mover_explain($job) WHERE $condition", $rows, $what);
+	return;
+}
+sub waits_until
+{
+	my ($job, $waits_for, $what) = @_;
+	poll_until($node, "SELECT DISTINCT waits_for FROM index_mover_explain($job)", $waits_for, $what);
+	return;
+}
+
+# Run a command of those lines, that of the choice that begins with these words.
+sub choose
+{
+	my ($job, $choice) = @_;
+	my $command = sql("SELECT command FROM index_mover_explain($job) WHERE choice ~ '^$choice' LIMIT 1");
+	isnt($command, '', "$choice: a command");
+	return sql($command);
+}
+sub ends_as
+{
+	my ($job, $status, $what) = @_;
+	poll_until($node, "SELECT status FROM index_mover_jobs WHERE job = $job", $status, $what);
+	is(explained($job), '', "$what: nothing to explain") if $status eq 'moved';
+}
+
+# ---- a lock ---------------------------------------------------------------------------
+my $holder = IndexMover::Session->new($node);
+my $pid = $holder->pid;
+$holder->run("SET application_name = 'app'; BEGIN; SELECT FROM a LIMIT 1");
+my $job = begin('a', '');
+my $waits = qr/waiting for lock to swap: process $pid/;
+rows_until($job, "waits_for ~ 'waiting for lock to swap: process $pid'", 3, 'waits for a lock');
+my $said = explained($job);
+like($said,
+	qr/^a_i\|$waits\|end session $pid \([^)]*app\): the move goes on at once\|end its transaction .*pg_terminate_backend\($pid\)/m,
+	'a lock: who holds it, and the command');
+like($said, qr/^a_i\|$waits\|wait: it goes on by itself when these have ended\|$/m, 'a lock: or one waits');
+like($said, qr/^a_i\|$waits\|end the job: [^|]*\|SELECT index_mover_call\.cancel_move\($job\);$/m, 'a lock: or ends the job');
+is(sql("SELECT bool_and(since <= now() AND to_tablespace = 'regress_fast') FROM index_mover_explain($job)"), 't',
+	'since when, and whereto');
+is(as_other("SELECT count(*) FROM index_mover_explain($job)"), '0', 'another role sees nothing of it');
+$holder->run('COMMIT');
+ends_as($job, 'moved', 'the lock is free');
+
+# a prepared transaction
+sql("BEGIN; SELECT FROM a LIMIT 1; PREPARE TRANSACTION 'it''s'");
+$job = begin('a', '');
+rows_until($job, "choice ~ '^end prepared transaction'", 1, 'a prepared transaction is named');
+like(explained($job),
+	qr/swap: a prepared transaction\|end prepared transaction it's \(it's\): [^|]*\|COMMIT PREPARED 'it''s'; or ROLLBACK /,
+	'a prepared transaction: the two commands');
+sql("ROLLBACK PREPARED 'it''s'");
+ends_as($job, 'moved', 'it is gone');
+
+# ---- its turn, a limit, a pause, a time --------------------------------------------------
+$job = begin('a', '"max_rate": "64kB"');
+my $next = begin('b', '');
+rows_until($job, "waits_for ~ 'max_rate' AND command ~ 'alter_move'", 1, 'max_rate');
+sql("SELECT pause_move($job)");
+waits_until($job, 'the end of a pause of the job', 'a pause');
+unlike(explained($job), qr/alter_move/, 'a pause: no choice that changes nothing');
+choose($job, 'go on');
+rows_until($job, "command ~ 'alter_move'", 1, 'and it rests again');
+choose($job, 'copy without a limit');
+ends_as($job, 'moved', 'without a limit');
+ends_as($next, 'moved', 'the other');
+
+$job = begin('a', '"swap_after": "infinity"');
+waits_until($job, 'swap_after: infinity', 'a time');
+choose($job, 'swap now');
+ends_as($job, 'moved', 'swapped now');
+
+# of a job of several relations, the ones that wait for their turn
+sql('CREATE INDEX a_k ON a (i) TABLESPACE regress_slow; ALTER INDEX a_i SET TABLESPACE regress_slow');
+$holder->run('BEGIN; SELECT FROM a LIMIT 1');
+$job = begin('a', '"max_rate": "64kB"');
+poll_until($node, "SELECT count(DISTINCT relation) FROM index_mover_explain($job)", '2', 'two relations');
+rows_until($job, "waits_for ~ '^its turn; the job moves a_[ik]\$'", 1, 'one waits for its turn');
+
+# ---- ended ------------------------------------------------------------------------------
+choose($job, 'end the job');
+ends_as($job, 'canceled', 'canceled');
+$said = explained($job);
+like($said, qr/^a_i\|canceled: [^|]+\|move what is left, in another job\|SELECT index_mover_call\.resume_move\($job\);$/m,
+	'canceled: how to go on');
+$holder->run('COMMIT');
+my $resumed = choose($job, 'move what is left');
+sql("SELECT alter_move($resumed, 'max_rate', '0')");
+ends_as($resumed, 'moved', 'resumed');
+sql("SELECT set_config('index_mover.lock_wait', '100ms', false)");
+$holder->run('BEGIN; SELECT FROM b');
+$job = begin('b', '"lock_wait": "100ms", "on_blocker": "fail"');
+ends_as($job, 'failed', 'failed');
+like(explained($job),
+	qr/^b_i\|failed: could not get the exclusive lock on index "b_i" within 0\.1 seconds[^|]*\|move what is left/m,
+	'failed: why');
+choose($job, 'leave it where it is');
+is(sql("SELECT count(*) FROM index_mover_check() WHERE object = 'job $job'"), '0', 'and it is reported no more');
+$holder->end;
+is(sql('SELECT count(*) FROM index_mover_explain(NULL)'), '0', 'no job');
+is(sql('SELECT count(*) FROM index_mover_explain(999999)'), '0', 'none of that number');
+$node->stop;
+done_testing();
