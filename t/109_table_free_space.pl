@@ -1,8 +1,8 @@
 # A move never fills a disk: a copy that sees too little free space for pg_wal, or on its
 # target, rests, has WAL removed by a checkpoint, names who keeps it otherwise, goes on when
 # there is space, and gives up after lock_wait.  One that frees the disk on which pg_wal is
-# works with less.  (What does not fit is not begun: t/031_copy_storage.pl.  A disk of some
-# gigabytes, from 97 % to 80 %: bench/full.)
+# works with less, and one that is finished goes on to its swap.  (What does not fit is not
+# begun: t/031_copy_storage.pl.  A disk of some gigabytes, from 97 % to 80 %: bench/full.)
 #
 # Fault (storage): pg_wal's file system is full in mid-copy: of WAL that goes, or that a slot
 #   or the archiver keeps, or of others' files; and it is that which the move frees
@@ -12,6 +12,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Places;
+use IndexMover::Session;
 use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -136,6 +137,63 @@ begin('regress_slow');
 rests_ok('free space in pg_wal, without limit', 'others have filled the disk');
 free();
 moves_ok('others have freed it');
+
+# ---- a finished copy: its swap needs next to nothing ------------------------------------
+my $holder = IndexMover::Session->new($node);
+foreach my $case ([ 'regress_fast', 10, 'few changes', 10 ], [ 'regress_slow', 34, 'many changes', 3000 ])
+{
+	my ($to, $megabytes, $name, $rows) = @$case;
+	$holder->run('BEGIN; SELECT count(*) FROM sp');
+	begin($to);
+	wait_for_phase($node, 'waiting for lock to swap');
+	fill($megabytes);
+	sql("UPDATE sp SET s = s WHERE ctid IN (SELECT ctid FROM sp LIMIT $rows)");
+	$holder->run('COMMIT');
+	moves_ok("a finished copy, $name, $megabytes MB are free");
+	free();
+}
+
+# ---- one process, two copies -----------------------------------------------------------
+sql(<<'SQL');
+CREATE SCHEMA two;
+CREATE TABLE two.a AS SELECT * FROM sp LIMIT 20000;
+CREATE TABLE two.b AS SELECT * FROM sp LIMIT 24000;
+SQL
+sub begin_two
+{
+	my ($to) = @_;
+	$log = -s $node->logfile;
+	$job = sql("SELECT max(job) FROM move_schema_tables('two', '$to', wait => false, settings => "
+		. q{'{"max_workers": "1", "lock_wait": "1s", "max_rate": "2MB", "on_blocker": "wait"}')});
+	return;
+}
+sub two
+{
+	return sql("SELECT string_agg(concat_ws(' ', name, status, sqlstate), ', ' ORDER BY name) FROM index_mover_history "
+		. "WHERE job = $job AND kind = 'table'");
+}
+fill(20);
+begin_two('regress_fast');
+wait_for_job_end($node, $job);
+is(two(), 'two.a failed 53100, two.b failed 53100', 'a rest in vain');
+my @rests = slurp_file($node->logfile, $log) =~ /: resting for free space/g;
+is(@rests, 1, 'a rest in vain: the next copy does not rest');
+free();
+
+$holder->run('BEGIN; LOCK TABLE two.b');
+sql($_) foreach 'CHECKPOINT', "SELECT pg_create_physical_replication_slot('regress_stuck', true)", 'SELECT pg_switch_wal()';
+begin_two('regress_slow');
+is_copied();
+fill(49);
+wait_for_phase($node, 'waiting for lock to start');
+sql("SELECT pg_drop_replication_slot('regress_stuck')");
+$holder->run('COMMIT');
+ok($node->wait_for_log(qr/: asks for a checkpoint, to have free space in pg_wal/, $log),
+	'a rest in vain for WAL that was kept: the next copy looks who keeps it now');
+free();
+wait_for_job_end($node, $job);
+is(two(), 'two.a failed 53100, two.b moved', 'a rest in vain for WAL that was kept: the next copy goes on');
+$holder->end;
 
 # ---- the disk that the move frees ------------------------------------------------------
 begin('regress_disk', min_free_space => '0');

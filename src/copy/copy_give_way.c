@@ -120,21 +120,38 @@ copy_begin_with_ledger(CopyMove *move)
 	}
 }
 
-/* Note the bytes that the next piece of work writes, at most the rest of the file. */
+/*
+ * Note the bytes that the next piece of work writes, at most the rest of the file; and which
+ * part of the limit of free space counts for them.
+ *
+ * While a finished copy waits for its swap, half of the limit counts for changed blocks.  None
+ * counts if they are so few that they are left for the swap: it writes next to nothing, and
+ * is what gives space.
+ */
 static void
 expect_bytes(CopyFile *file)
 {
 	const MoveItem *item = file->item;
 	int64		left = space_to_copy(item) - item->outcome.blocks_copied * BLCKSZ;
+	int64		left_wal = item->wal_bytes;
+	double		limit_part = 1;
 
 	/* a file that is being copied may grow by a block at least */
 	if (item->outcome.blocks_copied > 0)
 		left = Max(left, BLCKSZ);
+	if (file->move->stage == COPY_CATCHING_UP)
+	{
+		int64		changed = block_set_count(file->todo) + wal_changes_count(file->changes);
+
+		left = changed * BLCKSZ;
+		left_wal = Min(left_wal, left);
+		limit_part = changed <= COPY_VERY_FEW ? 0 : 0.5;
+	}
 	file->space.bytes = Min(FREE_SPACE_NEXT, Max(left, 0));
 	file->space.wal_bytes = 0;
 	if (item->wal_bytes > 0)
-		file->space.wal_bytes = Min(FREE_SPACE_NEXT, item->wal_bytes) +
-			Max(WAL_AHEAD, wal_segment_size);
+		file->space.wal_bytes = Min(FREE_SPACE_NEXT, left_wal) + Max(WAL_AHEAD, wal_segment_size);
+	file->space.limit_part = limit_part;
 }
 
 /*

@@ -49,6 +49,9 @@ typedef enum AttemptOutcome
 /* More changed blocks than these are copied directly */
 #define COPY_FAR_TOO_MANY	2048
 
+/* So few changed blocks are left for the swap, and are copied under its lock */
+#define COPY_VERY_FEW		16
+
 /* Blocks that are copied through buffers in a transaction */
 #define COPY_BUFFERED_BATCH	64
 

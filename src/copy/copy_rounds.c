@@ -37,8 +37,7 @@
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
 
-/* So few, or so many rounds, end the rounds through shared buffers */
-#define VERY_FEW_BLOCKS		16
+/* So many rounds end the rounds through shared buffers; or COPY_VERY_FEW */
 #define MOST_BUFFERED_ROUNDS	10
 
 /* With more changed blocks left, copy directly once more: buffers may be slower than writers */
@@ -419,7 +418,7 @@ copy_rounds(CopyFile *file, bool first_time)
 static bool
 few_are_left(int64 left, int64 least, int round)
 {
-	return left <= VERY_FEW_BLOCKS || left >= least || round >= MOST_BUFFERED_ROUNDS;
+	return left <= COPY_VERY_FEW || left >= least || round >= MOST_BUFFERED_ROUNDS;
 }
 
 /*

@@ -19,7 +19,10 @@
  *
  * The rest is limited by index_mover.lock_wait, not counting the time until the end of the
  * first checkpoint that can help.  Where one rest was in vain, the next copies of this
- * process do not rest, until there is free space again.
+ * process rest for such a checkpoint only, until there is free space again.
+ *
+ * A copy that only has to swap its files must go on, since that is what gives space.  The
+ * caller says so by SpaceWatch.limit_part: which part of the limit counts for its next bytes.
  *
  * Assumption: all that write do not need more than the limit between two looks.
  *
@@ -375,7 +378,8 @@ collect_next(SpaceNeeds *needs, const SpaceWatch *watch, const FreeSpaceRule *ru
 	needs->n = 0;
 	if (watch->wal_bytes > 0 && directory_facts(XLOGDIR, &wal))
 	{
-		int64		reserved = free_space_reserved(rule, &wal, watch->wal_free);
+		int64		reserved = free_space_reserved(rule, &wal, watch->wal_free) *
+			watch->limit_part;
 		int64		bytes = watch->wal_bytes;
 
 		/* to look into the directory takes longer */
@@ -385,7 +389,7 @@ collect_next(SpaceNeeds *needs, const SpaceWatch *watch, const FreeSpaceRule *ru
 	}
 	if (file_system_facts(watch->target, &target))
 		free_space_add(needs, watch->target, &target,
-					   free_space_reserved(rule, &target, -1), watch->bytes);
+					   free_space_reserved(rule, &target, -1) * watch->limit_part, watch->bytes);
 }
 
 /* The rest was in vain: ERROR 53100. */
@@ -417,7 +421,7 @@ give_up(const SpaceWatch *watch, const SpaceNeed *need)
 /*
  * Return whether a copy has to rest, because its next bytes would leave too little of a file
  * system free, and why.  To be called again and again while it rests.  ERROR 53100 if it has
- * rested for lock_wait.
+ * rested for lock_wait, or an earlier copy has.
  */
 bool
 free_space_is_short(const SpaceWatch *watch, const MoveSettings *settings, const char **why)
@@ -425,8 +429,11 @@ free_space_is_short(const SpaceWatch *watch, const MoveSettings *settings, const
 	TimestampTz now = GetCurrentTimestamp();
 	SpaceNeeds	needs;
 	const SpaceNeed *need;
-	bool		counts = true;	/* the time since the last look */
+	bool		hopes = false;	/* for a checkpoint */
 
+	/* this says nothing of the space: a rest in vain stays one */
+	if (watch->bytes <= 0 && watch->wal_bytes <= 0)
+		return false;
 	*why = rest.why;
 	if (rest.is_short && !TimestampDifferenceExceeds(rest.looked_at, now, LOOK_MS))
 		return true;
@@ -434,27 +441,30 @@ free_space_is_short(const SpaceWatch *watch, const MoveSettings *settings, const
 	need = free_space_missing(&needs);
 	if (need == NULL)
 	{
+		bool		in_vain = rest.in_vain;
+
 		memset(&rest, 0, sizeof(rest));
+		/* the next copy has to keep the whole limit */
+		rest.in_vain = in_vain && watch->limit_part < 1;
 		return false;
 	}
-	if (rest.in_vain)
-		give_up(watch, need);
 	if (!rest.is_short)
 	{
 		rest.looked_at = now;
 		rest.mark = GetXLogInsertRecPtr();
 	}
+	/* before giving up, too: who kept WAL may not do so any more */
 	if (OidIsValid(need->tablespace))
 		snprintf(rest.why, sizeof(rest.why), "free space in tablespace \"%s\"",
 				 NameStr(watch->target_name));
 	else
-		counts = !look_at_wal();
+		hopes = look_at_wal();
 	/* not the time of a pause */
-	if (counts)
+	if (!hopes)
 		rest.waited_us += Min(now - rest.looked_at, USECS_PER_SEC);
 	if (settings->lock_wait == 0)
 		strlcat(rest.why, ", without limit", sizeof(rest.why));
-	else if (rest.waited_us / 1000 >= settings->lock_wait)
+	else if (!hopes && (rest.in_vain || rest.waited_us / 1000 >= settings->lock_wait))
 		give_up(watch, need);
 	if (!rest.is_short)
 		ereport(LOG,

@@ -39,6 +39,7 @@ typedef struct SpaceWatch
 	/* until the next look */
 	int64		bytes;			/* for the target */
 	int64		wal_bytes;		/* for pg_wal; 0 = nothing is logged */
+	double		limit_part;		/* of the limit that counts for them, 0 to 1 */
 } SpaceWatch;
 
 /* All moves together may write so much until the next look */
