@@ -23,6 +23,7 @@ OBJS = \
 	src/call/notices.o \
 	src/call/online_alter.o \
 	src/call/progress_view.o \
+	src/call/readable_tables.o \
 	src/call/result_rows.o \
 	src/call/submit.o \
 	src/call/visible_jobs.o \

@@ -760,8 +760,9 @@ CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschem
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');
 ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
 
+-- what moves have left behind or, with lost, relations whose files are lost
 CREATE FUNCTION index_mover.problems(
-	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text, OUT command text,
+	lost boolean, OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text, OUT command text,
 	OUT kept_until text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
@@ -823,18 +824,81 @@ CREATE VIEW index_mover.online_alter_problems AS
 	 WHERE 'pgaudit' = ANY (l.shared) AND EXISTS (SELECT FROM set_for)
 	   AND coalesce(array_position(l.shared, 'pgaudit') < array_position(l.shared, 'index_mover'), true);
 
+-- The tables of ours that index_mover_check() reads, and whether no other session keeps them locked.
+CREATE FUNCTION index_mover.readable_tables(OUT name text, OUT readable boolean, OUT locked_by int) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_readable_tables' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 4;
+
+-- The rows of the check that come from these tables.  Volatile functions, so that they are planned, which locks
+-- the tables, only when they are called; their argument is there so that they are called last.
+CREATE FUNCTION index_mover.leftover_problems(
+	readable boolean, OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text) RETURNS SETOF record
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE ROWS 1
+BEGIN ATOMIC
+	SELECT 'warning', p.kind, p.object,
+		   CASE p.kind WHEN 'rows of another cluster' THEN p.action
+				ELSE format('an interrupted move has left it: %s%s', coalesce(pg_size_pretty(p.size), 'no file'),
+							   ', kept until ' || p.kept_until) END,
+		   p.command
+	  FROM index_mover.problems(false) p;
+END;
+CREATE FUNCTION index_mover.job_problems(
+	readable boolean, OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text) RETURNS SETOF record
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE ROWS 1
+BEGIN ATOMIC
+	SELECT 'warning', 'ended job', 'job ' || e.job,
+		   format('%s: %s is not in tablespace "%s"%s; resume the job, or have it reported no more: %s',
+				  CASE e.status WHEN 'canceled' THEN 'its worker, or the server, was stopped' ELSE e.status END,
+				  e.name, e.to_tablespace, CASE WHEN e.relations > 1 THEN format(', nor are %s others in their places', e.relations - 1) END,
+				  index_mover.printed_command('cancel_move', e.job::text)),
+		   index_mover.printed_command('resume_move', e.job::text)
+	  FROM index_mover.ended_jobs e;
+END;
+CREATE FUNCTION index_mover.policy_problems(
+	readable boolean, OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text) RETURNS SETOF record
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE ROWS 1
+BEGIN ATOMIC
+	SELECT 'warning', CASE t.result WHEN 'hindered' THEN 'hindered policy' ELSE 'failing policy' END,
+		   t.policy::text, coalesce(t.message, format('job %s: %s', t.job, t.result)),
+		   -- a message is not about the job
+		   CASE WHEN t.message IS NULL THEN index_mover.printed_command('resume_move', t.job::text) ELSE s.command END
+	  FROM @extschema@.tier_policy_status t
+	  JOIN index_mover.policy_status() s ON s.policy = t.policy
+	 -- one that is disabled because it had a function is failed, too
+	 WHERE t.result IN ('failed', 'interrupted', 'hindered') AND (t.enabled OR s.result = 'failed' AND s.message ~ '^it is disabled: ')
+	UNION ALL
+	SELECT 'warning', 'unscheduled policy', t.policy::text,
+		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL
+	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND NOT index_mover.scheduler_looks() AND NOT pg_is_in_recovery();
+END;
+
 CREATE FUNCTION @extschema@.index_mover_check(
 	max_wait interval DEFAULT '10 min',
 	OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 10
 BEGIN ATOMIC
-	SELECT CASE p.kind WHEN 'lost file' THEN 'error' ELSE 'warning' END, p.kind, p.object,
-		   CASE WHEN p.kind IN ('lost file', 'rows of another cluster') THEN p.action
-				ELSE format('an interrupted move has left it: %s%s', coalesce(pg_size_pretty(p.size), 'no file'),
-							   ', kept until ' || p.kept_until) END,
-		   p.command
-	  FROM index_mover.problems() p
+	WITH tables AS MATERIALIZED (SELECT t.name, t.readable, t.locked_by FROM index_mover.readable_tables() t)
+	SELECT 'warning', 'locked table', 'index_mover.' || t.name,
+		   format('%s has locked it, so the problems on record there are not known',
+				  coalesce('process ' || t.locked_by, 'a prepared transaction')),
+		   index_mover.printed_command('terminate_backend', t.locked_by::text)
+	  FROM tables t WHERE NOT t.readable
+	UNION ALL
+	SELECT p.severity, p.kind, p.object, p.detail, p.command
+	  FROM (SELECT bool_and(t.readable) AS readable FROM tables t WHERE t.name = 'ledger' HAVING bool_and(t.readable)) r
+	 CROSS JOIN LATERAL index_mover.leftover_problems(r.readable) p
+	UNION ALL
+	SELECT p.severity, p.kind, p.object, p.detail, p.command
+	  FROM (SELECT bool_and(t.readable) AS readable FROM tables t WHERE t.name IN ('job_log', 'move_log')
+			HAVING bool_and(t.readable)) r
+	 CROSS JOIN LATERAL index_mover.job_problems(r.readable) p
+	UNION ALL
+	SELECT p.severity, p.kind, p.object, p.detail, p.command
+	  FROM (SELECT bool_and(t.readable) AS readable FROM tables t WHERE t.name IN ('job_log', 'move_log', 'policy_run')
+			HAVING bool_and(t.readable)) r
+	 CROSS JOIN LATERAL index_mover.policy_problems(r.readable) p
+	UNION ALL
+	SELECT 'error', p.kind, p.object, p.action, p.command FROM index_mover.problems(true) p
 	UNION ALL
 	SELECT CASE d.kind WHEN 'lost device' THEN 'error' ELSE 'warning' END, d.kind, d.tablespace::text, d.detail, d.command
 	  FROM index_mover.device_problems() d
@@ -848,14 +912,6 @@ BEGIN ATOMIC
 	  FROM index_mover.running() r
 	 WHERE r.blocked_since < clock_timestamp() - greatest(least(coalesce($1, '10 min'), '4000 years'), '-4000 years')
 	UNION ALL
-	SELECT 'warning', 'ended job', 'job ' || e.job,
-		   format('%s: %s is not in tablespace "%s"%s; resume the job, or have it reported no more: %s',
-				  CASE e.status WHEN 'canceled' THEN 'its worker, or the server, was stopped' ELSE e.status END,
-				  e.name, e.to_tablespace, CASE WHEN e.relations > 1 THEN format(', nor are %s others in their places', e.relations - 1) END,
-				  index_mover.printed_command('cancel_move', e.job::text)),
-		   index_mover.printed_command('resume_move', e.job::text)
-	  FROM index_mover.ended_jobs e
-	UNION ALL
 	SELECT 'warning', 'paused job', 'job ' || a.job, format('it has been paused since %s', a.paused_since::timestamptz(0)),
 		   index_mover.printed_command('resume_move', a.job::text)
 	  FROM index_mover.alive() a
@@ -868,24 +924,11 @@ BEGIN ATOMIC
 	  FROM index_mover.running() r
 	 WHERE r.rests_since < clock_timestamp() - greatest(least(coalesce($1, '10 min'), '4000 years'), '-4000 years')
 	UNION ALL
-	SELECT 'warning', CASE t.result WHEN 'hindered' THEN 'hindered policy' ELSE 'failing policy' END, t.policy,
-		   coalesce(t.message, format('job %s: %s', t.job, t.result)),
-		   -- a message is not about the job
-		   CASE WHEN t.message IS NULL THEN index_mover.printed_command('resume_move', t.job::text) ELSE s.command END
-	  FROM @extschema@.tier_policy_status t
-	  JOIN index_mover.policy_status() s ON s.policy = t.policy
-	 -- one that is disabled because it had a function is failed, too
-	 WHERE t.result IN ('failed', 'interrupted', 'hindered') AND (t.enabled OR s.result = 'failed' AND s.message ~ '^it is disabled: ')
-	UNION ALL
 	SELECT 'warning', 'stopped policies', 'tier_policy', f.reason, f.command FROM index_mover.policy_fault() f
 	UNION ALL
 	SELECT 'warning', 'contradicting policies', c.policy, c.detail, NULL FROM index_mover.policy_conflicts() c WHERE NOT pg_is_in_recovery()
 	UNION ALL
-	SELECT 'warning', 'online alter', o.object, o.detail, NULL FROM index_mover.online_alter_problems o
-	UNION ALL
-	SELECT 'warning', 'unscheduled policy', t.policy,
-		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL
-	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND NOT index_mover.scheduler_looks() AND NOT pg_is_in_recovery();
+	SELECT 'warning', 'online alter', o.object, o.detail, NULL FROM index_mover.online_alter_problems o;
 END;
 
 -- A job for who is woken by it: of each relation that has not come to its place what it waits for
@@ -1234,8 +1277,9 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschem
 	@extschema@.withdraw_probes(name, timestamptz),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint, interval, float8, float8),
 	@extschema@.relation_heat(interval), @extschema@.index_mover_check(interval),
-	index_mover.problems, index_mover.device_problems, index_mover.relation_report, index_mover.movable_methods,
-	index_mover.relation_heat, index_mover.stats_since,
+	index_mover.problems, index_mover.readable_tables, index_mover.leftover_problems, index_mover.job_problems,
+	index_mover.policy_problems, index_mover.device_problems, index_mover.relation_report,
+	index_mover.movable_methods, index_mover.relation_heat, index_mover.stats_since,
 	index_mover.scheduler_looks, index_mover.policy_fault, index_mover.policy_conflicts TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, @extschema@.tier_policy_days, index_mover.ended_jobs, index_mover.online_alter_problems TO pg_monitor;
 

@@ -92,6 +92,28 @@ is($as_monitor->("SELECT severity, object, detail, command FROM index_mover_chec
 	'and one that no scheduler carries out');
 $sql->('DELETE FROM tier_policy; DROP ROLE regress_other');
 
+# A table that a superuser has locked holds up no monitor: it has a row, and the rows of the others are there.
+my $locker = IndexMover::Session->new($node);
+my $locker_pid = $locker->pid;
+$sql->("INSERT INTO tier_policy (name, relation, to_tablespace, older_than, every) "
+	. "VALUES ('well', 'ages', 'regress_slow', '1 day', '1 day')");
+my %without = (ledger => 'ended job, locked table, unscheduled policy', job_log => 'invalid index, locked table',
+	move_log => 'invalid index, locked table', policy_run => 'ended job, invalid index, locked table');
+foreach my $table (sort keys %without)
+{
+	$locker->run("BEGIN; LOCK TABLE index_mover.$table");
+	is($as_monitor->("SET statement_timeout = '30s'; SELECT string_agg(DISTINCT kind, ', ' ORDER BY kind) FROM index_mover_check()"),
+		$without{$table}, "$table is locked: index_mover_check()");
+	is($as_monitor->("SET statement_timeout = '30s'; SELECT severity, object, detail, command FROM index_mover_check() "
+		. "WHERE kind = 'locked table'"), "warning|index_mover.$table|process $locker_pid has locked it, so the problems on record there "
+		. "are not known|SELECT pg_catalog.pg_terminate_backend($locker_pid);", "$table is locked: who has locked it");
+	$locker->run('COMMIT');
+}
+$locker->end;
+is($as_monitor->('SELECT DISTINCT kind FROM index_mover_check() ORDER BY kind'), "ended job\ninvalid index\nunscheduled policy",
+	'no table is locked');
+$sql->('DELETE FROM tier_policy');
+
 # Relations that come, go and get other files meanwhile are no lost files.
 my $ddl = start_call($node, 'ddl', join "\n",
 	map { 'SET default_tablespace = ' . ($_ % 2 ? 'regress_fast' : 'pg_default')

@@ -44,6 +44,7 @@ my $jobs_before = $node->safe_psql('postgres', $jobs);
 # ---- what to call, and with what ------------------------------------------------
 my %good = (
 	regclass => "'t_s'", regnamespace => "'public'", relation => "'t'", name => "'regress_fast'", from_tablespace => "'regress_slow'",
+	lost => 'true', readable => 'true',
 	method => "'copy'", dry_run => 'true', wait => 'true', settings => "'{}'", name_like => "'%'", name_not_like => "'x'",
 	min_size => '0', max_size => '1000000', job => $job, setting => "'max_rate'", value => "'1MB'",
 	sample_pages => '10', exact => 'false', sample => 'false', duration => "'100 ms'", queue_depth => '4',
@@ -214,7 +215,8 @@ my %only = (
 	(map { $_ => 'monitor' } qw(index_mover.relation_report index_mover.movable_methods
 		  index_mover.policy_conflicts index_mover.policy_fault index_mover.scheduler_looks index_mover.stats_since index_report
 		  tablespace_probe take_index_sample withdraw_probes relation_heat index_mover.relation_heat recommend_moves
-		  index_mover_check index_mover.problems index_mover.device_problems)));
+		  index_mover_check index_mover.problems index_mover.device_problems
+		  index_mover.readable_tables index_mover.leftover_problems index_mover.job_problems index_mover.policy_problems)));
 # Functions of ours are out of reach for who may not look into their schema, and
 # their privileges the same as those of the functions that use them.
 is($node->safe_psql('postgres',

@@ -261,29 +261,10 @@ put_foreign_rows(ReturnSetInfo *rsinfo, List *systems)
 	}
 }
 
-/*
- * index_mover.problems(OUT kind text, OUT object text, OUT tablespace name,
- *		OUT size bigint, OUT action text, OUT command text) RETURNS SETOF record
- *
- * For index_mover_check(): the rows of index_mover_cleanup(dry_run => true), but
- * for the history; rows of the ledger that are another cluster's; and relations whose
- * files are lost (command NULL where heal_tablespace() does nothing: for system catalogs,
- * on a standby).  No leftovers on a standby, which does not know which jobs are still
- * running on the primary.
- */
-Datum
-index_mover_problems(PG_FUNCTION_ARGS)
+/* Add a row for each relation whose file is lost. */
+static void
+put_lost_files(ReturnSetInfo *rsinfo)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	InitMaterializedSRF(fcinfo, 0);
-	if (!RecoveryInProgress())
-	{
-		List	   *foreign;
-
-		put_leftovers(rsinfo, leftovers_list(ledger_read_all(&foreign)), NIL, true);
-		put_foreign_rows(rsinfo, foreign);
-	}
 	foreach_oid(relid, relations_such(may_be_lost))
 	{
 		RelationFacts facts;
@@ -296,6 +277,33 @@ index_mover_problems(PG_FUNCTION_ARGS)
 						 facts.tablespace, -1, lost,
 						 RecoveryInProgress() || IsCatalogRelationOid(relid) ? NULL :
 						 printed_command("heal", tablespace_name(facts.tablespace)), NULL);
+	}
+}
+
+/*
+ * index_mover.problems(lost boolean, OUT kind text, OUT object text, OUT tablespace name,
+ *		OUT size bigint, OUT action text, OUT command text) RETURNS SETOF record
+ *
+ * For index_mover_check().  With lost: relations whose files are lost (command NULL where
+ * heal_tablespace() does nothing: for system catalogs, on a standby).  Else the rows of
+ * index_mover_cleanup(dry_run => true), but for the history, and rows of the ledger that are
+ * another cluster's; none on a standby, which does not know which jobs are still running on
+ * the primary.
+ */
+Datum
+index_mover_problems(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (PG_GETARG_BOOL(0))
+		put_lost_files(rsinfo);
+	else if (!RecoveryInProgress())
+	{
+		List	   *foreign;
+
+		put_leftovers(rsinfo, leftovers_list(ledger_read_all(&foreign)), NIL, true);
+		put_foreign_rows(rsinfo, foreign);
 	}
 	return (Datum) 0;
 }
