@@ -321,6 +321,67 @@ foreach my $case ([ 'waits for it', "SELECT status FROM move_indexes('t_pkey', '
 	$job->end;
 }
 sql('DROP EVENT TRIGGER g; DROP TABLE gate; DROP FUNCTION lock_gate()');
+# two statements that wait for jobs of each other, which their trigger functions have submitted
+sql(<<'SQL');
+CREATE FUNCTION queue() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+  PERFORM FROM move_table(current_setting('regress.queue')::regclass, 'regress_fast', wait => false);
+  PERFORM pg_advisory_xact_lock_shared(107);
+END $$;
+CREATE EVENT TRIGGER q ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION queue();
+SQL
+{
+	my @sessions = map { IndexMover::Session->new($node) } 1, 2;
+
+	sql("CREATE TABLE mutual_$_ (i int) TABLESPACE regress_slow") foreach 1, 2;
+	$reader->run('SELECT pg_advisory_lock(107)');
+	foreach my $i (1, 2)
+	{
+		$sessions[ $i - 1 ]->run("SET index_mover.online_alter = on; SET regress.queue = 'mutual_" . (3 - $i) . q('));
+		$sessions[ $i - 1 ]->send("ALTER TABLE mutual_$i SET TABLESPACE pg_default");
+		poll_until($node, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted", $i,
+			"statement $i has submitted its job");
+	}
+	$reader->run('SELECT pg_advisory_unlock(107)');
+	$_->answer foreach @sessions;
+	my @failed = grep { $_->errors =~ /ERROR:  40P01: deadlock detected/ } @sessions;
+	is(scalar(@failed), 1, 'two statements that wait for each other: one of them fails');
+	like($failed[0]->errors, qr/^DETAIL:  Job \d+ waits for process \d+, which waits for this session\.$/m,
+		'two statements that wait for each other: why');
+	poll_until($node, 'SELECT count(*) FROM index_mover.alive()', 0, 'the jobs of both');
+	my ($done) = grep { $sessions[ $_ - 1 ] != $failed[0] } 1, 2;
+	is(place("mutual_$done") . ' ' . place('mutual_' . (3 - $done)), 'pg_default regress_fast',
+		'two statements that wait for each other: the other is carried out, and its job');
+	$_->end foreach @sessions;
+}
+sql('DROP EVENT TRIGGER q; DROP TABLE mutual_1, mutual_2');
+# a name is looked up again after a wait
+{
+	my $changer = IndexMover::Session->new($node);
+
+	sql('CREATE TABLE again (i int) TABLESPACE regress_slow');
+	my $job = sql(q{SELECT max(job) FROM move_table('again', 'regress_fast', wait => false, settings => '{"swap_after": "infinity"}')});
+	sql("SELECT pause_move($job)");
+	$owner->send('ALTER TABLE again SET TABLESPACE pg_default');
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND pid = " . $owner->pid, '1',
+		'a paused job: the statement waits');
+	$changer->run('ALTER TABLE again RENAME TO before; CREATE TABLE again (i int) TABLESPACE regress_slow');
+	sql("SELECT cancel_move($job)");
+	$owner->answer;
+	like($owner->errors, qr/^NOTICE:  .*waiting for job $job, which is paused\nHINT:  To resume it: SELECT .*resume_move\($job\);$/m,
+		'a paused job: told');
+	is(join(' ', map { place($_) } 'again', 'before'), 'pg_default regress_slow', 'renamed while it waits: the table of the name is moved');
+	$reader->run('BEGIN; SELECT FROM again');
+	$owner->send('ALTER TABLE again SET TABLESPACE regress_fast');
+	poll_until($node, $waits, 't', 'made anew: the copy waits');
+	$changer->send('BEGIN; DROP TABLE again; CREATE TABLE again (i int) TABLESPACE regress_slow; COMMIT');
+	poll_until($node, 'SELECT phase, blocked_by FROM index_mover_progress', 'waiting for lock to start|{' . $changer->pid . '}',
+		'made anew: the copy gives way');
+	$reader->run('COMMIT');
+	$_->answer foreach $changer, $owner;
+	is($owner->errors . place('again'), 'regress_fast', 'made anew while it waits: the table of the name is moved');
+	$changer->end;
+	sql('DROP TABLE again, before');
+}
 # dropped while it is moved
 sql('CREATE TABLE brief (i int); INSERT INTO brief VALUES (1)');
 foreach my $exists ('', 'IF EXISTS ')

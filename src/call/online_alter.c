@@ -607,37 +607,38 @@ wait_for_other_jobs(const AlterJob *job, TimestampTz since)
 		other = find_other_job(job);
 	}
 	EnsurePortalSnapshotExists();
+	/* names are looked up without a lock, which would do this */
+	AcceptInvalidationMessages();
 }
 
-/* Plan and run the job; while another job works on its tables, wait for it as for a lock. */
+/* Plan and run the job of ALTER ... ALL IN TABLESPACE, as job_carry_out(). */
 static Attempt
-job_carry_out(const Statement *statement, AlterJob *job, Hindrance *hindrance)
+job_carry_out_all(const Statement *statement, AlterJob *job, Hindrance *hindrance)
 {
-	TimestampTz since = GetCurrentTimestamp();
-	Hindrance	before = *hindrance;
+	Attempt		attempt = job_plan(job, hindrance);
 
-	for (;;)
+	if (attempt != ATTEMPT_DONE)
+		return attempt;
+	/* the relations that are left to core are told before the job */
+	if (hindrance->reason != NULL && job->items != NIL && !job->told_hindrance)
 	{
-		Attempt		attempt = job_plan(job, hindrance);
-
-		if (attempt == ATTEMPT_DONE && hindrance->reason != NULL &&
-			IsA(statement->pstmt->utilityStmt, AlterTableStmt))
-			return ATTEMPT_HINDERED;
-		if (attempt == ATTEMPT_DONE)
-		{
-			/* the relations that are left to core are told before the job */
-			if (hindrance->reason != NULL && job->items != NIL && !job->told_hindrance)
-			{
-				tell_hindrance(statement, hindrance);
-				job->told_hindrance = true;
-			}
-			attempt = job_run(job, hindrance);
-		}
-		if (attempt != ATTEMPT_BUSY)
-			return attempt;
-		*hindrance = before;
-		wait_for_other_jobs(job, since);
+		tell_hindrance(statement, hindrance);
+		job->told_hindrance = true;
 	}
+	return job_run(job, hindrance);
+}
+
+/* Plan and run the job of one relation.  ATTEMPT_HINDERED also if the plan leaves it out. */
+static Attempt
+job_carry_out(AlterJob *job, Hindrance *hindrance)
+{
+	Attempt		attempt = job_plan(job, hindrance);
+
+	if (attempt != ATTEMPT_DONE)
+		return attempt;
+	if (hindrance->reason != NULL)
+		return ATTEMPT_HINDERED;
+	return job_run(job, hindrance);
 }
 
 /*
@@ -700,28 +701,47 @@ alter_one(const Statement *statement, AlterJob *job)
 {
 	AlterTableStmt *stmt = (AlterTableStmt *) statement->pstmt->utilityStmt;
 	AlterTableCmd *cmd = linitial(stmt->cmds);
-	Hindrance	hindrance = {0};
+	TimestampTz since = GetCurrentTimestamp();
+	Hindrance	hindrance;
 	RelationFacts facts;
+	Oid			relid;
 
 	/*
-	 * core's checks of name, kind and owner, and its errors; the name is the
-	 * session's
+	 * Like core, which looks a name up again once it has waited for the lock:
+	 * by now it can be that of another relation, or of none.
 	 */
-	Oid			relid = AlterTableLookupRelation(stmt, NoLock);
+	for (;;)
+	{
+		Attempt		attempt;
 
-	if (!OidIsValid(relid) || !relation_facts(relid, &facts) || !is_movable_kind(facts.relkind))
-	{
-		/* core refuses it */
-		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
-		return;
-	}
-	job_begin(job, target_of_statement(cmd->name));
-	job->relids = list_make1_oid(relid);
-	if (facts.tablespace != job->request.to_tablespace)
-	{
+		/*
+		 * core's checks of name, kind and owner, and its errors; the name is
+		 * the session's
+		 */
+		relid = AlterTableLookupRelation(stmt, NoLock);
+		if (!OidIsValid(relid) || !relation_facts(relid, &facts) ||
+			!is_movable_kind(facts.relkind))
+		{
+			/* core refuses it */
+			pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
+			return;
+		}
+		job_begin(job, target_of_statement(cmd->name));
+		job->relids = list_make1_oid(relid);
+		memset(&hindrance, 0, sizeof(hindrance));
+		if (facts.tablespace == job->request.to_tablespace)
+			break;
 		hindrance = hindrance_of_relation(&facts);
-		if (hindrance.reason == NULL)
-			(void) job_carry_out(statement, job, &hindrance);
+		if (hindrance.reason != NULL)
+			break;
+		attempt = job_carry_out(job, &hindrance);
+		if (attempt == ATTEMPT_HINDERED)
+			break;
+		if (attempt == ATTEMPT_BUSY)
+			wait_for_other_jobs(job, since);
+		else if (count_moved(job) > 0 || get_rel_name(relid) != NULL)
+			break;
+		/* else it was dropped before it was moved */
 	}
 	if (hindrance.reason != NULL)
 	{
@@ -737,13 +757,6 @@ alter_one(const Statement *statement, AlterJob *job)
 		collect_moved((Node *) stmt, cmd->name, relid);
 		InvokeObjectPostAlterHook(RelationRelationId, relid, 0);
 	}
-	else if (count_moved(job) == 0 && !stmt->missing_ok)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation \"%s\" does not exist", stmt->relation->relname)));
-	else if (count_moved(job) == 0)
-		ereport(NOTICE,
-				(errmsg("relation \"%s\" does not exist, skipping", stmt->relation->relname)));
 	pass_on_nothing(statement, stmt->objtype);
 }
 
@@ -811,7 +824,9 @@ alter_all(const Statement *statement, AlterJob *job)
 	List	   *roles = roleSpecsToIds(stmt->roles);
 	Oid			from = get_tablespace_oid(stmt->orig_tablespacename, false);
 	Oid			to = get_tablespace_oid(stmt->new_tablespacename, false);
-	Hindrance	hindrance = {0};
+	TimestampTz since = GetCurrentTimestamp();
+	Hindrance	left_out = {0};
+	Hindrance	hindrance;
 
 	if (from == to || from == GLOBALTABLESPACE_OID || to == GLOBALTABLESPACE_OID)
 	{
@@ -820,9 +835,17 @@ alter_all(const Statement *statement, AlterJob *job)
 		return;
 	}
 	job_begin(job, target_of_statement(stmt->new_tablespacename));
-	find_all(stmt, roles, from, job, &hindrance);
-	if (job->relids != NIL)
-		(void) job_carry_out(statement, job, &hindrance);
+	find_all(stmt, roles, from, job, &left_out);
+	hindrance = left_out;
+	while (job->relids != NIL)
+	{
+		Attempt		attempt = job_carry_out_all(statement, job, &hindrance);
+
+		if (attempt != ATTEMPT_BUSY)
+			break;
+		hindrance = left_out;
+		wait_for_other_jobs(job, since);
+	}
 	foreach_ptr(const MoveItem, item, job->items)
 	{
 		RelationFacts facts;

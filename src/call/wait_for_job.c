@@ -9,7 +9,8 @@
  * snapshot, nor back vacuum; hence it cannot run inside a transaction block.
  *
  * Tricky: the deadlock detector cannot see a wait on a latch, so we look for
- * deadlocks, see "The two processes" in src/README.
+ * deadlocks, see "The two processes" in src/README.  For others to see the wait of
+ * wait_for_other_job(), the session holds a lock for which nobody waits, see wait_tag().
  *
  * proof/swap.pml is a model of this protocol.
  *
@@ -38,8 +39,10 @@
 #include "channel.h"
 #include "citus.h"
 #include "compat.h"
+#include "own_tables.h"
 #include "printed_command.h"
 #include "rebuild/snapshot_guard.h"
+#include "virtual_transactions.h"
 #include "wait/wait.h"
 #include "worker/worker.h"
 
@@ -53,6 +56,8 @@ typedef struct JobWait
 	int64		job;
 	const MoveSettings *settings;	/* of the job, or of this session */
 	int			behind_citus;	/* waits for us in Citus; 0 = none */
+	Oid			lock_class;		/* of wait_tag(), for another session's job;
+								 * else 0 */
 	TimestampTz last_look;
 	TimestampTz last_notice;
 
@@ -63,6 +68,15 @@ typedef struct JobWait
 	shm_mq_handle **messages;	/* of each runner */
 	ErrorData	worker_error;	/* the last of a worker; elevel 0 = none */
 } JobWait;
+
+/* Who waits for whom */
+typedef struct WaitGraph
+{
+	RunnerSlot *runners;		/* palloc'd.  A session that waits for a job
+								 * of another session is the caller in a copy
+								 * of each of its runners */
+	int			nrunners;
+} WaitGraph;
 
 PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
 
@@ -144,17 +158,90 @@ other_job_waits_for_us(int64 job, int blocker)
 }
 
 /*
+ * Return the tag of the lock that a session holds in AccessShareLock while it waits for a
+ * job of another session.  Nobody waits for it: it shows the wait.  With job 0, of the lock of
+ * a session that looks for deadlocks of such waits, in ExclusiveLock.
+ */
+static LOCKTAG
+wait_tag(Oid class, int64 job)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, class, (uint32) job, (uint16) (job >> 32));
+	return tag;
+}
+
+/* Add a session that waits as a caller does for this runner. */
+static void
+graph_add(WaitGraph *graph, int pid, RunnerSlot runner)
+{
+	runner.caller_pid = pid;
+	graph->runners = repalloc_array(graph->runners, RunnerSlot, graph->nrunners + 1);
+	graph->runners[graph->nrunners++] = runner;
+}
+
+/* Add a session that waits for a job of another session. */
+static void
+graph_add_wait(WaitGraph *graph, int pid, const JobSlot *slot)
+{
+	RunnerSlot	submitter = {.slot = -1,.pid = slot->submitter_pid};
+	int			nrunners = graph->nrunners;
+
+	/* it starts when its submitter commits */
+	if (slot->state == JOB_WAITING_FOR_COMMIT)
+		graph_add(graph, pid, submitter);
+	for (int i = 0; i < nrunners; i++)
+	{
+		const RunnerSlot *runner = &graph->runners[i];
+
+		if (runner->job == slot->job && runner->database == MyDatabaseId &&
+			runner->pid != pid)
+			graph_add(graph, pid, *runner);
+	}
+}
+
+/* Read the runners and, for a wait for another session's job, those who wait like it. */
+static WaitGraph
+graph_read(const JobWait *wait)
+{
+	WaitGraph	result = {.runners = palloc_array(RunnerSlot, IM_MAX_RUNNERS)};
+	JobSlot		slots[IM_MAX_JOBS];
+	int			nslots;
+
+	result.nrunners = job_read_runners(result.runners);
+	if (!OidIsValid(wait->lock_class))
+		return result;
+	nslots = job_read_slots(slots, NULL);
+	for (int i = 0; i < nslots; i++)
+	{
+		LOCKTAG		tag = wait_tag(wait->lock_class, slots[i].job);
+		int			count;
+		VirtualTransactionId *vxids = GetLockConflicts(&tag, AccessExclusiveLock, &count);
+
+		for (int j = 0; j < count; j++)
+		{
+			int			pid = virtual_transaction_pid(vxids[j]);
+
+			if (pid > 0)
+				graph_add_wait(&result, pid, &slots[i]);
+		}
+		pfree(vxids);
+	}
+	return result;
+}
+
+/*
  * If a runner of the job waits for us, directly or not, have it step back from its
  * relation, if the job is ours.  Where that does not help, raise the error that the
  * deadlock detector would raise if our wait were for a lock.  A job that is to start at the
  * commit of another session waits for that one.
  */
 static void
-check_deadlock(const JobWait *wait)
+check_deadlock(const JobWait *wait, const WaitGraph *graph)
 {
 	const int	targets[2] = {MyProcPid, wait->behind_citus};
-	RunnerSlot	runners[IM_MAX_RUNNERS];
-	int			nrunners = job_read_runners(runners);
+	const RunnerSlot *runners = graph->runners;
+	int			nrunners = graph->nrunners;
 	int			blocker;
 	JobSlot		slot;
 
@@ -188,6 +275,29 @@ check_deadlock(const JobWait *wait)
 		other_job_waits_for_us(wait->job, slot.submitter_pid);
 }
 
+/*
+ * check_deadlock().  Of sessions that wait for jobs of each other one looks at a time, and
+ * has the lock until its error has ended its wait: so one of them ends, and not all.
+ */
+static void
+look_for_deadlock(const JobWait *wait)
+{
+	LOCKTAG		tag = wait_tag(wait->lock_class, 0);
+	bool		waits_for_other = OidIsValid(wait->lock_class);
+	LockAcquireResult acquired = LOCKACQUIRE_OK;
+	WaitGraph	graph;
+
+	if (waits_for_other)
+		acquired = LockAcquire(&tag, ExclusiveLock, false, true);
+	if (acquired == LOCKACQUIRE_NOT_AVAIL)
+		return;
+	graph = graph_read(wait);
+	check_deadlock(wait, &graph);
+	pfree(graph.runners);
+	if (waits_for_other)
+		LockRelease(&tag, ExclusiveLock, false);
+}
+
 /* Look for deadlocks and the client once a second, tell the progress, and sleep. */
 static void
 look_and_nap(JobWait *wait, int ms)
@@ -204,7 +314,7 @@ look_and_nap(JobWait *wait, int ms)
 			InterruptPending = true;
 		}
 		CHECK_FOR_INTERRUPTS();
-		check_deadlock(wait);
+		look_for_deadlock(wait);
 		wait->last_look = now;
 	}
 	if (wait->settings->progress_interval > 0 &&
@@ -385,10 +495,23 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 				 errdetail_internal("%s", wait.worker_error.message)));
 }
 
+/* Tell, once in a wait, of a job that is paused: it does not end by itself. */
+static void
+tell_of_pause(const JobSlot *slot, bool *told)
+{
+	if (*told || !slot->flags.pause)
+		return;
+	*told = true;
+	ereport(NOTICE,
+			(errmsg("waiting for job " INT64_FORMAT ", which is paused", slot->job),
+			 errhint("To resume it: %s", printed_command("resume_move", slot->job))));
+}
+
 /*
  * Wait until the job of another session has ended; but not beyond the deadline, if it is not
- * 0.  Return whether the job has ended.  The caller holds no snapshot.  ERRORs: 40P01 the job
- * waits for a lock of this session; 57014 and the like.
+ * 0.  Return whether the job has ended.  A NOTICE tells if it is paused.  The caller holds no
+ * snapshot.  ERRORs: 40P01 the job waits for this session, for its lock or its commit; 57014
+ * and the like.
  */
 bool
 wait_for_other_job(int64 job, TimestampTz deadline)
@@ -398,19 +521,26 @@ wait_for_other_job(int64 job, TimestampTz deadline)
 		.job = job,
 		.settings = &settings,
 		.behind_citus = citus_caller_pid(),
+		.lock_class = extension_relation("move_log"),
 		.last_look = GetCurrentTimestamp(),
 	};
+	LOCKTAG		tag = wait_tag(wait.lock_class, job);
+	bool		told = false;
+	bool		is_late = false;
 	JobSlot		slot;
 
 	Assert(!ActiveSnapshotSet());
-	while (job_find(job, &slot))
+	(void) LockAcquire(&tag, AccessShareLock, false, false);
+	while (job_find(job, &slot) && !is_late)
 	{
-		if (deadline != 0 && GetCurrentTimestamp() >= deadline)
-			return false;
+		is_late = deadline != 0 && GetCurrentTimestamp() >= deadline;
+		tell_of_pause(&slot, &told);
 		/* step: other-look */
-		look_and_nap(&wait, OTHER_JOB_MS);
+		if (!is_late)
+			look_and_nap(&wait, OTHER_JOB_MS);
 	}
-	return true;
+	LockRelease(&tag, AccessShareLock, false);
+	return !is_late;
 }
 
 /* Show in pg_locks and pg_stat_activity whether this session has a transaction. */
