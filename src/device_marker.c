@@ -304,7 +304,7 @@ look_at_marker(const char *directory, DeviceLook *look)
 		pfree(contents);
 }
 
-/* Look at the location of a tablespace now. */
+/* Look at the location of a tablespace now.  May take as long as the device hangs. */
 void
 device_look(Oid tablespace, DeviceLook *look)
 {
@@ -312,6 +312,7 @@ device_look(Oid tablespace, DeviceLook *look)
 	struct stat st;
 
 	memset(look, 0, sizeof(*look));
+	IM_HANG(tablespace);
 	look_at_directory(tablespace, look);
 	snprintf(path, sizeof(path), "pg_tblspc/%u", tablespace);
 	look->is_in_place = lstat(path, &st) == 0 && S_ISDIR(st.st_mode);

@@ -20,10 +20,12 @@
  * A verdict is of files from before a horizon (is_lost()), because recovery makes whole
  * what was made after its begin.
  *
- * Locks: LOOK_LOCK for looks, and all that changes what is known; it is held while devices
- * are read and written, which may take long.  AREA_LOCK, besides, for the moment in which
- * shared memory changes, and for readers: the planner never waits for a device.  The
- * postmaster takes none: it has no children then.
+ * Locks, in this order: that of the device for a look at it, which may hang, as a network's
+ * file system does.  Whoever waits for it can be canceled, and the planner gives up at once
+ * if the look takes long; other devices are not concerned.  CHANGE_LOCK for all that
+ * changes what is known; no device is read or written under it.  AREA_LOCK, besides, for
+ * the moment in which shared memory changes, and for readers.  The postmaster takes none:
+ * it has no children then.
  *
  * proof/marker.pml and proof/resume.pml are models of this protocol.
  *
@@ -53,6 +55,7 @@
 #include "storage/procarray.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
+#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "device_marker.h"
@@ -77,10 +80,16 @@
 /* varsup.c logs the counter of OIDs ahead by so many */
 #define OIDS_AHEAD		8192
 
-/* of the LWLocks, in this order */
-#define LOOK_LOCK		0
+/* of the LWLocks, in this order; then one for each device */
+#define CHANGE_LOCK		0
 #define AREA_LOCK		1
 #define NLOCKS			2
+
+/* A device that is not looked at in this time hangs: the planner does not wait for it */
+#define SLOW_LOOK_MS	1000
+
+/* between two attempts to get the lock of a device */
+#define DEVICE_NAP_MS	10
 
 /* Below this number are all files: while their end is not known */
 #define ALL_FILES		((RelFileNumber) PG_UINT32_MAX)
@@ -126,8 +135,8 @@ typedef struct Horizon
 } Horizon;
 
 /*
- * A tablespace.  Written under both locks, but told and is_in_round under LOOK_LOCK, and
- * is_refuted under AREA_LOCK; read under either one.
+ * A tablespace.  Written under both locks, and that of the device but for is_in_round and
+ * told; is_refuted under AREA_LOCK only.  Read under either one.
  */
 typedef struct KnownDevice
 {
@@ -194,6 +203,16 @@ typedef struct EvidenceArea
 	DeviceList	list;
 } EvidenceArea;
 
+/*
+ * Which tablespace has, or had last, the LWLock of this number.  Under AREA_LOCK.  There are as
+ * many as devices, so one is free whenever somebody begins to look.
+ */
+typedef struct DeviceLock
+{
+	Oid			tablespace;		/* InvalidOid: none */
+	TimestampTz began;			/* its last look */
+} DeviceLock;
+
 /* More arguments of a look at a device */
 typedef struct Circumstances
 {
@@ -210,6 +229,7 @@ typedef struct Circumstances
 } Circumstances;
 
 static EvidenceArea *area = NULL;
+static DeviceLock *device_locks = NULL; /* area->list.max_devices of them */
 static bool is_preloaded = false;
 
 /* in the postmaster: it has looked before, and so has seen all since */
@@ -255,6 +275,12 @@ static Size
 area_size(int max_devices)
 {
 	return offsetof(EvidenceArea, list) + list_size(max_devices);
+}
+
+static Size
+locks_size(int max_devices)
+{
+	return max_devices * sizeof(DeviceLock);
 }
 
 /* ---- the state file ---- */
@@ -700,7 +726,7 @@ remove_devices(DeviceList *list, const List *tablespaces)
 	list->ndevices = kept;
 }
 
-/* After a change: count, and write the state file.  Under LOOK_LOCK. */
+/* After a change: count, and write the state file.  Under CHANGE_LOCK. */
 static void
 area_save(void)
 {
@@ -860,7 +886,8 @@ request_evidence_shmem(void)
 		prev_shmem_request_hook();
 	max_devices = list_length(list_tablespaces()) + SPARE_ENTRIES;
 	RequestAddinShmemSpace(MAXALIGN(area_size(max_devices)));
-	RequestNamedLWLockTranche(AREA_NAME, NLOCKS);
+	RequestAddinShmemSpace(MAXALIGN(locks_size(max_devices)));
+	RequestNamedLWLockTranche(AREA_NAME, NLOCKS + max_devices);
 }
 
 static void
@@ -873,10 +900,12 @@ startup_shmem(void)
 		prev_shmem_startup_hook();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	area = ShmemInitStruct(AREA_NAME, area_size(max_devices), &found);
+	device_locks = ShmemInitStruct(AREA_NAME " locks", locks_size(max_devices), &found);
 	LWLockRelease(AddinShmemInitLock);
 	if (found)
 		return;
 	memset(area, 0, area_size(max_devices));
+	memset(device_locks, 0, locks_size(max_devices));
 	pg_atomic_init_u32(&area->losses, 0);
 	area->janitor = -1;
 	pg_atomic_init_u32(&area->look_wanted, 0);
@@ -956,7 +985,88 @@ narrow_all(KnownDevice *device, RelFileNumber next)
 	return changed;
 }
 
-/* Put all that is known of a device into shared memory.  Under LOOK_LOCK. */
+/* ---- locks of devices ---- */
+
+/*
+ * Take the lock of a device if nobody has it, else return NULL.  *began: when the look began
+ * for which somebody has it.
+ */
+static LWLock *
+try_to_lock_device(Oid tablespace, TimestampTz *began)
+{
+	int			place = -1;
+	LWLock	   *lock = NULL;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	*began = GetCurrentTimestamp();
+	for (int i = 0; i < area->list.max_devices && place < 0; i++)
+	{
+		if (device_locks[i].tablespace == tablespace)
+			place = i;
+	}
+	if (place >= 0 && !LWLockConditionalAcquire(evidence_lock(NLOCKS + place), LW_EXCLUSIVE))
+	{
+		*began = device_locks[place].began;
+		LWLockRelease(evidence_lock(AREA_LOCK));
+		return NULL;
+	}
+	/* any that nobody has */
+	for (int i = 0; i < area->list.max_devices && place < 0; i++)
+	{
+		if (LWLockConditionalAcquire(evidence_lock(NLOCKS + i), LW_EXCLUSIVE))
+			place = i;
+	}
+	if (place >= 0)
+	{
+		device_locks[place].tablespace = tablespace;
+		device_locks[place].began = *began;
+		lock = evidence_lock(NLOCKS + place);
+	}
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	return lock;
+}
+
+/*
+ * Lock a device, and return the lock; without "waits", NULL if somebody has it whose look takes
+ * long.  Not with another lock of this file.
+ */
+static LWLock *
+lock_device(Oid tablespace, bool waits)
+{
+	TimestampTz began;
+	LWLock	   *lock;
+
+	Assert(!LWLockHeldByMe(evidence_lock(CHANGE_LOCK)));
+	Assert(!LWLockHeldByMe(evidence_lock(AREA_LOCK)));
+	while ((lock = try_to_lock_device(tablespace, &began)) == NULL)
+	{
+		if (!waits && TimestampDifferenceExceeds(began, GetCurrentTimestamp(), SLOW_LOOK_MS))
+			return NULL;
+		/* not our latch: the caller may wait for that */
+		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, DEVICE_NAP_MS,
+						 IM_WAIT_EVENT("IndexMoverDevice"));
+		CHECK_FOR_INTERRUPTS();
+	}
+	return lock;
+}
+
+/* ---- looks at devices ---- */
+
+/* Get the entry of a tablespace; false if it has none. */
+static bool
+recall(Oid tablespace, KnownDevice *device)
+{
+	KnownDevice *found;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
+	found = known_device(&area->list, tablespace);
+	if (found != NULL)
+		*device = *found;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	return found != NULL;
+}
+
+/* Put all that is known of a device into shared memory.  Under CHANGE_LOCK. */
 static void
 publish(const KnownDevice *device)
 {
@@ -973,86 +1083,119 @@ publish(const KnownDevice *device)
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
-/* Look at a tablespace.  Under LOOK_LOCK. */
+/* The same of what mark() has changed.  The rest may have changed since it was read. */
 static void
-look_at_tablespace(Oid tablespace, const Circumstances *now)
+publish_mark(const KnownDevice *device)
 {
-	KnownDevice *entry = known_device(&area->list, tablespace);
-	KnownDevice device = {.tablespace = tablespace};
-	DeviceLook	look;
-	bool		is_known = entry != NULL;
+	KnownDevice *entry;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	entry = known_device(&area->list, device->tablespace);
+	memcpy(entry->id, device->id, sizeof(entry->id));
+	memcpy(entry->location, device->location, sizeof(entry->location));
+	entry->is_here = device->is_here;
+	entry->mark_errno = device->mark_errno;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+}
+
+/* Conclude from a look, and set *device to all that is known then.  Return false if there is no place for it. */
+static bool
+take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
+{
+	KnownDevice *entry;
+	bool		is_known;
 	bool		changed = false;
 
-	if (!tablespace_exists(tablespace))
-		return;
-	if (!is_known && area->list.ndevices == area->list.max_devices)
-		return;
-	if (is_known)
-		device = *entry;
+	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 	if (!now->recovers)
-		changed = narrow_all(&device, now->horizon.below);
-	device_look(tablespace, &look);
-	if (conclude(&device, is_known, &look, now))
+		(void) narrow(&area->made_before, now->horizon.below);
+	entry = known_device(&area->list, device->tablespace);
+	is_known = entry != NULL;
+	if (!is_known && area->list.ndevices == area->list.max_devices)
+	{
+		LWLockRelease(evidence_lock(CHANGE_LOCK));
+		return false;
+	}
+	if (is_known)
+		*device = *entry;
+	if (!now->recovers)
+		changed = narrow_all(device, now->horizon.below);
+	if (conclude(device, is_known, look, now))
 		changed = true;
-	publish(&device);
+	publish(device);
 	if (changed || !area->is_saved)
 		area_save();
-	if (!mark(&device, &look))
+	LWLockRelease(evidence_lock(CHANGE_LOCK));
+	return true;
+}
+
+/*
+ * Look at a tablespace.  Without "waits", not if somebody has been looking at it for long.  The
+ * moments are such that in doubt more files are unknown, and fewer are lost.
+ */
+static void
+look_at_tablespace(Oid tablespace, bool waits)
+{
+	Circumstances now = {.is_trusted = true,.is_watched = true};
+	KnownDevice device = {.tablespace = tablespace};
+	LWLock	   *lock = lock_device(tablespace, waits);
+	DeviceLook	look;
+	bool		is_marked;
+
+	if (lock == NULL)
+		return;
+	/* it may have been dropped meanwhile */
+	if (!tablespace_exists(tablespace))
 	{
-		/* it may have failed */
-		publish(&device);
+		LWLockRelease(lock);
 		return;
 	}
-	publish(&device);
-	area_save();
-}
-
-/* Look at one tablespace, or with InvalidOid at all that there are. */
-static void
-look_again(Oid only)
-{
-	Circumstances now = {.recovers = RecoveryInProgress(),.is_trusted = true,.is_watched = true};
-	List	   *tablespaces;
-	List	   *dropped = NIL;
-
-	if (OidIsValid(only))
-		tablespaces = list_make1_oid(only);
-	else
-		tablespaces = list_tablespaces();
-	LWLockAcquire(evidence_lock(LOOK_LOCK), LW_EXCLUSIVE);
+	now.recovers = RecoveryInProgress();
 	now.horizon = horizon_of_now();
-	now.below = now.horizon.below;
-	if (!now.recovers)
-		(void) narrow(&area->made_before, now.below);
-	if (!OidIsValid(only))
-		dropped = unmark_dropped(&area->list);
-	if (dropped != NIL)
+	device_look(tablespace, &look);
+	now.below = next_number();
+	if (take_look(&device, &look, &now))
 	{
-		LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
-		remove_devices(&area->list, dropped);
-		LWLockRelease(evidence_lock(AREA_LOCK));
-		area_save();
+		is_marked = mark(&device, &look);
+		LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
+		/* it may have failed, too */
+		publish_mark(&device);
+		if (is_marked)
+			area_save();
+		LWLockRelease(evidence_lock(CHANGE_LOCK));
 	}
-	foreach_oid(tablespace, tablespaces)
-	{
-		look_at_tablespace(tablespace, &now);
-	}
-	LWLockRelease(evidence_lock(LOOK_LOCK));
-	list_free(tablespaces);
+	LWLockRelease(lock);
 }
 
-/* Get the entry of a tablespace; false if it has none. */
-static bool
-recall(Oid tablespace, KnownDevice *device)
+/* Take a tablespace that was dropped off the list, and remove its marker. */
+static void
+forget_dropped(Oid tablespace)
 {
-	KnownDevice *found;
+	LWLock	   *lock = lock_device(tablespace, true);
+	KnownDevice device;
+
+	if (recall(tablespace, &device) && device.location[0] != '\0')
+		device_unmark(device.location, device.id);
+	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	remove_devices(&area->list, list_make1_oid(tablespace));
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	area_save();
+	LWLockRelease(evidence_lock(CHANGE_LOCK));
+	LWLockRelease(lock);
+}
+
+/* Return the tablespaces that are on the list. */
+static List *
+known_tablespaces(void)
+{
+	List	   *result = NIL;
 
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
-	found = known_device(&area->list, tablespace);
-	if (found != NULL)
-		*device = *found;
+	for (int i = 0; i < area->list.ndevices; i++)
+		result = lappend_oid(result, area->list.devices[i].tablespace);
 	LWLockRelease(evidence_lock(AREA_LOCK));
-	return found != NULL;
+	return result;
 }
 
 /* Look at a tablespace, and get its entry; false if it has none. */
@@ -1061,7 +1204,7 @@ look_for(Oid tablespace, KnownDevice *device)
 {
 	if (area == NULL || area->list.max_devices == 0)
 		return false;
-	look_again(tablespace);
+	look_at_tablespace(tablespace, true);
 	return recall(tablespace, device);
 }
 
@@ -1315,9 +1458,17 @@ evidence_may_empty(Oid tablespace)
 
 	if (!recall(tablespace, &device))
 		return false;
-	/* the planner asks: it waits for a device only until there is a verdict */
+
+	/*
+	 * the planner asks: it waits only for a verdict, and not if that takes
+	 * long
+	 */
 	if (!device.is_here || device.is_pending)
-		(void) look_for(tablespace, &device);
+	{
+		look_at_tablespace(tablespace, false);
+		if (!recall(tablespace, &device))
+			return false;
+	}
 	return device.is_here && !device.is_pending;
 }
 
@@ -1387,7 +1538,10 @@ evidence_init(void)
 	RegisterXactCallback(evidence_xact_callback, NULL);
 }
 
-/* ---- the janitor ---- */
+/* ---- the launcher ---- */
+
+/* whether it has written RUNNING_FILE */
+static bool is_noted = false;
 
 static void
 stop_watching(int code, Datum arg)
@@ -1398,7 +1552,7 @@ stop_watching(int code, Datum arg)
 	area->janitor = -1;
 }
 
-/* Begin to watch: from here on a crash can be told, because the next recovery removes a file. */
+/* Have this process told when a tablespace is created or dropped. */
 void
 evidence_watch(void)
 {
@@ -1406,24 +1560,45 @@ evidence_watch(void)
 		return;
 	area->janitor = MyProcNumber;
 	before_shmem_exit(stop_watching, (Datum) 0);
-	/* before a restart for a mount: has recovery needed anything? */
-	look_again(InvalidOid);
-	if (!area->is_saved)
+}
+
+/*
+ * All devices have been looked at since the start: from here on a crash can be told, because
+ * the next recovery removes a file.  By the process that removes it at its end, and no other.
+ */
+void
+evidence_note_running(void)
+{
+	if (area == NULL || area->list.max_devices == 0 || is_noted || !area->is_saved)
 		return;
-	if (!own_file_write(RUNNING_FILE, RUNNING_HEAD, area->list.run))
+	is_noted = own_file_write(RUNNING_FILE, RUNNING_HEAD, area->list.run);
+	if (!is_noted)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", RUNNING_FILE)));
 }
 
-/* Look at all devices, and tell of lost devices. */
+/* ---- the watch of devices ---- */
+
+/* Look at all devices, and tell of lost devices.  A device may hang. */
 void
 evidence_look(void)
 {
 	if (area == NULL || area->list.max_devices == 0)
 		return;
-	look_again(InvalidOid);
-	LWLockAcquire(evidence_lock(LOOK_LOCK), LW_EXCLUSIVE);
+	foreach_oid(tablespace, known_tablespaces())
+	{
+		if (!tablespace_exists(tablespace))
+			forget_dropped(tablespace);
+	}
+	foreach_oid(tablespace, list_tablespaces())
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!PostmasterIsAlive())
+			proc_exit(1);
+		look_at_tablespace(tablespace, true);
+	}
+	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
 		KnownDevice *device = &area->list.devices[i];
@@ -1435,7 +1610,7 @@ evidence_look(void)
 				(errmsg("files of tablespace %u are lost", device->tablespace),
 				 errdetail_internal("%s", reasons[device->reason])));
 	}
-	LWLockRelease(evidence_lock(LOOK_LOCK));
+	LWLockRelease(evidence_lock(CHANGE_LOCK));
 }
 
 /* Return the tablespaces of which something is lost, or unknown. */
@@ -1464,7 +1639,7 @@ evidence_begin_round(void)
 {
 	if (area == NULL)
 		return;
-	LWLockAcquire(evidence_lock(LOOK_LOCK), LW_EXCLUSIVE);
+	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
@@ -1474,7 +1649,7 @@ evidence_begin_round(void)
 		device->is_in_round = device->lost.below != 0 || device->unknown_below != 0;
 	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
-	LWLockRelease(evidence_lock(LOOK_LOCK));
+	LWLockRelease(evidence_lock(CHANGE_LOCK));
 }
 
 /* In a worker of the round: this database has files there that are lost. */
@@ -1493,17 +1668,22 @@ evidence_refute(Oid tablespace)
 }
 
 /*
- * The round has found all files of a device from before whole, or replaced.  Return whether
- * that can be said.
+ * The round has found all files of a device from before whole, or replaced.  Nothing is said
+ * of a device of which something new is known since it began.
  */
-static bool
-settle_device(const KnownDevice *entry)
+static void
+settle_device(Oid tablespace)
 {
-	KnownDevice device = *entry;
+	LWLock	   *lock = lock_device(tablespace, true);
+	KnownDevice device;
 	DeviceLook	look;
 
-	if (!device.is_in_round || device.is_refuted || !device.is_here || device.is_pending)
-		return false;
+	if (!recall(tablespace, &device) || !device.is_in_round || device.is_refuted ||
+		!device.is_here || device.is_pending)
+	{
+		LWLockRelease(lock);
+		return;
+	}
 	memset(&device.lost, 0, sizeof(Horizon));
 	device.unknown_below = 0;
 
@@ -1511,17 +1691,21 @@ settle_device(const KnownDevice *entry)
 	 * From now on the server writes to a device that has everything.  What
 	 * was in its place before is left behind.
 	 */
-	device_look(device.tablespace, &look);
-	if (has_expected(&device, &look) && device_mark(device.tablespace, device.epoch + 1, &look))
+	device_look(tablespace, &look);
+	if (has_expected(&device, &look) && device_mark(tablespace, device.epoch + 1, &look))
 	{
 		device.epoch++;			/* step: settle */
 		memcpy(device.id, look.id, sizeof(device.id));
 	}
+	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 	publish(&device);
+	area->nlosses++;
 	ereport(LOG,
 			(errmsg("all indexes in tablespace %u are whole; from now on its device is known",
-					device.tablespace)));
-	return true;
+					tablespace)));
+	area_save();
+	LWLockRelease(evidence_lock(CHANGE_LOCK));
+	LWLockRelease(lock);
 }
 
 /*
@@ -1531,20 +1715,10 @@ settle_device(const KnownDevice *entry)
 void
 evidence_settle(void)
 {
-	bool		changed = false;
-
 	if (area == NULL)
 		return;
-	LWLockAcquire(evidence_lock(LOOK_LOCK), LW_EXCLUSIVE);
-	for (int i = 0; i < area->list.ndevices; i++)
+	foreach_oid(tablespace, evidence_doubtful())
 	{
-		if (settle_device(&area->list.devices[i]))
-			changed = true;
+		settle_device(tablespace);
 	}
-	if (changed)
-	{
-		area->nlosses++;
-		area_save();
-	}
-	LWLockRelease(evidence_lock(LOOK_LOCK));
 }

@@ -36,13 +36,16 @@ extern uint32 evidence_losses(void);
 extern bool evidence_may_empty(Oid tablespace);
 extern bool evidence_knows_lost(HeapTuple row);
 
-/* for the janitor */
+/* for the launcher, and its cleanups: they wait for no device */
 extern void evidence_watch(void);
-extern void evidence_look(void);
+extern void evidence_note_running(void);
 extern bool evidence_look_is_wanted(void);
 extern List *evidence_doubtful(void);
 extern void evidence_begin_round(void);
 extern void evidence_refute(Oid tablespace);
+
+/* for its watch of devices */
+extern void evidence_look(void);
 extern void evidence_settle(void);
 
 #endif							/* IM_EVIDENCE_H */

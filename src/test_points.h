@@ -16,6 +16,7 @@
 extern void test_points_define(void);
 extern void test_points_keep(void);
 extern void test_point(const char *name);
+extern void test_hang(Oid tablespace);
 extern bool test_mutation(const char *name);
 extern bool test_copies(const char *access_method);
 extern int64 test_limit(const char *name, int64 usual);
@@ -29,6 +30,7 @@ extern char *test_block_devices;
 
 #define IM_KEEP_POINTS()	test_points_keep()
 #define IM_POINT(name)		test_point(name)
+#define IM_HANG(tablespace)	test_hang(tablespace)
 #define IM_MUTATION(name)	test_mutation(name)
 #define IM_LIMIT(name, usual)	test_limit(name, usual)
 #define IM_COPIES(access_method)	test_copies(access_method)
@@ -42,6 +44,7 @@ extern char *test_block_devices;
 
 #define IM_KEEP_POINTS()	((void) 0)
 #define IM_POINT(name)		((void) 0)
+#define IM_HANG(tablespace)	((void) 0)
 #define IM_MUTATION(name)	false
 #define IM_LIMIT(name, usual)	(usual)
 #define IM_COPIES(access_method)	false

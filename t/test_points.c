@@ -74,6 +74,9 @@
  * tablespace's file system says: its number, by which two are the same or not, and
  * bytes.  Device 0 is a directory that is missing.
  *
+ * A look of evidence.c at a tablespace hangs while there is a file "hang" in its location, and
+ * the postmaster.
+ *
  * index_mover.test_access_methods is a list of index access methods that a copy moves, too.
  *
  * index_mover.test_block_devices is a directory in place of /sys/dev/block, if not "".
@@ -317,6 +320,23 @@ test_point(const char *name)
 	}
 	else
 		elog(ERROR, "test point \"%s\": unknown action \"%s\"", name, found);
+}
+
+/* As a device that does not answer: no signal ends it. */
+void
+test_hang(Oid tablespace)
+{
+	char		path[64];
+	bool		told = false;
+
+	snprintf(path, sizeof(path), "pg_tblspc/%u/hang", tablespace);
+	while (access(path, F_OK) == 0 && getppid() == PostmasterPid)
+	{
+		if (!told)
+			elog(LOG, "tablespace %u hangs", tablespace);
+		told = true;
+		pg_usleep(10000L);
+	}
 }
 
 /* Return whether to make this mutation. */

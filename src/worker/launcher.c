@@ -3,14 +3,18 @@
  * launcher.c
  *	  The process that is there as long as the server, if the library is preloaded.
  *
- * As the launcher of autovacuum, it has a list of visits, each to a database and due at
- * some moment, and starts a short worker for each that is due:
+ * As the launcher of autovacuum, it has a list of visits, due at some moment, and starts a short
+ * worker for each that is due:
  *
- *	- A cleanup removes leftovers of moves that a shutdown, a crash or a promotion has
+ *	- The watch looks at the devices of all tablespaces (device_watch.c), on a standby, too.  There
+ *	  is nothing else before the promotion.
+ *	- A cleanup, of a database, removes leftovers of moves that a shutdown, a crash or a promotion has
  *	  interrupted, and looks for indexes that are lost (janitor.c).  Each round visits all
  *	  databases, one after the other, because worker slots are scarce.  A round begins when
  *	  the server has started, once a day, and when a directory of a tablespace that was
- *	  missing, maybe on a file system that is mounted late, has come.
+ *	  missing, maybe on a file system that is mounted late, has come.  It begins and ends
+ *	  with an answer of the watch: so while a device hangs, no cleanup begins, and
+ *	  nothing else waits.
  *	- A look, into each database that index_mover.scheduler_databases names, takes a
  *	  sample, and starts the policies that are due (tier_scheduler.c).
  *
@@ -18,17 +22,14 @@
  * or CREATE DATABASE .. TEMPLATE.  After a crash, the postmaster starts a worker again only
  * if it was alive: so it sleeps, and does not end.
  *
- * It also watches the devices of the tablespaces, on a standby, too: see evidence.c.  There it
- * does nothing else before the promotion.  Where a device is not known, or lost, the round
- * looks at all files; if all are whole in every database, the matter is settled.
+ * Where a device is not known, or lost, the round looks at all files; if all are whole in every
+ * database, the matter is settled.
  *
  * Tricky: all times of visits go by a clock that cannot be set back.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#include <sys/stat.h>
 
 #include "access/htup_details.h"
 #include "access/xact.h"
@@ -38,7 +39,7 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/dsm.h"
-#include "storage/fd.h"
+#include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -48,7 +49,6 @@
 #include "compat.h"
 #include "errors.h"
 #include "evidence.h"
-#include "file_system.h"
 #include "own_tables.h"
 #include "test_points.h"
 #include "worker/worker.h"
@@ -71,20 +71,26 @@ PGDLLEXPORT void index_mover_launcher_main(Datum arg);
 
 typedef enum VisitKind
 {
+	VISIT_WATCH,
 	VISIT_CLEANUP,
 	VISIT_LOOK,
 } VisitKind;
 
-/* A visit to a database; only the launcher has it */
+/* A visit to a database, or to all devices; only the launcher has it */
 typedef struct Visit
 {
 	VisitKind	kind;
-	int64		due;			/* ms, as clock_ms(); NOT_DUE: not in this
-								 * pass of the round, or not named any more */
+	int64		due;			/* ms, as clock_ms(); NOT_DUE: not asked for,
+								 * not in this pass of the round, or not named
+								 * any more */
 	MemoryContext context;		/* of its worker; NULL = there is none now */
 	BackgroundWorkerHandle *worker;
-	dsm_segment *answer;		/* of the worker: of a cleanup a JobShared, of
-								 * a look a LookTask */
+	dsm_segment *answer;		/* of the worker: of the watch a WatchTask, of
+								 * a cleanup a JobShared, of a look a LookTask */
+
+	/* of the watch */
+	WatchTask	watch;
+	bool		told;			/* that no worker was free */
 
 	/* of a cleanup */
 	Look		look;
@@ -95,24 +101,39 @@ typedef struct Visit
 	bool		is_missing;		/* it was said that there is no such database */
 } Visit;
 
+typedef enum RoundStage
+{
+	ROUND_TO_BEGIN,				/* when the watch answers */
+	ROUND_VISITS,				/* in a pass: cleanups are due, or at work */
+	ROUND_PASS_ENDS,			/* when the watch answers */
+	ROUND_RESTS,				/* between two passes, or at its end */
+} RoundStage;
+
 /*
  * A round of cleanups.  A cleanup stops where a job cannot start yet; so after a first pass
  * through all databases the round has others, through those that are to go on.
  */
 typedef struct Round
 {
+	RoundStage	stage;
 	int64		began;
-	uint64		missing;		/* missing_tablespaces() then */
+	uint64		missing;		/* of the answer of the watch, then */
 	List	   *doubtful;		/* evidence_doubtful() then */
 	bool		is_first_pass;
-	bool		rests;			/* between two passes, or at its end */
+	int			put_off;		/* cleanups that go on in the next pass */
 	bool		is_complete;	/* all cleanups so far came to their end */
 	bool		told;			/* that no worker was free, in this pass */
-	int64		look_due;		/* at the devices, while it rests */
+	int64		look_due;		/* at the devices, while it rests; NOT_DUE:
+								 * the watch was asked */
+
+	/* the last answer of the watch */
+	bool		has_answer;		/* and nobody has looked at it */
+	uint64		missing_now;
 } Round;
 
 static MemoryContext launcher_context;
 static List *visits = NIL;		/* of Visit */
+static Visit *watch;			/* the one of its kind, always on the list */
 static Round current_round;
 
 /* Have the launcher started; to be called from _PG_init(), after settings_define(). */
@@ -122,6 +143,7 @@ launcher_register(void)
 	BackgroundWorker worker = {0};
 
 	channel_layout_add(sizeof(LookTask));
+	channel_layout_add(sizeof(WatchTask));
 	/* pg_upgrade restores databases that have no clients yet */
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
@@ -215,6 +237,82 @@ forget_worker(Visit *visit)
 	visit->worker = NULL;
 	MemoryContextDelete(visit->context);
 	visit->context = NULL;
+}
+
+/* ---- the watch ---- */
+
+/*
+ * Have all devices looked at from now on.  The answer of a worker that has begun before does not
+ * count.
+ */
+static void
+ask_watch(bool settles)
+{
+	watch->watch.settles = settles;
+	watch->due = 0;
+	current_round.has_answer = false;
+}
+
+/* Start a look at the devices; false if that is not possible now. */
+static bool
+start_watch(Visit *visit, int64 now)
+{
+	WatchTask  *task = &visit->watch;
+	BackgroundWorker worker = {0};
+
+	visit->due = now + RETRY_MS;
+	/* no resource owner: it lasts until forget_worker() */
+	visit->answer = channel_create(sizeof(WatchTask));
+	if (visit->answer != NULL)
+	{
+		task->done = false;
+		memcpy(dsm_segment_address(visit->answer), task, sizeof(WatchTask));
+		task->segment = dsm_segment_handle(visit->answer);
+		channel_describe(&worker, "index_mover device watch", "index_mover_watch_main");
+		/* on a standby, too */
+		worker.bgw_start_time = BgWorkerStart_ConsistentState;
+		visit->worker = channel_start(&worker, task, sizeof(WatchTask), MyProcPid);
+	}
+	/* the round waits for this look */
+	if (visit->worker == NULL && !visit->told && !RecoveryInProgress())
+		job_launch_warn();
+	if (visit->worker == NULL && !visit->told)
+		ereport(LOG,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("the look at the devices of tablespaces has to wait for a free background worker slot"),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	visit->told = visit->worker == NULL;
+	if (visit->worker == NULL)
+		return false;
+	visit->due = NOT_DUE;
+	return true;
+}
+
+/* Take the answer of the watch, unless it was asked again meanwhile. */
+static void
+end_watch(Visit *visit, int64 now)
+{
+	WatchTask	answer = *(const WatchTask *) dsm_segment_address(visit->answer);
+
+	forget_worker(visit);
+	if (visit->due != NOT_DUE)
+		return;
+	if (!answer.done)
+	{
+		visit->due = now + RESTART_S * 1000;
+		return;
+	}
+	current_round.has_answer = true;
+	current_round.missing_now = answer.missing;
+	evidence_note_running();
+}
+
+/* The launcher ends: so does its watch, as soon as no device keeps it. */
+static void
+stop_watch(int code, Datum arg)
+{
+	if (watch->worker != NULL)
+		TerminateBackgroundWorker(watch->worker);
 }
 
 /* ---- looks ---- */
@@ -357,36 +455,7 @@ end_look(Visit *visit, int64 now)
 
 /* ---- cleanups ---- */
 
-/*
- * Return a number that changes when the directory of a tablespace comes, or a file
- * system is mounted there; 0 if all are there.  Without a database, pg_tablespace
- * cannot be read.
- */
-static uint64
-missing_tablespaces(void)
-{
-	DIR		   *dir = AllocateDir("pg_tblspc");
-	struct dirent *entry;
-	uint64		result = 0;
-
-	while ((entry = ReadDirExtended(dir, "pg_tblspc", LOG)) != NULL)
-	{
-		Oid			tablespace = atooid(entry->d_name);
-		char		path[MAXPGPATH];
-		struct stat st;
-
-		if (!OidIsValid(tablespace) || tablespace_hindrance(tablespace) == NULL)
-			continue;
-		snprintf(path, sizeof(path), "pg_tblspc/%s", entry->d_name);
-		result += 1;
-		if (stat(path, &st) == 0)
-			result += (uint64) st.st_dev << 32;
-	}
-	FreeDir(dir);
-	return result;
-}
-
-/* Begin a round: a cleanup of each database is due. */
+/* Begin a round, after an answer of the watch: a cleanup of each database is due. */
 static void
 begin_cleanup_round(int64 now)
 {
@@ -402,14 +471,13 @@ begin_cleanup_round(int64 now)
 	}
 	list_free(round->doubtful);
 	round->began = now;
-	round->missing = missing_tablespaces();
-	evidence_look();
+	round->missing = round->missing_now;
 	oldcontext = MemoryContextSwitchTo(launcher_context);
 	round->doubtful = evidence_doubtful();
 	MemoryContextSwitchTo(oldcontext);
 	evidence_begin_round();
+	round->stage = ROUND_VISITS;
 	round->is_first_pass = true;
-	round->rests = false;
 	round->is_complete = true;
 	round->told = false;
 	foreach_oid(database, list_databases(NULL))
@@ -452,31 +520,37 @@ plan_next_look(int64 now)
 {
 	Round	   *round = &current_round;
 
-	if (round->missing != 0 || evidence_doubtful() != NIL)
-		round->look_due = now + RETRY_MS;
-	else
-		round->look_due = round->began + AGAIN_MS;
+	round->look_due = now + RETRY_MS;
+	if (round->missing == 0 && evidence_doubtful() == NIL)
+		round->look_due = Max(round->look_due, round->began + AGAIN_MS);
 }
 
 /* A pass has visited all its databases. */
 static void
-end_pass(int64 now, int put_off)
+end_pass(int put_off)
+{
+	Round	   *round = &current_round;
+
+	round->stage = ROUND_PASS_ENDS;
+	round->put_off = put_off;
+	ask_watch(round->is_first_pass && put_off == 0 && round->is_complete);
+}
+
+/* The watch has answered after a pass. */
+static void
+begin_to_rest(int64 now)
 {
 	Round	   *round = &current_round;
 	bool		was_first = round->is_first_pass;
 
-	if (was_first && put_off == 0 && round->is_complete)
-		evidence_settle();
-	/* the latch may have been set meanwhile for a new tablespace */
-	evidence_look();
 	round->is_first_pass = false;
 	/* the healed indexes may be all that was in doubt */
-	if (!was_first && put_off == 0)
+	if (!was_first && round->put_off == 0)
 	{
 		begin_cleanup_round(now);
 		return;
 	}
-	round->rests = true;
+	round->stage = ROUND_RESTS;
 	round->told = false;
 	plan_next_look(now);
 	delay_cleanups(now + CLEANUP_AGAIN_MS, true);
@@ -492,42 +566,71 @@ round_is_over(int64 now)
 
 	if (doubtful != NIL)
 		again_ms = DOUBTFUL_MS;
-	if (missing_tablespaces() != round->missing)
+	if (round->missing_now != round->missing)
 		return true;
 	if (list_difference_oid(doubtful, round->doubtful) != NIL)
 		return true;
 	return now - round->began >= again_ms;
 }
 
-/* Go on with the round, when cleanups may have ended.  Returns when to do so again at the latest. */
+/* Go on with a round that rests; as serve_round(). */
+static int64
+serve_rest(int64 now, bool has_answer)
+{
+	Round	   *round = &current_round;
+
+	if (has_answer && round_is_over(now))
+	{
+		begin_cleanup_round(now);
+		return NOT_DUE;
+	}
+	if (has_answer)
+		plan_next_look(now);
+	/* the latch was set for a new tablespace */
+	if (evidence_look_is_wanted() || now >= round->look_due)
+	{
+		ask_watch(false);
+		round->look_due = NOT_DUE;
+	}
+	/* is the next pass due? */
+	foreach_ptr(const Visit, visit, visits)
+	{
+		if (visit->kind == VISIT_CLEANUP && visit->due <= now)
+			round->stage = ROUND_VISITS;
+	}
+	return round->look_due;
+}
+
+/*
+ * Go on with the round, when cleanups may have ended, or the watch has answered.  Returns when to
+ * do so again, if no visit is due before.
+ */
 static int64
 serve_round(int64 now)
 {
 	Round	   *round = &current_round;
+	bool		has_answer = round->has_answer;
 	int			put_off;
-	int			left = count_cleanups(&put_off);
 
-	if (!round->rests && left == 0)
-		end_pass(now, put_off);
-	else if (round->rests && (evidence_look_is_wanted() || now >= round->look_due))
+	round->has_answer = false;
+	switch (round->stage)
 	{
-		evidence_look();
-		if (round_is_over(now))
-			begin_cleanup_round(now);
-		plan_next_look(now);
+		case ROUND_TO_BEGIN:
+			if (has_answer)
+				begin_cleanup_round(now);
+			break;
+		case ROUND_VISITS:
+			if (count_cleanups(&put_off) == 0)
+				end_pass(put_off);
+			break;
+		case ROUND_PASS_ENDS:
+			if (has_answer)
+				begin_to_rest(now);
+			break;
+		case ROUND_RESTS:
+			return serve_rest(now, has_answer);
 	}
-	if (!round->rests)
-		return now + AGAIN_MS;
-	/* when the next pass is due */
-	foreach_ptr(const Visit, visit, visits)
-	{
-		if (visit->kind != VISIT_CLEANUP)
-			continue;
-		if (visit->due <= now)
-			round->rests = false;
-		return now + AGAIN_MS;
-	}
-	return round->look_due;
+	return round->stage == ROUND_RESTS ? round->look_due : NOT_DUE;
 }
 
 /* Start a cleanup; false, and all wait, if no worker is free. */
@@ -567,7 +670,7 @@ end_cleanup(Visit *visit)
 		remove_visit(visit);
 }
 
-/* ---- visits of both kinds ---- */
+/* ---- visits of all kinds ---- */
 
 /* Take the answers of the workers that have ended, and forget visits that are not to be made again. */
 static void
@@ -579,12 +682,15 @@ end_visits(int64 now)
 		{
 			if (!channel_worker_has_ended(visit->worker))
 				continue;
-			if (visit->kind == VISIT_CLEANUP)
+			if (visit->kind == VISIT_WATCH)
+				end_watch(visit, now);
+			else if (visit->kind == VISIT_LOOK)
+				end_look(visit, now);
+			else
 			{
 				end_cleanup(visit);
 				continue;
 			}
-			end_look(visit, now);
 		}
 		if (visit->kind == VISIT_LOOK && visit->due == NOT_DUE)
 			remove_visit(visit);
@@ -607,7 +713,9 @@ start_visit(Visit *visit, int64 now)
 	oldcontext = MemoryContextSwitchTo(visit->context);
 	PG_TRY();
 	{
-		if (visit->kind == VISIT_CLEANUP)
+		if (visit->kind == VISIT_WATCH)
+			started = start_watch(visit, now);
+		else if (visit->kind == VISIT_CLEANUP)
 			started = start_cleanup(visit, now);
 		else
 			started = start_look(visit, now);
@@ -624,7 +732,7 @@ start_visit(Visit *visit, int64 now)
 		forget_worker(visit);
 }
 
-/* Start the visits that are due: all looks, and one cleanup.  Returns when the next is due. */
+/* Start the visits that are due, but one cleanup only.  Returns when the next is due. */
 static int64
 start_visits(int64 now)
 {
@@ -638,7 +746,7 @@ start_visits(int64 now)
 	}
 	foreach_ptr(Visit, visit, visits)
 	{
-		bool		has_turn = visit->kind == VISIT_LOOK || !cleans_up;
+		bool		has_turn = visit->kind != VISIT_CLEANUP || !cleans_up;
 
 		if (visit->context == NULL && has_turn && visit->due <= now)
 			start_visit(visit, now);
@@ -672,19 +780,21 @@ index_mover_launcher_main(Datum arg)
 	MemoryContextSwitchTo(context);
 
 	evidence_watch();
+	watch = add_visit(VISIT_WATCH, 0);
+	before_shmem_exit(stop_watch, (Datum) 0);
 	while (RecoveryInProgress())
 	{
-		evidence_look();
+		int64		now = clock_ms();
+
+		end_visits(now);
+		if (watch->context == NULL && watch->due == NOT_DUE)
+			watch->due = now + STANDBY_MS;
+		(void) start_visits(now);
 		launcher_nap(STANDBY_MS);
 		(void) reload_configuration();
 		MemoryContextReset(context);
 	}
-
-	/*
-	 * cleanups come first in the list: leftovers of a crash are removed
-	 * before others look
-	 */
-	begin_cleanup_round(clock_ms());
+	ask_watch(false);
 	schedule_looks();
 	for (;;)
 	{
@@ -697,7 +807,7 @@ index_mover_launcher_main(Datum arg)
 		end_visits(now);
 		next = serve_round(now);
 		next_visit = start_visits(now);
-		launcher_nap(Min(next, next_visit) - clock_ms());
+		launcher_nap(Min(Min(next, next_visit), now + AGAIN_MS) - clock_ms());
 		MemoryContextReset(context);
 	}
 }

@@ -37,6 +37,25 @@ typedef struct LookTask
 
 StaticAssertDecl(sizeof(LookTask) <= BGW_EXTRALEN, "LookTask is too large");
 
+/*
+ * The arguments of a worker that looks at all devices, and its answer: launcher.c has it
+ * started, device_watch.c carries it out.
+ */
+typedef struct WatchTask
+{
+	dsm_handle	segment;		/* for the answer, which is this struct */
+	bool		settles;		/* a round has found all files whole that
+								 * nobody has refuted */
+
+	/* the answer */
+	bool		done;
+	uint64		missing;		/* changes when the directory of a tablespace
+								 * comes, or a file system is mounted there; 0
+								 * if all are there */
+} WatchTask;
+
+StaticAssertDecl(sizeof(WatchTask) <= BGW_EXTRALEN, "WatchTask is too large");
+
 extern bool job_launch_cleanup(int64 job, Oid database, Oid role, List *items);
 extern BackgroundWorkerHandle *job_launch_look(const Look *look, dsm_segment **segment);
 extern void job_launch_warn(void);

@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * device_watch.c
+ *	  A worker that the launcher has started looks at the devices of all tablespaces.
+ *
+ * A device can hang: a look at a network's file system may not return for hours, and no
+ * signal ends it.  So neither the launcher nor a session does that for others, and this worker is
+ * connected to no database.  It ends with its launcher, or the postmaster, as soon as the
+ * device answers.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "miscadmin.h"
+#include "storage/dsm.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+
+#include "channel.h"
+#include "compat.h"
+#include "evidence.h"
+#include "file_system.h"
+#include "worker/worker.h"
+
+PGDLLEXPORT void index_mover_watch_main(Datum arg);
+
+/*
+ * Return a number that changes when the directory of a tablespace comes, or a file
+ * system is mounted there; 0 if all are there.  Without a database, pg_tablespace
+ * cannot be read.
+ */
+static uint64
+missing_tablespaces(void)
+{
+	DIR		   *dir = AllocateDir("pg_tblspc");
+	struct dirent *entry;
+	uint64		result = 0;
+
+	while ((entry = ReadDirExtended(dir, "pg_tblspc", LOG)) != NULL)
+	{
+		Oid			tablespace = atooid(entry->d_name);
+		char		path[MAXPGPATH];
+		struct stat st;
+
+		if (!OidIsValid(tablespace) || tablespace_hindrance(tablespace) == NULL)
+			continue;
+		snprintf(path, sizeof(path), "pg_tblspc/%s", entry->d_name);
+		result += 1;
+		if (stat(path, &st) == 0)
+			result += (uint64) st.st_dev << 32;
+	}
+	FreeDir(dir);
+	return result;
+}
+
+void
+index_mover_watch_main(Datum arg)
+{
+	WatchTask	task;
+	dsm_segment *segment;
+
+	channel_begin(&task, sizeof(task));
+	segment = dsm_attach(task.segment);
+	if (segment == NULL)
+		proc_exit(0);			/* the launcher has gone */
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	if (task.settles)
+		evidence_settle();
+	evidence_look();
+	CHECK_FOR_INTERRUPTS();
+	task.missing = missing_tablespaces();
+	task.done = true;
+	memcpy(dsm_segment_address(segment), &task, sizeof(task));
+	proc_exit(0);
+}
