@@ -630,7 +630,10 @@ sql('ALTER DATABASE postgres SET index_mover.min_free_space = 0');
 $use->(90, 100);
 is(sql($plan), join("\n", "|f|$why; but only 0 bytes of 4883 kB may be moved",
 	map { "full_of.$_|f|$why; but it is skipped. Tablespace \"regress_slow\" has no space for it." } qw(cold cool warm hot)), 'quite full');
+my $jobs = 'SELECT count(*), max(job) FROM index_mover_jobs';
+my $jobs_before = sql($jobs);
 is(sql("SELECT count(*) FROM run_tier_policies('full', wait => true)"), 0, 'nothing moves then');
+is(sql($jobs), $jobs_before, 'which leaves no job in the history');
 is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'full'"), "hindered|$why; but only 0 bytes of 4883 kB may be moved",
 	'which is no state to be silent about');
 is(sql("SELECT detail FROM index_mover_check() WHERE kind = 'hindered policy'"), "$why; but only 0 bytes of 4883 kB may be moved",
