@@ -222,7 +222,7 @@ SELECT count(*) FROM run_tier_policies('poor');
 SQL
 say_ok('hindered policy', 'a policy whose owner may not create anything in the target');
 $sql->('DELETE FROM tier_policy');
-$sql->("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('wrong', 't', 'regress_slow', '1 day')");
+$sql->("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('wrong', 'aged', 'no_such_place', '1 day')");
 $node->psql('postgres', "SELECT * FROM run_tier_policies('wrong')");
 say_ok('failing policy', 'a policy that fails');
 $sql->('DELETE FROM tier_policy');
