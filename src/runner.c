@@ -832,24 +832,25 @@ runner_check_step_back(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected"),
-			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.%s",
-					   blocker, describe_command(blocker))));
+			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
+					   blocker),
+			 errdetail_log("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.%s",
+						   blocker, describe_command(blocker))));
 }
 
 /*
- * Return the current or last command of a process, for the end of an error's
- * DETAIL; "" if the current user may not see it.  Needs no transaction.
+ * Return the current or last command of a process, for the end of a DETAIL that only the
+ * server log gets, as core's log of a deadlock has it: a row of the history is shown to owners
+ * of tables and to members of other roles, and pg_stat_activity does not show them the
+ * command.  "" if the process has ended.  Needs no transaction.
  */
 const char *
 describe_command(int pid)
 {
-	PGPROC	   *proc = BackendPidGetProc(pid);
 	char		command[MOST_OF_COMMAND + 1] = {0};
 	const char *activity;
 
-	if (proc == NULL ||
-		(proc->roleId != GetUserId() &&
-		 strcmp(GetConfigOption("is_superuser", false, false), "on") != 0))
+	if (BackendPidGetProc(pid) == NULL)
 		return "";
 	activity = pgstat_get_backend_current_activity(pid, false);
 	memcpy(command, activity, pg_mbcliplen(activity, strlen(activity), MOST_OF_COMMAND));

@@ -1,5 +1,5 @@
 # A rebuild gives way to DDL that wants the table for itself.  The row says to whom,
-# and what that process runs; and what the interrupted rebuild has
+# and the server log what that process runs; and what the interrupted rebuild has
 # left is removed even where the DDL has made a valid index of it, rightly so for
 # whoever has begun to use it: a REPEATABLE READ reader is there meanwhile.  Where the
 # DDL drops the table, the row says so.
@@ -73,12 +73,16 @@ sub wait_queued
 # ---------------------------------------------------------------------------
 # Each kind of DDL, that comes while the rebuild waits for a reader's snapshot
 # ---------------------------------------------------------------------------
-# Who it gave way to, and what that process wants: its first command that waits.
-sub gave_way
+# The row says who it gave way to; only the log since this position, what that process
+# wants: its first command that waits.
+sub gave_way_ok
 {
-	my ($sql) = @_;
+	my ($row, $sql, $log, $name) = @_;
 	my ($command) = split /;/, $sql;
-	return qr/^failed\|55006\|gave way to process (\d+), which waits for a lock on the table or the index: Process \1: \Q$command\E;$/;
+	my $to = qr/gave way to process (\d+), which waits for a lock on the table or the index/;
+	like($row, qr/^failed\|55006\|$to$/, "$name: the row");
+	like(slurp_file($node->logfile, $log), qr/DETAIL:  $to: Process \1: \Q$command\E;$/m, "$name: the log has the command");
+	return;
 }
 
 my @ddl = (
@@ -103,6 +107,7 @@ my @ddl = (
 for my $kind (@ddl)
 {
 	my ($sql, %expect) = @$kind;
+	my $log = -s $node->logfile;
 	new_table();
 	my ($call, $reader) = rebuild_up_to_snapshots();
 	my $ddl = IndexMover::Session->new($node);
@@ -111,7 +116,7 @@ for my $kind (@ddl)
 	$reader->run('COMMIT');
 	my ($status, $out, $err) = finish_call($call);
 	chomp $out;
-	like($out, gave_way($sql), "$sql: the row") or diag $err;
+	gave_way_ok($out, $sql, $log, $sql);
 	$ddl->answer;
 	is($ddl->errors, '', "$sql: it is done");
 	$node->safe_psql('postgres', $expect{undo}) if $expect{undo};
@@ -131,6 +136,37 @@ for my $kind (@ddl)
 }
 
 # ---------------------------------------------------------------------------
+# The table's owner, whom pg_stat_activity does not show the command of another role's session
+# ---------------------------------------------------------------------------
+{
+	my $name = 'another role than the owner';
+	my $sql = "ALTER TABLE am ADD s text DEFAULT 'secret-of-dba'";
+	my $log = -s $node->logfile;
+	new_table();
+	$node->safe_psql('postgres', 'CREATE ROLE regress_alice; ALTER TABLE am OWNER TO regress_alice; '
+		. 'GRANT EXECUTE ON FUNCTION gate TO regress_alice');
+	my ($call, $reader) = rebuild_up_to_snapshots();
+	my $ddl = IndexMover::Session->new($node);
+	$ddl->send($sql);
+	wait_queued($ddl);
+	my $alice = 'SET ROLE regress_alice; ';
+	is($node->safe_psql('postgres', $alice . 'SELECT query FROM pg_stat_activity WHERE pid = ' . $ddl->pid),
+		'<insufficient privilege>', "$name: the command is not for her");
+	$reader->run('COMMIT');
+	my ($status, $out, $err) = finish_call($call);
+	chomp $out;
+	gave_way_ok($out, $sql, $log, $name);
+	unlike($err, qr/secret-of-dba/, "$name: nor does the caller get it");
+	my $rows = $node->safe_psql('postgres', $alice . 'SELECT h FROM index_mover_history h ORDER BY job DESC LIMIT 1');
+	like($rows, qr/gave way to process/, "$name: she sees the row");
+	unlike($rows, qr/secret-of-dba/, "$name: without the command");
+	$ddl->answer;
+	$_->end foreach $ddl, $reader;
+	wait_for_no_worker($node);
+	$node->safe_psql('postgres', 'DROP TABLE am; DROP OWNED BY regress_alice; DROP ROLE regress_alice');
+}
+
+# ---------------------------------------------------------------------------
 # A reader that has begun to use what the DDL has made valid
 # ---------------------------------------------------------------------------
 # He comes to the table in the moment of the DDL's commit, so before anything can
@@ -141,6 +177,7 @@ for my $sql ('TRUNCATE am; INSERT INTO am SELECT g, g, g FROM generate_series(1,
 	for my $kill (picked { $_ ? $sql =~ /TRUNCATE/ : $sql =~ /ALTER v/ } "ends at $sql", 0, 1)
 	{
 		my $name = $sql . ($kill ? ', kill -9' : '');
+		my $log = -s $node->logfile;
 		new_table();
 		my ($call, $snapshot) = rebuild_up_to_snapshots();
 		my ($ddl, $reader) = (IndexMover::Session->new($node), IndexMover::Session->new($node));
@@ -148,7 +185,8 @@ for my $sql ('TRUNCATE am; INSERT INTO am SELECT g, g, g FROM generate_series(1,
 		wait_queued($ddl);
 		$snapshot->run('COMMIT');
 		my ($status, $out, $err) = finish_call($call);
-		like($out, gave_way($sql), "$name: the row");
+		chomp $out;
+		gave_way_ok($out, $sql, $log, $name);
 		$ddl->answer;
 		$reader->run('SET enable_seqscan = off; BEGIN ISOLATION LEVEL REPEATABLE READ');
 		$reader->send('SELECT count(*) FROM am WHERE gate(v) BETWEEN 1 AND 40');

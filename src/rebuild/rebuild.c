@@ -447,7 +447,9 @@ tell_who_passes(ErrorData *edata)
 	command = describe_command(pid);
 	edata->message = psprintf("gave way to process %d, which waits for a lock on %s", pid,
 							  ours ? "the extension" : "the table or the index");
-	edata->detail = *command != '\0' ? pstrdup(command + 1) : NULL;
+	/* the command is for the log, the row is shown to the table's owner */
+	edata->detail = NULL;
+	edata->detail_log = *command != '\0' ? pstrdup(command + 1) : NULL;
 	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
 }
 

@@ -401,8 +401,10 @@ wait_look(Wait *wait)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
-					 errdetail("The move waits for process %d, which waits, directly or indirectly, for the move.%s",
-							   which, describe_command(which))));
+					 errdetail("The move waits for process %d, which waits, directly or indirectly, for the move.",
+							   which),
+					 errdetail_log("The move waits for process %d, which waits, directly or indirectly, for the move.%s",
+								   which, describe_command(which))));
 		/* as core does; and again, since the next autovacuum may have come */
 		blockers_cancel_autovacuum(pids, npids);
 		wait->checked_at = now;

@@ -351,16 +351,22 @@ try_item(MoveContext *mc, void (*work) (MoveContext *mc))
 	return error;
 }
 
-/* Write the outcome of an item to the server log. */
+/*
+ * Write the outcome of an item to the server log; with what the error, or NULL, has for the
+ * log only.
+ */
 static void
-log_outcome(const MoveItem *item)
+log_outcome(const MoveItem *item, const ErrorData *error)
 {
 	const MoveOutcome *outcome = &item->outcome;
 	const char *noun = relation_noun(item->relkind);
 	double		seconds = (outcome->finished_at - outcome->started_at) / 1e6;
 	const char *lock = "";
 	const char *sqlstate = "";
+	const char *detail = outcome->detail;
 
+	if (error != NULL && error->detail_log != NULL)
+		detail = psprintf("%s: %s", error->message, error->detail_log);
 	if (item->method == METHOD_COPY)
 		lock = psprintf(", lock %.1f ms", outcome->lock_time / 1000.0);
 	if (outcome->sqlstate[0] != '\0')
@@ -386,7 +392,7 @@ log_outcome(const MoveItem *item)
 				 errmsg("%s: did not move %s \"%s.%s\" (%s%s)",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
 						status_name(outcome->status), sqlstate),
-				 outcome->detail[0] ? errdetail_internal("%s", outcome->detail) : 0));
+				 detail[0] != '\0' ? errdetail_internal("%s", detail) : 0));
 }
 
 /*
@@ -461,7 +467,7 @@ move_item(JobShared *job, MoveItem *item)
 		RESUME_INTERRUPTS();
 	}
 	blockers_tell(item);
-	log_outcome(item);
+	log_outcome(item, error);
 	return true;
 }
 
