@@ -447,11 +447,16 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED ROWS 10
 BEGIN ATOMIC
 	SELECT index_mover.check_relation($1);
-	WITH wanted AS (
-		-- the relation, its table, its partitions
+	WITH RECURSIVE parts AS (
+		-- pg_partition_tree() would wait for locks on all of them
 		SELECT $1::oid AS relid
+		UNION
+		SELECT c.oid FROM parts p JOIN pg_inherits h ON h.inhparent = p.relid JOIN pg_class c ON c.oid = h.inhrelid
+		 WHERE c.relispartition
+	), wanted AS (
+		-- the relation, its partitions, its table
+		SELECT p.relid FROM parts p
 		UNION SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = $1::oid
-		UNION SELECT p.relid::oid FROM pg_partition_tree($1) p
 	), locks AS (
 		-- on these, their indexes, and their TOAST tables
 		SELECT l.pid, l.virtualtransaction,
@@ -487,7 +492,7 @@ BEGIN ATOMIC
 		  LEFT JOIN locks l ON l.pid = a.pid
 		  LEFT JOIN waits w ON w.pid = a.pid
 		  -- a worker that has just ended is not known to is_ours() any more
-		  LEFT JOIN pg_stat_activity o ON o.pid = coalesce(a.leader_pid, a.pid) AND o.backend_type LIKE 'index\_mover%'
+		  LEFT JOIN pg_stat_activity o ON o.pid = coalesce(a.leader_pid, a.pid) AND starts_with(o.backend_type, 'index_mover')
 		 -- who may not see the type sees that it has no user
 		 CROSS JOIN LATERAL (SELECT coalesce(a.backend_type = 'autovacuum worker', a.usesysid IS NULL) AS is_autovacuum) t
 		 -- that of a vacuum, and of its workers, holds back nothing
@@ -578,14 +583,20 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 1000
 BEGIN ATOMIC
 	SELECT index_mover.check_relation($1);
-	WITH relations AS (
+	WITH RECURSIVE parts AS (
+		-- pg_partition_tree() would wait for locks on all of them, and keep them
+		SELECT $1::oid AS relid
+		UNION
+		SELECT c.oid FROM parts p JOIN pg_inherits h ON h.inhparent = p.relid JOIN pg_class c ON c.oid = h.inhrelid
+		 WHERE c.relispartition
+	), relations AS (
 		SELECT c.oid, am.amname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid,
 			   i.indisvalid, i.indisunique, i.indexprs IS NOT NULL AS has_expressions, i.xmin AS made_by
 		  FROM pg_class c
 		  JOIN pg_namespace n ON n.oid = c.relnamespace
 		  JOIN pg_am am ON am.oid = c.relam
 		  LEFT JOIN pg_index i ON i.indexrelid = c.oid
-		 CROSS JOIN (SELECT array_agg(p.relid::oid) || $1::oid AS wanted FROM pg_partition_tree($1) p) w
+		 CROSS JOIN (SELECT array_agg(p.relid) AS wanted FROM parts p) w
 		 WHERE c.relkind IN ('r', 'm', 't', 'i')
 		   AND CASE WHEN $1 IS NULL
 					THEN n.nspname NOT IN ('pg_catalog', 'information_schema', 'index_mover') AND n.nspname !~ '^pg_toast'
@@ -689,7 +700,9 @@ CREATE TABLE @extschema@.tier_policy (
 	CONSTRAINT "window_start and window_end must not be the same"		-- 24:00 is 0:00
 		CHECK (window_start <> window_end AND (window_start < '24:00' OR window_end > '0:00'))
 );
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
+-- A number in place of the name of a relation that was dropped could be that of another one after a restore.
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy',
+	'WHERE relation IS NULL OR EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) relation)');
 
 CREATE FUNCTION index_mover.tier_policy_check() RETURNS trigger
 AS 'MODULE_PATHNAME', 'index_mover_tier_policy_check' LANGUAGE C;
@@ -721,7 +734,7 @@ AS 'MODULE_PATHNAME', 'index_mover_scheduler_looks' LANGUAGE C STABLE PARALLEL R
 -- In C, so that a session that has locked tier_policy is waited for a second at most.
 CREATE FUNCTION index_mover.policy_status(
 	OUT policy name, OUT owner name, OUT last_run timestamptz, OUT job bigint, OUT result text, OUT message text,
-	OUT next_run timestamptz, OUT scheduled boolean, OUT enabled boolean, OUT command text) RETURNS SETOF record
+	OUT next_run timestamptz, OUT scheduled boolean, OUT enabled boolean, OUT command text, OUT due timestamptz) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_policy_status' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 CREATE FUNCTION index_mover.policy_fault(OUT reason text, OUT command text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_policy_fault' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
@@ -801,8 +814,8 @@ AS 'MODULE_PATHNAME', 'index_mover_device_problems' LANGUAGE C VOLATILE PARALLEL
 -- pgaudit's hook is called by ours, see online_alter.c.  Who may not see the libraries has no rows.
 CREATE VIEW index_mover.online_alter_problems AS
 	WITH libraries AS (
-		SELECT string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'shared_preload_libraries'), '[" ]|\$libdir/', '', 'g'), ',') AS shared,
-			   string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'session_preload_libraries'), '[" ]|\$libdir/', '', 'g'), ',') AS session
+		SELECT string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'shared_preload_libraries'), '[" ]|[$]libdir/', '', 'g'), ',') AS shared,
+			   string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'session_preload_libraries'), '[" ]|[$]libdir/', '', 'g'), ',') AS session
 		  FROM pg_settings),
 	set_for AS (
 		SELECT 'the server' AS object, '' AS own_libraries
@@ -854,7 +867,7 @@ BEGIN ATOMIC
 	  FROM index_mover.ended_jobs e;
 END;
 CREATE FUNCTION index_mover.policy_problems(
-	readable boolean, OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text) RETURNS SETOF record
+	readable boolean, max_wait interval, OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text) RETURNS SETOF record
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE ROWS 1
 BEGIN ATOMIC
 	SELECT 'warning', CASE t.result WHEN 'hindered' THEN 'hindered policy' ELSE 'failing policy' END,
@@ -865,6 +878,16 @@ BEGIN ATOMIC
 	  JOIN index_mover.policy_status() s ON s.policy = t.policy
 	 -- one that is disabled because it had a function is failed, too
 	 WHERE t.result IN ('failed', 'interrupted', 'hindered') AND (t.enabled OR s.result = 'failed' AND s.message ~ '^it is disabled: ')
+	UNION ALL
+	-- who has begun a run keeps others from it until the end of the transaction
+	SELECT 'warning', 'overdue policy', t.policy::text,
+		   format('its run was due at %s, and has not begun; a session that has run it by hand may not have ended its transaction',
+				  d.since::timestamptz(0)), NULL
+	  FROM @extschema@.tier_policy_status t
+	  JOIN index_mover.policy_status() s ON s.policy = t.policy
+	 CROSS JOIN LATERAL (SELECT greatest(s.due, pg_postmaster_start_time()) AS since) d
+	 WHERE s.due IS NOT NULL AND t.next_run <= clock_timestamp() AND NOT pg_is_in_recovery()
+	   AND (t.result IS NULL OR t.result NOT IN ('queued', 'running', 'paused')) AND d.since < clock_timestamp() - $2
 	UNION ALL
 	SELECT 'warning', 'unscheduled policy', t.policy::text,
 		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL
@@ -896,7 +919,7 @@ BEGIN ATOMIC
 	SELECT p.severity, p.kind, p.object, p.detail, p.command
 	  FROM (SELECT bool_and(t.readable) AS readable FROM tables t WHERE t.name IN ('job_log', 'move_log', 'policy_run')
 			HAVING bool_and(t.readable)) r
-	 CROSS JOIN LATERAL index_mover.policy_problems(r.readable) p
+	 CROSS JOIN LATERAL index_mover.policy_problems(r.readable, greatest(least(coalesce($1, '10 min'), '4000 years'), '-4000 years')) p
 	UNION ALL
 	SELECT 'error', p.kind, p.object, p.action, p.command FROM index_mover.problems(true) p
 	UNION ALL
@@ -931,6 +954,9 @@ BEGIN ATOMIC
 	SELECT 'warning', 'online alter', o.object, o.detail, NULL FROM index_mover.online_alter_problems o;
 END;
 
+CREATE FUNCTION index_mover.check_job(job bigint) RETURNS void
+AS 'MODULE_PATHNAME', 'index_mover_check_job' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
 -- A job for who is woken by it: of each relation that has not come to its place what it waits for
 -- now, and what can be done.
 CREATE FUNCTION @extschema@.index_mover_explain(
@@ -939,6 +965,7 @@ CREATE FUNCTION @extschema@.index_mover_explain(
 RETURNS SETOF record
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE ROWS 10
 BEGIN ATOMIC
+	SELECT index_mover.check_job($1);
 	WITH workers AS (
 		SELECT r.* FROM index_mover.running() r WHERE r.job = $1
 	), alive AS (
@@ -1262,7 +1289,7 @@ GRANT SELECT (job, role) ON index_mover.job_log TO PUBLIC;
 GRANT SELECT (system_identifier, relation, job, copied_blocks, keep_until) ON index_mover.ledger TO PUBLIC;
 -- of other roles' sessions a role sees no more than in pg_stat_activity
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_blockers(regclass, interval), index_mover.is_ours, index_mover.check_relation,
-	index_mover.session_action, @extschema@.index_mover_explain(bigint) TO PUBLIC;
+	index_mover.session_action, @extschema@.index_mover_explain(bigint), index_mover.check_job TO PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.visible_jobs, index_mover.sees_all_jobs, index_mover.alive, index_mover.running, index_mover.printed_command, index_mover.policy_status TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;

@@ -48,8 +48,8 @@
 /*
  * 19
  *
- * IM_HEAP_DELETE: heap_delete() for the current command, which waits for others
- * and is not decoded (before 19 only without a replica identity).
+ * IM_HEAP_DELETE: heap_delete() for the current command, which is not decoded (before 19
+ * only without a replica identity).
  * relation_info_hook: a hook that may change the planner's facts of a relation.
  * PLANNER_PARAMS: parameters of the planner's hook.
  * im_slot_is_read: whether a process uses this slot.  The caller includes
@@ -61,9 +61,9 @@
 #define IM_STAT_RESET(stats) ((stats)->stat_reset_time)
 #define IM_AREA_INIT_ARGS	void *ptr, void *arg
 #define LWLockRegisterTranche(tranche, name) ((void) 0)
-#define IM_HEAP_DELETE(rel, tid, failure) \
+#define IM_HEAP_DELETE(rel, tid, wait, failure) \
 	heap_delete(rel, tid, GetCurrentCommandId(true), TABLE_DELETE_NO_LOGICAL, \
-				InvalidSnapshot, true, failure)
+				InvalidSnapshot, wait, failure)
 #define relation_info_hook		build_simple_rel_hook
 #define relation_info_hook_type build_simple_rel_hook_type
 #define RELATION_INFO_PARAMS	PlannerInfo *root, RelOptInfo *rel, RangeTblEntry *rte
@@ -78,8 +78,8 @@
 #define IM_STAT_RESET(stats) ((TimestampTz) 0)
 #define IM_AREA_INIT_ARGS	void *ptr
 #define LWLockNewTrancheId(name) LWLockNewTrancheId()
-#define IM_HEAP_DELETE(rel, tid, failure) \
-	heap_delete(rel, tid, GetCurrentCommandId(true), InvalidSnapshot, true, failure, false)
+#define IM_HEAP_DELETE(rel, tid, wait, failure) \
+	heap_delete(rel, tid, GetCurrentCommandId(true), InvalidSnapshot, wait, failure, false)
 #define relation_info_hook		get_relation_info_hook
 #define relation_info_hook_type get_relation_info_hook_type
 #define RELATION_INFO_PARAMS	PlannerInfo *root, Oid relid, bool inhparent, RelOptInfo *rel

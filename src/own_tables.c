@@ -287,19 +287,19 @@ extension_insert(const char *table, Row *row)
 }
 
 /*
- * Delete a row without logical decoding.  Returns false if another transaction
- * has deleted it or is just doing so, an error of CatalogTupleDelete().  ERROR
- * 40001 if another transaction has changed it.
+ * Delete a row without logical decoding; wait: for a transaction that is deleting it.
+ * Returns false if another has deleted it, an error of CatalogTupleDelete(), or, without wait,
+ * is just doing so.  ERROR 40001 if another has changed it.
  */
-bool
-extension_delete_row(const char *table, ItemPointer tid)
+static bool
+delete_row(const char *table, ItemPointer tid, bool wait)
 {
 	Relation	rel = open_table(table);
 	TM_FailureData failure;
-	TM_Result	result = IM_HEAP_DELETE(rel, tid, &failure);
+	TM_Result	result = IM_HEAP_DELETE(rel, tid, wait, &failure);
 
 	/* we never update a row, but a user may do so by hand */
-	if (result != TM_Ok && result != TM_Deleted)
+	if (result != TM_Ok && result != TM_Deleted && result != TM_BeingModified)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not serialize access due to concurrent update"),
@@ -307,6 +307,23 @@ extension_delete_row(const char *table, ItemPointer tid)
 						   RelationGetRelationName(rel))));
 	close_table(rel);
 	return result == TM_Ok;
+}
+
+/* Delete a row.  Waits for a transaction that is deleting it, and returns false if it has. */
+bool
+extension_delete_row(const char *table, ItemPointer tid)
+{
+	return delete_row(table, tid, true);
+}
+
+/*
+ * Delete a row that nothing is lost with if it stays.  Does not wait: any role that may have
+ * such rows deleted could hold up the others.  Returns false if a transaction is deleting it, too.
+ */
+bool
+extension_delete_free_row(const char *table, ItemPointer tid)
+{
+	return delete_row(table, tid, false);
 }
 
 /* Return a key for a scan: the value that a column has. */

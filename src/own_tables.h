@@ -26,6 +26,7 @@ extern void extension_deform(HeapTuple tuple, TupleDesc desc, int natts,
 							 Datum *values, bool *nulls);
 extern void extension_insert(const char *table, Row *row);
 extern bool extension_delete_row(const char *table, ItemPointer tid);
+extern bool extension_delete_free_row(const char *table, ItemPointer tid);
 extern bool extension_delete(const char *table, int nkeys, ScanKey keys);
 
 /* A scan of a table of the extension */

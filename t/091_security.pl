@@ -403,11 +403,11 @@ SELECT concat_ws(' ', coalesce(r.rolname, 'PUBLIC'), g.privilege_type || CASE WH
  GROUP BY 1
 SQL
 my %expected = (
-	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive check_relation is_ours policy_status printed_command running
+	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive check_job check_relation is_ours policy_status printed_command running
 			sees_all_jobs session_action visible_jobs)),
 		map({ "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace heal_tablespace
 			  index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table
-			  resume_move tablespace_probe undo_move)), 'index_mover_blockers'),
+			  resume_move tablespace_probe undo_move)), 'index_mover_blockers', 'index_mover_explain'),
 	'PUBLIC SELECT' => join(' ', 'index_mover.shown_move', map({ "index_mover_call.$_" } qw(index_mover_blockers index_mover_check
 			  index_mover_history index_mover_jobs index_mover_progress
 		recent_jobs)),

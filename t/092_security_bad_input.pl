@@ -52,7 +52,7 @@ my %good = (
 	quiet => 'false', exact_pages => 'NULL',
 	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'",
 		unmounted => 'false', policy_name => "'nosuch'", at => 'now()', since => 'now()',
-	raise => 'true',
+	raise => 'true', max_wait => 'NULL',
 	pid => '0', state => "'idle'", backend_type => "'client backend'", keep => 'false', min_age => "'1 s'", message => "'x'");
 my @relations = ("'v'", "'seq'", "'composite'", "'nosuch'", '0::oid', '4294967295::oid', '1259::regtype::oid');
 my @numbers = ('-1', "'x'", '9223372036854775808');

@@ -141,6 +141,7 @@ choose($job, 'leave it where it is');
 is(sql("SELECT count(*) FROM index_mover_check() WHERE object = 'job $job'"), '0', 'and it is reported no more');
 $holder->end;
 is(sql('SELECT count(*) FROM index_mover_explain(NULL)'), '0', 'no job');
-is(sql('SELECT count(*) FROM index_mover_explain(999999)'), '0', 'none of that number');
+my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\nSELECT * FROM index_mover_explain(999999)");
+like($err, qr/ERROR:  42704/, 'none of that number');
 $node->stop;
 done_testing();

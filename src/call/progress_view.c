@@ -33,6 +33,7 @@
 
 #include "call/call.h"
 #include "compat.h"
+#include "history.h"
 #include "row.h"
 #include "wait/wait.h"
 
@@ -40,6 +41,7 @@ PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_alive);
 PG_FUNCTION_INFO_V1(index_mover_is_ours);
 PG_FUNCTION_INFO_V1(index_mover_check_relation);
+PG_FUNCTION_INFO_V1(index_mover_check_job);
 
 /* Phases of pg_stat_progress_create_index, see system_views.sql */
 static const char *const core_phases[] = {
@@ -285,6 +287,24 @@ Datum
 index_mover_is_ours(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_BOOL(runner_knows_pid(PG_GETARG_INT32(0)));
+}
+
+/*
+ * index_mover.check_job(job bigint) RETURNS void
+ *
+ * For index_mover_explain(): ERROR 42704 if there never was such a job, or it has been
+ * deleted from the history.
+ */
+Datum
+index_mover_check_job(PG_FUNCTION_ARGS)
+{
+	int64		job = PG_GETARG_INT64(0);
+	JobSlot		slot;
+	HistoryJob	entry;
+
+	if (job == CLEANUP_JOB || (!job_find(job, &slot) && !history_read_job(job, &entry)))
+		call_no_such_job(job);
+	PG_RETURN_VOID();
 }
 
 /*

@@ -283,6 +283,9 @@ remove_old_probes(Oid tablespace)
 		latest[i] = at;
 		n = Min(n + 1, PROBES_KEPT - 1);
 	}
+	/* another session may store the first one just now */
+	if (n == 0)
+		return;
 	extension_scan_begin(&scan, "probe", 0, NULL);
 	while (extension_scan_next(&scan))
 	{

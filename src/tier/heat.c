@@ -18,7 +18,8 @@
  * Nothing is known of the use before the first sample of a relation, nor before a
  * counter went back: it was reset, or it is another index of the same name.  A counter
  * that was reset and has passed its old value before the next row that is kept was
- * used in between.  All were reset at stats_since(), the last moment at which one can
+ * used in between.  What is from the future, by a clock that was ahead, counts as none, and its
+ * samples are deleted.  All were reset at stats_since(), the last moment at which one can
  * have come back to the same value.  From 16 on the statistics have the time of the
  * last scan, too.  Samples that another server has taken, before a failover, do not
  * count: its counters are not from this server.
@@ -83,7 +84,7 @@ compare_samples(const void *x, const void *y)
 	return (a->taken_at > b->taken_at) - (a->taken_at < b->taken_at);
 }
 
-/* Read the samples, and add the counters of now. */
+/* Read the samples that are not from the future, and add the counters of now. */
 static void
 read_samples(HeatTable *table)
 {
@@ -104,8 +105,10 @@ read_samples(HeatTable *table)
 		memcpy(samples[n].counters, heat->counters, sizeof(heat->counters));
 	}
 	extension_scan_begin(&scan, "sample", 0, NULL);
-	for (; extension_scan_next(&scan); n++)
+	while (extension_scan_next(&scan))
 	{
+		if (moment_is_ahead(DatumGetTimestampTz(values[0])))
+			continue;
 		if (n == room)
 			samples = repalloc_huge(samples, (room *= 2) * sizeof(HeatSample));
 		samples[n] = (HeatSample)
@@ -117,6 +120,7 @@ read_samples(HeatTable *table)
 			namestrcpy(&samples[n].index_name, TextDatumGetCString(values[2]));
 		for (int i = 0; i < HEAT_COUNTERS; i++)
 			samples[n].counters[i] = DatumGetInt64(values[3 + i]);
+		n++;
 	}
 	qsort(samples, n, sizeof(HeatSample), compare_samples);
 	table->samples = samples;
@@ -178,6 +182,15 @@ stats_of(Oid relid)
 	return stats != NULL ? stats : &none;
 }
 
+/* Return when a relation was scanned last, 0 if that is not known. */
+static TimestampTz
+last_scan(const PgStat_StatTabEntry *stats)
+{
+	TimestampTz result = IM_STAT_LASTSCAN(stats);
+
+	return moment_is_ahead(result) ? 0 : result;
+}
+
 static bool
 is_table(Form_pg_class form)
 {
@@ -220,7 +233,7 @@ read_relations(HeatTable *table)
 		if (heat == heap)
 		{
 			heat->of_extension = OidIsValid(getExtensionOfObject(RelationRelationId, relid));
-			heat->last_use[IDLE_OF_USE] = IM_STAT_LASTSCAN(stats);
+			heat->last_use[IDLE_OF_USE] = last_scan(stats);
 			/* TABLESAMPLE counts rows only */
 			heat->counters[HEAT_OTHER_SCANS] = stats->numscans + stats->tuples_returned;
 			heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated +
@@ -234,7 +247,7 @@ read_relations(HeatTable *table)
 		heat->of_extension = heap->of_extension;
 		for (IdleOf of = IDLE_OF_USE; of <= IDLE_OF_INDEX_USE; of++)
 		{
-			heat->last_use[of] = IM_STAT_LASTSCAN(stats);
+			heat->last_use[of] = last_scan(stats);
 			heap->last_use[of] = Max(heap->last_use[of], heat->last_use[of]);
 		}
 		heat->counters[HEAT_INDEX_SCANS] = stats->numscans;
@@ -324,7 +337,7 @@ weight_of(const HeatTable *table, TimestampTz from, TimestampTz to)
 {
 	double		half_life = table->half_life * USECS_PER_SEC;
 
-	/* a clock that was set back has samples from the future */
+	/* a moment may be a little ahead */
 	double		lives_from = (table->now - Min(from, table->now)) / half_life;
 	double		lives_to = (table->now - Min(to, table->now)) / half_life;
 
@@ -592,7 +605,21 @@ thin_samples(const HeatTable *table, TimestampTz oldest)
 			go = sample->taken_at < oldest ? sample[1].taken_at < oldest :
 				sample->taken_at / interval == sample[1].taken_at / interval;
 		if (go)
-			(void) extension_delete_row("sample", &sample->tid);
+			(void) extension_delete_free_row("sample", &sample->tid);
+	}
+}
+
+/* Delete the samples that are from the future. */
+static void
+delete_samples_ahead(void)
+{
+	ExtensionScan scan;
+
+	extension_scan_begin(&scan, "sample", 0, NULL);
+	while (extension_scan_next(&scan))
+	{
+		if (moment_is_ahead(DatumGetTimestampTz(scan.row.values[0])))
+			(void) extension_delete_free_row("sample", &scan.tuple->t_self);
 	}
 }
 
@@ -641,6 +668,7 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 	oldest = moment_minus(table->now, PG_GETARG_INTERVAL_P(0));
 	oldest = Min(oldest, table->now - HOURLY_DAYS * USECS_PER_DAY);
 	thin_samples(table, oldest);
+	delete_samples_ahead();
 	/* after the counters were read: whatever they tell of was before */
 	moment.taken_at = GetCurrentTimestamp();
 	insert_sample(&moment);

@@ -73,6 +73,16 @@ moment_minus(TimestampTz moment, const Interval *interval)
 	return shift(moment, interval, -1);
 }
 
+/*
+ * Return whether a moment on record is in the future, so that the clock was ahead then.
+ * What it tells of counts as none: it would hold until then.
+ */
+bool
+moment_is_ahead(TimestampTz moment)
+{
+	return moment > GetCurrentTimestamp() + USECS_PER_MINUTE;
+}
+
 /* Return a moment as text, to the second.  The caller has set DateStyle. */
 const char *
 moment_text(TimestampTz moment)

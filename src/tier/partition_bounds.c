@@ -328,7 +328,8 @@ has_leaf(const List *leaves, Oid relid)
 /*
  * Add the relations with files from this down to a list of PartitionLeaf; above:
  * what counts so far.  The highest level counts of those of whose keys most is known
- * (KeyKind), or a lower level of the same column.
+ * (KeyKind), or a lower level of the same column.  Two columns whose keys have the policy's
+ * unit have no end: the policy does not say which one it means.
  */
 static List *
 add_leaves(List *leaves, Oid relid, const KeyMeaning *meaning, const PartitionLeaf *above)
@@ -377,7 +378,13 @@ add_leaves(List *leaves, Oid relid, const KeyMeaning *meaning, const PartitionLe
 	foreach_oid(child, find_inheritance_children(relid, NoLock))
 	{
 		*leaf = *above;
-		if (same_column || key.kind > above->kind)
+		if (!same_column && key.kind == KEY_WITH_UNIT && above->kind == KEY_WITH_UNIT)
+		{
+			leaf->column = "";	/* none below is the same */
+			leaf->text = NULL;
+			leaf->why_none = "keys of several columns end its ranges";
+		}
+		else if (same_column || key.kind > above->kind)
 			read_bound(child, &key, meaning, same_column, leaf);
 		leaves = add_leaves(leaves, child, meaning, leaf);
 	}

@@ -106,6 +106,8 @@ places_read(void)
 	extension_scan_begin(&scan, "probe", 0, NULL);
 	while (extension_scan_next(&scan))
 	{
+		if (moment_is_ahead(DatumGetTimestampTz(values[0])))
+			continue;
 		if (n == room)
 			probes = repalloc_array(probes, ProbeRow, room *= 2);
 		probes[n++] = (ProbeRow)

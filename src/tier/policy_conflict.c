@@ -385,9 +385,17 @@ named_tables(const Policy *policy)
 	return result;
 }
 
-/* Return whether a policy can be for any of these tables. */
+/* Return whether a role may move a table, or its indexes, as far as the table's privileges go. */
 static bool
-covers_any(const Policy *policy, const List *tables)
+may_move_some(const Policy *policy, Oid table)
+{
+	return get_rel_relkind(table) != '\0' &&
+		plan_role_aclcheck(policy->owner, table, policy->indexes) == ACLCHECK_OK;
+}
+
+/* Return whether a policy can be for any of these tables of another, and both owners may move it. */
+static bool
+covers_any(const Policy *policy, const Policy *other, const List *tables)
 {
 	List	   *named = OidIsValid(policy->relation) ? named_tables(policy) : NIL;
 
@@ -397,22 +405,30 @@ covers_any(const Policy *policy, const List *tables)
 
 		if (OidIsValid(policy->relation) && !list_member_oid(named, table))
 			continue;
+		if (!may_move_some(policy, table) || !may_move_some(other, table))
+			continue;
 		if (policy->schema == NULL || (schema != NULL && strcmp(schema, policy->schema) == 0))
 			return true;
 	}
 	return false;
 }
 
-/* Return whether two policies can be for the same relation. */
+/*
+ * Return whether two policies can be for the same relation.  Where neither names one, that
+ * is so if one owner has the privileges of the other: of different roles neither may move
+ * the other's, as a rule.
+ */
 static bool
 scopes_overlap(const Policy *a, const Policy *b)
 {
 	if (!(a->tables && b->tables) && !(a->indexes && b->indexes))
 		return false;
 	if (OidIsValid(a->relation))
-		return covers_any(b, named_tables(a));
+		return covers_any(b, a, named_tables(a));
 	if (OidIsValid(b->relation))
-		return covers_any(a, named_tables(b));
+		return covers_any(a, b, named_tables(b));
+	if (!has_privs_of_role(a->owner, b->owner) && !has_privs_of_role(b->owner, a->owner))
+		return false;
 	return a->schema == NULL || b->schema == NULL || strcmp(a->schema, b->schema) == 0;
 }
 
@@ -423,10 +439,6 @@ contradiction(const Policy *policy, const Policy *other)
 	if (policy->kind == POLICY_START_AT || other->kind == POLICY_START_AT)
 		return NULL;
 	if (!takes_from(policy, other->to_tablespace) || !takes_from(other, policy->to_tablespace))
-		return NULL;
-	/* of different roles neither may move the other's, as a rule */
-	if (!has_privs_of_role(policy->owner, other->owner) &&
-		!has_privs_of_role(other->owner, policy->owner))
 		return NULL;
 	if (!scopes_overlap(policy, other))
 		return NULL;

@@ -13,7 +13,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/dependency.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_depend.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_rewrite.h"
@@ -42,16 +44,23 @@ PG_FUNCTION_INFO_V1(index_mover_policy_fault);
 #define LOCK_WAIT_MS	1000
 #define LOCK_NAP_MS		20
 
-/* Return the OID of tier_policy, which is in the extension's schema; InvalidOid if there is none. */
+/* Return the OID of tier_policy, in whatever schema it is by now; InvalidOid if there is none. */
 Oid
 policy_table(void)
 {
 	Oid			extension = get_extension_oid("index_mover", true);
 
-	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId,
-												 Anum_pg_extension_oid, extension, 0, InvalidOid))
+	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependReferenceIndexId,
+												 Anum_pg_depend_refclassid, ExtensionRelationId,
+												 Anum_pg_depend_refobjid, extension))
 	{
-		return get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
+		const char *name = NULL;
+
+		if (form->classid == RelationRelationId && form->deptype == DEPENDENCY_EXTENSION)
+			name = get_rel_name(form->objid);
+		if (name != NULL && strcmp(name, "tier_policy") == 0)
+			return form->objid;
 	}
 	return InvalidOid;
 }
@@ -95,6 +104,10 @@ policy_lock_table(bool hold, bool noerror)
 		locked = lock_for_reading(table);
 	if (locked)
 		return table;
+	if (held && !OidIsValid(table) && !noerror)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("table \"%s\" of extension \"%s\" does not exist", "tier_policy", "index_mover")));
 	if (!noerror)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -222,7 +235,11 @@ policy_fault(void)
 	PolicyFault result = {NULL};
 
 	if (!OidIsValid(table))
+	{
+		if (OidIsValid(get_extension_oid("index_mover", true)))
+			result.reason = "The extension has no table \"tier_policy\" any more.";
 		return result;
+	}
 	name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)), "tier_policy");
 	foreach_ptr(HeapTupleData, row, catalog_rows(RewriteRelationId, RewriteRelRulenameIndexId,
 												 Anum_pg_rewrite_ev_class, table, 0, InvalidOid))
@@ -287,7 +304,7 @@ index_mover_policy_fault(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (OidIsValid(table))
 		UnlockRelationOid(table, AccessShareLock);
-	else
+	else if (OidIsValid(policy_table()))
 		fault = lock_fault();
 	if (fault.reason == NULL)
 		return (Datum) 0;

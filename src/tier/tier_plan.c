@@ -433,7 +433,7 @@ stay_of_relation(const TierPlan *plan, Oid relid, Oid to, bool itself)
 	/* of a table of whose parts only the indexes move */
 	mover = itself ? &last->mover : &last->index_mover;
 	result.job = mover->job;
-	if (mover->job == 0)
+	if (mover->job == 0 || moment_is_ahead(mover->moved_at))
 		return result;
 	if (mover->moved_at > moment_minus(plan->now, work->policy->min_stay))
 	{

@@ -22,6 +22,7 @@
 /* moments.c: arithmetic without an error; a result out of range is an infinity */
 extern TimestampTz moment_plus(TimestampTz moment, const Interval *interval);
 extern TimestampTz moment_minus(TimestampTz moment, const Interval *interval);
+extern bool moment_is_ahead(TimestampTz moment);
 extern const char *moment_text(TimestampTz moment);
 
 /* heat.c: how much a relation is used, and how sure that is */

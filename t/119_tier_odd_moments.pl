@@ -1,0 +1,177 @@
+# What other sessions, clocks and owners do to reports and policies: locks on partitions,
+# transactions that stay open, samples from the future, relations that were dropped.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('odd', conf => <<CONF);
+shared_preload_libraries = 'index_mover'
+statement_timeout = '60s'
+autovacuum = off
+index_mover.lock_wait = '1s'
+index_mover.on_blocker = 'fail'
+CONF
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+# Do something while another session is in a transaction that has run a statement.
+sub beside
+{
+	my ($statement, $sub, @options) = @_;
+	my $session = IndexMover::Session->new($node, @options);
+
+	$session->run("BEGIN; $statement");
+	$sub->();
+	$session->run('ROLLBACK');
+	$session->end;
+	return;
+}
+
+# ---- locks on partitions ----------------------------------------------------------------
+sql(<<'SQL');
+CREATE TABLE par (i int) PARTITION BY RANGE (i);
+CREATE TABLE par1 PARTITION OF par FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (i);
+CREATE TABLE par11 PARTITION OF par1 FOR VALUES FROM (0) TO (9);
+CREATE INDEX par_i ON par (i);
+CREATE ROLE regress_alice LOGIN;
+CREATE ROLE regress_bob LOGIN;
+GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_alice, regress_bob;
+GRANT CREATE ON SCHEMA public TO regress_alice;
+GRANT pg_monitor TO regress_alice;
+GRANT EXECUTE ON FUNCTION move_indexes, cancel_move(bigint, boolean) TO regress_alice;
+SQL
+beside('LOCK TABLE par11 IN ACCESS EXCLUSIVE MODE', sub {
+	like(sql("SET statement_timeout = '20s'; SELECT holds_back FROM index_mover_blockers('par', '0 s')"), qr/^locks on par11: /,
+		'index_mover_blockers(): a partition that is locked is no wait, and says who locks it');
+	is(sql(q{SET statement_timeout = '20s'; SELECT string_agg(relation, ' ' ORDER BY relation)
+		FROM (SELECT coalesce(index, table_name)::text AS relation FROM index_report('par', false)) r}),
+		'par11 par11_i_idx',
+		'index_report() does not wait for it, either');
+});
+is(sql(q{BEGIN; SELECT count(*) FROM index_report('par', false);
+	SELECT count(*) FROM pg_locks WHERE relation = 'par11'::regclass; COMMIT}),
+	"2\n0",
+	'and keeps no lock');
+is(sql(q{SELECT DISTINCT m.status FROM index_report('par', false) r, move_indexes(r.index, 'regress_fast') m
+	WHERE r.index IS NOT NULL}),
+	'moved',
+	'so that its rows can be moved');
+
+# ---- transactions that stay open --------------------------------------------------------
+sql(q{INSERT INTO index_mover.sample SELECT now() - '8 days'::interval - make_interval(secs => g), 0, '', 0, 0, 0, 0, 0
+	FROM generate_series(1, 5) g});
+beside('SELECT take_index_sample()', sub {
+	isnt(sql("SET statement_timeout = '20s'; SELECT take_index_sample()"),
+		'', 'a sample does not wait for one that is being taken');
+}, user => 'regress_alice');
+
+$node->safe_psql('postgres', q(CREATE TABLE ta (i int); CREATE INDEX ta_i ON ta (i) TABLESPACE regress_slow),
+	extra_params => [ '-U', 'regress_alice' ]);
+my $holder = IndexMover::Session->new($node);
+$holder->run('BEGIN; SELECT FROM ta');
+my $job = $node->safe_psql('postgres',
+	q(SELECT job FROM move_indexes('ta', 'regress_fast', 'copy')),
+	extra_params => [ '-U', 'regress_alice' ]);
+$holder->run('COMMIT');
+sql("UPDATE index_mover.job_log SET submitted_at = now() - '2 years'::interval WHERE job = $job");
+beside("SELECT cancel_move($job)", sub {
+	my (undef, undef, $err) = $node->psql('postgres',
+		"SET statement_timeout = '20s'; SET index_mover.history_retention = '1d'; SELECT index_mover_cleanup()");
+	like($err,
+		qr/WARNING:  could not delete job $job from the history\nDETAIL:  .*could not obtain lock on row in relation "job_log"/,
+		'a cleanup does not wait for who acknowledges a job');
+	unlike($err, qr/ERROR/, 'and goes on');
+}, user => 'regress_alice');
+sql("SET index_mover.history_retention = '1d'; SELECT index_mover_cleanup()");
+is(sql("SELECT count(*) FROM index_mover_history WHERE job = $job"), '0', 'the next one deletes it');
+
+# ---- a clock that was ahead ---------------------------------------------------------------
+sql(q{TRUNCATE index_mover.sample; SELECT take_index_sample();
+UPDATE index_mover.sample SET taken_at = taken_at - '3 days'::interval;
+INSERT INTO index_mover.sample SELECT now() + '10 years'::interval, s.table_oid, s.index_name, s.blks_read + 9,
+	s.blks_wanted + 9, s.index_scans + 9, s.other_scans + 9, s.changes + 9 FROM index_mover.sample s WHERE table_oid = 'ta'::regclass;
+INSERT INTO index_mover.sample SELECT now() + make_interval(hours => g), 0, '', 0, 0, 0, 0, 0 FROM generate_series(1, 300) g});
+is(sql(q{SELECT bool_or(last_use > now() + '1 h' OR known_since > now() + '1 h') IS NOT TRUE FROM relation_heat}),
+	't', 'no use is in the future');
+sql('SELECT take_index_sample()');
+is(sql('SELECT count(*) FROM index_mover.sample WHERE taken_at > now()'), '0', 'samples from the future are deleted');
+is(sql("SELECT count(*) >= 1 FROM index_mover.sample WHERE table_oid = 0 AND taken_at > now() - '1 minute'::interval"),
+	't', 'and do not keep others from being taken');
+
+# ---- keys of two columns ------------------------------------------------------------------
+sql(<<'SQL');
+CREATE TABLE m (tenant int, day int) PARTITION BY RANGE (tenant);
+CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (0) TO (1000) PARTITION BY RANGE (day);
+CREATE TABLE m1_now PARTITION OF m1 FOR VALUES FROM (20700) TO (30900) TABLESPACE regress_fast;
+INSERT INTO tier_policy (name, owner, to_tablespace, relation, older_than, key_unit, parts)
+	VALUES ('old', 'postgres', 'regress_slow', 'm', '90 days', 'days', 'table');
+SQL
+is(sql("SELECT moves || ' ' || reason FROM tier_plan('old')"),
+	'false keys of several columns end its ranges', 'two columns of such keys: no range');
+sql('DELETE FROM tier_policy');
+
+# ---- a run in a transaction that stays open ------------------------------------------------
+sql("INSERT INTO tier_policy (name, owner, to_tablespace, relation, older_than, every)
+	VALUES ('sp', 'postgres', 'regress_slow', 'par', '1 day', '1 hour')");
+sql("SELECT count(*) FROM run_tier_policies('sp')");
+sql("UPDATE index_mover.policy_run SET started_at = started_at - '2 hours'::interval");
+beside("SELECT count(*) FROM run_tier_policies('sp')", sub {
+	$node->append_conf('postgresql.conf', "index_mover.scheduler_databases = 'postgres'");
+	$node->reload;
+	poll_until($node, q(SELECT object FROM index_mover_check('100 ms') WHERE kind = 'overdue policy'), 'sp',
+		'a policy that the scheduler cannot run');
+	is(sql("SELECT count(*) FROM index_mover_check('3 hours') WHERE kind = 'overdue policy'"),
+		'0', 'due for less than max_wait');
+});
+sql('SELECT pg_reload_conf()');
+poll_until($node, q(SELECT count(*) FROM index_mover_check('100 ms') WHERE kind = 'overdue policy'), '0', 'until it can');
+
+# ---- owners ---------------------------------------------------------------------------------
+SKIP:
+{
+	skip 'MAINTAIN is of 17', 2 if $node->pg_version < 17;
+	sql(<<'SQL');
+DELETE FROM tier_policy;
+GRANT MAINTAIN ON ta TO regress_bob;
+GRANT SELECT, INSERT, UPDATE, DELETE ON tier_policy TO regress_alice, regress_bob;
+INSERT INTO tier_policy (name, owner, from_tablespace, to_tablespace, relation, budget, parts)
+	VALUES ('hers', 'regress_alice', 'regress_slow', 'regress_fast', 'ta', 1e9, 'indexes'),
+	('his', 'regress_bob', 'regress_fast', 'regress_slow', 'ta', 1e9, 'indexes');
+SQL
+	is(sql("SELECT object FROM index_mover_check() WHERE kind = 'contradicting policies'"), 'his',
+		'a policy of a role with MAINTAIN and one of the owner contradict each other');
+	sql('REVOKE MAINTAIN ON ta FROM regress_bob');
+	is(sql("SELECT object FROM index_mover_check() WHERE kind = 'contradicting policies'"), '', 'not where one may do nothing');
+}
+
+# ---- what became of relations -----------------------------------------------------------------
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE TABLE gone (i int);
+INSERT INTO tier_policy (name, owner, to_tablespace, relation, older_than)
+	VALUES ('dang', 'postgres', 'regress_slow', 'gone', '1 day'), ('kept', 'postgres', 'regress_slow', 'par', '1 day');
+DROP TABLE gone;
+SQL
+my $dump = $node->basedir . '/dump.sql';
+$node->command_ok([ 'pg_dump', '-f', $dump, '-d', $node->connstr('postgres') ], 'pg_dump');
+$dump = slurp_file($dump);
+like($dump, qr/^kept\t/m, 'a policy is dumped');
+unlike($dump, qr/^dang\t/m, 'but not that of a relation that was dropped: its number could be that of another one');
+sql("DELETE FROM tier_policy WHERE name = 'dang'; CREATE SCHEMA other; ALTER TABLE tier_policy SET SCHEMA other");
+is(sql('SELECT policy FROM tier_policy_status'), 'kept', 'tier_policy in another schema');
+is(sql("SELECT count(*) FROM tier_plan() WHERE policy IS NOT NULL AND policy <> 'kept'"), '0', 'is read all the same');
+is(sql("SELECT count(*) FROM index_mover_check() WHERE kind = 'stopped policies'"), '0', 'and is no fault');
+sql('ALTER TABLE other.tier_policy RENAME TO tier_policy_2');
+is(sql("SELECT detail FROM index_mover_check() WHERE kind = 'stopped policies'"),
+	'The extension has no table "tier_policy" any more.', 'a table that was renamed is');
+my (undef, undef, $err) = $node->psql('postgres', 'SELECT tier_plan()');
+like($err, qr/ERROR:  table "tier_policy" of extension "index_mover" does not exist/, 'and an error of its own');
+$holder->end;
+$node->stop;
+done_testing();
