@@ -506,7 +506,7 @@ history_read(int64 job)
 
 /*
  * Call "add" for each job of a role, or for each move of a table and its indexes, from the
- * newest on, until it returns false.
+ * newest on, until it returns false.  They are those that the current query sees.
  */
 void
 history_newest_jobs(bool of_role, Oid key_oid, bool (*add) (int64 job, void *arg), void *arg)
@@ -517,9 +517,9 @@ history_newest_jobs(bool of_role, Oid key_oid, bool (*add) (int64 job, void *arg
 	ExtensionScan scan;
 
 	if (of_role)
-		extension_scan_begin_index(&scan, JOB_TABLE, "job_log_role", 1, &key);
+		extension_scan_begin_query(&scan, JOB_TABLE, "job_log_role", 1, &key);
 	else
-		extension_scan_begin_index(&scan, MOVE_TABLE, "move_log_table", 1, &key);
+		extension_scan_begin_query(&scan, MOVE_TABLE, "move_log_table", 1, &key);
 	scan.direction = BackwardScanDirection;
 	while (extension_scan_next(&scan))
 	{
@@ -532,8 +532,8 @@ history_newest_jobs(bool of_role, Oid key_oid, bool (*add) (int64 job, void *arg
 }
 
 /*
- * Call "look" for the table and the job of each move, from the newest on, until it
- * returns false.
+ * Call "look" for the table and the job of each move that the current query sees, from the
+ * newest on, until it returns false.
  */
 void
 history_newest_moves(bool (*look) (int64 job, Oid table, void *arg), void *arg)
@@ -542,7 +542,7 @@ history_newest_moves(bool (*look) (int64 job, Oid table, void *arg), void *arg)
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 
-	extension_scan_begin(&scan, MOVE_TABLE, 1, &key);
+	extension_scan_begin_query(&scan, MOVE_TABLE, "move_log_pkey", 1, &key);
 	scan.direction = BackwardScanDirection;
 	while (extension_scan_next(&scan))
 	{

@@ -337,17 +337,29 @@ extension_key(AttrNumber column, RegProcedure equal, Datum value)
 }
 
 /*
- * Begin a scan of a table in the order of an index of ours, for whose first columns the
- * keys are.
+ * Begin a scan in the order of an index, for whose first columns the keys are.  Without a
+ * snapshot, the rows are those that are there now.
  */
-void
-extension_scan_begin_index(ExtensionScan *scan, const char *table, const char *index,
-						   int nkeys, ScanKey keys)
+static void
+begin_in_order(ExtensionScan *scan, const char *table, const char *index, Snapshot snapshot,
+			   int nkeys, ScanKey keys)
 {
 	scan->rel = table_open(lock_table(table, AccessShareLock), NoLock);
 	scan->direction = ForwardScanDirection;
 	scan->index = index_open(extension_relation(index), AccessShareLock);
-	scan->scan = systable_beginscan_ordered(scan->rel, scan->index, NULL, nkeys, keys);
+	scan->scan = systable_beginscan_ordered(scan->rel, scan->index, snapshot, nkeys, keys);
+}
+
+/*
+ * Begin a scan of a table in the order of an index of ours, for a query: the rows are those
+ * that the query sees in the table, so that what it is told here fits what it reads itself.
+ */
+void
+extension_scan_begin_query(ExtensionScan *scan, const char *table, const char *index,
+						   int nkeys, ScanKey keys)
+{
+	Assert(ActiveSnapshotSet());
+	begin_in_order(scan, table, index, GetActiveSnapshot(), nkeys, keys);
 }
 
 /*
@@ -359,7 +371,7 @@ extension_scan_begin(ExtensionScan *scan, const char *table, int nkeys, ScanKey 
 {
 	if (nkeys > 0)
 	{
-		extension_scan_begin_index(scan, table, psprintf("%s_pkey", table), nkeys, keys);
+		begin_in_order(scan, table, psprintf("%s_pkey", table), NULL, nkeys, keys);
 		return;
 	}
 	scan->rel = table_open(lock_table(table, AccessShareLock), NoLock);

@@ -448,5 +448,23 @@ wait_for_no_worker($node);
 like($as_monitor->(sprintf $check, ''), qr/\A$ended(?:\n$ended)*\z/, 'in the end there are jobs that nobody has resumed');
 $sql->('SELECT cancel_move(job) FROM index_mover_jobs');
 is($as_monitor->(sprintf $check, ''), '', 'and acknowledged, all is well');
+
+# A role that sees few jobs reads the newest in one half of a query, and the rest in another: a job that
+# is committed between the two shifts neither.
+$sql->('CREATE ROLE regress_reader LOGIN');
+my $jobs_of_reader = "INSERT INTO index_mover.job_log (job, role, submitted_at, settings, undo_of, rehearse, freeze_first, status, moved, "
+	. "total, size, size_done) SELECT g, 'regress_reader'::regrole, now(), '{}', 0, false, false, 'moved', 0, 0, 0, 0 FROM generate_series(%s) g";
+$sql->(sprintf $jobs_of_reader, '1001, 1100');
+$gate = IndexMover::Session->new($node);
+$gate->run('SELECT pg_advisory_lock(0, 5959)');
+set_test_point($node, 'visible-jobs:2:wait');
+my $reader = IndexMover::Session->new($node, user => 'regress_reader');
+$reader->send('SELECT count(*), count(DISTINCT job), min(job), max(job) FROM index_mover_jobs');
+poll_until($node, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $reader->pid, 'Extension', 'the second half of the query');
+$sql->(sprintf $jobs_of_reader, '1101, 1102');
+$gate->end;
+is($reader->answer, '100|100|1001|1100', 'all jobs that were there when the query began, each once');
+$reader->end;
+set_tests($node);
 $node->stop;
 done_testing();

@@ -8,6 +8,10 @@
  * the views read the whole history for these few, so they ask here for the newest, which
  * are found by indexes, and look only at those that are older one by one.
  *
+ * A query of a view calls this more than once.  So all is read under the query's snapshot:
+ * else a job that is committed meanwhile would shift the newest jobs of one call against the
+ * rest of another, and a job between them would be missing.
+ *
  * Locks: AccessShareLock on the tables that are read, briefly.
  *
  *-------------------------------------------------------------------------
@@ -29,6 +33,7 @@
 
 #include "history.h"
 #include "row.h"
+#include "test_points.h"
 
 PG_FUNCTION_INFO_V1(index_mover_sees_all_jobs);
 PG_FUNCTION_INFO_V1(index_mover_visible_jobs);
@@ -187,6 +192,7 @@ index_mover_visible_jobs(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	IM_POINT("visible-jobs");
 	if (!sees_all())
 	{
 		add_jobs_of_roles(&list);
