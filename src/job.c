@@ -662,13 +662,16 @@ job_more_runners(int slot)
 {
 	JobSlot    *mine;
 	char	   *why;
-	bool		result;
+	bool		result = false;
 	int			others = count_other_workers();
 
 	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	mine = job_slot_locked(slot);
-	result = mine != NULL &&
-		runners_left(mine->role, mine->superuser, others, &why) > 1;
+	if (mine != NULL)
+	{
+		result = runners_left(mine->role, mine->superuser, others, &why) > 1;
+		pfree(why);
+	}
 	if (result)
 		mine->runners++;
 	LWLockRelease(&area->lock);

@@ -215,7 +215,8 @@ typedef struct JobShared
 										 * job */
 	int			max_runners;	/* constant: how many there may be, with those
 								 * that wait for a lock */
-	int			nstarted;		/* runners so far; under the area's lock */
+	uint32		numbers;		/* a bit for each number that a runner has;
+								 * under the area's lock */
 	bool		starting;		/* one is just being started; likewise */
 	JobAccount	accounts[IM_BUDGETS];
 	TimestampTz bid_began;		/* a runner's, see runner_begin_bid(); under
@@ -285,7 +286,8 @@ typedef struct JobSlot
 	bool		superuser;		/* the role, at submission */
 	dsm_handle	segment;		/* pinned until the slot is freed */
 	int			submitter_pid;
-	int			runner_pid;		/* of the first runner; 0 = not started yet */
+	int			runner_pid;		/* of the first runner that is there; 0 = not
+								 * started yet */
 	int			runners;		/* that it has, or may still get */
 	JobFlags	flags;
 	int64		bytes_done;		/* of relations that have ended; by runners */

@@ -87,7 +87,7 @@ runner_attach(JobShared *shared, int number)
 		};
 		if (my_job->runner_pid == 0)
 			my_job->runner_pid = MyProcPid;
-		shared->nstarted = Max(shared->nstarted, 1);
+		shared->numbers |= UINT32_C(1) << number;
 		my_job->state = JOB_RUNNING;
 		shared->begun = true;
 	}
@@ -144,21 +144,70 @@ is_of_our_job(const RunnerSlot *runner)
 	return runner->in_use && runner->slot == my_runner->slot;
 }
 
-/*
- * Return whether another runner of this job is attached or, with at_work, one
- * that may still change a row.
- */
-static bool
-have_company(bool at_work)
+/* Return for how many runners of our job, our own among them, a condition is true. */
+static int
+count_runners(bool (*condition) (const RunnerSlot *runner))
 {
+	int			result = 0;
+
 	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
-		if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner &&
-			!(at_work && area->runners[i].rows_final))
-			return true;
+		if (is_of_our_job(&area->runners[i]) && condition(&area->runners[i]))
+			result++;
 	}
-	return false;
+	return result;
+}
+
+/* Conditions for count_runners() */
+
+static bool
+is_another(const RunnerSlot *runner)
+{
+	return runner != my_runner;
+}
+
+/* It may still change a row. */
+static bool
+is_another_unfinished(const RunnerSlot *runner)
+{
+	return is_another(runner) && !runner->rows_final;
+}
+
+/* It gives up an item, and has not claimed another item. */
+static bool
+gives_turn(const RunnerSlot *runner)
+{
+	return runner->gives_turn;
+}
+
+/* It has begun, and has no relation: it claims the next one. */
+static bool
+is_idle(const RunnerSlot *runner)
+{
+	return !runner->has_item && !runner->rows_final;
+}
+
+/* Between its claim and progress_begin() a runner may wait for the extension. */
+static bool
+has_relation(const RunnerSlot *runner)
+{
+	return runner->has_item && OidIsValid(runner->heap_oid);
+}
+
+/* Its copy waits for the lock of its swap, and that makes room for another relation. */
+static bool
+is_waiting(const RunnerSlot *runner)
+{
+	/* the plan has room for max_workers old files beside their copies */
+	return has_relation(runner) && runner->phase == PHASE_WAIT_SWAP_LOCK && !runner->shares_space;
+}
+
+/* It works on a relation, and does not only wait for its lock. */
+static bool
+is_another_at_work(const RunnerSlot *runner)
+{
+	return is_another(runner) && has_relation(runner) && !is_waiting(runner);
 }
 
 /*
@@ -298,7 +347,7 @@ runner_is_alone(void)
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_SHARED);
-	result = !have_company(false);
+	result = count_runners(is_another) == 0;
 	LWLockRelease(&area->lock);
 	return result;
 }
@@ -316,8 +365,8 @@ runner_detach(void)
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	last = !have_company(false);
-	final = !have_company(true);
+	last = count_runners(is_another) == 0;
+	final = count_runners(is_another_unfinished) == 0;
 	memset(my_runner, 0, sizeof(RunnerSlot));
 	my_job->runners--;
 	if (last)
@@ -328,21 +377,6 @@ runner_detach(void)
 	progress_attach(my_runner = NULL);
 	my_job = NULL;
 	return final;
-}
-
-/* Return how many runners of the job give up an item, and have not claimed another item. */
-static int
-count_giving_turns(void)
-{
-	int			result = 0;
-
-	Assert(LWLockHeldByMe(&area->lock));
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-	{
-		if (is_of_our_job(&area->runners[i]) && area->runners[i].gives_turn)
-			result++;
-	}
-	return result;
 }
 
 /*
@@ -357,8 +391,8 @@ runner_rows_are_final(void)
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->rows_final = count_giving_turns() == 0;
-	final = my_runner->rows_final && !have_company(true);
+	my_runner->rows_final = count_runners(gives_turn) == 0;
+	final = my_runner->rows_final && count_runners(is_another_unfinished) == 0;
 	if (final)
 		my_job->state = JOB_CLEANING_UP;
 	LWLockRelease(&area->lock);
@@ -433,64 +467,15 @@ count_ready(const JobShared *shared, const MoveItem *except, int most, RelationC
 	return result;
 }
 
-/* Return whether a runner of the job works on a relation, and does not only wait for its lock. */
-static bool
-is_at_work(const RunnerSlot *runner)
-{
-	/* between its claim and progress_begin() it may wait for the extension */
-	if (!is_of_our_job(runner) || !runner->has_item || !OidIsValid(runner->heap_oid))
-		return false;
-	/* the plan has room for max_workers old files beside their copies */
-	return runner->phase != PHASE_WAIT_SWAP_LOCK || runner->shares_space;
-}
-
-/* Return how many runners of the job are at work, our own left out. */
+/* Return the lowest number that no runner of the job has; max_runners if all are taken. */
 static int
-count_others_at_work(void)
+free_number(const JobShared *shared)
 {
 	int			result = 0;
 
 	Assert(LWLockHeldByMe(&area->lock));
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-	{
-		if (&area->runners[i] != my_runner && is_at_work(&area->runners[i]))
-			result++;
-	}
-	return result;
-}
-
-/* Return how many runners of the job that have begun have no relation: they claim the next ones. */
-static int
-count_idle(void)
-{
-	int			result = 0;
-
-	Assert(LWLockHeldByMe(&area->lock));
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-	{
-		const RunnerSlot *runner = &area->runners[i];
-
-		if (is_of_our_job(runner) && !runner->has_item && !runner->rows_final)
-			result++;
-	}
-	return result;
-}
-
-/* Return how many runners of the job only wait for locks. */
-static int
-count_waiting(void)
-{
-	int			result = 0;
-
-	Assert(LWLockHeldByMe(&area->lock));
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-	{
-		const RunnerSlot *runner = &area->runners[i];
-
-		if (is_of_our_job(runner) && runner->has_item && OidIsValid(runner->heap_oid) &&
-			!is_at_work(runner))
-			result++;
-	}
+	while (result < shared->max_runners && (shared->numbers & (UINT32_C(1) << result)) != 0)
+		result++;
 	return result;
 }
 
@@ -502,23 +487,25 @@ bool
 runner_start_another(JobShared *shared)
 {
 	int			number;
-	bool		started;
+	bool		may_start;
+	bool		started = false;
 
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	number = shared->starting ? shared->max_runners : shared->nstarted;
-	if (number < shared->max_runners)
+	number = free_number(shared);
+	may_start = !shared->starting && number < shared->max_runners;
+	if (may_start)
 		shared->starting = true;
 	LWLockRelease(&area->lock);
-	if (number >= shared->max_runners)
+	if (!may_start)
 		return false;
 
-	started = job_more_runners(my_runner->slot) &&
-		job_register_runner(my_runner->slot, shared->job, number, 0) != NULL;
+	if (job_more_runners(my_runner->slot))
+		started = job_register_runner(my_runner->slot, shared->job, number, 0) != NULL;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	if (started)
-		shared->nstarted++;
+		shared->numbers |= UINT32_C(1) << number;
 	shared->starting = false;
 	LWLockRelease(&area->lock);
 	return started;
@@ -537,13 +524,42 @@ runner_make_room(JobShared *shared, const MoveItem *item, RelationCheck is_free)
 	if (my_runner == NULL || shared->settings.max_workers == 1 || item->shares_space)
 		return;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	wanted = shared->nstarted < shared->max_runners && !shared->starting &&
-		my_job->runners - count_waiting() < shared->settings.max_workers;
+	wanted = !shared->starting && free_number(shared) < shared->max_runners &&
+		my_job->runners - count_runners(is_waiting) < shared->settings.max_workers;
 	if (wanted)
 		wanted = count_ready(shared, item, 1, is_free) > 0;
 	LWLockRelease(&area->lock);
 	if (wanted)
 		(void) runner_start_another(shared);
+}
+
+/*
+ * Return whether this runner, which has nothing to do now, ends before its job.  It was
+ * started for a relation while a copy waited (runner_make_room()), or has taken the place of
+ * one that was; now no copy waits, and max_workers others are there for what is left.  Not if
+ * a session waits for the job: each runner has a queue of its own to it, and another runner
+ * could not use that again.
+ */
+static bool
+is_too_many(const JobShared *shared)
+{
+	return shared->caller_pid == 0 && count_runners(is_waiting) == 0 &&
+		count_runners(is_another_unfinished) >= shared->settings.max_workers;
+}
+
+/* Leave our number, and the job if it is known by our process, to other runners. */
+static void
+leave_to_others(JobShared *shared)
+{
+	my_runner->rows_final = true;
+	shared->numbers &= ~(UINT32_C(1) << my_runner->number);
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		const RunnerSlot *runner = &area->runners[i];
+
+		if (my_job->runner_pid == MyProcPid && is_of_our_job(runner) && is_another_unfinished(runner))
+			my_job->runner_pid = runner->pid;
+	}
 }
 
 /*
@@ -577,7 +593,8 @@ find_put_back(const JobShared *shared, RelationCheck is_free)
  * is_free() says whether nobody holds a lock of such a relation.  With anything_left,
  * claim any item that is still queued, for a runner that is going to give it up; but one that
  * another runner is putting back is left to that, or its "queued" could come last on record.
- * Else it is CLAIM_LATER while max_workers runners are at work.
+ * Else it is CLAIM_LATER while max_workers runners are at work; and CLAIM_NONE for a runner
+ * that is one too many, and is to end.
  */
 int
 runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
@@ -590,7 +607,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 		return CLAIM_NONE;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	my_runner->has_item = false;
-	room = anything_left || count_others_at_work() < shared->settings.max_workers;
+	room = anything_left || count_runners(is_another_at_work) < shared->settings.max_workers;
 	for (int i = shared->first_queued; i < shared->nitems; i++)
 	{
 		const MoveItem *item = &shared->items[i];
@@ -633,6 +650,11 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 		my_runner->shares_space = shared->items[result].shares_space;
 	}
 	my_runner->gives_turn = false;
+	if (result == CLAIM_LATER && !anything_left && is_too_many(shared))
+	{
+		leave_to_others(shared);
+		result = CLAIM_NONE;
+	}
 	LWLockRelease(&area->lock);
 	return result;
 }
@@ -653,11 +675,11 @@ runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
 		return false;
 	Assert(item->outcome.status == STATUS_RUNNING && !my_runner->gives_turn);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	if (count_others_at_work() < shared->settings.max_workers)
+	if (count_runners(is_another_at_work) < shared->settings.max_workers)
 	{
-		enough = count_giving_turns() + 1;
+		enough = count_runners(gives_turn) + 1;
 		/* some may be ready only when this item is queued */
-		enough += count_ready(shared, item, count_idle(), is_free);
+		enough += count_ready(shared, item, count_runners(is_idle), is_free);
 
 		/* count the items that could begin if this item were queued */
 		item->outcome.status = STATUS_QUEUED;

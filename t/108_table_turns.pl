@@ -35,7 +35,8 @@ SELECT format('CREATE TABLE %I.%I AS SELECT g, repeat(%L, 800) AS t FROM generat
  WHERE t <> 'c' OR s = 'put_back' \gexec
 CREATE SCHEMA room;
 SELECT format('CREATE TABLE room.%I AS SELECT g, repeat(%L, 800) AS t FROM generate_series(1, %s) g', t, 'x', n)
-  FROM (VALUES ('a', 10), ('b', 20), ('c', 15000), ('d', 16000), ('e', 17000)) t (t, n) \gexec
+  FROM (VALUES ('a', 10), ('b', 20), ('c', 15000), ('d', 16000), ('e', 17000),
+		('f', 17100), ('g', 17200), ('h', 17300)) t (t, n) \gexec
 CREATE SCHEMA crowded;
 CREATE TABLE crowded.a AS SELECT g, repeat('x', 800) AS t, 0 AS n FROM generate_series(1, 2000) g;
 CREATE TABLE crowded.b AS SELECT g, repeat('x', 800) AS t FROM generate_series(1, 2000) g;
@@ -93,10 +94,13 @@ sub waits_ok
 }
 
 # ---- those that wait make room ------------------------------------------------------------
-# Both workers wait: two more work in their place, and no more than two.
+# Both workers wait: two more work in their place, and no more than two.  When nothing waits any more, the
+# two that are too many end, so that there are as many as before when others wait.
 {
 	my @holders = hold('room.a', 'room.b');
 	my $log = -s $node->logfile;
+	my $workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'";
+	set_tests($node, test_mutation => 'runners:4');
 	# not where the old and the new file share a file system
 	$s->run("LOAD 'index_mover'; SET index_mover.test_file_systems = 'regress_fast:1:100000000000:100000000000'");
 	my $job = $s->run("SELECT max(job) FROM move_schema_tables('room', 'regress_fast', wait => false, "
@@ -104,16 +108,25 @@ sub waits_ok
 	waits_ok($job, "room.$_") foreach 'a', 'b';
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND name ~ '[cd]\$'", '2',
 		'two more workers have a relation each');
-	is(states($job), 'a running, b running, c running, d running, e queued', 'the fifth is queued');
-	is($s->run("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'"), '4', 'for there is no fifth worker');
+	is(states($job), 'a running, b running, c running, d running, e queued, f queued, g queued, h queued', 'the others are queued');
+	is($s->run($workers), '4', 'for there is no fifth worker');
+	$_->end for @holders;
+	poll_until($node, "SELECT count(*) FROM index_mover_history WHERE job = $job AND name ~ '[ab]\$' AND status = 'moved'", '2',
+		'both are moved when they are free');
+	poll_until($node, $workers, '2', 'the two workers that are too many end');
+	is(states($job), 'a moved, b moved, c running, d running, e queued, f queued, g queued, h queued', 'the others go on');
+	@holders = hold('room.e', 'room.f');
 	$s->run("SELECT alter_move($job, 'max_rate', '0')");
-	poll_until($node, "SELECT count(*) FROM index_mover_history WHERE job = $job AND name ~ '[cde]\$' AND status = 'moved'", '3',
+	waits_ok($job, "room.$_") foreach 'e', 'f';
+	poll_until($node, "SELECT count(*) FROM index_mover_history WHERE job = $job AND name ~ '[cdgh]\$' AND status = 'moved'", '4',
 		'what nobody holds is moved while they wait');
+	is(states($job), 'a moved, b moved, c moved, d moved, e running, f running, g moved, h moved', 'they keep their copies');
 	$_->end for @holders;
 	wait_for_job_end($node, $job);
-	is(states($job), 'a moved, b moved, c moved, d moved, e moved', 'and they are, when they are free');
+	is(states($job), join(', ', map { "$_ moved" } 'a' .. 'h'), 'and they are moved, when they are free');
 	unlike(slurp_file($node->logfile, $log), qr/puts off/, 'none was given up for the others');
 	$s->run('RESET index_mover.test_file_systems');
+	set_tests($node);
 }
 
 # ---- another worker cancels the rest meanwhile -------------------------------------------
