@@ -365,6 +365,24 @@ probe_remark(const Probe *probe, Oid tablespace, const char *lost_on_reboot)
 }
 
 /*
+ * Return the tablespace of a name, where the current user may make a probe, and withdraw
+ * probes.  ERRORs: 42704 no such tablespace, 22023 pg_global, 42501 without CREATE on it.
+ */
+static Oid
+check_may_probe(const char *name)
+{
+	Oid			tablespace = get_tablespace_oid(name, false);
+
+	if (tablespace == GLOBALTABLESPACE_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("only shared relations can be placed in pg_global tablespace")));
+	if (object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLESPACE, name);
+	return tablespace;
+}
+
+/*
  * tablespace_probe(tablespace name, duration interval, queue_depth int) RETURNS record
  *
  * Writes, reads and removes a temporary file in the tablespace, and stores
@@ -397,7 +415,7 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	reject_null(fcinfo, 1, "duration");
 	reject_null(fcinfo, 2, "queue_depth");
 	name = NameStr(*PG_GETARG_NAME(0));
-	tablespace = get_tablespace_oid(name, false);
+	tablespace = check_may_probe(name);
 	seconds = duration->time / (double) USECS_PER_SEC +
 		(duration->day + duration->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY;
 	if (!(seconds >= 0.01 && seconds <= PROBE_MAX_SECONDS))
@@ -409,12 +427,6 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("queue_depth must be between %d and %d", 1, PROBE_MAX_DEPTH)));
 	probe->queue_depth = PG_GETARG_INT32(2);
-	if (tablespace == GLOBALTABLESPACE_OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("only shared relations can be placed in pg_global tablespace")));
-	if (object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLESPACE, name);
 	if (!file_system_facts(tablespace, &facts))
 		ereport(ERROR,
 				(errcode_for_file_access(),
@@ -484,13 +496,7 @@ index_mover_withdraw_probes(PG_FUNCTION_ARGS)
 
 	reject_null(fcinfo, 0, "tablespace");
 	name = NameStr(*PG_GETARG_NAME(0));
-	tablespace = get_tablespace_oid(name, false);
-	if (tablespace == GLOBALTABLESPACE_OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("only shared relations can be placed in pg_global tablespace")));
-	if (object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLESPACE, name);
+	tablespace = check_may_probe(name);
 	PreventCommandDuringRecovery("withdraw_probes()");
 	PreventCommandIfReadOnly("withdraw_probes()");
 	InitMaterializedSRF(fcinfo, 0);

@@ -33,8 +33,8 @@
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
-#include "call/call.h"
 #include "printed_command.h"
 #include "report/report.h"
 #include "tier/tier_private.h"
@@ -94,10 +94,9 @@ advise_limit(PendingAdvice *advice)
 	if (2 * limit > advice->list.limit)
 		return;
 	advice->limit = limit;
-	why = psprintf("in %s, %.0f pages came into the list and %.0f searches read it, so a limit of %.0f kB suffices in place of %lld kB",
-				   notices_duration(heat->seconds), rint(bytes * heat->seconds / BLCKSZ),
-				   heat->scans_per_second * heat->seconds, limit / 1024,
-				   (long long) advice->list.limit / 1024);
+	why = psprintf("each day, %.0f pages come into the list and %.0f searches read it, so a limit of %.0f kB suffices in place of %lld kB",
+				   rint(bytes * SECS_PER_DAY / BLCKSZ), rint(heat->scans_per_second * SECS_PER_DAY),
+				   limit / 1024, (long long) advice->list.limit / 1024);
 	add_step(advice, why, printed_command("pending_limit", advice->index, (int64) (limit / 1024)));
 }
 
@@ -213,8 +212,12 @@ index_mover_pending_steps(PG_FUNCTION_ARGS)
 	advice.index = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
 	advice.table = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.heap_name));
 	advice.limit = advice.list.limit;
-	why = psprintf("every search reads the %lld pages of the pending list%s",
-				   (long long) advice.list.pages, RecoveryInProgress() ? "; on the primary" : "");
+	if (RecoveryInProgress())
+		why = psprintf("every search reads the %lld pages of the pending list; on the primary",
+					   (long long) advice.list.pages);
+	else
+		why = psprintf("every search reads the %lld pages of the pending list",
+					   (long long) advice.list.pages);
 	add_step(&advice, why, printed_command("flush_pending", advice.index));
 	if (advice.list.fastupdate && !RecoveryInProgress() &&
 		facts.persistence != RELPERSISTENCE_TEMP)
