@@ -531,7 +531,7 @@ check_tables_are_free(const JobShared *shared)
 /*
  * Return how many background workers run that are neither runners nor, since these
  * come and go, parallel workers: our launcher and its looks, the launcher of logical
- * replication, workers of other extensions.  Core tells nobody how many of its slots are
+ * replication, workers of other extensions.  Core does not tell how many of its slots are
  * in use; one whose worker is to start again, after a crash of it, is not seen.
  */
 static int
@@ -556,7 +556,7 @@ count_other_workers(void)
  * Return how many more runners the jobs of a role may have, and why there are no
  * more.  A role has half of them at most, whichever it is, and the last slots that
  * other workers leave are for superusers, as with superuser_reserved_connections.  A
- * cleanup that nobody has called counts for no role: InvalidOid.
+ * cleanup that no session has called counts for no role: InvalidOid.
  */
 static int
 runners_left(Oid role, bool superuser, int others, char **why)

@@ -444,7 +444,7 @@ may_begin(const JobShared *shared, const MoveItem *item)
 	return !is_being_put_back(item);
 }
 
-/* Return whether an item could begin now, and has had no turn or is locked by nobody. */
+/* Return whether an item could begin now, and has had no turn or is locked by no session. */
 static bool
 is_ready(const JobShared *shared, const MoveItem *item, RelationCheck is_free)
 {
@@ -590,7 +590,7 @@ find_put_back(const JobShared *shared, RelationCheck is_free)
  * Claim the next item of the job, and set its status to running.  Return its
  * number, CLAIM_NONE if there is none, or CLAIM_LATER if the next one has to
  * wait for another runner.  Items that have given their turn come after the others;
- * is_free() says whether nobody holds a lock of such a relation.  With anything_left,
+ * is_free() says whether no session holds a lock of such a relation.  With anything_left,
  * claim any item that is still queued, for a runner that is going to give it up; but one that
  * another runner is putting back is left to that, or its "queued" could come last on record.
  * Else it is CLAIM_LATER while max_workers runners are at work; and CLAIM_NONE for a runner

@@ -56,7 +56,7 @@ pg_noreturn extern void call_no_such_job(int64 job);
 typedef enum JobStart
 {
 	JOB_STARTS_AT_COMMIT,
-	JOB_STARTS_NOW,				/* and nobody waits for it */
+	JOB_STARTS_NOW,				/* and no session waits for it */
 	JOB_IS_WAITED_FOR,
 } JobStart;
 

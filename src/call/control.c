@@ -171,7 +171,7 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
  * as.  Moved relations stay moved; a relation that is being moved stays
  * where it was.  With keep, the file of a copy that has recorded how far it is
  * stays for resume_move().  An ended job that it names is acknowledged: then
- * index_mover_check() reports it no more.  A job that ends at this moment is not, since nobody
+ * index_mover_check() reports it no more.  A job that ends at this moment is not, since no user
  * knows yet how.  Returns how many jobs were running.
  * ERRORs: 22004 keep is NULL; as find_job().
  */

@@ -176,7 +176,7 @@ index_mover_sees_all_jobs(PG_FUNCTION_ARGS)
  *
  * Returns the newest jobs of the history that the current user may see.  Others are not
  * newer than rest, and are to be looked at one by one; 0: there are none.  Nothing for a
- * user that sees all, whom nobody asks for.
+ * user that sees all, for whom no view asks.
  */
 Datum
 index_mover_visible_jobs(PG_FUNCTION_ARGS)

@@ -10,7 +10,7 @@
  *
  * Tricky: the deadlock detector cannot see a wait on a latch, so we look for
  * deadlocks, see "The two processes" in src/README.  For others to see the wait of
- * wait_for_other_job(), the session holds a lock for which nobody waits, see wait_tag().
+ * wait_for_other_job(), the session holds a lock for which no session waits, see wait_tag().
  *
  * proof/swap.pml is a model of this protocol.
  *
@@ -159,7 +159,7 @@ other_job_waits_for_us(int64 job, int blocker)
 
 /*
  * Return the tag of the lock that a session holds in AccessShareLock while it waits for a
- * job of another session.  Nobody waits for it: it shows the wait.  With job 0, of the lock of
+ * job of another session.  No session waits for it: it shows the wait.  With job 0, of the lock of
  * a session that looks for deadlocks of such waits, in ExclusiveLock.
  */
 static LOCKTAG

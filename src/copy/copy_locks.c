@@ -122,7 +122,7 @@ copy_check_locks(const CopyMove *move)
 }
 
 /*
- * For pacing_rest(): by false it ends the rest, and the caller looks at move->again.  Nobody
+ * For pacing_rest(): by false it ends the rest, and the caller looks at move->again.  No session
  * waits behind us, since we have no locks.
  */
 static bool

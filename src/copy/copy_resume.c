@@ -248,7 +248,7 @@ look_at_kept_file(CopyFile *file, const LedgerEntry *entry)
 	if (length < entry->copied_blocks)
 		return psprintf("the file that was kept has %u blocks instead of " INT64_FORMAT, length,
 						entry->copied_blocks);
-	/* recovery has used buffers, and nobody else knows the file */
+	/* recovery has used buffers, and no other process knows the file */
 	StartTransactionCommand();
 	/* step: drop-buffers-first */
 	if (!IM_MUTATION("resume-buffers"))

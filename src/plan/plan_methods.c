@@ -46,7 +46,7 @@
 /*
  * Libraries and handlers of extensions that log each change of a block by generic
  * WAL records, and a whole build by page images (t/027_copy_access_methods.pl).  bloom
- * and RUM would do, too: nobody has asked for them.
+ * and RUM would do, too: no user has asked for them.
  */
 static const char *const extension_handlers[] = {
 	"$libdir/vector hnswhandler",

@@ -85,7 +85,7 @@ check_needs(const SpaceNeeds *needs, bool with_others)
  * its job began.
  *
  * A copy rests where pg_wal has too little space; so it needs space for its WAL only where
- * somebody keeps that.
+ * a slot, the archiver or wal_keep_size keeps that.
  */
 void
 space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,

@@ -494,7 +494,7 @@ wait_and_lock(const MoveContext *mc)
 		}
 		if (mc->item->plain)
 		{
-			/* REINDEX waits for nobody but the holders of its locks */
+			/* REINDEX waits for no session but the holders of its locks */
 			limits.phase = PHASE_WAIT_START;
 			(void) lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, &limits);
 			break;

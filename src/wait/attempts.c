@@ -8,13 +8,13 @@
  * names, in the comments of the functions that keep them, here and in copy_swap.c:
  *
  *	look	see who holds the lock, without queueing
- *	free	nobody does: ask, without queueing
+ *	free	no session does: ask, without queueing
  *	bid		after a rest, whoever holds it: ask, and queue for lock_timeout
  *	stay	but not behind a reader of the whole table, or VACUUM
  *	rest	how long to rest between two bids
  *	aim		a bid may come sooner, when the transactions behind us should end
  *	join	the runners of a job make their bids together
- *	alone	a bid behind which nobody has waited comes again soon
+ *	alone	a bid behind which no session has waited comes again soon
  *
  * Assumption: nothing that conflicts with AccessExclusiveLock is asked for while another
  * lock of the same kind is held, except without queueing.  The caller sees to that.
@@ -50,7 +50,7 @@
 /* A rest is longer by up to this part, at random */
 #define REST_JITTER			0.2
 
-/* The same while nobody has waited behind a bid */
+/* The same while no session has waited behind a bid */
 #define ALONE_REST_MS		20
 
 /* A bid that began so long ago is not joined, nor so soon after our last one */
@@ -106,8 +106,8 @@ was_delayed(const Attempts *attempts, Holder *holder)
 }
 
 /*
- * alone: return whether nobody has waited behind the last bid, so far, and no holder stays.
- * Such a bid has cost nobody anything, and the next may meet the end of a transaction.
+ * alone: return whether no session has waited behind the last bid, so far, and no holder stays.
+ * Such a bid has cost no session anything, and the next may meet the end of a transaction.
  */
 static bool
 was_alone(Attempts *attempts)

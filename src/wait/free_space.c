@@ -67,7 +67,7 @@ typedef struct WalFiles
 /* Who needs the oldest WAL, besides recovery */
 typedef struct WalKeeper
 {
-	XLogSegNo	first;			/* the first segment; PG_UINT64_MAX = nobody */
+	XLogSegNo	first;			/* the first segment; PG_UINT64_MAX = none */
 	char		name[NAMEDATALEN + 32];
 } WalKeeper;
 
@@ -194,7 +194,7 @@ free_space_wal_on_disk(void)
 	return files.bytes;
 }
 
-/* Note who needs WAL from a segment on, if nobody needs older WAL. */
+/* Note who needs WAL from a segment on, unless another keeper needs older WAL. */
 static void
 note_keeper(WalKeeper *keeper, XLogSegNo first, const char *name)
 {
@@ -282,7 +282,7 @@ read_last_checkpoint(XLogRecPtr *redo, pg_time_t *began)
 
 /*
  * Return who keeps WAL that the last checkpoint would have removed, all that is there; NULL if
- * nobody does: then pg_wal does not grow by all that a move writes.
+ * no WAL is kept: then pg_wal does not grow by all that a move writes.
  */
 char *
 free_space_wal_keeper(void)

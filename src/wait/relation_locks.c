@@ -82,7 +82,7 @@ lock_relation_within(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *grant
 	return false;
 }
 
-/* Keep a lock of this transaction for the session, too; that waits for nobody, and cannot fail. */
+/* Keep a lock of this transaction for the session, too; that waits for no session, and cannot fail. */
 void
 keep_relation_lock(Oid relid, LOCKMODE mode)
 {

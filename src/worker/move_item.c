@@ -104,7 +104,7 @@ lock_partitioned(const MoveItem *item, const MoveSettings *settings, bool queue)
 
 /*
  * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once.  A wait without
- * end holds nobody up, as that of a copy.
+ * end holds no session up, as that of a copy.
  */
 static void
 default_wait_is_over(const MoveContext *mc, const Wait *wait, bool *told)
