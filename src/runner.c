@@ -553,11 +553,13 @@ leave_to_others(JobShared *shared)
 {
 	my_runner->rows_final = true;
 	shared->numbers &= ~(UINT32_C(1) << my_runner->number);
+	if (my_job->runner_pid != MyProcPid)
+		return;
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
 		const RunnerSlot *runner = &area->runners[i];
 
-		if (my_job->runner_pid == MyProcPid && is_of_our_job(runner) && is_another_unfinished(runner))
+		if (is_of_our_job(runner) && is_another_unfinished(runner))
 			my_job->runner_pid = runner->pid;
 	}
 }

@@ -452,8 +452,9 @@ is($as_monitor->(sprintf $check, ''), '', 'and acknowledged, all is well');
 # A role that sees few jobs reads the newest in one half of a query, and the rest in another: a job that
 # is committed between the two shifts neither.
 $sql->('CREATE ROLE regress_reader LOGIN');
-my $jobs_of_reader = "INSERT INTO index_mover.job_log (job, role, submitted_at, settings, undo_of, rehearse, freeze_first, status, moved, "
-	. "total, size, size_done) SELECT g, 'regress_reader'::regrole, now(), '{}', 0, false, false, 'moved', 0, 0, 0, 0 FROM generate_series(%s) g";
+my $jobs_of_reader = "INSERT INTO index_mover.job_log (job, role, submitted_at, settings, undo_of, rehearse, freeze_first, status, "
+	. "moved, total, size, size_done) SELECT g, 'regress_reader'::regrole, now(), '{}', 0, false, false, 'moved', 0, 0, 0, 0 "
+	. "FROM generate_series(%s) g";
 $sql->(sprintf $jobs_of_reader, '1001, 1100');
 $gate = IndexMover::Session->new($node);
 $gate->run('SELECT pg_advisory_lock(0, 5959)');
