@@ -902,9 +902,10 @@ LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 10
 BEGIN ATOMIC
 	WITH tables AS MATERIALIZED (SELECT t.name, t.readable, t.locked_by FROM index_mover.readable_tables() t)
 	SELECT 'warning', 'locked table', 'index_mover.' || t.name,
-		   format('%s has locked it, so the problems on record there are not known',
-				  coalesce('process ' || t.locked_by, 'a prepared transaction')),
-		   index_mover.printed_command('terminate_backend', t.locked_by::text)
+		   format('%s, so the problems on record there are not known',
+				  coalesce('process ' || t.locked_by || ' has locked it',
+						   'a prepared transaction has locked it, or a session waits to lock it')),
+		   CASE WHEN t.locked_by IS NOT NULL THEN index_mover.printed_command('terminate_backend', t.locked_by::text) END
 	  FROM tables t WHERE NOT t.readable
 	UNION ALL
 	SELECT p.severity, p.kind, p.object, p.detail, p.command

@@ -210,27 +210,18 @@ history_insert_job(int64 job, const HistoryJob *entry)
 	extension_insert(JOB_TABLE, &row);
 }
 
-/* Return the lock tag of a job's row: an object of the table. */
-static LOCKTAG
-tag_of_job(int64 job)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension_relation(JOB_TABLE),
-					   (uint32) job, (uint16) (job >> 32));
-	return tag;
-}
-
 /*
- * Lock a job's row to the end of the transaction: in
+ * Lock a job's row, as an object of the table, to the end of the transaction: in
  * ShareLock to close it or, to alter the job, in ExclusiveLock.  Returns false if
  * the lock is not available and not to be waited for.
  */
 static bool
 lock_job(int64 job, LOCKMODE mode, bool wait)
 {
-	LOCKTAG		tag = tag_of_job(job);
+	LOCKTAG		tag;
 
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension_relation(JOB_TABLE),
+					   (uint32) job, (uint16) (job >> 32));
 	return LockAcquire(&tag, mode, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -752,25 +743,30 @@ history_trace(int64 job, List *entries)
 		entry->status == STATUS_MOVED;
 }
 
-/*
- * For errors_catch(): delete all rows of a job, of this number.  ERROR 55P03 if another
- * transaction is altering it, which may last long.
- */
+/* Delete rows of the history.  ERROR 55P03 if another transaction is deleting one, which may last long. */
 static void
-expire_job(void *number)
+expire_rows(const char *table, ScanKey key)
 {
-	int64		job = *(int64 *) number;
-	ScanKeyData key = key_of_job(job);
-	LOCKTAG		tag = tag_of_job(job);
+	ExtensionScan scan;
 
-	if (!lock_job(job, ExclusiveLock, false))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("could not obtain lock on row in relation \"%s\"", JOB_TABLE)));
-	(void) extension_delete(MOVE_TABLE, 1, &key);
-	(void) extension_delete(JOB_TABLE, 1, &key);
-	/* there may be many of them */
-	LockRelease(&tag, ExclusiveLock, false);
+	extension_scan_begin(&scan, table, 1, key);
+	while (extension_scan_next(&scan))
+	{
+		if (!extension_delete_free_row(table, &scan.tuple->t_self))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not obtain lock on row in relation \"%s\"", table)));
+	}
+}
+
+/* For errors_catch(): delete all rows of a job, of this number. */
+static void
+expire_job(void *job)
+{
+	ScanKeyData key = key_of_job(*(int64 *) job);
+
+	expire_rows(MOVE_TABLE, &key);
+	expire_rows(JOB_TABLE, &key);
 }
 
 /*

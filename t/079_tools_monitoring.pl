@@ -109,6 +109,19 @@ foreach my $table (sort keys %without)
 		. "are not known|SELECT pg_catalog.pg_terminate_backend($locker_pid);", "$table is locked: who has locked it");
 	$locker->run('COMMIT');
 }
+# nobody has locked it, but a session waits for that, behind a reader
+my $reader = IndexMover::Session->new($node);
+$reader->run('BEGIN; SELECT FROM index_mover.ledger LIMIT 1');
+$locker->run('BEGIN');
+$locker->send('LOCK TABLE index_mover.ledger');
+poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'index_mover.ledger'::regclass AND NOT granted", '1',
+	'a lock is waited for');
+is($as_monitor->("SET statement_timeout = '30s'; SELECT detail, command FROM index_mover_check() WHERE kind = 'locked table'"),
+	'a prepared transaction has locked it, or a session waits to lock it, so the problems on record there are not known|',
+	'a lock is waited for: no command');
+$reader->end;
+$locker->answer;
+$locker->run('COMMIT');
 $locker->end;
 is($as_monitor->('SELECT DISTINCT kind FROM index_mover_check() ORDER BY kind'), "ended job\ninvalid index\nunscheduled policy",
 	'no table is locked');

@@ -114,6 +114,8 @@ INSERT INTO tier_policy (name, owner, to_tablespace, relation, older_than, key_u
 SQL
 is(sql("SELECT moves || ' ' || reason FROM tier_plan('old')"),
 	'false keys of several columns end its ranges', 'two columns of such keys: no range');
+is(sql("SELECT count(*) FROM run_tier_policies('old')") . ' ' . sql("SELECT result FROM tier_policy_status WHERE policy = 'old'"),
+	'0 hindered', 'two columns of such keys: the policy is hindered');
 sql('DELETE FROM tier_policy');
 
 # ---- a run in a transaction that stays open ------------------------------------------------

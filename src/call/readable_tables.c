@@ -37,7 +37,8 @@ static const char *const tables[] = {"ledger", "job_log", "move_log", "policy_ru
  *		RETURNS SETOF record
  *
  * For each table whether it could be locked for reading within a second, else also the
- * process that has locked it, NULL for a prepared transaction.  EXECUTE: pg_monitor.
+ * process that has locked it; NULL for a prepared transaction, and where another one only
+ * waits for its lock.  EXECUTE: pg_monitor.
  */
 Datum
 index_mover_readable_tables(PG_FUNCTION_ARGS)

@@ -378,11 +378,11 @@ add_leaves(List *leaves, Oid relid, const KeyMeaning *meaning, const PartitionLe
 	foreach_oid(child, find_inheritance_children(relid, NoLock))
 	{
 		*leaf = *above;
-		if (!same_column && key.kind == KEY_WITH_UNIT && above->kind == KEY_WITH_UNIT)
+		if (!same_column && key.kind == KEY_WITH_UNIT &&
+			(above->kind == KEY_WITH_UNIT || above->several))
 		{
-			leaf->column = "";	/* none below is the same */
-			leaf->text = NULL;
-			leaf->why_none = "keys of several columns end its ranges";
+			*leaf = no_range("keys of several columns end its ranges");
+			leaf->several = true;
 		}
 		else if (same_column || key.kind > above->kind)
 			read_bound(child, &key, meaning, same_column, leaf);

@@ -220,6 +220,7 @@ typedef struct PartitionLeaf
 {
 	Oid			relid;
 	KeyKind		kind;			/* of the key that counts */
+	bool		several;		/* columns have a key with the policy's unit */
 	const char *column;			/* of that; NULL = none does */
 	TimestampTz end;			/* exclusive; undefined if why_none is set */
 	char	   *text;			/* of the bound, as its type prints it; NULL =
