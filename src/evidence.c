@@ -1569,13 +1569,16 @@ evidence_watch(void)
 void
 evidence_note_running(void)
 {
+	static bool told = false;
+
 	if (area == NULL || area->list.max_devices == 0 || is_noted || !area->is_saved)
 		return;
 	is_noted = own_file_write(RUNNING_FILE, RUNNING_HEAD, area->list.run);
-	if (!is_noted)
+	if (!is_noted && !told)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", RUNNING_FILE)));
+	told = true;
 }
 
 /* ---- the watch of devices ---- */

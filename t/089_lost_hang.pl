@@ -28,7 +28,12 @@ max_worker_processes = 12
 CONF
 sub value { return $node->safe_psql('postgres', $_[0]); }
 
-my $watches = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover device watch'";
+# The workers that look at devices; pg_stat_activity does not have them.
+sub watches
+{
+	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	return map { /^\s*(\d+)\s+$postmaster\s.*index_mover device watch/ ? $1 : () } `ps -eo pid,ppid,args`;
+}
 sub hang { append_to_file("$dir/$_[0]/hang", ''); return; }
 sub answer { unlink "$dir/$_[0]/hang" or die $!; return; }
 sub wait_until
@@ -62,13 +67,13 @@ value("CREATE TABLESPACE $_ LOCATION '$dir/$_'") foreach qw(fast other);
 marked($_) foreach qw(fast other);
 my $fast = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 value($_) foreach 'CREATE TABLE t (id int)', 'INSERT INTO t SELECT generate_series(1, 5000)',
-	'CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast', 'CREATE TABLE u (id int)', 'CREATE INDEX u_id ON u (id)',
+	'CREATE DATABASE dropped', 'CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast', 'CREATE TABLE u (id int)', 'CREATE INDEX u_id ON u (id)',
 	'CREATE TABLE events (d date) PARTITION BY RANGE (d)',
 	"CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
 	"INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, every)
 		VALUES ('old', 'events', 'other', '1 year', '0', '1 s')";
 policy_ok('a policy is carried out');
-wait_until('no look is under way', sub { value($watches) == 0 });
+wait_until('no look is under way', sub { !watches() });
 
 # ---- while the server runs ---------------------------------------------------------------------
 my $from = -s $node->logfile;
@@ -76,16 +81,18 @@ hang('fast');
 # each new tablespace has all devices looked at
 value("CREATE TABLESPACE third LOCATION '$dir/third'");
 $node->wait_for_log(qr/tablespace $fast hangs/, $from);
-is(value($watches), 1, 'a worker looks, and waits');
+is(scalar(watches()), 1, 'a worker looks, and waits');
 policy_ok('a policy is carried out meanwhile');
 is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 7'), 1, 'queries go on');
 is(value("SELECT string_agg(status, ' ') FROM move_indexes('u', 'other')"), 'moved', 'so do moves between other devices');
 my ($rc, $out, $err) = $node->psql('postgres', "SET statement_timeout = '300ms'; SELECT kind FROM index_mover_check()");
 like($err, qr/statement timeout/, 'who looks at the device waits, and can be canceled') if $rc != 0;
-is(value($watches), 1, 'still one worker');
+is(scalar(watches()), 1, 'still one worker');
+# all processes with a part in it have to agree
+is($node->psql('postgres', "SET statement_timeout = '60s'; DROP DATABASE dropped"), 0, 'a database can be dropped');
 my $launcher = value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover launcher'");
 answer('fast');
-wait_until('it ends when the device answers', sub { value($watches) == 0 });
+wait_until('it ends when the device answers', sub { !watches() });
 marked('third');
 is(value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover launcher'"), $launcher, 'the launcher is the same');
 
@@ -104,37 +111,37 @@ policy_ok('lost: a policy is carried out');
 usleep(1_100_000);
 ($rc, $out, $err) = $node->psql('postgres', 'SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 6000', timeout => 60);
 is($out, 1, 'lost: a query has the right answer, and does not wait');
-is(value($watches), 1, 'lost: one worker looks');
+is(scalar(watches()), 1, 'lost: one worker looks');
 answer('fast');
-wait_until('lost: it ends when the device answers', sub { value($watches) == 0 });
+wait_until('lost: it ends when the device answers', sub { !watches() });
 isnt($node->psql('postgres', 'INSERT INTO t VALUES (6000)'), 0, 'lost: no duplicate');
 is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved', 'lost: healed');
 
 # ---- the launcher ends ---------------------------------------------------------------------------
-wait_until('no look is under way', sub { value($watches) == 0 });
+wait_until('no look is under way', sub { !watches() });
 hang('fast');
 $from = -s $node->logfile;
 value('DROP TABLESPACE third');
 $node->wait_for_log(qr/tablespace $fast hangs/, $from);
-my $watch = value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover device watch'");
+my ($watch) = watches();
 value("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'index_mover launcher'");
 $node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'index_mover launcher'") or die;
 $from = -s $node->logfile;
 answer('fast');
-wait_until('the launcher was terminated: its look ends, too', sub { value($watches) == 0 });
+wait_until('the launcher was terminated: its look ends, too', sub { !watches() });
 like(slurp_file($node->logfile, $from), qr/\[$watch\].*terminating background worker/, 'before it has looked at all devices');
 
 # ---- the server ends -----------------------------------------------------------------------------
 $node->restart;
 foreach my $end ('an immediate stop', 'a kill of the postmaster')
 {
-	wait_until('all is looked at', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' && value($watches) == 0 });
+	wait_until('all is looked at', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' && !watches() });
 	hang('fast');
 	$from = -s $node->logfile;
 	make_path("$dir/third");
 	value("CREATE TABLESPACE third LOCATION '$dir/third'");
 	$node->wait_for_log(qr/tablespace $fast hangs/, $from);
-	$watch = value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover device watch'");
+	($watch) = watches();
 	if ($end =~ /stop/) { $node->stop('immediate') }
 	else { $node->kill9 }
 	wait_until("$end: the look ends, too", sub { !kill 0, $watch });

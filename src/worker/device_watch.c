@@ -4,9 +4,12 @@
  *	  A worker that the launcher has started looks at the devices of all tablespaces.
  *
  * A device can hang: a look at a network's file system may not return for hours, and no
- * signal ends it.  So neither the launcher nor a session does that for others, and this worker is
- * connected to no database.  It ends with its launcher, or the postmaster, as soon as the
- * device answers.
+ * signal ends it.  So neither the launcher nor a session does that for others.  It ends with its
+ * launcher, or the postmaster, as soon as the device answers.
+ *
+ * It takes no part in the barriers of procsignal.c, which DROP DATABASE and DROP TABLESPACE,
+ * and their replay on a standby, have all processes pass: it has no files of relations open.
+ * So it does without BackgroundWorkerInitializeConnection(), and can read no catalog.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,7 +70,6 @@ index_mover_watch_main(Datum arg)
 	segment = dsm_attach(task.segment);
 	if (segment == NULL)
 		proc_exit(0);			/* the launcher has gone */
-	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	if (task.settles)
 		evidence_settle();
 	evidence_look();

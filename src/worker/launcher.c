@@ -54,8 +54,9 @@
 #include "worker/worker.h"
 
 #define RESTART_S		60
-/* on a standby: for the end of recovery */
+/* on a standby: for the end of recovery, and between two looks at the devices, each a process */
 #define STANDBY_MS		1000
+#define STANDBY_LOOK_MS	10000
 /* for a worker slot; for a directory or a device that is not there */
 #define RETRY_MS		5000
 /* between two rounds: for files that were kept until then */
@@ -626,6 +627,9 @@ serve_round(int64 now)
 		case ROUND_PASS_ENDS:
 			if (has_answer)
 				begin_to_rest(now);
+			/* the latch may have been set meanwhile for a new tablespace */
+			if (round->stage == ROUND_RESTS)
+				return serve_rest(now, false);
 			break;
 		case ROUND_RESTS:
 			return serve_rest(now, has_answer);
@@ -787,8 +791,10 @@ index_mover_launcher_main(Datum arg)
 		int64		now = clock_ms();
 
 		end_visits(now);
-		if (watch->context == NULL && watch->due == NOT_DUE)
-			watch->due = now + STANDBY_MS;
+		if (watch->context == NULL && evidence_look_is_wanted())
+			watch->due = now;
+		else if (watch->context == NULL && watch->due == NOT_DUE)
+			watch->due = now + STANDBY_LOOK_MS;
 		(void) start_visits(now);
 		launcher_nap(STANDBY_MS);
 		(void) reload_configuration();
