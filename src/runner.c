@@ -379,10 +379,7 @@ runner_detach(void)
 	return final;
 }
 
-/*
- * Declare that this runner will change no row any more, unless another is about to
- * queue an item again.  Returns as runner_detach().
- */
+/* Declare that this runner will change no row any more.  Returns as runner_detach(). */
 bool
 runner_rows_are_final(void)
 {
@@ -391,8 +388,8 @@ runner_rows_are_final(void)
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->rows_final = count_runners(gives_turn) == 0;
-	final = my_runner->rows_final && count_runners(is_another_unfinished) == 0;
+	my_runner->rows_final = true;
+	final = count_runners(is_another_unfinished) == 0;
 	if (final)
 		my_job->state = JOB_CLEANING_UP;
 	LWLockRelease(&area->lock);

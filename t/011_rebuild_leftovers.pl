@@ -7,6 +7,7 @@
 #   history, between two indexes, and while it removes what a failed copy has made (also 015,
 #   010, 021, 048)
 # Fault (locks): names that core's leftovers or ours would have (also sql/names)
+# Fault (locks): a table stays in use, whose old index is left, while others of its job are queued
 use strict;
 use warnings;
 
@@ -424,6 +425,57 @@ leftovers_ok($node, 'after the rival');
 verdict_ok($node, 'lt', 'after the rival');
 is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt', '" . other_place($here) . "', 'rebuild')"), 'moved',
 	'the next call moves');
+
+# ---- a leftover that cannot be removed yet, and the other relations of its job -----------
+# They do not wait for its cleanup, and the job does not for longer than lock_wait.
+$node->safe_psql('postgres', <<'SQL');
+CREATE SCHEMA queued;
+SELECT format('CREATE TABLE queued.t%s AS SELECT generate_series(1, 10) AS v', n) FROM generate_series(1, 3) n \gexec
+SELECT format('CREATE INDEX t%s_x ON queued.t%1$s (gate(v))', n) FROM generate_series(1, 3) n \gexec
+SQL
+{
+	my $s = IndexMover::Session->new($node);
+	my ($holder, $builder) = map { IndexMover::Session->new($node) } 1 .. 2;
+	my $built = "SELECT name FROM index_mover_progress WHERE phase = 'building index'";
+	my $states = "SELECT string_agg(concat_ws(' ', name, status, sqlstate), ', ' ORDER BY name) FROM index_mover_history WHERE job =";
+	$s->run('SET client_min_messages = warning');
+	foreach my $end ('lock_wait', 'cancel_move()')
+	{
+		my $to = $end eq 'lock_wait' ? 'regress_fast' : 'regress_slow';
+		my $log = -s $node->logfile;
+		$builder->run('SELECT pg_advisory_lock(42)');
+		my $job = $s->run("SELECT max(job) FROM move_schema_indexes('queued', '$to', 'rebuild', wait => false, "
+			. q[settings => '{"lock_wait": "2s", "on_blocker": "fail", "max_workers": 1}')]);
+		poll_until($node, $built, 'queued.t1_x', "$end: the first is built");
+		$holder->run('BEGIN; SELECT count(*) FROM queued.t1');
+		$builder->run('SELECT pg_advisory_unlock(42)');
+		if ($end eq 'lock_wait')
+		{
+			poll_until($node, "$states $job", 'queued.t1_x moved 55P03, queued.t2_x moved, queued.t3_x moved',
+				'the others are moved while the old index of the first is in use');
+		}
+		else
+		{
+			$builder->run('SELECT pg_advisory_lock(42)');
+			poll_until($node, $built, 'queued.t2_x', "$end: the second is built");
+			is($s->run("SELECT cancel_move($job)"), '1', 'a cancel, while something is left of the first');
+			poll_until($node, "$states $job", 'queued.t1_x moved 55P03, queued.t2_x canceled 57014, queued.t3_x canceled 57014',
+				'ends the others');
+		}
+		$s->run("CALL wait_for_move($job, raise => false)");
+		pass("$end: the job has ended for whoever waits");
+		$node->wait_for_log(qr/job $job .*: could not remove yet what its moves have left/, $log);
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', "$end: and its worker has ended, too");
+		is($s->run('SELECT count(*) FROM index_mover.ledger'), '1', "$end: the old index is on record");
+		is($s->run('SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $holder->pid . " AND state = 'idle in transaction'"), '1',
+			"$end: all the time its table was in use");
+		$holder->run('COMMIT');
+		$builder->run('SELECT pg_advisory_unlock_all()');
+		wait_for_no_worker($node);
+		leftovers_ok($node, "$end, and a cleanup", within => 10);
+	}
+	$_->end for $s, $holder, $builder;
+}
 
 # An old index that DDL has made valid again is not ours any more when a foreign key
 # depends on it; of two unique ones core takes the older.

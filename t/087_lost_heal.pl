@@ -3,7 +3,8 @@
 #
 # Fault (storage): the device of the indexes comes back empty, after a clean shutdown, a
 #   crash, a crash in mid-write, or while it is in use; one file is gone, or comes back; a crash,
-#   a second loss, or DROP EXTENSION while they are healed; another index is in the making
+#   a second loss, a cancel between two tries, or DROP EXTENSION while they are healed; another
+#   index is in the making
 use strict;
 use warnings;
 
@@ -12,6 +13,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
 use IPC::Run;
+use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -380,6 +382,36 @@ my $client = IPC::Run::start([ 'psql', '-X', '-q', '-d', $node->connstr('postgre
 is(value("SELECT name, status FROM heal_tablespace('fast')"), 'slow_i|moved', 'healed beside a client that analyzes its table');
 $client->kill_kill;
 value('DROP TABLE slow; DROP FUNCTION slow');
+
+# a rebuild that gives way is tried again when what it has made is removed, for which it waits as long as that session
+# has the table: a cancel ends that
+make_gate($node, 'gate', 42);
+value('CREATE TABLE gated (i int); INSERT INTO gated SELECT generate_series(1, 10); '
+	. 'CREATE INDEX gated_i ON gated (gate(i)) TABLESPACE fast; CHECKPOINT');
+$file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('gated_i')");
+$node->stop;
+unlink $file or die $!;
+$node->start;
+my ($gate, $other) = map { IndexMover::Session->new($node) } 1 .. 2;
+$gate->run('SELECT pg_advisory_lock(42)');
+$job = value("SELECT max(job) FROM heal_tablespace('fast', wait => false)");
+$node->poll_query_until('postgres', "SELECT count(*) = 1 FROM index_mover_progress WHERE phase = 'building index'") or die 'no build';
+$other->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+$other->send('LOCK TABLE gated IN SHARE UPDATE EXCLUSIVE MODE');
+$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND pid = ' . $other->pid) or die 'no lock';
+$gate->run('SELECT pg_advisory_unlock(42)');
+$other->answer;
+is($other->errors, '', 'the rebuild gives way to a session that it waits for');
+$node->poll_query_until('postgres', "SELECT count(*) = 1 FROM index_mover_progress WHERE phase = 'cleaning up' AND blocked_by = "
+	. 'ARRAY[' . $other->pid . ']') or die 'no cleanup';
+value("SELECT cancel_move($job)");
+$node->poll_query_until('postgres', "SELECT status = 'canceled' FROM index_mover_history WHERE job = $job") or die 'not canceled';
+pass('a cancel ends it, while that session has the table');
+$other->run('COMMIT');
+$_->end for $gate, $other;
+wait_for_no_worker($node);
+is(value("SELECT name, status FROM heal_tablespace('fast')"), 'gated_i|moved', 'canceled between two tries: healed by another call');
+value('DROP TABLE gated; DROP FUNCTION gate');
 
 value('CHECKPOINT');
 $node->stop;

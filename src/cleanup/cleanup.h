@@ -86,7 +86,7 @@ typedef struct Leftover
 	TimestampTz keep_until;		/* a copy can go on from it; 0 = none can */
 } Leftover;
 
-extern bool leftovers_of_job(int64 job);
+extern bool leftovers_of_runner(int64 job);
 extern void leftovers_remove(JobShared *shared, int max_wait_ms);
 extern List *leftovers_tables(bool kept_too);
 extern List *leftovers_list(const List *rows);

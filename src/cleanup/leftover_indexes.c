@@ -42,6 +42,8 @@
 #include "report/report.h"
 #include "wait/wait.h"
 
+#define SHORTEST_WAIT_MS	1000	/* for each table, of many */
+
 /* The index that is to be removed for a ledger row */
 typedef struct Victim
 {
@@ -317,27 +319,29 @@ leftover_index_is_dead(const LedgerEntry *entry)
 /*
  * Remove the index that a ledger row names (or one that the extension has taken along, id 0),
  * and restore the session after an error.  Returns false if it is to be tried again.
- * own: it is of our own job, which has just failed.  Otherwise as
+ * own: it is of our own job, whose rebuild has just failed.  Otherwise as
  * leftover_indexes_remove().
  */
 bool
 leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
 {
 	MemoryContext context = CurrentMemoryContext;
-	bool		begins = mc != NULL && !own;
+
+	/* of a move that has ended, a cancel ends nothing any more */
+	bool		goes_on = mc != NULL && mc->item->outcome.status == STATUS_RUNNING;
 	WaitLimits	limits = {.phase = PHASE_CLEANING_UP,.max_ms = max_wait_ms,.mc = mc,
-	.cancellable = begins};
+	.cancellable = goes_on};
 	ErrorData  *volatile error = NULL;
 
-	Assert(!IsTransactionState());
-	runner_serve_cancel(begins);
+	Assert(!IsTransactionState() && (own || mc == NULL || goes_on));
+	runner_serve_cancel(goes_on);
 	PG_TRY();
 	{
 		remove_one(entry, own, &limits);
 	}
 	PG_CATCH();
 	{
-		if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
+		if (goes_on && geterrcode() == ERRCODE_QUERY_CANCELED)
 			PG_RE_THROW();
 		error = errors_take(context);
 		progress_blockers(NULL, 0);
@@ -352,7 +356,7 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	if (!begins)
+	if (!goes_on)
 		QueryCancelPending = false;
 	runner_serve_cancel(true);
 	if (mc == NULL)
@@ -366,19 +370,30 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
  * NIL, restricts this.  Call this in a runner with no lock held.
  *
  * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
- * table; an index that cannot be removed by then stays in the ledger.  A move that
- * begins has nothing to lose yet: so it obeys pause_move(), and a cancel is an ERROR.
- * The only other ERROR is termination.
+ * table; of our own job, for all of them together, and for a second at least for each.
+ * An index that cannot be removed by then stays in the ledger.  A move that has not ended
+ * obeys pause_move(), and a cancel is an ERROR.  The only other ERROR is termination.
  */
 void
 leftover_indexes_remove(const MoveContext *mc, bool own, const List *tables, int max_wait_ms)
 {
+	TimestampTz start = GetCurrentTimestamp();
+
 	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
-		if (leftover_index_is_dead(entry) &&
-			(tables == NIL || list_member_oid(tables, entry->heap_oid)) &&
-			(!own || entry->job == mc->job->job))
-			(void) leftover_index_remove(entry, mc, own, max_wait_ms);
+		int			left_ms = max_wait_ms;
+
+		if (!leftover_index_is_dead(entry) ||
+			(tables != NIL && !list_member_oid(tables, entry->heap_oid)) ||
+			(own && entry->job != mc->job->job))
+			continue;
+		if (own && max_wait_ms > 0)
+		{
+			long		waited_ms = TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+
+			left_ms = Max(max_wait_ms - waited_ms, Min(max_wait_ms, SHORTEST_WAIT_MS));
+		}
+		(void) leftover_index_remove(entry, mc, own, left_ms);
 	}
 }
 

@@ -13,19 +13,21 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
 
 #include "cleanup/cleanup.h"
 
 /*
- * Return, in a transaction, whether the ledger has a row of this job, but for
- * the files from which its copies can go on.
+ * Return, in a transaction, whether the ledger has a row of this job that this process has
+ * made, but for the files from which its copies can go on.  The other runners of the job
+ * may be at work on what theirs name.
  */
 bool
-leftovers_of_job(int64 job)
+leftovers_of_runner(int64 job)
 {
 	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
-		if (entry->job == job && !leftover_file_is_kept(entry))
+		if (entry->job == job && entry->pid == MyProcPid && !leftover_file_is_kept(entry))
 			return true;
 	}
 	return false;

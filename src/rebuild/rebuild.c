@@ -629,8 +629,9 @@ move_by_rebuild(MoveContext *mc)
 	while (!rebuild_once(mc, start))
 	{
 		/* the new index that it was making */
+		mc->max_wait_ms = mc->settings->lock_wait;
 		if (!mc->item->plain)
-			rebuild_cleanup(mc);
+			rebuild_cleanup(mc, list_make1_oid(mc->item->heap_oid));
 		runner_nap(mc->job, PLAIN_RETRY_MS);
 		job_check_cancel();
 	}
@@ -648,10 +649,10 @@ rebuild_find_out(MoveItem *item)
 
 /*
  * Remove the leftovers of this job's rebuilds, after an ERROR, as
- * leftover_indexes_remove().
+ * leftover_indexes_remove(); "tables", unless NIL, restricts this.
  */
 void
-rebuild_cleanup(MoveContext *mc)
+rebuild_cleanup(MoveContext *mc, const List *tables)
 {
 	bool		listed;
 
@@ -662,7 +663,7 @@ rebuild_cleanup(MoveContext *mc)
 	CommitTransactionCommand();
 
 	if (listed)
-		leftover_indexes_remove(mc, true, NIL, mc->max_wait_ms);
+		leftover_indexes_remove(mc, true, tables, mc->max_wait_ms);
 	else if (OidIsValid(rebuild.entry.new_index_oid))
 	{
 		rebuild.entry.id = 0;

@@ -17,7 +17,7 @@ extern void rebuild_timer_explain(ErrorData *edata, const MoveItem *item);
 extern void rebuild_timer_end(void);
 
 extern void move_by_rebuild(MoveContext *mc);
-extern void rebuild_cleanup(MoveContext *mc);
+extern void rebuild_cleanup(MoveContext *mc, const List *tables);
 extern void rebuild_find_out(MoveItem *item);
 
 #endif							/* IM_REBUILD_H */

@@ -304,17 +304,27 @@ move_with_preparation(MoveContext *mc)
 	} while (find_successor(mc->item));
 }
 
+/* Remove what the item has left. */
 static void
 clean_up(MoveContext *mc)
 {
 	progress_phase(PHASE_CLEANING_UP);
 	if (mc->item->method == METHOD_REBUILD)
-		rebuild_cleanup(mc);
+		rebuild_cleanup(mc, list_make1_oid(mc->item->heap_oid));
 	else if (mc->item->method == METHOD_COPY)
 		copy_cleanup();
 	/* it has given its turn, and its copy does not go on */
 	if (mc->item->turns > 0 && strcmp(mc->item->outcome.sqlstate, "57014") == 0 && !job_keep_requested())
 		leftover_kept_files_remove(mc->job->job, mc->item->heap_oid);
+}
+
+/* Remove what all items of this process have left. */
+static void
+clean_up_rest(MoveContext *mc)
+{
+	progress_phase(PHASE_CLEANING_UP);
+	copy_cleanup();
+	rebuild_cleanup(mc, NIL);
 }
 
 /*
@@ -494,15 +504,15 @@ move_find_out(MoveItem *item)
 	CommitTransactionCommand();
 }
 
-/* Remove the leftovers of a failed or canceled item.  Never throws. */
-void
-move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
+/* Do one of the cleanups, for so long.  Never throws. */
+static void
+try_cleanup(JobShared *job, MoveItem *item, int max_wait_ms, void (*cleanup) (MoveContext *mc))
 {
 	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
 	ErrorData  *error;
 
 	mc.max_wait_ms = max_wait_ms;
-	error = try_item(&mc, clean_up);
+	error = try_item(&mc, cleanup);
 	if (error == NULL)
 		return;
 	/* LOG, since an ERROR would tell the caller that the worker ends */
@@ -516,4 +526,21 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 					NameStr(item->schema_name), NameStr(item->relname)),
 			 errhint("The next move of the table removes them, or: %s",
 					 printed_command("cleanup"))));
+}
+
+/* Remove the leftovers of a failed or canceled item.  Never throws. */
+void
+move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
+{
+	try_cleanup(job, item, max_wait_ms, clean_up);
+}
+
+/*
+ * Remove the leftovers of all items of this process, one of which is "item".  It waits for
+ * lock_wait at most, in all.  Never throws.
+ */
+void
+move_cleanup_rest(JobShared *job, MoveItem *item)
+{
+	try_cleanup(job, item, runner_settings()->lock_wait, clean_up_rest);
 }

@@ -40,6 +40,7 @@
 #include "history.h"
 #include "own_tables.h"
 #include "plan/plan.h"
+#include "printed_command.h"
 #include "rebuild/rebuild.h"
 #include "test_points.h"
 #include "wait/wait.h"
@@ -58,7 +59,7 @@ static int	last_given_up;
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to do at exit, except for */
 static bool rows_are_due = false;	/* rows that are final, not published yet */
-static bool cleanup_put_off = false;
+static int	cleanup_due = -1;	/* an item that has left something */
 static int	my_slot;
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
@@ -297,7 +298,7 @@ item_terminated(JobShared *shared, int n, bool recordable)
 		history_update(shared, n);
 }
 
-/* Ask for a worker that removes leftovers of the job. */
+/* Ask for a worker that removes leftovers of this runner. */
 static void
 start_successor(const JobShared *shared)
 {
@@ -366,7 +367,7 @@ worker_exit(int code, Datum arg)
 	{
 		/* of a ledger that is locked, the successor finds out */
 		if (ConditionalLockRelationOid(extension_relation("ledger"), AccessShareLock))
-			leftovers = leftovers_of_job(shared->job);
+			leftovers = leftovers_of_runner(shared->job);
 		else
 			leftovers = true;
 	}
@@ -427,7 +428,7 @@ needs_cleanup(JobShared *shared)
 	if (outcome_extension_is_gone(shared))
 		return true;
 	StartTransactionCommand();
-	result = leftovers_of_job(shared->job);
+	result = leftovers_of_runner(shared->job);
 	CommitTransactionCommand();
 	return result;
 }
@@ -538,21 +539,45 @@ run_item(JobShared *shared, int n)
 			give_up_rest(shared, NULL);
 		}
 
-		/* the caller need not wait for a long cleanup */
+		/* the relations that are queued must not wait for a long cleanup */
 		move_cleanup(shared, item, QUICK_CLEANUP_MS);
 		if (needs_cleanup(shared))
-		{
-			if (first_queued(shared) == NULL && runner_rows_are_final())
-				publish_rows(shared);
-			move_cleanup(shared, item, 0);
-			/* it gives up for sessions that wait for our caller */
-			cleanup_put_off = needs_cleanup(shared);
-		}
+			cleanup_due = n;
 	}
 	for (int i = n; i <= job_last_part(shared, n) && STATUS_IS_DONE(outcome->status); i++)
 		size += Max(shared->items[i].size_before, 0);
 	progress_end(size);
 	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * When no relation is left to claim: remove what the quick cleanups have left, within lock_wait.
+ * Returns whether something is left even so.
+ */
+static bool
+clean_up_at_end(JobShared *shared)
+{
+	const MoveItem *item;
+
+	if (cleanup_due < 0)
+		return false;
+	item = &shared->items[cleanup_due];
+	/* the caller need not wait for it */
+	if (runner_rows_are_final())
+		publish_rows(shared);
+	show_activity(item);
+	progress_begin(item);
+	move_cleanup_rest(shared, &shared->items[cleanup_due]);
+	progress_end(0);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	if (!needs_cleanup(shared))
+		return false;
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("%s: could not remove yet what its moves have left", runner_name()),
+			 errhint("A cleanup tries it again, and the next move of the table. To call one: %s",
+					 printed_command("cleanup"))));
+	return true;
 }
 
 /* Note below which mount points the job's targets are, and mark their devices as this server's. */
@@ -597,6 +622,7 @@ run_moves(JobShared *shared, bool first)
 	MemoryContext item_context = AllocSetContextCreate(TopMemoryContext, "index_mover item",
 													   ALLOCSET_DEFAULT_SIZES);
 	bool		recorded = true;
+	bool		put_off;
 
 	if (first && !shared->recorded)
 		recorded = outcome_record_all(shared);
@@ -636,11 +662,13 @@ run_moves(JobShared *shared, bool first)
 		MemoryContextReset(item_context);
 	}
 
+	put_off = clean_up_at_end(shared);
+
 	/* in this order: a caller that sees the rows may drop anything at once */
 	extension_release();
 	is_done = true;
 	stop_running(shared);
-	if (cleanup_put_off)
+	if (put_off)
 		start_successor(shared);
 }
 

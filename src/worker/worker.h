@@ -74,6 +74,7 @@ extern void outcome_end(MoveOutcome *outcome, MoveStatus status, const char *sql
 						const char *detail);
 extern void move_find_out(MoveItem *item);
 extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
+extern void move_cleanup_rest(JobShared *job, MoveItem *item);
 
 extern bool outcome_record_all(JobShared *shared);
 extern void outcome_record(JobShared *shared, int first, int last);
