@@ -47,7 +47,6 @@ OBJS = \
 	src/copy/copy_rounds.o \
 	src/copy/copy_steps.o \
 	src/copy/copy_swap.o \
-	src/copy/copy_turn.o \
 	src/copy/copy_verify.o \
 	src/copy/file_copy.o \
 	src/copy/wal_changes.o \
@@ -74,6 +73,7 @@ OBJS = \
 	src/wait/pollers.o \
 	src/wait/receivers.o \
 	src/wait/relation_locks.o \
+	src/wait/turn.o \
 	src/wait/wait_others.o \
 	src/report/bloat.o \
 	src/report/device_report.o \

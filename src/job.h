@@ -134,7 +134,7 @@ typedef struct MoveItem
 								 * system */
 
 	int			turns;			/* that it has given to other relations, while
-								 * its copy waited; by its runner */
+								 * it waited; by its runner */
 	bool		owner_cancels;	/* only ever turns true: by a session of the
 								 * table's owner, under the area's lock */
 	MoveOutcome outcome;
@@ -430,7 +430,7 @@ extern bool runner_rows_are_final(void);
 /* Results of runner_claim() other than the number of an item */
 #define CLAIM_NONE	(-1)
 #define CLAIM_LATER	(-2)
-typedef bool (*RelationCheck) (Oid relid);
+typedef bool (*RelationCheck) (const MoveItem *item);
 extern int	runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free);
 extern bool runner_start_another(JobShared *shared);
 extern void runner_make_room(JobShared *shared, const MoveItem *item,
@@ -504,7 +504,7 @@ typedef struct MoveContext
 	MoveItem   *item;
 	const MoveSettings *settings;	/* runner_settings() */
 	int			max_wait_ms;	/* of a cleanup; 0 = no limit */
-	bool		gives_turn;		/* the copy was given up: its item is queued
+	bool		gives_turn;		/* the move was given up: its item is queued
 								 * again */
 } MoveContext;
 

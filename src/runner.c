@@ -446,7 +446,7 @@ static bool
 is_ready(const JobShared *shared, const MoveItem *item, RelationCheck is_free)
 {
 	return item->outcome.status == STATUS_QUEUED && !OidIsValid(item->part_of) &&
-		may_begin(shared, item) && (item->turns == 0 || is_free(item->relid));
+		may_begin(shared, item) && (item->turns == 0 || is_free(item));
 }
 
 /* Return how many items of the job are ready, except one; "most" are enough. */
@@ -562,25 +562,32 @@ leave_to_others(JobShared *shared)
 }
 
 /*
- * Return the number of the item that has given its turn, and is to come again next: the
- * first item that is free, or that has given the fewest turns; or CLAIM_NONE.
+ * Return the number of the item that has given its turn, and is to come again next: of those
+ * that are free or, if none is, of all, the one that has given the fewest turns; or
+ * CLAIM_NONE.
  */
 static int
 find_put_back(const JobShared *shared, RelationCheck is_free)
 {
 	int			result = CLAIM_NONE;
+	bool		result_is_free = false;
 
 	for (int i = shared->first_queued; i < shared->nitems; i++)
 	{
 		const MoveItem *item = &shared->items[i];
+		bool		free_now;
 
 		if (item->outcome.status != STATUS_QUEUED || item->turns == 0 ||
 			OidIsValid(item->part_of) || !may_begin(shared, item))
 			continue;
-		if (is_free(item->relid))
-			return i;
-		if (result == CLAIM_NONE || item->turns < shared->items[result].turns)
-			result = i;
+		free_now = is_free(item);
+		if (result != CLAIM_NONE && free_now == result_is_free &&
+			item->turns >= shared->items[result].turns)
+			continue;
+		if (result != CLAIM_NONE && result_is_free && !free_now)
+			continue;
+		result = i;
+		result_is_free = free_now;
 	}
 	return result;
 }
@@ -589,7 +596,7 @@ find_put_back(const JobShared *shared, RelationCheck is_free)
  * Claim the next item of the job, and set its status to running.  Return its
  * number, CLAIM_NONE if there is none, or CLAIM_LATER if the next one has to
  * wait for another runner.  Items that have given their turn come after the others;
- * is_free() says whether no session holds a lock of such a relation.  With anything_left,
+ * is_free() says whether no other process has a lock that is in their way.  With anything_left,
  * claim any item that is still queued, for a runner that is going to give it up; but one that
  * another runner is putting back is left to that, or its "queued" could come last on record.
  * Else it is CLAIM_LATER while max_workers runners are at work; and CLAIM_NONE for a runner
@@ -659,26 +666,33 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 }
 
 /*
- * Decide whether this runner gives up its item, whose copy waits, for another relation of
+ * Decide whether this runner gives up its item, which waits, for another relation of
  * the job that is ready: it may begin and, if it has given its turn before, is free now.
  * As many runners as there are such relations do so, less those that idle runners are about
- * to claim, and none while max_workers others are at work.  If true, the caller is to clean
+ * to claim: they claim none while max_workers are at work.  And none does so while so many
+ * others are, or will be with the idle ones.  If true, the caller is to clean
  * up, and to call runner_put_back().
  */
 bool
 runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
 {
+	int			room;
+	int			idle;
+	int			claimed;
 	int			enough;
 
 	if (my_runner == NULL)
 		return false;
 	Assert(item->outcome.status == STATUS_RUNNING && !my_runner->gives_turn);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	if (count_runners(is_another_at_work) < shared->settings.max_workers)
+	room = shared->settings.max_workers - count_runners(is_another_at_work);
+	/* idle runners claim only so many, and leave room for this one */
+	idle = Min(count_runners(is_idle), is_waiting(my_runner) ? room : room - 1);
+	claimed = count_ready(shared, item, idle, is_free);
+	if (claimed < room)
 	{
-		enough = count_runners(gives_turn) + 1;
 		/* some may be ready only when this item is queued */
-		enough += count_ready(shared, item, count_runners(is_idle), is_free);
+		enough = count_runners(gives_turn) + claimed + 1;
 
 		/* count the items that could begin if this item were queued */
 		item->outcome.status = STATUS_QUEUED;

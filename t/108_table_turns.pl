@@ -1,10 +1,12 @@
 # A copy that waits for its lock gives its turn to another relation of its job: beside a pause,
-# a cancel, and another worker of the job.  (049 has who gets the turns.)  And what a copy that
-# has too much left to ask for its lock does to the others of its job.
+# a cancel, an idle worker, a default for partitions, and another worker of the job.  (049 has
+# who gets the turns.)  And what a copy that has too much left to ask for its lock does to the
+# others of its job; and that the copy of one worker is no leftover for another.
 #
 # Fault (processes): all workers of a job wait for locks; a job is paused, or canceled with and
 #   without its files, while a relation has given its turn; another worker cancels the rest while
-#   one is being put back; one of two that wait has too much left to ask for its lock
+#   one is being put back; one of two that wait has too much left to ask for its lock; a
+#   partition, or its parent, is in use; one copy fails beside another
 use strict;
 use warnings;
 
@@ -27,6 +29,7 @@ if ($can_go_on)
 	$node->restart;
 }
 my $s = IndexMover::Session->new($node);
+$node->safe_psql("postgres", "CREATE TABLESPACE regress_near LOCATION ''");
 $node->safe_psql("postgres", <<'SQL');
 SET default_tablespace = regress_slow;
 SELECT format('CREATE SCHEMA %I', s) FROM unnest('{paused, put_back, kept}'::name[]) s \gexec
@@ -37,6 +40,17 @@ CREATE SCHEMA room;
 SELECT format('CREATE TABLE room.%I AS SELECT g, repeat(%L, 800) AS t FROM generate_series(1, %s) g', t, 'x', n)
   FROM (VALUES ('a', 10), ('b', 20), ('c', 15000), ('d', 16000), ('e', 17000),
 		('f', 17100), ('g', 17200), ('h', 17300)) t (t, n) \gexec
+CREATE SCHEMA starve;
+SELECT format('CREATE TABLE starve.%I TABLESPACE %I AS SELECT g, repeat(%L, 800) AS t FROM generate_series(1, %s) g', t, s, 'x', n)
+  FROM (VALUES ('a', 'regress_near', 100), ('d', 'regress_slow', 200), ('e', 'regress_near', 400), ('q', 'regress_slow', 800))
+       t (t, s, n) \gexec
+CREATE SCHEMA defaults;
+CREATE TABLE defaults.p (i int) PARTITION BY RANGE (i);
+CREATE TABLE defaults.p1 PARTITION OF defaults.p DEFAULT;
+INSERT INTO defaults.p SELECT generate_series(1, 1000);
+CREATE SCHEMA beside;
+CREATE TABLE beside.a AS SELECT 1 AS g;
+CREATE TABLE beside.b AS SELECT g, repeat('x', 800) AS t FROM generate_series(1, 6000) g;
 CREATE SCHEMA crowded;
 CREATE TABLE crowded.a AS SELECT g, repeat('x', 800) AS t, 0 AS n FROM generate_series(1, 2000) g;
 CREATE TABLE crowded.b AS SELECT g, repeat('x', 800) AS t FROM generate_series(1, 2000) g;
@@ -129,6 +143,56 @@ sub waits_ok
 	set_tests($node);
 }
 
+# ---- an idle worker that may not claim anything -------------------------------------------
+# a and e count as at work, since their old and new files share a file system.  So the worker
+# of d, which is idle when d is moved, leaves q to one of these.
+{
+	my @holders = hold('starve.a', 'starve.e');
+	my ($d) = hold('starve.d');
+	# (it stays idle where a session waits for the job, and ends elsewhere)
+	my $caller = IndexMover::Session->new($node);
+	$caller->run("LOAD 'index_mover'; SET index_mover.test_file_systems = 'regress_fast:1:100000000000:100000000000,"
+		. "regress_near:1:100000000000:100000000000'");
+	# so that on a slow machine, too, d is moved before one of the others gives its turn
+	set_tests($node, test_mutation => 'patience:10000');
+	$caller->send(q[SELECT count(*) FROM move_schema_tables('starve', 'regress_fast', settings => '{"max_workers": 2}')]);
+	poll_until($node, 'SELECT count(DISTINCT job) FROM index_mover_progress', '1', 'the job');
+	my $job = $s->run('SELECT max(job) FROM index_mover_progress');
+	waits_ok($job, "starve.$_") foreach 'a', 'd', 'e';
+	$d->end;
+	poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND name = 'starve.d'", 'moved', 'd is moved');
+	note states($job);
+	poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND name = 'starve.q'", 'moved',
+		'q, which no session holds, is moved while two are held');
+	$_->end foreach @holders;
+	wait_for_job_end($node, $job);
+	set_tests($node);
+	is(states($job), 'a moved, d moved, e moved, q moved', 'all are moved');
+	$caller->answer;
+	$caller->end;
+}
+
+# ---- the default for new partitions ---------------------------------------------------------
+# It gives its turn, too: else it would keep the worker as long as the parent is in use.
+{
+	my ($p1) = hold('defaults.p1');
+	my $p = IndexMover::Session->new($node);
+	$p->run('BEGIN; LOCK TABLE ONLY defaults.p IN ACCESS SHARE MODE');
+	set_tests($node, test_mutation => 'patience:100');
+	my $job = $s->run("SELECT max(job) FROM move_table('defaults.p', 'regress_fast', wait => false, "
+		. q[settings => '{"max_workers": 1}')]);
+	my $status = "SELECT status FROM index_mover_history WHERE job = $job AND name =";
+	waits_ok($job, 'defaults.p');
+	is($s->run("$status 'defaults.p1'"), 'queued', 'the partition has given its turn');
+	$p1->end;
+	poll_until($node, "$status 'defaults.p1'", 'moved', 'and is moved when it is free, while its parent is in use');
+	isnt($s->run("$status 'defaults.p'"), 'moved', 'whose default waits');
+	$p->end;
+	wait_for_job_end($node, $job);
+	set_tests($node);
+	is($s->run("$status 'defaults.p'"), 'moved', 'and is set, too');
+}
+
 # ---- another worker cancels the rest meanwhile -------------------------------------------
 {
 	my @holders = hold('put_back.a', 'put_back.b', 'put_back.c');
@@ -176,6 +240,26 @@ foreach my $keep ($can_go_on ? ('false', 'true') : ())
 	wait_for_job_end($node, $next);
 	like($s->run("SELECT status || ' ' || message FROM index_mover_history WHERE job = $next AND name = 'kept.a'"),
 		qr/^moved .*went on where job $job had ended/, 'the next call goes on from it');
+}
+
+# ---- one that fails, beside the copy of another worker -----------------------------------
+# What that one is copying is no leftover: no cleanup follows the job.
+{
+	my @holders = hold('beside.a');
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET log_min_messages = debug1; SELECT pg_reload_conf()');
+	my $log = -s $node->logfile;
+	my $job = $s->run("SELECT max(job) FROM move_schema_tables('beside', 'regress_fast', wait => false, "
+		. q[settings => '{"max_workers": 2, "lock_wait": "1s", "on_blocker": "fail", "max_rate": "1MB"}')]);
+	wait_for_job_end($node, $job);
+	wait_for_no_worker($node);
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET log_min_messages; SELECT pg_reload_conf()');
+	is(states($job), 'a failed, b moved', 'one of two fails');
+	is($s->run("SELECT max(finished_at) FILTER (WHERE name = 'beside.a') < max(finished_at) FILTER (WHERE name = 'beside.b') "
+		. "FROM index_mover_history WHERE job = $job"), 't', 'while the other is copied');
+	$log = slurp_file($node->logfile, $log);
+	like($log, qr/registering background worker "index_mover job $job"/, 'the log has each worker that begins');
+	unlike($log, qr/registering background worker "index_mover cleanup"/, 'no cleanup follows the job');
+	$_->end for @holders;
 }
 
 # ---- of two copies that wait, one often has too much left to ask for its lock -------------

@@ -175,7 +175,7 @@ copy_wait_for_locks(CopyMove *move)
 
 			copy_lock_wait_is_over(move, named, nnamed);
 		}
-		if (copy_gives_turn(move, &limits))
+		if (turn_is_given(move->mc, &limits, move->so_far->rested_us))
 			return copy_start_again(move, "it gives its turn to another relation");
 		job_check_cancel();
 	}

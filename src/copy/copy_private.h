@@ -242,13 +242,12 @@ pg_nodiscard extern bool copy_check_relations(CopyMove *move, bool first);
 extern void copy_lock_wait_is_over(CopyMove *move, const VirtualTransactionId *holders,
 								   int nholders);
 
-/* copy_give_way.c, copy_turn.c */
+/* copy_give_way.c */
 extern bool copy_is_in_the_way(CopyMove *move);
 pg_nodiscard extern bool copy_let_others_pass(void *arg);
 pg_nodiscard extern bool copy_between_chunks(CopyFile *file);
 pg_nodiscard extern bool copy_begin_with_ledger(CopyMove *move);
 extern void copy_rest_after_swap(void *arg);
-extern bool copy_gives_turn(CopyMove *move, const WaitLimits *limits);
 
 /* copy_changes.c */
 extern const char *copy_changes_lost(ChangesResult result);

@@ -650,7 +650,7 @@ make_attempts(CopyMove *move)
 		}
 		/* each try costs a round: after lock_wait make it at the bids alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
-		if (copy_gives_turn(move, wait->limits))
+		if (turn_is_given(move->mc, wait->limits, move->so_far->rested_us))
 			return copy_start_again(move, "it gives its turn to another relation");
 		throttle_rest(attempts_nap_ms(&attempts));
 	}

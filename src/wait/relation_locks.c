@@ -163,14 +163,20 @@ relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
 	return count;
 }
 
-/* Return whether no other process holds any lock on a relation.  Needs no transaction. */
+/*
+ * Return whether no other process holds any lock on a relation, nor one on the table of an
+ * index that keeps all others out.  Needs no transaction.
+ */
 bool
-relation_is_free(Oid relid)
+relation_is_free(const MoveItem *item)
 {
 	int			count;
+	int			heap_count = 0;
 
-	pfree(relation_lock_holders(relid, AccessExclusiveLock, &count));
-	return count == 0;
+	pfree(relation_lock_holders(item->relid, AccessExclusiveLock, &count));
+	if (item->heap_oid != item->relid)
+		pfree(relation_lock_holders(item->heap_oid, AccessShareLock, &heap_count));
+	return count == 0 && heap_count == 0;
 }
 
 /* Return, without queueing, the transactions that hold a conflicting lock, palloc'd. */

@@ -30,7 +30,7 @@ extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpid
 #define extension_lock_waiters(pids, maxpids) \
 	relation_lock_waiters(InvalidOid, AccessShareLock, pids, maxpids)
 extern bool relation_row_changer(Oid relid, VirtualTransactionId *vxid);
-extern bool relation_is_free(Oid relid);
+extern bool relation_is_free(const MoveItem *item);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
 
@@ -135,6 +135,9 @@ extern bool attempts_bid_is_due(Attempts *attempts);
 extern bool attempts_may_queue(Attempts *attempts, Oid table);
 extern void attempts_end_bid(Attempts *attempts);
 extern int	attempts_nap_ms(const Attempts *attempts);
+
+/* turn.c */
+extern bool turn_is_given(MoveContext *mc, const WaitLimits *limits, int64 rested_us);
 
 extern bool poller_waits_for_us(int pid);
 extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,

@@ -134,7 +134,8 @@ default_wait_is_over(const MoveContext *mc, const Wait *wait, bool *told)
 /*
  * Set the tablespace for new partitions, or their indexes.  As
  * ATExecSetTableSpaceNoStorage(), but for the exclusive lock attempts are made as for
- * the swap of a copy, since every query of the table would queue behind.
+ * the swap of a copy, since every query of the table would queue behind; and so it gives its
+ * turn, though it has nothing to throw away.
  */
 static void
 move_default(MoveContext *mc)
@@ -169,6 +170,11 @@ move_default(MoveContext *mc)
 			default_wait_is_over(mc, &attempts.wait, &told);
 		if (is_bid)
 			attempts_end_bid(&attempts);
+		if (turn_is_given(mc, &attempts.limits, 0))
+		{
+			progress_blockers(NULL, 0);
+			return;
+		}
 		throttle_rest(attempts_nap_ms(&attempts));
 		if (job_pause_requested())
 			pacing_rest_while_paused();
@@ -435,7 +441,7 @@ tell_of_target(MoveItem *item, const ErrorData *error)
 }
 
 /*
- * Move an item, and put the outcome into it.  Returns false if its copy gives its turn to
+ * Move an item, and put the outcome into it.  Returns false if it gives its turn to
  * another relation: there is no outcome then, and nothing to clean up.  Never throws.
  */
 bool

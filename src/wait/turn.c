@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * turn.c
+ *	  A move that waits for its lock gives its turn to another relation of its job.
+ *
+ * With on_blocker = wait a copy, or the change of a partitioned relation, waits without end,
+ * and a job has few runners.  So a move that has waited for long is given up while another
+ * relation of its job is ready, and its own comes again when the others have had their turn.
+ *
+ * The rule, and why it needs no further runners: src/README, "Protocol of the swap".
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/timestamp.h"
+
+#include "test_points.h"
+#include "wait/wait.h"
+
+#define SHORTEST_PATIENCE_MS	IM_LIMIT("patience", 5000)
+#define MOST_DOUBLINGS			10
+
+/*
+ * Decide whether the move, which waits for a lock, gives its turn.  If so, the caller is to
+ * end it without an outcome.  rested_us: how much of the time before the wait was no work.
+ * No transaction is open.
+ */
+bool
+turn_is_given(MoveContext *mc, const WaitLimits *limits, int64 rested_us)
+{
+	MoveItem   *item = mc->item;
+	int64		worked_us = limits->since - item->outcome.started_at - rested_us;
+
+	/* a pause in between, or a rest for a standby, is no wait for the lock */
+	int64		waited_ms = (GetCurrentTimestamp() - wait_began(limits)) / 1000;
+	int64		patience_ms = Max(worked_us / 1000, SHORTEST_PATIENCE_MS);
+
+	Assert(!IsTransactionState());
+	patience_ms <<= Min(item->turns, MOST_DOUBLINGS);
+	if (mc->settings->on_blocker != ON_BLOCKER_WAIT || job_pause_requested() ||
+		waited_ms < patience_ms)
+		return false;
+	if (!runner_give_turn(mc->job, item, relation_is_free))
+		return false;
+	mc->gives_turn = true;
+	item->outcome.detail[0] = '\0';
+	item_say(item, "It has waited %d s for its lock; other relations of the job are moved first.",
+			 (int) (waited_ms / 1000));
+	return true;
+}
