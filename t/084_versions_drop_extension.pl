@@ -3,7 +3,8 @@
 # of DROP EXTENSION: there the job gives way.  Nothing is left behind then, though
 # the ledger is gone; nor is it if a copy is canceled while DROP EXTENSION waits.
 # That it waits for a job that waits for a user or a time is in the log.
-# A worker that is terminated then ends, though that transaction stays open.
+# A worker that is terminated then ends, though that transaction stays open; and so does a
+# job that is canceled.
 use strict;
 use warnings;
 
@@ -193,6 +194,35 @@ is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', '
 	'terminated worker: the next call works');
 leftovers_ok($node, 'terminated worker', within => 5);
 files_ok($node, 'terminated worker');
+
+# ---- a job that is canceled while that transaction stays open -------------------
+# Its first copy fails, which releases the extension, and DROP EXTENSION gets it.
+{
+	$holder = IndexMover::Session->new($node);
+	$holder->run('BEGIN; SELECT count(*) FROM t');
+	my $session = IndexMover::Session->new($node);
+	my $job = $session->run("SELECT min(job) FROM move_indexes('t', 'regress_fast', 'copy', wait => false, settings => "
+		. q['{"max_workers": 1, "lock_wait": "5s", "on_blocker": "fail"}')]);
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", '1', 'a copy waits');
+	$worker = worker_pid($node);
+	my $log = -s $node->logfile;
+	$dropper = IndexMover::Session->new($node);
+	$dropper->send('BEGIN; DROP EXTENSION index_mover');
+	$dropper->answer;
+	is($dropper->errors, '', 'canceled job: the extension is dropped, but not for good');
+	is($session->run("SELECT cancel_move($job)"), '1', 'canceled job: the worker is told');
+	$node->wait_for_log(qr/job $job .*: did not record how its moves have ended/, $log);
+	poll_process_is_gone($worker);
+	ok(process_is_gone($worker), 'canceled job: it is gone');
+	is($dropper->run("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0', '... while that transaction is still open');
+	$dropper->run('ROLLBACK');
+	$_->end foreach $dropper, $holder, $session;
+	wait_for_no_worker($node);
+	is($node->safe_psql('postgres', "SELECT DISTINCT status FROM index_mover_history WHERE job = $job"), 'interrupted',
+		'canceled job: the history');
+	leftovers_ok($node, 'canceled job', within => 5);
+	files_ok($node, 'canceled job');
+}
 
 # ---- a worker that begins when caller and extension are gone --------------------
 # It can't connect as long as somebody has pg_database locked, and nobody else

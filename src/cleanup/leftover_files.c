@@ -466,6 +466,14 @@ go_on_removing(void *arg)
 void
 leftover_kept_files_remove(int64 job, Oid heap_oid)
 {
+	bool		held;
+
+	/* a session that is dropping it has locked the ledger */
+	StartTransactionCommand();
+	held = extension_hold() == EXTENSION_HELD;
+	CommitTransactionCommand();
+	if (!held)
+		return;
 	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
 		bool		is_kept;

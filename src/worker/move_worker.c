@@ -428,7 +428,11 @@ needs_cleanup(JobShared *shared)
 	if (outcome_extension_is_gone(shared))
 		return true;
 	StartTransactionCommand();
-	result = leftovers_of_runner(shared->job);
+	/* else a session that is dropping it has locked the ledger */
+	if (extension_hold() == EXTENSION_HELD)
+		result = leftovers_of_runner(shared->job);
+	else
+		result = true;
 	CommitTransactionCommand();
 	return result;
 }
@@ -502,7 +506,7 @@ run_item(JobShared *shared, int n)
 	show_activity(item);
 	progress_begin(item);
 
-	if (outcome_extension_is_gone(shared))
+	if (outcome_extension_is_gone(shared) || job_cancel_requested())
 		outcome_take_cancel(shared, outcome);
 	else if (item->owner_cancels)
 		outcome_take_owners_cancel(outcome);
@@ -570,7 +574,7 @@ clean_up_at_end(JobShared *shared)
 	move_cleanup_rest(shared, &shared->items[cleanup_due]);
 	progress_end(0);
 	pgstat_report_activity(STATE_IDLE, NULL);
-	if (!needs_cleanup(shared))
+	if (outcome_extension_is_gone(shared) || !needs_cleanup(shared))
 		return false;
 	ereport(LOG,
 			(errhidecontext(true),

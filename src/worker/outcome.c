@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "utils/timestamp.h"
 
 #include "errors.h"
 #include "history.h"
@@ -22,6 +23,7 @@
 #include "worker/worker.h"
 
 #define RECORD_POLL_MS	20
+#define LONGEST_DROP_MS	1000	/* that a canceled job waits for */
 
 /*
  * Return the text that follows an error's message in a row, or NULL.  Where a
@@ -110,11 +112,14 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 
 /*
  * Hold the extension, after waiting for a session that is dropping it.  Returns false
- * if it was dropped, or a session that waits for us is about to drop it.
+ * if it was dropped, or a session that waits for us is about to drop it; and if the job is
+ * canceled meanwhile, since that session may stay idle for hours in its transaction.
  */
 bool
 outcome_hold_extension(JobShared *shared)
 {
+	TimestampTz start = GetCurrentTimestamp();
+
 	for (;;)
 	{
 		ExtensionHold hold;
@@ -129,6 +134,9 @@ outcome_hold_extension(JobShared *shared)
 			pg_atomic_write_u32(&shared->extension_gone, 1);
 			return false;
 		}
+		if (job_cancel_requested() &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), LONGEST_DROP_MS))
+			return false;
 		runner_nap(shared, RECORD_POLL_MS);
 	}
 }
@@ -141,7 +149,11 @@ insert_rows(JobShared *shared)
 	shared->settings.terms};
 
 	if (!outcome_hold_extension(shared))
+	{
+		if (!outcome_extension_is_gone(shared))
+			job_check_cancel();
 		extension_missing();
+	}
 	StartTransactionCommand();
 	history_insert_job(shared->job, &job);
 	for (int i = 0; i < shared->nitems; i++)
@@ -152,12 +164,33 @@ insert_rows(JobShared *shared)
 	CommitTransactionCommand();
 }
 
-/* Update the history rows of some items, unless the extension was dropped. */
+/* Log, once, that the job is canceled while a session is dropping the extension. */
+static void
+tell_of_drop(JobShared *shared)
+{
+	static bool told = false;
+
+	if (told || outcome_extension_is_gone(shared))
+		return;
+	told = true;
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("%s: did not record how its moves have ended", runner_name()),
+			 errdetail("The job was canceled while another session is dropping the extension.")));
+}
+
+/*
+ * Update the history rows of some items, unless the extension was dropped, or the job is
+ * canceled while a session is dropping it.
+ */
 static void
 update_rows(JobShared *shared, int first, int last)
 {
 	if (!outcome_hold_extension(shared))
+	{
+		tell_of_drop(shared);
 		return;
+	}
 	StartTransactionCommand();
 	for (int i = first; i <= last; i++)
 		history_update(shared, i);
