@@ -154,7 +154,7 @@ typedef struct KnownDevice
 								 * was not "same" */
 	uint32		epoch;			/* grows; a device of ours with a lower one,
 								 * but the expected one, was left behind */
-	bool		was_empty;		/* at the last look, its directory */
+	bool		was_empty;		/* its directory, at all looks */
 
 	/* the last recovery that began without the device */
 	XLogRecPtr	missed_checkpoint;	/* from where; 0 = there was none */
@@ -646,10 +646,20 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 		changed = true;
 	}
 	device->is_here = look->directory.inode != 0 && has_expected(device, look);
+
+	/*
+	 * If it has become empty, its files may be lost: of those recovery makes
+	 * ruins.
+	 */
 	is_empty = look->directory.inode != 0 && look->is_empty;
-	if (is_empty != device->was_empty)
+	if (device->was_empty && !is_empty)
 	{
-		device->was_empty = is_empty;
+		device->was_empty = false;
+		changed = true;
+	}
+	else if (is_empty && !is_known)
+	{
+		device->was_empty = true;
 		changed = true;
 	}
 	device->seen = now->horizon;
@@ -797,9 +807,11 @@ look_before_recovery(void)
 	DeviceLook *looks = palloc0_array(DeviceLook, Max(area->list.max_devices, 1));
 	int			nlooks = 0;
 	bool		is_marked = false;
+	bool		has_looked_before = has_looked;
 	Circumstances now = {.at_start = true,.horizon = horizon_of_checkpoint(control)};
 
 	/* step: look-before-recovery */
+	has_looked = false;			/* until this is on record */
 
 	/*
 	 * What was created since the redo position has a higher number, and the
@@ -816,7 +828,7 @@ look_before_recovery(void)
 	if (now.is_restored || !crc_ok)
 		now.is_trusted = false;
 	if (now.is_trusted)
-		now.is_watched = has_looked || is_running(old->run) ||
+		now.is_watched = has_looked_before || is_running(old->run) ||
 			(old->control_time != 0 && old->control_crc == control->crc &&
 			 old->control_time == control->time && old->control_checkpoint == control->checkPoint);
 	else
@@ -846,7 +858,7 @@ look_before_recovery(void)
 	}
 	if (is_marked)
 		area_save();
-	has_looked = true;
+	has_looked = area->is_saved;
 	pfree(looks);
 	pfree(old);
 }

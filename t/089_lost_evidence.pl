@@ -292,6 +292,26 @@ foreach my $what (sort keys %empty)
 	watched();
 }
 
+# A look while the server runs finds the directory empty, but files are expected there: a recovery
+# that fills it makes no whole ones.
+foreach my $what ("the databases' directories", 'all but empty directories')
+{
+	value('CHECKPOINT');
+	write_some();
+	$empty{$what}->();
+	value('SELECT count(*) FROM index_mover_check()');
+	wait_until('looked at', sub { -e marker($location) });
+	crash();
+	start();
+	verdict_is('lost', "$what gone while the server runs, then a crash");
+	is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 7'), 1,
+		"$what gone while the server runs: the first query is right");
+	value('REINDEX TABLE t');
+	$node->restart;
+	settled();
+	watched();
+}
+
 # What was made since the last checkpoint is in the WAL, and recovery makes it whole.  The counter
 # of OIDs in that checkpoint is ahead of it.
 {
