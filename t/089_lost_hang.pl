@@ -67,7 +67,8 @@ value("CREATE TABLESPACE $_ LOCATION '$dir/$_'") foreach qw(fast other);
 marked($_) foreach qw(fast other);
 my $fast = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 value($_) foreach 'CREATE TABLE t (id int)', 'INSERT INTO t SELECT generate_series(1, 5000)',
-	'CREATE DATABASE dropped', 'CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast', 'CREATE TABLE u (id int)', 'CREATE INDEX u_id ON u (id)',
+	'CREATE DATABASE dropped',
+	'CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast', 'CREATE TABLE u (id int)', 'CREATE INDEX u_id ON u (id)',
 	'CREATE TABLE events (d date) PARTITION BY RANGE (d)',
 	"CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
 	"INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, every)
