@@ -53,6 +53,14 @@ sub wait_for_rest
 	return;
 }
 
+sub wait_in_queue
+{
+	my ($relation, $mode, $name) = @_;
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = '$mode' AND relation = '$relation'::regclass", '1',
+		$name);
+	return;
+}
+
 # Expect the job to say that it is paused, in the end, and to be in nobody's way then.
 sub paused_ok
 {
@@ -225,6 +233,45 @@ cmp_ok(sql("SELECT extract(epoch FROM finished_at - started_at - ('$resumed'::ti
 $other->run('COMMIT');
 wait_for_job_end($node, $job);
 all_right($node, 'pp', 'at the end', no_metadata => 1, max_keys => 200, within => 5);
+
+# in the queue for a lock of the swap, for as long as lock_timeout says: it leaves the queue, and
+# does not swap when the others end
+foreach my $case (
+	[ "SELECT count(*) FROM pp WHERE s = 'x'", 'pp_s', 'AccessExclusiveLock' ],
+	[ 'LOCK TABLE pg_policy IN SHARE MODE', 'pg_policy', 'RowExclusiveLock' ])
+{
+	my ($sql, $relation, $mode) = @$case;
+	my $name = "in the queue for $relation";
+	my $before = tablespace_of_index($node, 'pp_s');
+	$other->run("BEGIN; $sql");
+	$job = begin_move(lock_wait => 0, lock_timeout => '10min');
+	wait_in_queue($relation, $mode, $name);
+	sql("SELECT pause_move($job)");
+	paused_ok($job, $name);
+	$other->run('COMMIT');
+	paused_ok($job, "$name, whose holder has ended");
+	is(tablespace_of_index($node, 'pp_s'), $before, "$name: not swapped");
+	resume_ok($job, $name);
+}
+
+# the same for a partitioned table
+{
+	my $name = 'in the queue for a partitioned table';
+	my $place = "SELECT coalesce((SELECT spcname FROM pg_tablespace t WHERE t.oid = reltablespace), '') FROM pg_class WHERE relname = 'pt'";
+	sql('CREATE TABLE pt (i int) PARTITION BY RANGE (i)');
+	$other->run('BEGIN; SELECT count(*) FROM pt');
+	$job = sql("SELECT max(job) FROM move_table('pt', 'regress_fast', wait => false, settings => "
+		. '\'{"lock_wait": "0", "lock_timeout": "10min"}\')');
+	wait_in_queue('pt', 'AccessExclusiveLock', $name);
+	sql("SELECT pause_move($job)");
+	wait_for_rest($job, 'pause_move()');
+	is(sql('SELECT count(*) FROM pg_locks WHERE NOT granted'), '0', "$name: it leaves the queue");
+	$other->run('COMMIT');
+	paused_ok($job, $name);
+	is(sql($place), '', "$name: nothing is set while it is paused");
+	resume_ok($job, $name);
+	is(sql($place), 'regress_fast', "$name: it is afterwards");
+}
 
 # for the lock on a partitioned index, whose default for new partitions is set
 sql('CREATE TABLE pd (i int) PARTITION BY RANGE (i); CREATE INDEX pd_i ON pd (i) TABLESPACE regress_slow');

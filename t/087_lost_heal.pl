@@ -357,8 +357,19 @@ foreach my $attempt (1, 2)
 }
 is($node->psql('postgres', 'SET statement_timeout = 5000; DELETE FROM t WHERE id = 1009'), 0,
 	'others pass between its attempts at the locks');
+# a pause is obeyed in the queue, however long that may last
+value("SELECT alter_move($job, 'lock_timeout', '10min')");
+foreach my $asking ('t', 'f', 't')
+{
+	$node->poll_query_until('postgres', $asks, $asking) or die 'no further attempt';
+}
+value("SELECT pause_move($job)");
+$node->poll_query_until('postgres', "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()') or die 'no pause';
+is(value($asks), 'f', 'paused: it leaves the queue');
 $holder->query_safe('COMMIT');
 $holder->quit;
+is(value("SELECT status FROM index_mover_history WHERE job = $job"), 'paused', 'and asks no more when the lock is free');
+value("SELECT resume_move($job)");
 value("CALL wait_for_move($job)");
 is(value("SELECT relation_name, status FROM index_mover.move_log WHERE job = $job"), 't_r_excl|moved', 'and it is rebuilt');
 answers('exclusion constraint', 't');

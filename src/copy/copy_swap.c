@@ -73,8 +73,6 @@
 /* Else read the WAL so often */
 #define STAY_NEAR_US		(150 * INT64CONST(1000))
 
-#define QUEUE_PIECE_MS		1000
-
 /* Time for the last blocks, under the lock, at first */
 #define LAST_BLOCKS_US		INT64CONST(10000)
 
@@ -106,17 +104,20 @@ static const Oid swap_catalogs[] = {
 	TypeRelationId,
 };
 
-/* Lock the catalogs and the ledger for the swap; false if a lock cannot be had in this time. */
+/*
+ * Lock the catalogs and the ledger for the swap; false if a lock cannot be had in this time, or
+ * the job is paused.
+ */
 static bool
 lock_catalogs(Oid ledger, int timeout_ms)
 {
 	Assert(IsTransactionState());
 	for (int i = 0; i < lengthof(swap_catalogs); i++)
 	{
-		if (!lock_relation_within(swap_catalogs[i], RowExclusiveLock, timeout_ms, NULL))
+		if (!attempts_queue(swap_catalogs[i], RowExclusiveLock, timeout_ms, NULL, NULL, NULL))
 			return false;
 	}
-	return lock_relation_within(ledger, RowExclusiveLock, timeout_ms, NULL);
+	return attempts_queue(ledger, RowExclusiveLock, timeout_ms, NULL, NULL, NULL);
 }
 
 /* Read the pages of the relations' rows, of their future index entries, and of the ledger. */
@@ -151,38 +152,28 @@ read_pages(void *arg)
 	table_close(pg_class, NoLock);
 }
 
-/*
- * Queue for lock_timeout in all, in pieces of a second: no WAL can be read in the queue.  Others
- * pass between two pieces, so a long lock_timeout is several bids.
- */
+/* For attempts_queue() */
 static bool
-queue_for_lock(CopyFile *file)
+stay_near(void *arg)
 {
-	/* step: queue */
-	for (int left = file->move->settings->lock_timeout;; left -= QUEUE_PIECE_MS)
-	{
-		if (lock_relation_within(file->relid, AccessExclusiveLock, Min(QUEUE_PIECE_MS, left),
-								 &granted_at))
-			return true;
-		if (left <= QUEUE_PIECE_MS)
-			return false;
-		if (!copy_stay_near(file->move))
-			return false;
-		IM_POINT("swap-queue-again");
-	}
+	return copy_stay_near((CopyMove *) arg);
 }
 
 /*
  * Lock all that moves.  Queue, if at all, for a single lock, before any other is held:
- * whoever wants a relation that we have must not wait for a third transaction.
+ * whoever wants a relation that we have must not wait for a third transaction.  Not in a job
+ * that was paused since the last catch-up: read_pages() may have waited for a lock, too.
  */
 static bool
 lock_files(CopyMove *move, CopyFile *queue_for)
 {
+	if (job_pause_requested())
+		return false;
 	/* step: queue-for-one */
 	if (queue_for != NULL)
 	{
-		if (!queue_for_lock(queue_for))
+		if (!attempts_queue(queue_for->relid, AccessExclusiveLock, move->settings->lock_timeout,
+							&granted_at, stay_near, move))
 			return false;
 		measuring = move->item;
 		IM_POINT("swap-file-locked");

@@ -195,9 +195,9 @@ set_core_lock_timeout(const MoveSettings *settings)
 {
 	int64		limit = settings->lock_wait;
 
-	/* all that want the table stand behind us */
+	/* all that want the table stand behind us; rebuild_once() asks again */
 	if (rebuild.mc->item->plain)
-		limit = settings->lock_timeout;
+		limit = Min(settings->lock_timeout, QUEUE_PIECE_MS);
 	else if (limit > 0 && SIGNALS_BLOCKERS(settings))
 		limit += BLOCKER_GRACE_MS;
 	SetConfigOption("lock_timeout", psprintf("%d", (int) Min(limit, INT_MAX)),
@@ -516,10 +516,11 @@ wait_and_lock(const MoveContext *mc)
 /*
  * Do move_by_rebuild() once.  Returns false if it is to be done again, within lock_wait: plain
  * REINDEX asks for its locks again and again, and lets others pass between; and an index that
- * is lost is rebuilt again if that gave way to others.
+ * is lost is rebuilt again if that gave way to others.  That time is from start, when
+ * pacing_rested_ms() was rested_ms.
  */
 static bool
-rebuild_once(MoveContext *mc, TimestampTz start)
+rebuild_once(MoveContext *mc, TimestampTz start, int64 rested_ms)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	MoveItem   *item = mc->item;
@@ -562,6 +563,7 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 	PG_CATCH();
 	{
 		int			waited_for = core_waited_for();
+		int64		rested_since = pacing_rested_ms() - rested_ms;
 		ErrorData  *edata;
 
 		MemoryContextSwitchTo(TopMemoryContext);
@@ -589,7 +591,8 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 		else
 			again = false;
 		if (mc->settings->lock_wait > 0 &&
-			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), mc->settings->lock_wait))
+			TimestampDifferenceExceeds(TimestampTzPlusMilliseconds(start, rested_since),
+									   GetCurrentTimestamp(), mc->settings->lock_wait))
 			again = false;
 		if (!again)
 			ReThrowError(edata);
@@ -625,8 +628,9 @@ void
 move_by_rebuild(MoveContext *mc)
 {
 	TimestampTz start = GetCurrentTimestamp();
+	int64		rested_ms = pacing_rested_ms();
 
-	while (!rebuild_once(mc, start))
+	while (!rebuild_once(mc, start, rested_ms))
 	{
 		/* the new index that it was making */
 		mc->max_wait_ms = mc->settings->lock_wait;

@@ -342,3 +342,28 @@ attempts_may_queue(Attempts *attempts, Oid table)
 	CommitTransactionCommand();
 	return !attempts->barred;
 }
+
+/*
+ * Lock a relation until the end of the transaction, queueing for timeout_ms in all, in pieces of
+ * a second: in the queue we cannot see a pause, nor read WAL.  Between two pieces keep_up(arg),
+ * unless it is NULL, does the latter.  Others pass there, so a long timeout is several bids.
+ * Return false, with nothing changed, if the lock was not granted in that time, the job is paused
+ * or keep_up() returns false.  *granted_at: as lock_relation_within().
+ */
+bool
+attempts_queue(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *granted_at,
+			   bool (*keep_up) (void *arg), void *arg)
+{
+	/* step: queue */
+	for (int left = timeout_ms; !job_pause_requested(); left -= QUEUE_PIECE_MS)
+	{
+		if (lock_relation_within(relid, mode, Min(QUEUE_PIECE_MS, left), granted_at))
+			return true;
+		if (left <= QUEUE_PIECE_MS)
+			return false;
+		if (keep_up != NULL && !keep_up(arg))
+			return false;
+		IM_POINT("swap-queue-again");
+	}
+	return false;
+}

@@ -113,6 +113,10 @@ extern void wait_for_snapshots(TransactionId limit_xmin,
 							   WaitLimits *limits);
 
 /* attempts.c: attempts at an exclusive lock that others hold */
+
+/* Queue no longer than this at once: a pause is not seen in the queue */
+#define QUEUE_PIECE_MS		1000
+
 typedef struct Attempts
 {
 	Wait		wait;			/* with the holders at the last look */
@@ -135,6 +139,8 @@ extern bool attempts_bid_is_due(Attempts *attempts);
 extern bool attempts_may_queue(Attempts *attempts, Oid table);
 extern void attempts_end_bid(Attempts *attempts);
 extern int	attempts_nap_ms(const Attempts *attempts);
+extern bool attempts_queue(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *granted_at,
+						   bool (*keep_up) (void *arg), void *arg);
 
 /* turn.c */
 extern bool turn_is_given(MoveContext *mc, const WaitLimits *limits, int64 rested_us);

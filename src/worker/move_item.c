@@ -85,8 +85,8 @@ lock_partitioned(const MoveItem *item, const MoveSettings *settings, bool queue)
 
 	StartTransactionCommand();
 	if (queue)
-		locked = lock_relation_within(item->relid, AccessExclusiveLock,
-									  settings->lock_timeout, NULL);
+		locked = attempts_queue(item->relid, AccessExclusiveLock, settings->lock_timeout,
+								NULL, NULL, NULL);
 	else
 		locked = ConditionalLockRelationOid(item->relid, AccessExclusiveLock);
 	if (locked && item->heap_oid != item->relid)
