@@ -233,16 +233,24 @@ history_lock_job(int64 job)
 }
 
 /*
- * Record a job's altered settings, after history_lock_job().  It is no error if
- * its row is gone.
+ * Record a job's altered settings, after history_lock_job().  Returns false if the job has
+ * ended: how it has done so stays on record.  It is no error if its row is gone.
  */
-void
+bool
 history_alter_job(int64 job, const char *settings)
 {
 	ScanKeyData key = key_of_job(job);
+	ExtensionScan scan;
 	HistoryJob	entry;
+	bool		ended;
 	bool		deleted = false;
 
+	if (!scan_job(&scan, job))
+		return true;
+	ended = !scan.row.nulls[Anum_job_status - 1];
+	extension_scan_end(&scan);
+	if (ended)
+		return false;
 	if (history_read_job(job, &entry))
 		deleted = extension_delete(JOB_TABLE, 1, &key);
 	if (deleted)
@@ -252,6 +260,7 @@ history_alter_job(int64 job, const char *settings)
 	}
 	/* a statement may do this twice */
 	CommandCounterIncrement();
+	return true;
 }
 
 /*

@@ -874,9 +874,6 @@ job_request(int64 job, JobRequest request)
 	}
 	else if (found)
 	{
-		/* resuming a paused job does not also ask for the swap */
-		if (request == REQUEST_RESUME && !slot->flags.pause)
-			slot->flags.swap_now = true;
 		if (!slot->flags.pause)
 			slot->paused_at = GetCurrentTimestamp();
 		slot->flags.pause = (request == REQUEST_PAUSE);

@@ -264,7 +264,6 @@ typedef struct JobFlags
 	bool		cancel;			/* only ever turns true */
 	bool		keep;			/* ... and the file to go on from stays */
 	bool		pause;
-	bool		swap_now;		/* do not wait for swap_after any more */
 } JobFlags;
 
 /*
@@ -464,7 +463,6 @@ extern const JobFlags *job_flags(void);
 #define job_cancel_requested()		(job_flags()->cancel)
 #define job_keep_requested()		(job_flags()->keep)
 #define job_pause_requested()		(job_flags()->pause)
-#define job_swap_now_requested()	(job_flags()->swap_now)
 extern void job_check_cancel(void);
 extern void runner_serve_cancel(bool serve);
 extern bool runner_ask_to_step_back(const RunnerSlot *seen, int blocker);

@@ -88,7 +88,9 @@ runner_attach(JobShared *shared, int number)
 		if (my_job->runner_pid == 0)
 			my_job->runner_pid = MyProcPid;
 		shared->numbers |= UINT32_C(1) << number;
-		my_job->state = JOB_RUNNING;
+		/* one that comes late finds it cleaning up */
+		if (my_job->state == JOB_STARTING)
+			my_job->state = JOB_RUNNING;
 		shared->begun = true;
 	}
 	LWLockRelease(&area->lock);
@@ -352,6 +354,15 @@ runner_is_alone(void)
 	return result;
 }
 
+/* Note that all rows of the job are final.  A job that has ended is not paused. */
+static void
+begin_cleaning_up(void)
+{
+	Assert(LWLockHeldByMeInMode(&area->lock, LW_EXCLUSIVE));
+	my_job->state = JOB_CLEANING_UP;
+	my_job->flags.pause = false;
+}
+
 /*
  * Stop being a runner; the last runner also frees the job's slot.  Return true if no
  * other runner can still change a row: the caller then has to publish the rows.
@@ -372,7 +383,7 @@ runner_detach(void)
 	if (last)
 		job_free_slot_locked(my_job);
 	else if (final)
-		my_job->state = JOB_CLEANING_UP;
+		begin_cleaning_up();
 	LWLockRelease(&area->lock);
 	progress_attach(my_runner = NULL);
 	my_job = NULL;
@@ -391,7 +402,7 @@ runner_rows_are_final(void)
 	my_runner->rows_final = true;
 	final = count_runners(is_another_unfinished) == 0;
 	if (final)
-		my_job->state = JOB_CLEANING_UP;
+		begin_cleaning_up();
 	LWLockRelease(&area->lock);
 	return final;
 }

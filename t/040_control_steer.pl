@@ -344,6 +344,26 @@ is(sql("SELECT resume_move($job)"), $job, 'resume_move');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'resume_move ends the wait');
 verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 200, large => 1);
+
+# it is a setting as any: on record, and it can be set again
+{
+	sql('CREATE TABLE twice (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow, '
+		. 'j int UNIQUE USING INDEX TABLESPACE regress_slow)');
+	my $again = begin_job($node, 'twice', 'regress_fast', swap_after => 'infinity', max_workers => 1);
+	my $waiting = "SELECT count(*) FROM index_mover_progress WHERE job = $again AND phase = 'waiting for time to swap'";
+	poll_until($node, $waiting, 1, 'the first of two');
+	is(setting($again, 'swap_after'), 'infinity', 'swap_after of two');
+	# twice, as by a client that has lost its connection
+	is(sql("SELECT resume_move($again), resume_move($again), alter_move($again, 'swap_after', 'infinity')"), "$again|$again|t",
+		'resume_move, and alter_move back');
+	poll_until($node, $waiting, 1, 'one of them waits again', timeout => 20);
+	is(setting($again, 'swap_after'), 'infinity', 'swap_after of two, set again');
+	is(sql("SELECT resume_move($again)"), $again, 'resume_move');
+	wait_for_job_end($node, $again);
+	is(sql("SELECT count(*) FROM index_mover_history WHERE job = $again AND status = 'moved'"), 2, 'both are moved');
+	is(setting($again, 'swap_after'), '', 'and no swap_after is on record');
+	sql('DROP TABLE twice');
+}
 ($rc, $out, $err) = $node->psql('postgres',
 	"SELECT * FROM move_indexes('st_s', 'regress_slow', settings => '{\"swap_after\": \"sometime\"}')",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
@@ -390,6 +410,55 @@ sql('ALTER TABLE gone DROP CONSTRAINT gone_pkey');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT count(*) FROM undo_move($job)");
 is("$rc $out", '0 0', 'undo_move of dropped indexes has nothing to do');
 like($err, qr/NOTICE:  index "gone_$_" does not exist any more, skipping/, "and says so of gone_$_") foreach 'pkey', 'j_key';
+
+# ---------------------------------------------------------------------------
+# A job that has ended, and is still cleaning up: every function says so, and none changes how
+# it has ended.  It was told to pause while core's REINDEX could not.
+# ---------------------------------------------------------------------------
+sql('CREATE TABLE held (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow, j int UNIQUE USING INDEX TABLESPACE regress_slow); '
+	. 'INSERT INTO held SELECT g, g FROM generate_series(1, 100) g');
+{
+	my $name = 'still cleaning up';
+	my $says = qr/job \d+(?: \(process \d+\))? has ended and is still cleaning up/i;
+	my $reader = IndexMover::Session->new($node);
+	$reader->run('BEGIN; SELECT count(*) FROM held');
+	$job = begin_job($node, 'held', 'regress_fast', method => 'rebuild', lock_wait => '10min', max_workers => 1);
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase LIKE 'waiting for readers before%'", '1',
+		"$name: the rebuild");
+	is(sql("SELECT pause_move($job), cancel_move($job)"), '1|1', "$name: canceled while it rebuilds");
+	sql("CALL wait_for_move($job, raise => false)");
+	is(sql("SELECT string_agg(status, ' ' ORDER BY status) FROM index_mover_history WHERE job = $job"), 'canceled moved',
+		"$name: one is moved, and one is left");
+	is(sql("SELECT phase FROM index_mover_progress WHERE job = $job"), 'cleaning up', "$name: it is cleaning up");
+	is(sql("SELECT status FROM index_mover.job_log WHERE job = $job"), 'canceled', "$name: its end is on record");
+	my $row = sql("SELECT j FROM index_mover.job_log j WHERE job = $job");
+	foreach my $call ([ "alter_move($job, 'max_rate', '1MB')", 'f' ], [ "pause_move($job)", 0 ])
+	{
+		($rc, $out, $err) = $node->psql('postgres', "SELECT $call->[0]");
+		is($out, $call->[1], "$name: $call->[0]");
+		like($err, qr/NOTICE:  $says\nHINT:  See \S*index_mover_progress for what it waits for\./, "$name: a NOTICE says why not");
+	}
+	is(sql("SELECT j FROM index_mover.job_log j WHERE job = $job"), $row, "$name: its row stays as it is");
+	is(sql("SELECT count(*) FROM index_mover_check('0 s') WHERE kind = 'paused job' OR detail LIKE '%interrupted%'"), 0,
+		"$name: neither paused nor interrupted");
+	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM undo_move($job)");
+	like($err, qr/ERROR:  relation "held" is already being moved\nDETAIL:  $says/i, "$name: undo_move says why not");
+	($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job)");
+	like($err, qr/ERROR:  relation "held" is already being moved\nDETAIL:  $says/i, "$name: resume_move says why not");
+	($rc, $out, $err) = $node->psql('postgres', "SELECT cancel_move($job)");
+	is($out, 0, "$name: cancel_move");
+	like($err, qr/NOTICE:  $says/, "$name: a NOTICE says why not");
+	is(sql("SELECT acknowledged_at IS NOT NULL FROM index_mover.job_log WHERE job = $job"), 't', "$name: it acknowledges the end");
+	$reader->run('COMMIT');
+	$reader->end;
+	wait_for_no_worker($node);
+	my $then = sql("SELECT resume_move($job)");
+	wait_for_job_end($node, $then);
+	like(outcome($then), qr/^held_\w+ moved$/, "$name: resume_move afterwards");
+	is(sql("SELECT status FROM undo_move($job)"), 'moved', "$name: undo_move afterwards");
+}
+leftovers_ok($node, 'still cleaning up', within => 5);
+sql('DROP TABLE held');
 
 # ---------------------------------------------------------------------------
 # Cleanup: a job whose row another session changes, and an index whose table is locked,

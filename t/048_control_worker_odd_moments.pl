@@ -464,10 +464,29 @@ $locker->end;
 	wait_for_no_worker($node);
 	$holder->run('SELECT pg_advisory_unlock(0, 5959)');
 	is($canceler->answer, '0', 'a job that ends while it is canceled');
+	like($canceler->errors, qr/NOTICE: .*job $job is not running/, '... which a NOTICE says');
 	my $check = "SELECT count(*) FROM index_mover_check() WHERE kind = 'ended job' AND object = 'job $job'";
 	is($node->safe_psql('postgres', $check), 1, '... is still reported');
 	is($canceler->run("RESET index_mover.test_point; SELECT cancel_move($job)"), '0', 'canceled again');
 	is($node->safe_psql('postgres', $check), 0, '... it is acknowledged');
+
+	# resumed: what it has left goes on, and its row keeps its end
+	$job = begin_job($node, 'raced_i', 'regress_fast', max_rate => '64kB');
+	poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'max_rate', 'a copy that takes its time');
+	$holder->run('SELECT pg_advisory_lock(0, 5959)');
+	$log = -s $node->logfile;
+	$canceler->run("SET index_mover.test_point = 'job-found:wait'");
+	$canceler->send("SELECT resume_move($job, '{\"max_rate\": \"0\"}')");
+	$node->wait_for_log(qr/test point "job-found": waiting/, $log);
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM index_mover_progress WHERE job = $job");
+	wait_for_no_worker($node);
+	$holder->run('SELECT pg_advisory_unlock(0, 5959)');
+	my $rest = $canceler->answer;
+	cmp_ok($rest, '>', $job, 'what a job has left that ends while it is resumed is another job');
+	$canceler->run('RESET index_mover.test_point');
+	wait_for_job_end($node, $rest);
+	is($node->safe_psql('postgres', "SELECT string_agg(status, ' ' ORDER BY job) FROM index_mover_history WHERE job IN ($job, $rest)"),
+		'canceled moved', '... and moves it');
 	$_->end foreach $holder, $canceler;
 	$node->safe_psql('postgres', 'DROP TABLE raced');
 }

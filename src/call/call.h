@@ -82,7 +82,7 @@ extern int64 submit_last_job(void);
 extern void submit_job_has_begun(int64 job);
 extern void submit_own(void (*write) (void *arg), void *arg);
 extern void submit_now(int64 job, List *items, const MoveSettings *settings);
-extern void submit_alter_job(int64 job, const char *settings);
+extern bool submit_alter_job(int64 job, const char *settings);
 extern void submit_skip_busy(List *plan);
 extern void submit_at_commit(int64 job, List *items, const MoveSettings *settings);
 extern void wait_for_rows(int64 job, JobSummary *summary, List *items,

@@ -22,6 +22,7 @@
 #include "storage/dsm.h"
 #include "utils/acl.h"
 #include "utils/array.h"
+#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -87,9 +88,24 @@ cancel_owned(const JobSlot *slot)
 	return count;
 }
 
+/* Tell of a job that has ended, or that has just done so, by a NOTICE. */
+static void
+tell_of_end(int64 job)
+{
+	JobSlot		slot;
+
+	if (job_find(job, &slot) && slot.state == JOB_CLEANING_UP)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT " has ended and is still cleaning up", job),
+				 errhint("See %s for what it waits for.", printed_command("progress"))));
+	else
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT " is not running", job)));
+}
+
 /*
- * Find a job to control.  Returns true if it is running; else *entry is its row in
- * the history or, if entry is NULL, a NOTICE tells.  ERRORs: 42704 there never was
+ * Find a job to control.  Returns true if it is running; else, also if it is still cleaning
+ * up, *entry is its row in the history or, if entry is NULL, a NOTICE tells.  ERRORs: 42704 there never was
  * such a job; 42501 the current user may not control it.
  */
 static bool
@@ -98,6 +114,8 @@ find_job(int64 job, JobSlot *slot, HistoryJob *entry)
 	HistoryJob	ended = {0};
 	bool		running = job != CLEANUP_JOB && job_find(job, slot);
 
+	if (running && slot->state == JOB_CLEANING_UP)
+		running = false;
 	if (!running && !history_read_job(job, &ended))
 		call_no_such_job(job);
 	if (!has_privs_of_role(GetUserId(), running ? slot->role : ended.role))
@@ -108,8 +126,8 @@ find_job(int64 job, JobSlot *slot, HistoryJob *entry)
 	if (entry != NULL)
 		*entry = ended;
 	else if (!running)
-		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT " is not running", job)));
+		tell_of_end(job);
+	IM_POINT("job-found");
 	return running;
 }
 
@@ -143,7 +161,6 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
 		}
 		nslots = find_job(PG_GETARG_INT64(0), slots, NULL);
 		*had_ended = nslots == 0;
-		IM_POINT("job-found");
 	}
 	for (int i = 0; i < nslots; i++)
 	{
@@ -159,6 +176,8 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
 			done++;
 			log_control(slots[i].job, what);
 		}
+		else if (!PG_ARGISNULL(0))
+			tell_of_end(slots[i].job);
 	}
 	return done;
 }
@@ -207,6 +226,16 @@ index_mover_pause_move(PG_FUNCTION_ARGS)
 	PG_RETURN_INT32(control_jobs(fcinfo, REQUEST_PAUSE, "paused", &had_ended));
 }
 
+/* Return a JSON object with a setting. */
+static Jsonb *
+setting_object(Datum name, Datum value)
+{
+	Datum		pair[2] = {name, value};
+	ArrayType  *array = construct_array(pair, 2, TEXTOID, -1, false, TYPALIGN_INT);
+
+	return DatumGetJsonbP(DirectFunctionCall1(jsonb_object, PointerGetDatum(array)));
+}
+
 /* Change settings of a running job; returns false if it has just ended. */
 static bool
 alter_job(const JobSlot *slot, Jsonb *json)
@@ -214,6 +243,7 @@ alter_job(const JobSlot *slot, Jsonb *json)
 	bool		mapped;
 	dsm_segment *segment = job_map_segment(slot, &mapped);
 	JobShared  *shared;
+	bool		done;
 
 	if (segment == NULL)
 		return false;
@@ -221,10 +251,53 @@ alter_job(const JobSlot *slot, Jsonb *json)
 	/* first, so that the last session to alter the job is on record, too */
 	history_lock_job(slot->job);
 	job_alter_settings(shared, json);
-	submit_alter_job(slot->job, shared->settings.not_default);
+	done = submit_alter_job(slot->job, shared->settings.not_default);
 	if (!mapped)
 		dsm_detach(segment);
-	return true;
+	return done;
+}
+
+/*
+ * Have a job not wait for index_mover.swap_after any more, as alter_move() does; that can set
+ * it again.  Returns as alter_job().
+ */
+static bool
+clear_swap_after(const JobSlot *slot)
+{
+	bool		mapped;
+	dsm_segment *segment = job_map_segment(slot, &mapped);
+	bool		waits;
+
+	if (segment == NULL)
+		return false;
+	waits = ((JobShared *) dsm_segment_address(segment))->settings.swap_after != 0;
+	if (!mapped)
+		dsm_detach(segment);
+	if (!waits)
+		return true;
+	return alter_job(slot, setting_object(CStringGetTextDatum("swap_after"),
+										  CStringGetTextDatum("")));
+}
+
+/* Do resume_move() for a running job; returns false if it has just ended. */
+static bool
+resume_running(const JobSlot *slot, Jsonb *json)
+{
+	bool		has_time = json != NULL && settings_names(json, "swap_after");
+
+	if (json != NULL)
+	{
+		settings_check_alterable(slot->job, json);
+		if (!alter_job(slot, json))
+			return false;
+	}
+	/* a paused job, and one with a new time, waits on for its swap */
+	if (!slot->flags.pause && !has_time)
+	{
+		if (!clear_swap_after(slot))
+			return false;
+	}
+	return job_request(slot->job, REQUEST_RESUME);
 }
 
 /* Return whether a move of an ended job is left to do, also for lack of a privilege. */
@@ -339,8 +412,8 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 /*
  * resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
  *
- * Resumes a paused job, and a copy that waits for the time of its swap
- * (index_mover.swap_after), unless settings has another.  If the job has ended,
+ * Resumes a paused job.  Of a job that is not paused, sets index_mover.swap_after to
+ * empty, unless settings has another: its copies swap at once.  If the job has ended,
  * queues the relations that it has not moved, also for lack of a privilege, as a new
  * job, which starts when this transaction commits.  Returns the job that goes on;
  * NULL, with a NOTICE, if nothing is left to do.  A relation that cannot be moved any more is
@@ -365,18 +438,14 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	reject_null(fcinfo, 0, "job");
 	if (find_job(job, &slot, &entry))
 	{
-		/* first, because of their errors */
-		if (json != NULL)
+		if (resume_running(&slot, json))
 		{
-			settings_check_alterable(job, json);
-			(void) alter_job(&slot, json);
+			log_control(job, "resumed");
+			PG_RETURN_INT64(job);
 		}
-		/* a job that waits for its swap waits on, for the new time */
-		if ((slot.flags.pause || json == NULL || !settings_names(json, "swap_after")) &&
-			!job_request(job, REQUEST_RESUME))
-			PG_RETURN_NULL();
-		log_control(job, "resumed");
-		PG_RETURN_INT64(job);
+		/* what it has left is for another job */
+		if (!history_read_job(job, &entry))
+			call_no_such_job(job);
 	}
 
 	call_check_moment("resume_move()", false, false);
@@ -418,22 +487,25 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 Datum
 index_mover_alter_move(PG_FUNCTION_ARGS)
 {
+	int64		job = PG_GETARG_INT64(0);
 	JobSlot		slot;
-	Datum		pair[2] = {PG_GETARG_DATUM(1), PG_GETARG_DATUM(2)};
-	ArrayType  *array;
 	Jsonb	   *json;
 
 	PreventCommandDuringRecovery("alter_move()");
 	reject_null(fcinfo, 0, "job");
 	reject_null(fcinfo, 1, "setting");
 	reject_null(fcinfo, 2, "value");
-	array = construct_array(pair, 2, TEXTOID, -1, false, TYPALIGN_INT);
-	json = DatumGetJsonbP(DirectFunctionCall1(jsonb_object, PointerGetDatum(array)));
+	json = setting_object(PG_GETARG_DATUM(1), PG_GETARG_DATUM(2));
 
-	settings_check_alterable(PG_GETARG_INT64(0), json);
-	if (!find_job(PG_GETARG_INT64(0), &slot, NULL) || !alter_job(&slot, json))
+	settings_check_alterable(job, json);
+	if (!find_job(job, &slot, NULL))
 		PG_RETURN_BOOL(false);
-	log_control(slot.job, psprintf("set %s", JsonbToCString(NULL, &json->root, 0)));
+	if (!alter_job(&slot, json))
+	{
+		tell_of_end(job);
+		PG_RETURN_BOOL(false);
+	}
+	log_control(job, psprintf("set %s", JsonbToCString(NULL, &json->root, 0)));
 	PG_RETURN_BOOL(true);
 }
 

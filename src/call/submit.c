@@ -186,14 +186,15 @@ submit_own(void (*write) (void *arg), void *arg)
 	only_ours_upto = ours ? XactLastRecEnd : InvalidXLogRecPtr;
 }
 
-/* Record altered settings of a job. */
-void
+/* Record altered settings of a job; returns false if it has ended. */
+bool
 submit_alter_job(int64 job, const char *settings)
 {
 	bool		ours = only_ours();
+	bool		result = history_alter_job(job, settings);
 
-	history_alter_job(job, settings);
 	only_ours_upto = ours ? XactLastRecEnd : InvalidXLogRecPtr;
+	return result;
 }
 
 static void

@@ -33,8 +33,7 @@ copy_publish_eta(const CopyMove *move, double left)
 {
 	TimestampTz swap_after = move->settings->swap_after;
 
-	if (left >= 0 && swap_after > 0 && !move->settings->terms.rehearse &&
-		!job_swap_now_requested())
+	if (left >= 0 && swap_after > 0 && !move->settings->terms.rehearse)
 		left = TIMESTAMP_IS_NOEND(swap_after) ? -1 :
 			Max(left, (swap_after - GetCurrentTimestamp()) / 1e6);
 	progress_eta(left);

@@ -543,8 +543,7 @@ copy_wait_for_swap_time(CopyMove *move)
 	TimestampTz since = GetCurrentTimestamp();
 	TimestampTz caught_up_at = since;
 
-	while (move->settings->swap_after > GetCurrentTimestamp() &&
-		   !job_swap_now_requested())
+	while (move->settings->swap_after > GetCurrentTimestamp())
 	{
 		copy_publish_eta(move, 0);
 		pacing_tell_of_drop("waits for the time of its swap");
