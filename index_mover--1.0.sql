@@ -447,16 +447,11 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED ROWS 10
 BEGIN ATOMIC
 	SELECT index_mover.check_relation($1);
-	WITH RECURSIVE parts AS (
-		-- pg_partition_tree() would wait for locks on all of them
+	WITH wanted AS (
+		-- the relation, its table, its partitions: pg_partition_tree() would wait for locks on all of them
 		SELECT $1::oid AS relid
-		UNION
-		SELECT c.oid FROM parts p JOIN pg_inherits h ON h.inhparent = p.relid JOIN pg_class c ON c.oid = h.inhrelid
-		 WHERE c.relispartition
-	), wanted AS (
-		-- the relation, its partitions, its table
-		SELECT p.relid FROM parts p
 		UNION SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = $1::oid
+		UNION SELECT c.oid FROM pg_class c WHERE c.relispartition AND $1 IN (SELECT a.relid FROM pg_partition_ancestors(c.oid) a)
 	), locks AS (
 		-- on these, their indexes, and their TOAST tables
 		SELECT l.pid, l.virtualtransaction,
@@ -583,20 +578,16 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 1000
 BEGIN ATOMIC
 	SELECT index_mover.check_relation($1);
-	WITH RECURSIVE parts AS (
-		-- pg_partition_tree() would wait for locks on all of them, and keep them
-		SELECT $1::oid AS relid
-		UNION
-		SELECT c.oid FROM parts p JOIN pg_inherits h ON h.inhparent = p.relid JOIN pg_class c ON c.oid = h.inhrelid
-		 WHERE c.relispartition
-	), relations AS (
+	WITH relations AS (
 		SELECT c.oid, am.amname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid,
 			   i.indisvalid, i.indisunique, i.indexprs IS NOT NULL AS has_expressions, i.xmin AS made_by
 		  FROM pg_class c
 		  JOIN pg_namespace n ON n.oid = c.relnamespace
 		  JOIN pg_am am ON am.oid = c.relam
 		  LEFT JOIN pg_index i ON i.indexrelid = c.oid
-		 CROSS JOIN (SELECT array_agg(p.relid) AS wanted FROM parts p) w
+		 -- pg_partition_tree() would wait for locks on all of them, and keep them
+		 CROSS JOIN (SELECT $1::oid || ARRAY(SELECT p.oid FROM pg_class p
+											  WHERE p.relispartition AND $1 IN (SELECT a.relid FROM pg_partition_ancestors(p.oid) a)) AS wanted) w
 		 WHERE c.relkind IN ('r', 'm', 't', 'i')
 		   AND CASE WHEN $1 IS NULL
 					THEN n.nspname NOT IN ('pg_catalog', 'information_schema', 'index_mover') AND n.nspname !~ '^pg_toast'
