@@ -167,7 +167,7 @@ AS 'MODULE_PATHNAME', 'index_mover_undo_move' LANGUAGE C VOLATILE CALLED ON NULL
 -- Watching and steering
 
 CREATE FUNCTION index_mover.alive(
-	OUT job bigint, OUT paused boolean, OUT bytes_done bigint, OUT paused_since timestamptz) RETURNS SETOF record
+	OUT job bigint, OUT paused boolean, OUT bytes_done bigint, OUT paused_since timestamptz, OUT cleaning_up boolean) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_alive' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED ROWS 10;
 
 CREATE FUNCTION index_mover.printed_command(name text, VARIADIC arguments text[] DEFAULT '{}') RETURNS text
@@ -183,7 +183,7 @@ CREATE FUNCTION index_mover.running(
 	OUT blocks_total bigint, OUT blocks_done bigint, OUT blocks_changed bigint,
 	OUT bytes_per_second bigint, OUT eta interval, OUT lock_attempts bigint,
 	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz, OUT blocked_since timestamptz,
-	OUT rests_since timestamptz) RETURNS SETOF record
+	OUT rests_since timestamptz, OUT relation oid) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- The newest jobs that the reader may see, found by indexes, and a number: older ones that he may see
@@ -451,7 +451,7 @@ BEGIN ATOMIC
 		-- the relation, its table, its partitions: pg_partition_tree() would wait for locks on all of them
 		SELECT $1::oid AS relid
 		UNION SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = $1::oid
-		UNION SELECT c.oid FROM pg_class c WHERE c.relispartition AND $1 IN (SELECT a.relid FROM pg_partition_ancestors(c.oid) a)
+		UNION SELECT c.oid FROM pg_class c WHERE $1 IS NOT NULL AND c.relispartition AND $1 IN (SELECT a.relid FROM pg_partition_ancestors(c.oid) a)
 	), locks AS (
 		-- on these, their indexes, and their TOAST tables
 		SELECT l.pid, l.virtualtransaction,
@@ -960,29 +960,47 @@ BEGIN ATOMIC
 	SELECT index_mover.check_job($1);
 	WITH workers AS (
 		SELECT r.* FROM index_mover.running() r WHERE r.job = $1
-	), alive AS (
-		SELECT a.* FROM index_mover.alive() a WHERE a.job = $1
+	), state AS (
+		SELECT count(*) > 0 AS is_alive, coalesce(bool_or(a.paused), false) AS paused, min(a.paused_since) AS paused_since,
+			   coalesce(bool_or(a.cleaning_up), false) AS cleaning_up
+		  FROM index_mover.alive() a WHERE a.job = $1
 	), moves AS (
-		SELECT h.name, h.to_tablespace, h.status, h.finished_at,
+		SELECT m.relation, m.table_oid, m.to_tablespace, m.finished_at,
+			   CASE WHEN m.status NOT IN ('queued', 'running') THEN m.status
+					-- a standby cannot know which jobs of the primary are alive
+					WHEN pg_is_in_recovery() THEN 'unknown'
+					WHEN NOT s.is_alive THEN 'interrupted'
+					ELSE 'open' END AS status,
+			   -- as in index_mover_history
+			   coalesce(nullif(m.relation::regclass::text, m.relation::text),
+						CASE WHEN pg_table_is_visible(m.table_oid) THEN ''
+							 ELSE quote_ident((parse_ident(m.table_name))[1]) || '.' END || quote_ident(m.relation_name)) AS name,
 			   -- the path of a file begins with the number of its tablespace
-			   coalesce((SELECT replace(h.message, format('pg_tblspc/%s/', t.oid), format('tablespace "%s": ', t.spcname))
-						   FROM pg_tablespace t WHERE position(format('pg_tblspc/%s/', t.oid) IN h.message) > 0 LIMIT 1), h.message) AS message
-		  FROM @extschema@.index_mover_history h
-		 WHERE h.job = $1 AND h.status NOT IN ('moved', 'rehearsed', 'skipped', 'planned')
+			   coalesce((SELECT replace(m.message, format('pg_tblspc/%s/', t.oid), format('tablespace "%s": ', t.spcname))
+						   FROM pg_tablespace t WHERE position(format('pg_tblspc/%s/', t.oid) IN m.message) > 0 LIMIT 1), m.message) AS message
+		  FROM index_mover.shown_move m
+		 CROSS JOIN state s
+		 WHERE m.job = $1 AND m.status IN ('queued', 'running', 'failed', 'canceled')
+		   -- a TOAST table goes with its table
+		   AND (m.kind NOT LIKE 'toast%' OR NOT EXISTS (SELECT FROM index_mover.shown_move t
+														 WHERE t.job = $1 AND t.kind IN ('table', 'materialized view')))
+		   AND NOT EXISTS (SELECT FROM index_mover.shown_move n WHERE n.relation = m.relation AND n.job > $1 AND n.status = 'moved')
 	), facts AS (
-		SELECT m.*, w.pid, w.phase, w.throttled_by, w.blocked_by, w.blocked_since, w.started_at, w.eta, w.blocks_done, w.blocks_total,
-			   a.job IS NOT NULL AS is_alive, coalesce(a.paused, false) AS paused, a.paused_since,
-			   coalesce(cardinality(w.blocked_by), 0) > 0 AS is_blocked
+		SELECT m.*, s.is_alive, s.paused, s.paused_since, s.cleaning_up, w.pid, w.phase, w.throttled_by, w.blocked_by, w.blocked_since,
+			   w.started_at, w.eta, w.blocks_done, w.blocks_total, m.status = 'open' AND NOT s.paused AS goes_on,
+			   m.status = 'open' AND coalesce(cardinality(w.blocked_by), 0) > 0 AS is_blocked
 		  FROM moves m
-		  LEFT JOIN alive a ON true
-		  LEFT JOIN workers w ON w.name = m.name AND m.status IN ('queued', 'running', 'paused')
+		 CROSS JOIN state s
+		  LEFT JOIN workers w ON w.relation = m.relation AND m.status = 'open'
 	), waits AS (
 		SELECT f.*,
-			   CASE WHEN NOT f.is_alive THEN concat_ws(': ', f.status, f.message)
-					WHEN f.status IN ('failed', 'canceled') THEN concat_ws(': ', f.status, f.message, 'the job goes on with the others')
+			   CASE WHEN f.status = 'unknown' THEN 'only the primary knows'
+					WHEN f.status <> 'open' THEN
+						 concat_ws(': ', f.status, f.message, CASE WHEN f.cleaning_up THEN 'the job has ended, and is still cleaning up'
+																   WHEN f.is_alive THEN 'the job goes on with others' END)
 					WHEN f.paused THEN 'the end of a pause of the job'
 					WHEN f.pid IS NULL AND EXISTS (SELECT FROM workers) THEN
-						 (SELECT format('its turn; the job moves %s', string_agg(coalesce(w.name, 'nothing yet'), ', ' ORDER BY w.pid)) FROM workers w)
+						 (SELECT format('its turn; the job moves %s', string_agg(coalesce(w.name, 'another relation'), ', ' ORDER BY w.pid)) FROM workers w)
 					WHEN f.pid IS NULL THEN 'a worker process; the job has not begun'
 					WHEN f.is_blocked THEN format('%s: %s', f.phase, (
 						 SELECT string_agg(CASE b WHEN 0 THEN 'a prepared transaction' ELSE 'process ' || b END, ', ') FROM unnest(f.blocked_by) b))
@@ -992,42 +1010,54 @@ BEGIN ATOMIC
 					ELSE concat_ws(', ', f.phase,
 						 CASE WHEN f.blocks_total > 0 THEN format('%s %%', 100 * f.blocks_done / f.blocks_total) END,
 						 'about ' || date_trunc('second', f.eta) || ' left') END AS waits_for,
-			   CASE WHEN NOT f.is_alive OR f.status IN ('failed', 'canceled') THEN f.finished_at
+			   CASE WHEN f.status <> 'open' THEN f.finished_at
 					WHEN f.paused THEN f.paused_since
-					WHEN f.pid IS NULL THEN NULL
 					WHEN f.is_blocked THEN f.blocked_since
-					ELSE f.started_at END AS since
+					ELSE f.started_at END AS since,
+			   CASE WHEN cardinality(f.blocked_by) = 1 THEN ': the move goes on at once' ELSE '' END AS outcome
 		  FROM facts f
 	)
 	SELECT w.name, w.to_tablespace, w.waits_for, date_trunc('second', w.since), c.choice, c.command
 	  FROM waits w
 	 CROSS JOIN LATERAL (
-			SELECT 1 AS n, format('end %s %s (%s): the move goes on at once', b.kind, coalesce(b.pid::text, b.name), b.name) AS choice, b.action AS command
-			  FROM @extschema@.index_mover_blockers(NULL::regclass, NULL::interval) b
-			 WHERE w.is_blocked AND NOT w.paused
-			   AND (b.pid = ANY (w.blocked_by) OR b.kind = 'prepared transaction' AND 0 = ANY (w.blocked_by))
+			SELECT 1 AS n, format('end session %s (%s)%s', b.pid, b.name, w.outcome) AS choice, b.action AS command
+			  FROM (SELECT WHERE w.is_blocked AND w.goes_on) x
+			 CROSS JOIN LATERAL @extschema@.index_mover_blockers(NULL::regclass, NULL::interval) b
+			 WHERE b.kind = 'session' AND b.pid = ANY (w.blocked_by)
 			UNION ALL
-			SELECT 2, 'wait: it goes on by itself when these have ended', NULL WHERE w.is_blocked AND NOT w.paused
+			SELECT 1, format('end prepared transaction %s%s', b.name, w.outcome), b.action
+			  FROM (SELECT w.table_oid::regclass AS relation WHERE w.goes_on AND 0 = ANY (w.blocked_by)
+					   AND EXISTS (SELECT FROM pg_class t WHERE t.oid = w.table_oid)) x
+			 CROSS JOIN LATERAL @extschema@.index_mover_blockers(x.relation, NULL::interval) b
+			 WHERE b.kind = 'prepared transaction' AND b.holds_back LIKE 'locks on %'
+			UNION ALL
+			SELECT 2, 'wait: it goes on by itself when these have ended', NULL WHERE w.is_blocked AND w.goes_on
 			UNION ALL
 			SELECT 3, 'copy without a limit: it may slow down clients', index_mover.printed_command('alter_move', $1::text, 'max_rate', '0')
-			 WHERE w.throttled_by = 'max_rate' AND NOT w.paused
+			 WHERE w.throttled_by = 'max_rate' AND w.goes_on
 			UNION ALL
 			SELECT 3, 'wait: it goes on by itself when that is over', NULL
-			 WHERE w.throttled_by IS NOT NULL AND NOT w.is_blocked AND NOT w.paused
+			 WHERE w.throttled_by IS NOT NULL AND NOT w.is_blocked AND w.goes_on
 			UNION ALL
 			SELECT 4, 'swap now: the exclusive lock is taken when no session holds another', index_mover.printed_command('resume_move', $1::text)
-			 WHERE w.phase = 'waiting for time to swap' AND NOT w.paused
+			 WHERE w.phase = 'waiting for time to swap' AND w.goes_on
 			UNION ALL
-			SELECT 5, 'go on', index_mover.printed_command('resume_move', $1::text) WHERE w.paused
+			SELECT 5, 'go on', index_mover.printed_command('resume_move', $1::text) WHERE w.status = 'open' AND w.paused
 			UNION ALL
-			SELECT 6, 'move what is left, in another job', index_mover.printed_command('resume_move', $1::text) WHERE NOT w.is_alive
+			SELECT 6, 'move what is left, in another job', index_mover.printed_command('resume_move', $1::text)
+			 WHERE w.status <> 'unknown' AND NOT w.is_alive AND NOT pg_is_in_recovery()
 			UNION ALL
-			SELECT 7, 'leave it where it is, and have it reported no more', index_mover.printed_command('cancel_move', $1::text) WHERE NOT w.is_alive
+			SELECT 7, 'leave it where it is, and have it reported no more', index_mover.printed_command('cancel_move', $1::text)
+			 WHERE w.status <> 'unknown' AND NOT w.is_alive AND NOT pg_is_in_recovery()
 			UNION ALL
 			SELECT 8, 'end the job: what it has moved stays moved, and this one stays where it is', index_mover.printed_command('cancel_move', $1::text)
-			 WHERE w.is_alive AND w.pid IS NOT NULL
+			 WHERE w.pid IS NOT NULL
 			UNION ALL
-			SELECT 9, 'wait', NULL WHERE w.is_alive AND w.pid IS NULL AND NOT w.paused) c
+			SELECT 9, 'wait', NULL WHERE w.goes_on AND w.pid IS NULL
+			UNION ALL
+			SELECT 9, 'wait for the end of the job, and move it in another', NULL WHERE w.status <> 'open' AND w.is_alive
+			UNION ALL
+			SELECT 9, 'call it on the primary', NULL WHERE pg_is_in_recovery()) c
 	 ORDER BY w.pid IS NULL, w.name, c.n, c.command;
 END;
 

@@ -605,7 +605,7 @@ condemn(KnownDevice *device, Evidence verdict, EvidenceReason reason, bool was_p
 	area->nlosses++;
 }
 
-/* Draw the conclusions from a look->  Return whether the state file has to be written. */
+/* Draw the conclusions from a look.  Return whether the state file has to be written. */
 static bool
 conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circumstances *now)
 {

@@ -321,6 +321,7 @@ typedef struct RunnerSlot
 	TimestampTz rested_at;		/* when it rested so last; 0 = never */
 	/* the rest is of its relation: progress_begin() clears it */
 	Oid			heap_oid;		/* 0 = between two relations */
+	Oid			item_relid;		/* of the item; a table's part is below */
 	Oid			relid;
 	NameData	relname;
 	NameData	schema_name;

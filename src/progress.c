@@ -62,6 +62,7 @@ progress_begin(const MoveItem *item)
 	if (!lock_slot())
 		return;
 	memset(&mine->heap_oid, 0, sizeof(RunnerSlot) - offsetof(RunnerSlot, heap_oid));
+	mine->item_relid = item->relid;
 	mine->method = item->method;
 	mine->changed_per_second = mine->wal_lag = -1;
 	mine->eta = -1;

@@ -475,11 +475,14 @@ count_ready(const JobShared *shared, const MoveItem *except, int most, RelationC
 	return result;
 }
 
-/* Return the lowest number that no runner of the job has; max_runners if all are taken. */
+/*
+ * Return the lowest number that no runner of the job has; max_runners if all are taken.  Not
+ * 0: that is the one that begins the job, and it begins once.
+ */
 static int
 free_number(const JobShared *shared)
 {
-	int			result = 0;
+	int			result = 1;
 
 	Assert(LWLockHeldByMe(&area->lock));
 	while (result < shared->max_runners && (shared->numbers & (UINT32_C(1) << result)) != 0)
@@ -700,7 +703,7 @@ runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
 	/* idle runners claim only so many, and leave room for this one */
 	idle = Min(count_runners(is_idle), is_waiting(my_runner) ? room : room - 1);
 	claimed = count_ready(shared, item, idle, is_free);
-	if (claimed < room)
+	if (claimed + count_runners(gives_turn) < room)
 	{
 		/* some may be ready only when this item is queued */
 		enough = count_runners(gives_turn) + claimed + 1;

@@ -404,6 +404,29 @@ foreach my $exists ('', 'IF EXISTS ')
 }
 $_->end foreach $reader, $owner;
 
+# ---- many that wait for one job ------------------------------------------------------------
+# each looks for deadlocks, among all that wait
+{
+	my $reader_of_t = IndexMover::Session->new($node);
+	my $there = other_place(place('t'));
+	my @owners = map { IndexMover::Session->new($node) } 1 .. 20;
+
+	$reader_of_t->run('BEGIN; SELECT FROM t LIMIT 1');
+	foreach my $session (@owners)
+	{
+		$session->run('SET index_mover.online_alter = on');
+		$session->send("ALTER TABLE t SET TABLESPACE $there");
+	}
+	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", 't', 'the job waits');
+	# several looks of each
+	sleep 4;
+	$reader_of_t->run('COMMIT');
+	$_->answer foreach @owners;
+	is(join('', map { $_->errors } @owners), '', 'twenty ALTERs of one table: all have succeeded');
+	is(place('t'), $there, 'twenty ALTERs of one table: moved');
+	$_->end foreach $reader_of_t, @owners;
+}
+
 # ---- limits of time -------------------------------------------------------------------
 my $holder = IndexMover::Session->new($node);
 $holder->run('BEGIN; SELECT FROM t LIMIT 1');

@@ -87,12 +87,15 @@ ends_as($job, 'moved', 'the lock is free');
 
 # a prepared transaction
 sql("BEGIN; SELECT FROM a LIMIT 1; PREPARE TRANSACTION 'it''s'");
+sql("BEGIN; SELECT FROM b LIMIT 1; PREPARE TRANSACTION 'other'");
 $job = begin('a', '');
 rows_until($job, "choice ~ '^end prepared transaction'", 1, 'a prepared transaction is named');
 like(explained($job),
-	qr/swap: a prepared transaction\|end prepared transaction it's \(it's\): [^|]*\|COMMIT PREPARED 'it''s'; or ROLLBACK /,
+	qr/swap: a prepared transaction\|end prepared transaction it's: the move goes on at once\|COMMIT PREPARED 'it''s'; or ROLLBACK /,
 	'a prepared transaction: the two commands');
+unlike(explained($job), qr/'other'/, 'and not those of another one');
 sql("ROLLBACK PREPARED 'it''s'");
+sql("ROLLBACK PREPARED 'other'");
 ends_as($job, 'moved', 'it is gone');
 
 # ---- its turn, a limit, a pause, a time --------------------------------------------------
@@ -139,6 +142,23 @@ like(explained($job),
 	'failed: why');
 choose($job, 'leave it where it is');
 is(sql("SELECT count(*) FROM index_mover_check() WHERE object = 'job $job'"), '0', 'and it is reported no more');
+$holder->run('COMMIT');
+
+# ---- a table with TOAST, and a rebuild, whose old index gets another name ---------------------
+sql("CREATE TABLE long (i int, t text) TABLESPACE regress_slow; ALTER TABLE long ALTER t SET STORAGE EXTERNAL;
+	INSERT INTO long SELECT g, repeat(md5(g::text), 200) FROM generate_series(1, 300) g");
+$job = sql(q(SELECT DISTINCT job FROM move_table('long', 'regress_fast', wait => false, settings => '{"max_rate": "64kB"}')));
+rows_until($job, "relation = 'long' AND waits_for ~ 'max_rate' AND command ~ 'alter_move'", 1, 'a table that rests');
+rows_until($job, "relation <> 'long'", 0, 'its TOAST table goes with it');
+sql("SELECT alter_move($job, 'max_rate', '0')");
+ends_as($job, 'moved', 'the table');
+$holder->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM b');
+$job = sql(q(SELECT DISTINCT job FROM move_indexes('a_k', 'regress_slow', 'rebuild', wait => false)));
+rows_until($job, "waits_for ~ '^waiting for .*: process $pid' AND choice ~ '^end session $pid '", 1,
+	'a rebuild that waits for a snapshot');
+rows_until($job, "choice ~ '^end the job'", 1, 'which can be ended');
+$holder->run('COMMIT');
+ends_as($job, 'moved', 'the rebuild');
 $holder->end;
 is(sql('SELECT count(*) FROM index_mover_explain(NULL)'), '0', 'no job');
 my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\nSELECT * FROM index_mover_explain(999999)");

@@ -226,6 +226,7 @@ index_mover_running(PG_FUNCTION_ARGS)
 				row_set(&row, 10, Int64GetDatum(runner->blocks_done));
 				row_set(&row, 11, Int64GetDatum(runner->blocks_changed));
 				row_set(&row, 14, Int64GetDatum(runner->lock_attempts));
+				row_set(&row, 20, ObjectIdGetDatum(runner->item_relid));
 			}
 			row_text(&row, 8, runner->throttled_by);
 			row_int64(&row, 12, runner->bytes_per_second > 0 && !rests_for_others(runner) ?
@@ -248,11 +249,12 @@ index_mover_running(PG_FUNCTION_ARGS)
 
 /*
  * index_mover_alive(OUT job bigint, OUT paused boolean, OUT bytes_done bigint,
- *		OUT paused_since timestamptz) RETURNS SETOF record
+ *		OUT paused_since timestamptz, OUT cleaning_up boolean) RETURNS SETOF record
  *
  * Returns the jobs of this database that are queued or have a live worker, or had one
  * when the query's snapshot was taken; how many bytes of their relations, as planned,
- * are done.  For every user; raises no errors.
+ * are done; and whether all of them are, and leftovers are being removed.  For every user;
+ * raises no errors.
  */
 Datum
 index_mover_alive(PG_FUNCTION_ARGS)
@@ -272,6 +274,7 @@ index_mover_alive(PG_FUNCTION_ARGS)
 		row_set(&row, 3, Int64GetDatum(slots[i].bytes_done));
 		if (slots[i].flags.pause)
 			row_set(&row, 4, TimestampTzGetDatum(slots[i].paused_at));
+		row_set(&row, 5, BoolGetDatum(slots[i].state == JOB_CLEANING_UP));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
 	return (Datum) 0;

@@ -76,6 +76,7 @@ typedef struct WaitGraph
 								 * of another session is the caller in a copy
 								 * of each of its runners */
 	int			nrunners;
+	int			nreal;			/* of these, which come first: no copies */
 } WaitGraph;
 
 PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
@@ -185,12 +186,11 @@ static void
 graph_add_wait(WaitGraph *graph, int pid, const JobSlot *slot)
 {
 	RunnerSlot	submitter = {.slot = -1,.pid = slot->submitter_pid};
-	int			nrunners = graph->nrunners;
 
 	/* it starts when its submitter commits */
 	if (slot->state == JOB_WAITING_FOR_COMMIT)
 		graph_add(graph, pid, submitter);
-	for (int i = 0; i < nrunners; i++)
+	for (int i = 0; i < graph->nreal; i++)
 	{
 		const RunnerSlot *runner = &graph->runners[i];
 
@@ -208,7 +208,7 @@ graph_read(const JobWait *wait)
 	JobSlot		slots[IM_MAX_JOBS];
 	int			nslots;
 
-	result.nrunners = job_read_runners(result.runners);
+	result.nreal = result.nrunners = job_read_runners(result.runners);
 	if (!OidIsValid(wait->lock_class))
 		return result;
 	nslots = job_read_slots(slots, NULL);
@@ -245,7 +245,7 @@ check_deadlock(const JobWait *wait, const WaitGraph *graph)
 	int			blocker;
 	JobSlot		slot;
 
-	for (int i = 0; i < nrunners; i++)
+	for (int i = 0; i < graph->nreal; i++)
 	{
 		int			found;
 

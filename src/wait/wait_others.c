@@ -277,8 +277,13 @@ limit_ms(const WaitLimits *limits)
 bool
 wait_is_over(const Wait *wait)
 {
-	/* the work of another runner of the job must not make ours fail */
-	return is_over(wait, limit_ms(wait->limits), wait->ours_at);
+	/*
+	 * the work of another runner of the job must not make ours fail; but a
+	 * cleanup is not to last as long as that
+	 */
+	bool		is_move = wait->limits->max_ms == LOCK_WAIT;
+
+	return is_over(wait, limit_ms(wait->limits), is_move ? wait->ours_at : 0);
 }
 
 /*

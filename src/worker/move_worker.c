@@ -676,11 +676,24 @@ run_moves(JobShared *shared, bool first)
 		start_successor(shared);
 }
 
+/* Return whether a session is dropping the extension: it has locked the ledger, perhaps for long. */
+static bool
+extension_is_busy(void)
+{
+	bool		result;
+
+	StartTransactionCommand();
+	result = extension_hold() == EXTENSION_BUSY;
+	CommitTransactionCommand();
+	return result;
+}
+
 static void
 run_cleanup(JobShared *shared)
 {
 	runner_serve_cancel(true);
-	leftovers_remove(shared, runner_settings()->lock_wait);
+	if (!extension_is_busy())
+		leftovers_remove(shared, runner_settings()->lock_wait);
 	if (OidIsValid(shared->look.database))
 	{
 		/* it may wait for long, and DROP EXTENSION need not wait with it */
