@@ -48,6 +48,7 @@
 
 #define COMMIT_POLL_MS	20
 #define PAUSE_POLL_MS	200
+#define DROP_WAIT_MS	60000
 #define QUICK_CLEANUP_MS	1000
 #define RECORD_AT_ONCE	1000
 
@@ -688,11 +689,29 @@ extension_is_busy(void)
 	return result;
 }
 
+/*
+ * Wait until no session is dropping the extension.  Return false if that takes longer than
+ * a minute: no job is to take a worker for as long as a transaction of others stays open.
+ */
+static bool
+wait_for_extension(JobShared *shared)
+{
+	TimestampTz start = GetCurrentTimestamp();
+
+	while (extension_is_busy())
+	{
+		if (TimestampDifferenceExceeds(start, GetCurrentTimestamp(), DROP_WAIT_MS))
+			return false;
+		runner_nap(shared, PAUSE_POLL_MS);
+	}
+	return true;
+}
+
 static void
 run_cleanup(JobShared *shared)
 {
 	runner_serve_cancel(true);
-	if (!extension_is_busy())
+	if (wait_for_extension(shared))
 		leftovers_remove(shared, runner_settings()->lock_wait);
 	if (OidIsValid(shared->look.database))
 	{
