@@ -32,6 +32,8 @@ cmp_ok(scalar(@places), '>', 40, 'places that print one: ' . @places);
 my %elsewhere = (
 	'src/call/wait_for_job.c history' => undef,             # behind a connection of Citus's
 	'src/call/wait_for_job.c progress' => undef,
+	'src/call/control.c progress' => '040_control_steer.pl',
+	'src/worker/move_worker.c cleanup' => undef,
 	'src/call/cleanup_call.c cleanup' => '079_tools_monitoring.pl',
 	'src/call/cleanup_call.c resume_move' => '117_exact_resume.pl',
 	'src/plan/plan_stays.c cleanup' => '117_exact_resume.pl',

@@ -233,12 +233,12 @@ sql("UPDATE index_mover.probe SET probed_at = now() - interval '89 days'");
 is(sql($probed), 1, 'a probe of 89 days ago counts');
 sql("UPDATE index_mover.probe SET probed_at = now() - interval '91 days'");
 is(sql($probed), 0, 'one of 91 days ago does not');
-sql('UPDATE index_mover.probe SET probed_at = now()');
+sql("UPDATE index_mover.probe SET probed_at = now() - interval '3 h'");
 # several count by their median, and a noisy one can be withdrawn
-sql("INSERT INTO index_mover.probe SELECT now() - interval '1 h', oid, 5.2 FROM pg_tablespace WHERE spcname = 'regress_fast'");
-sql("INSERT INTO index_mover.probe SELECT now() + interval '1 h', oid, 900 FROM pg_tablespace WHERE spcname = 'regress_fast'");
+sql("INSERT INTO index_mover.probe SELECT now() - interval '2 h', oid, 5.2 FROM pg_tablespace WHERE spcname = 'regress_fast'");
+sql("INSERT INTO index_mover.probe SELECT now() - interval '1 min', oid, 900 FROM pg_tablespace WHERE spcname = 'regress_fast'");
 is(advice('regress_same', 'NULL'), '1 hot_d copy regress_fast regress_same 63.0', 'the median of three probes');
-is(sql("SELECT random_read_ms FROM withdraw_probes('regress_fast', now() + interval '1 min')"), 900, 'a probe is withdrawn');
+is(sql("SELECT random_read_ms FROM withdraw_probes('regress_fast', now() - interval '1 h')"), 900, 'a probe is withdrawn');
 is(advice('regress_same', 'NULL'), '1 hot_d copy regress_fast regress_same 61.5', 'the mean of the two that are left');
 is(sql("SELECT count(*) FROM withdraw_probes('regress_fast')"), 2, 'all of them');
 is(sql($probed), 0, 'without a probe of both, the settings count');
