@@ -21,8 +21,9 @@
  * what was made after its begin.
  *
  * Locks, in this order: that of the device for a look at it, which may hang, as a network's
- * file system does.  Whoever waits for it can be canceled, and the planner gives up at once
- * if the look takes long; other devices are not concerned.  CHANGE_LOCK for all that
+ * file system does.  Whoever waits for it can be canceled, and the planner gives up if that
+ * look takes long; but if it looks itself, it waits as long as the device does.  Other devices
+ * are not concerned.  CHANGE_LOCK for all that
  * changes what is known; no device is read or written under it.  AREA_LOCK, besides, for
  * the moment in which shared memory changes, and for readers.  The postmaster takes none:
  * it has no children then.
@@ -205,7 +206,7 @@ typedef struct EvidenceArea
 
 /*
  * Which tablespace has, or had last, the LWLock of this number.  Under AREA_LOCK.  There are as
- * many as devices, so one is free whenever somebody begins to look.
+ * many as devices, so one is free whenever a process begins to look.
  */
 typedef struct DeviceLock
 {
@@ -1000,8 +1001,8 @@ narrow_all(KnownDevice *device, RelFileNumber next)
 /* ---- locks of devices ---- */
 
 /*
- * Take the lock of a device if nobody has it, else return NULL.  *began: when the look began
- * for which somebody has it.
+ * Take the lock of a device if it is free, else return NULL.  *began: when the look began
+ * for which another process has it.
  */
 static LWLock *
 try_to_lock_device(Oid tablespace, TimestampTz *began)
@@ -1022,7 +1023,7 @@ try_to_lock_device(Oid tablespace, TimestampTz *began)
 		LWLockRelease(evidence_lock(AREA_LOCK));
 		return NULL;
 	}
-	/* any that nobody has */
+	/* any that is free */
 	for (int i = 0; i < area->list.max_devices && place < 0; i++)
 	{
 		if (LWLockConditionalAcquire(evidence_lock(NLOCKS + i), LW_EXCLUSIVE))
@@ -1039,7 +1040,7 @@ try_to_lock_device(Oid tablespace, TimestampTz *began)
 }
 
 /*
- * Lock a device, and return the lock; without "waits", NULL if somebody has it whose look takes
+ * Lock a device, and return the lock; without "waits", NULL if a process has it whose look takes
  * long.  Not with another lock of this file.
  */
 static LWLock *
@@ -1142,7 +1143,7 @@ take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
 }
 
 /*
- * Look at a tablespace.  Without "waits", not if somebody has been looking at it for long.  The
+ * Look at a tablespace.  Without "waits", not if a process has been looking at it for long.  The
  * moments are such that in doubt more files are unknown, and fewer are lost.
  */
 static void

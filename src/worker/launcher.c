@@ -13,8 +13,8 @@
  *	  databases, one after the other, because worker slots are scarce.  A round begins when
  *	  the server has started, once a day, and when a directory of a tablespace that was
  *	  missing, maybe on a file system that is mounted late, has come.  It begins and ends
- *	  with an answer of the watch: so while a device hangs, no cleanup begins, and
- *	  nothing else waits.
+ *	  with an answer of the watch: so while a device hangs, no cleanup begins, but the
+ *	  launcher goes on.
  *	- A look, into each database that index_mover.scheduler_databases names, takes a
  *	  sample, and starts the policies that are due (tier_scheduler.c).
  *
@@ -128,7 +128,7 @@ typedef struct Round
 								 * the watch was asked */
 
 	/* the last answer of the watch */
-	bool		has_answer;		/* and nobody has looked at it */
+	bool		has_answer;		/* which serve_round() has not seen */
 	uint64		missing_now;
 } Round;
 

@@ -44,8 +44,8 @@ StaticAssertDecl(sizeof(LookTask) <= BGW_EXTRALEN, "LookTask is too large");
 typedef struct WatchTask
 {
 	dsm_handle	segment;		/* for the answer, which is this struct */
-	bool		settles;		/* a round has found all files whole that
-								 * nobody has refuted */
+	bool		settles;		/* a round has found all files whole, but for
+								 * those that were refuted */
 
 	/* the answer */
 	bool		done;
