@@ -137,6 +137,8 @@ typedef struct MoveItem
 								 * it waited; by its runner */
 	bool		owner_cancels;	/* only ever turns true: by a session of the
 								 * table's owner, under the area's lock */
+	bool		by_name;		/* a rename ends its move; by the caller, see
+								 * online_alter.c */
 	MoveOutcome outcome;
 } MoveItem;
 

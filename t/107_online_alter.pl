@@ -382,6 +382,76 @@ sql('DROP EVENT TRIGGER q; DROP TABLE mutual_1, mutual_2');
 	$changer->end;
 	sql('DROP TABLE again, before');
 }
+# what a name is when the lock is there counts: the same answers, and places, as from core
+foreach my $case (
+	[ 'renamed', 'one.n', 'ALTER TABLE one.n RENAME TO m', 'one.m' ],
+	[ 'renamed, IF EXISTS', 'IF EXISTS one.n', 'ALTER TABLE one.n RENAME TO m', 'one.m' ],
+	[ 'moved to another schema', 'n', 'ALTER TABLE one.n SET SCHEMA public', 'public.n' ],
+	[ 'moved to a schema that is not searched', 'n', 'ALTER TABLE one.n SET SCHEMA oracle', 'oracle.n' ],
+	[ 'renamed, and another made', 'n',
+		'ALTER TABLE one.n RENAME TO m; CREATE TABLE one.n (i int) TABLESPACE regress_slow', 'one.m', 'one.n' ],
+	[ 'an index renamed', 'one.n_i', 'ALTER INDEX one.n_i RENAME TO m_i', 'one.m_i' ],
+	[ 'its schema renamed', 'one.n', 'ALTER SCHEMA one RENAME TO three', 'three.n' ],
+	[ 'another found first', 'n', 'CREATE TABLE two.n (i int) TABLESPACE regress_slow', 'one.n', 'two.n' ],
+	[ 'a partitioned table renamed', 'one.part', 'ALTER TABLE one.part RENAME TO m', 'one.m' ])
+{
+	my ($name, $relation, $change, @places) = @$case;
+	my $kind = $relation =~ /_i/ ? 'INDEX' : 'TABLE';
+	my %found;
+
+	foreach my $mode ('off', 'on')
+	{
+		my $caller = IndexMover::Session->new($node);
+		my $changer = IndexMover::Session->new($node);
+		my $locker = IndexMover::Session->new($node);
+
+		sql(<<'SQL');
+CREATE SCHEMA one; CREATE SCHEMA two;
+CREATE TABLE one.n (i int) TABLESPACE regress_slow; INSERT INTO one.n VALUES (1);
+CREATE INDEX n_i ON one.n (i) TABLESPACE regress_slow;
+CREATE TABLE one.part (i int) PARTITION BY LIST (i) TABLESPACE regress_slow;
+SQL
+		$caller->run("SET index_mover.online_alter = $mode; SET search_path = two, one, public");
+		# the change has its lock before the statement wants it, or needs none
+		my $locks = $change =~ /^ALTER (?:TABLE|INDEX)/;
+		$changer->run("BEGIN; $change") if $locks;
+		$locker->run('BEGIN; SELECT FROM one.n') unless $locks;
+		$caller->send("ALTER $kind $relation SET TABLESPACE regress_fast");
+		poll_until($node, $mode eq 'on' ? $waits : "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = " . $caller->pid,
+			't', "$mode, $name: waits");
+		$changer->run($locks ? 'COMMIT' : $change);
+		$caller->answer if $mode eq 'on';
+		$locker->run('ROLLBACK') unless $locks;
+		$caller->answer if $mode eq 'off';
+		$found{$mode} = join("\n", $caller->errors =~ /((?:ERROR|NOTICE): .*)/g, map { "$_: " . place($_) } @places);
+		leftovers_ok($node, "$mode, $name", within => 10);
+		$_->end foreach $caller, $changer, $locker;
+		sql('DROP SCHEMA IF EXISTS one, two, three CASCADE; DROP TABLE IF EXISTS public.n, oracle.n');
+	}
+	note $found{off};
+	is($found{on}, $found{off}, "$name while the statement waits: as core");
+}
+# a session that a copy has given way to has renamed it
+{
+	my $changer = IndexMover::Session->new($node);
+
+	sql('CREATE TABLE name (i int) TABLESPACE regress_slow; INSERT INTO name VALUES (1)');
+	$reader->run('BEGIN; SELECT FROM name');
+	$owner->send('ALTER TABLE name SET TABLESPACE regress_fast');
+	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", 't', 'the copy waits');
+	$changer->send('ALTER TABLE name RENAME TO noun');
+	poll_until($node, 'SELECT phase, blocked_by FROM index_mover_progress', 'waiting for lock to start|{' . $changer->pid . '}',
+		'renamed: the copy gives way');
+	$reader->run('COMMIT');
+	$_->answer foreach $changer, $owner;
+	like($owner->errors, qr/^ERROR:  42P01: relation "name" does not exist$/m, 'renamed while it is moved: the error');
+	is(place('noun'), 'regress_slow', 'renamed while it is moved: where it was');
+	is(sql('SELECT status, sqlstate, message FROM index_mover_history ORDER BY job DESC LIMIT 1'),
+		'skipped|42P01|It was renamed to "public.noun" while it was being moved.', 'renamed while it is moved: the history');
+	leftovers_ok($node, 'renamed while it is moved', within => 10);
+	$changer->end;
+	sql('DROP TABLE noun');
+}
 # dropped while it is moved
 sql('CREATE TABLE brief (i int); INSERT INTO brief VALUES (1)');
 foreach my $exists ('', 'IF EXISTS ')

@@ -86,7 +86,7 @@ extern bool submit_alter_job(int64 job, const char *settings);
 extern void submit_skip_busy(List *plan);
 extern void submit_at_commit(int64 job, List *items, const MoveSettings *settings);
 extern void wait_for_rows(int64 job, JobSummary *summary, List *items,
-						  const MoveSettings *settings);
+						  const MoveSettings *settings, bool (*is_wanted) (void *arg), void *arg);
 extern bool wait_for_other_job(int64 job, TimestampTz deadline);
 extern void online_alter_init(void);
 extern void cleanup_call(const List *plan, Oid role);

@@ -197,7 +197,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables(true) != NIL)
 	{
-		wait_for_rows(history_next_job(), NULL, NIL, &settings);
+		wait_for_rows(history_next_job(), NULL, NIL, &settings, NULL, NULL);
 		after = leftovers_list(ledger_read());
 	}
 	put_leftovers(rsinfo, before, after, dry_run);

@@ -274,6 +274,9 @@ hindrance_of_relation(const RelationFacts *facts)
 typedef struct AlterJob
 {
 	List	   *relids;			/* that are to be moved */
+	RangeVar   *name;			/* of the one that is; NULL = of ALL IN
+								 * TABLESPACE */
+	bool		renamed;		/* the name is no longer that relation's */
 	PlanRequest request;
 	List	   *plan;			/* of PlannedMove */
 	List	   *items;			/* of MoveItem, in the plan, that the job
@@ -362,7 +365,7 @@ sqlstate_of_item(const MoveItem *item)
 
 /*
  * Raise an ERROR for the first relation that the job has not moved, with its SQLSTATE; but
- * not for one that was dropped, of which core's statement says that it does not exist.
+ * not for one that was dropped or renamed: core's statement, too, looks its name up again.
  */
 static void
 check_moved(AlterJob *job)
@@ -371,6 +374,10 @@ check_moved(AlterJob *job)
 	{
 		if (item->outcome.status == STATUS_MOVED || item->outcome.sqlstate[0] == '\0' ||
 			get_rel_name(item->relid) == NULL)
+			continue;
+		if (item->by_name && sqlstate_of_item(item) == ERRCODE_UNDEFINED_TABLE)
+			job->renamed = true;
+		if (job->renamed)
 			continue;
 		if (list_length(job->relids) == 1)
 			ereport(ERROR,
@@ -409,13 +416,33 @@ check_in_place(const AlterJob *job, Oid relid)
 						NameStr(facts.relname))));
 }
 
+/*
+ * For wait_for_rows(): return whether the name of the statement is still that of the relation.
+ * Its runner sees only what has changed under a lock: neither another name of the schema nor
+ * another relation, earlier in search_path.  ERROR 42501 as core's, of a schema.
+ */
+static bool
+is_name_of_relation(void *arg)
+{
+	AlterJob   *job = arg;
+
+	if (!job->renamed)
+	{
+		/* names are looked up without a lock, which would do this */
+		AcceptInvalidationMessages();
+		job->renamed = RangeVarGetRelid(job->name, NoLock, true) != linitial_oid(job->relids);
+	}
+	return !job->renamed;
+}
+
 /* For errors_catch(): wait for the job, without a snapshot. */
 static void
 run_job(void *arg)
 {
 	AlterJob   *job = arg;
 
-	wait_for_rows(job->summary.job, &job->summary, job->items, &job->request.settings);
+	wait_for_rows(job->summary.job, &job->summary, job->items, &job->request.settings,
+				  job->name != NULL ? is_name_of_relation : NULL, job);
 }
 
 /* Note in *hindrance that an error has kept the job from its begin. */
@@ -638,6 +665,8 @@ job_carry_out(AlterJob *job, Hindrance *hindrance)
 		return attempt;
 	if (hindrance->reason != NULL)
 		return ATTEMPT_HINDERED;
+	foreach_ptr(MoveItem, item, job->items)
+		item->by_name = true;
 	return job_run(job, hindrance);
 }
 
@@ -728,6 +757,7 @@ alter_one(const Statement *statement, AlterJob *job)
 		}
 		job_begin(job, target_of_statement(cmd->name));
 		job->relids = list_make1_oid(relid);
+		job->name = stmt->relation;
 		memset(&hindrance, 0, sizeof(hindrance));
 		if (facts.tablespace == job->request.to_tablespace)
 			break;
@@ -739,9 +769,9 @@ alter_one(const Statement *statement, AlterJob *job)
 			break;
 		if (attempt == ATTEMPT_BUSY)
 			wait_for_other_jobs(job, since);
-		else if (count_moved(job) > 0 || get_rel_name(relid) != NULL)
+		else if (count_moved(job) > 0 || (!job->renamed && get_rel_name(relid) != NULL))
 			break;
-		/* else it was dropped before it was moved */
+		/* else it was dropped or renamed before it was moved */
 	}
 	if (hindrance.reason != NULL)
 	{

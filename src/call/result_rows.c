@@ -200,7 +200,7 @@ result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *sett
 	if (wait && items != NIL)
 	{
 		notice_long_wait(moves, settings);
-		wait_for_rows(summary.job, &summary, items, settings);
+		wait_for_rows(summary.job, &summary, items, settings, NULL, NULL);
 	}
 	else if (start == JOB_STARTS_NOW && items != NIL)
 		submit_now(summary.job, items, settings);

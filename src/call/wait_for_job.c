@@ -64,6 +64,8 @@ typedef struct JobWait
 	/* of the call that has started it */
 	JobShared  *shared;			/* else NULL */
 	List	   *items;			/* of MoveItem; they get their outcome */
+	bool		(*is_wanted) (void *arg);	/* else NULL; see wait_for_rows() */
+	void	   *arg;			/* of that */
 	BackgroundWorkerHandle *worker; /* the first; NULL = none yet */
 	shm_mq_handle **messages;	/* of each runner */
 	ErrorData	worker_error;	/* the last of a worker; elevel 0 = none */
@@ -298,7 +300,10 @@ look_for_deadlock(const JobWait *wait)
 		LockRelease(&tag, ExclusiveLock, false);
 }
 
-/* Look for deadlocks and the client once a second, tell the progress, and sleep. */
+/*
+ * Look for deadlocks and the client once a second, cancel a job that is not wanted any more,
+ * tell the progress, and sleep.
+ */
 static void
 look_and_nap(JobWait *wait, int ms)
 {
@@ -315,6 +320,8 @@ look_and_nap(JobWait *wait, int ms)
 		}
 		CHECK_FOR_INTERRUPTS();
 		look_for_deadlock(wait);
+		if (wait->is_wanted != NULL && !wait->is_wanted(wait->arg))
+			(void) job_request(wait->job, REQUEST_CANCEL);
 		wait->last_look = now;
 	}
 	if (wait->settings->progress_interval > 0 &&
@@ -435,14 +442,15 @@ collect_rows(JobWait *wait)
 
 /*
  * Run a job and wait for its end; the items of a move get their outcome, also before an
- * ERROR, and its summary is told when it begins.  A cleanup has none.
+ * ERROR, and its summary is told when it begins.  A cleanup has none.  is_wanted(arg), unless
+ * it is NULL, is called once a second; false cancels the job, whose end is waited for.
  *
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 the
  * job waits for a process that waits for us; 57014 and the like after canceling the job.
  */
 void
 wait_for_rows(int64 job, JobSummary *summary, List *items,
-			  const MoveSettings *settings)
+			  const MoveSettings *settings, bool (*is_wanted) (void *arg), void *arg)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -453,6 +461,8 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 		.last_look = now,
 		.last_notice = now,
 		.items = items,
+		.is_wanted = is_wanted,
+		.arg = arg,
 	};
 	dsm_segment *segment;
 

@@ -374,6 +374,12 @@ plan_recheck(MoveItem *item, bool began)
 						 NameStr(item->relname), when);
 	}
 
+	/* core's ALTER, too, looks its name up again once it has the lock */
+	if (item->by_name && (strcmp(NameStr(facts.relname), NameStr(item->relname)) != 0 ||
+						  strcmp(NameStr(facts.schema_name), NameStr(item->schema_name)) != 0))
+		return item_skip(item, ERRCODE_UNDEFINED_TABLE, "It was renamed to \"%s.%s\" %s.",
+						 NameStr(facts.schema_name), NameStr(facts.relname), when);
+
 	item_fill(item, &facts);
 
 	if (!item_check(item, &facts))
