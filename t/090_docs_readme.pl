@@ -16,8 +16,9 @@
 # ours it is looked whether they and their options and arguments exist.
 #
 # And every function, view, column and setting is in docs/reference.md, and every error
-# and warning that has no hint: functions, views and settings have a section of their
-# name, messages are `code`, with ... for what is filled in.  Links lead to what is there.
+# and warning that has no hint, unless it says itself what is wrong with an argument:
+# functions, views and settings have a section of their name, messages are `code`, with
+# ... for what is filled in.  Links lead to what is there.
 #
 # scripts/smoke, and with it what all scripts take from scripts/lib.sh, works whatever
 # the PG* variables of the environment and its locale say.
@@ -367,6 +368,9 @@ foreach my $file ("$top/README.md", "$top/docs/reference.md")
 	my @helpless = map { grep { /\|\s*\|\s*$/ } split /\n/ } slurp_file($file) =~ /^\|[^\n]*\| what to do \|\n((?:\|[^\n]*\n)+)/gm;
 	is(join("\n", @helpless), '', "$name says what to do about each message");
 }
+# the caller has named something that is not there, or that does not fit
+my $argument = qr/(?:NULL_VALUE_NOT_ALLOWED|INVALID_PARAMETER_VALUE|WRONG_OBJECT_TYPE|UNDEFINED_(?:OBJECT|TABLE|SCHEMA)
+	|FEATURE_NOT_SUPPORTED|PROGRAM_LIMIT_EXCEEDED|E_R_I_E_TRIGGER_PROTOCOL_VIOLATED)/x;
 my $parentheses = qr/(\((?:[^"()]++|"(?:[^"\\]|\\.)*+"|(?-1))*+\))/;
 my $reports = 0;
 foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
@@ -383,6 +387,7 @@ foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
 		$report = $1 if $report =~ /\A(ereport$parentheses)/;
 		$reports++;
 		next if $report =~ /\berrhint|_hint\(/ || $report =~ /\Aereport\([^,]*(?:NOTICE|LOG|DEBUG\d)\b/;
+		next if $report =~ /\bERRCODE_$argument\b/;
 		$message = join '', $message =~ /"((?:[^"\\]|\\.)*)"/g;
 		$message =~ s/\\"/"/g;
 		$message =~ s/%%/\0/g;
