@@ -76,6 +76,7 @@ OBJS = \
 	src/wait/turn.o \
 	src/wait/wait_others.o \
 	src/report/bloat.o \
+	src/report/compressed_size.o \
 	src/report/device_report.o \
 	src/report/duplicates.o \
 	src/report/page_links.o \
@@ -90,6 +91,7 @@ OBJS = \
 	src/device_marker.o \
 	src/errors.o \
 	src/evidence.o \
+	src/file_compression.o \
 	src/file_system.o \
 	src/history.o \
 	src/index_definition.o \

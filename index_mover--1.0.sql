@@ -396,12 +396,14 @@ CREATE TABLE index_mover.probe (
 );
 
 CREATE FUNCTION @extschema@.tablespace_probe(
-	tablespace name, duration interval DEFAULT '1 s', queue_depth int DEFAULT 32,
+	tablespace name, duration interval DEFAULT '1 s', queue_depth int DEFAULT 32, relation regclass DEFAULT NULL,
 	OUT random_read_ms float8, OUT random_read_iops float8, OUT random_read_iops_deep float8,
 	OUT sequential_read_mb_s float8, OUT sync_write_ms float8,
 	OUT free_bytes bigint, OUT total_bytes bigint, OUT same_device_as name[],
 	OUT suggested_random_page_cost float8, OUT suggested_effective_io_concurrency int,
-	OUT command text, OUT direct_io boolean, OUT lost_on_reboot text, OUT remark text)
+	OUT command text, OUT direct_io boolean, OUT lost_on_reboot text, OUT file_system text,
+	OUT compression text, OUT zstd_ratio float8, OUT zstd_ratio_at_least float8, OUT lz4_ratio float8,
+	OUT lz4_ratio_at_least float8, OUT remark text)
 AS 'MODULE_PATHNAME', 'index_mover_tablespace_probe' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.withdraw_probes(
@@ -1266,7 +1268,7 @@ RETURNS SETOF record LANGUAGE sql
 BEGIN ATOMIC SELECT c.* FROM @extschema@.index_mover_cleanup(false) c; END;
 
 CREATE FUNCTION index_mover_call.tablespace_probe(tablespace name) RETURNS jsonb LANGUAGE sql STRICT
-RETURN (SELECT to_jsonb(p) FROM @extschema@.tablespace_probe($1, '1 s'::interval, 32) p);
+RETURN (SELECT to_jsonb(p) FROM @extschema@.tablespace_probe($1, '1 s'::interval, 32, NULL::regclass) p);
 
 CREATE VIEW index_mover_call.index_mover_blockers WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_blockers(NULL::regclass, '1 s'::interval);
 CREATE VIEW index_mover_call.index_mover_check WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_check('10 min'::interval);
@@ -1322,7 +1324,7 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 	index_mover.pending_list, index_mover.pending_steps, index_mover.pending_advice
 	TO pg_stat_scan_tables;
 
-GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
+GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int, regclass),
 	@extschema@.withdraw_probes(name, timestamptz),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint, interval, float8, float8),
 	@extschema@.relation_heat(interval), @extschema@.index_mover_check(interval),

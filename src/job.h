@@ -132,6 +132,9 @@ typedef struct MoveItem
 	int64		sort_bytes;		/* of a rebuild's sort files */
 	bool		shares_space;	/* its old and its new file share a file
 								 * system */
+	double		stored_share;	/* of the bytes that a copy writes: what the
+								 * target stores of them at most, 1 if it does
+								 * not compress; only the space counts */
 
 	int			turns;			/* that it has given to other relations, while
 								 * it waited; by its runner */

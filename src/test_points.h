@@ -27,6 +27,7 @@ extern bool test_file_system(Oid tablespace, int64 *device, int64 *free_bytes,
 extern int	test_damages;
 extern int	test_seed;
 extern char *test_block_devices;
+extern char *test_mounts;
 
 #define IM_KEEP_POINTS()	test_points_keep()
 #define IM_POINT(name)		test_point(name)
@@ -39,6 +40,7 @@ extern char *test_block_devices;
 #define IM_FILE_SYSTEM(tablespace, device, free, total) \
 	test_file_system(tablespace, device, free, total)
 #define IM_BLOCK_DEVICES	(*test_block_devices ? test_block_devices : "/sys/dev/block")
+#define IM_MOUNTS		(*test_mounts ? test_mounts : "/proc/self/mountinfo")
 
 #else
 
@@ -52,6 +54,7 @@ extern char *test_block_devices;
 #define IM_FILL_TAIL(locator, nblocks)	((void) 0)
 #define IM_FILE_SYSTEM(tablespace, device, free, total)	false
 #define IM_BLOCK_DEVICES	"/sys/dev/block"
+#define IM_MOUNTS		"/proc/self/mountinfo"
 
 #endif
 

@@ -79,7 +79,8 @@
  *
  * index_mover.test_access_methods is a list of index access methods that a copy moves, too.
  *
- * index_mover.test_block_devices is a directory in place of /sys/dev/block, if not "".
+ * index_mover.test_block_devices is a directory in place of /sys/dev/block, if not "";
+ * index_mover.test_mounts a file in place of /proc/self/mountinfo.
  *
  * index_mover.test_damages is how often a page is measured with random damage
  * before it is measured; index_mover.test_seed is the seed of that damage.
@@ -126,6 +127,7 @@ static char *test_mutations = NULL;
 static char *test_file_systems = NULL;
 static char *test_access_methods = NULL;
 char	   *test_block_devices = NULL;
+char	   *test_mounts = NULL;
 int			test_damages = 0;
 int			test_seed = 0;
 
@@ -140,6 +142,7 @@ static const struct
 	{"index_mover.test_mutation", &test_mutations},
 	{"index_mover.test_file_systems", &test_file_systems},
 	{"index_mover.test_block_devices", &test_block_devices},
+	{"index_mover.test_mounts", &test_mounts},
 	{"index_mover.test_access_methods", &test_access_methods},
 };
 

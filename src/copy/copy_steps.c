@@ -34,6 +34,7 @@
 #include "copy/copy.h"
 #include "copy/copy_private.h"
 #include "errors.h"
+#include "file_compression.h"
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
@@ -411,6 +412,21 @@ watch_space(CopyFile *file)
 	file->throttle.space = &file->space;
 }
 
+/*
+ * Return whether to go past the page cache: by default if both files would take a quarter of
+ * it, but not to where that keeps the new file from being compressed.
+ */
+static bool
+writes_directly(const CopyFile *file)
+{
+	AutoSwitch	direct_io = file->move->settings->direct_io;
+
+	if (direct_io != SWITCH_AUTO)
+		return direct_io == SWITCH_ON;
+	return file_blocks(&file->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8 &&
+		!file_compression_is_on(file->move->item->to_tablespace);
+}
+
 /* Copy a file, as far as that goes without an exclusive lock. */
 static bool
 copy_file(CopyFile *file)
@@ -427,10 +443,7 @@ copy_file(CopyFile *file)
 	file->pace.recopied_before = file->item->outcome.blocks_recopied;
 	if (file->move->settings->prewarm)
 		file->eta.cached = copy_count_cached(file);
-	/* by default if both files would take a quarter of the cache */
-	file->direct = file->move->settings->direct_io == SWITCH_AUTO ?
-		file_blocks(&file->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8 :
-		file->move->settings->direct_io == SWITCH_ON;
+	file->direct = writes_directly(file);
 	file->todo = block_set_create(file->move->cxt);
 	if (!copy_resume(file))
 		return false;

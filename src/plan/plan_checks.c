@@ -46,6 +46,7 @@ plan_new_entry(void)
 
 	item->size_before = item->outcome.size_after = item->bytes_to_write = -1;
 	item->wal_bytes = item->sort_bytes = item->outcome.lock_time = -1;
+	item->stored_share = 1;
 	entry->estimated = entry->bloat_ratio = -1;
 	return entry;
 }

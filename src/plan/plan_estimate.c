@@ -12,12 +12,18 @@
  * Access methods differ in how long a build takes, vector indexes a hundred times: so the
  * last rebuild of the same index tells more, and counts first.
  *
+ * On a file system that compresses, a copy that would take a considerable part of the free
+ * space counts by a sample of its relation: by the most that the sample says.  A rebuild counts
+ * in full, since its new file has other contents.
+ *
  * Tricky: a move frees its old file.  So within a file system only the moves that
  * run at the same time need free space, otherwise all do.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <math.h>
 
 #include "access/transam.h"
 #include "access/xlog.h"
@@ -29,10 +35,12 @@
 #include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
+#include "file_compression.h"
 #include "file_system.h"
 #include "history.h"
 #include "plan/plan_private.h"
 #include "plan/space.h"
+#include "report/compressed_size.h"
 #include "wait/wait.h"
 
 #define MB						(1024.0 * 1024.0)
@@ -52,6 +60,15 @@
 #define SECONDS_PER_COPY		0.008
 #define SECONDS_PER_REBUILD		0.01
 #define SECONDS_PER_JOB			0.2 /* the start of its workers */
+
+/*
+ * No compression counts while a plan takes up to an eighth of the free space, and for small
+ * files: it would not be worth the reads.  Of each relation 8 MB are read, so that a plan of
+ * many relations ends soon.
+ */
+#define PART_WITHOUT_SAMPLE		(1.0 / 8)
+#define SIZE_WITHOUT_SAMPLE		(1 * MB)
+#define RUNS_OF_PLAN			64
 
 /* from the latest moves */
 #define EXPERIENCE_MOVES		20	/* large moves */
@@ -236,6 +253,50 @@ new_file_size(const MoveItem *item)
 	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - leftover_kept_bytes(item), 0);
 }
 
+/* Set how much of a relation the target stores, by a sample, and say so. */
+static void
+count_compressed(MoveItem *item, const FileCompression * compression)
+{
+	CompressedShare zstd;
+	CompressedShare lz4;
+
+	if (item->method != METHOD_COPY || new_file_size(item) < SIZE_WITHOUT_SAMPLE ||
+		!compressed_size_sample(item->relid, RUNS_OF_PLAN, compression->zstd_level, &zstd, &lz4) ||
+		isnan(zstd.at_most))
+		return;
+	item->stored_share = zstd.at_most;
+	item_say(item, "Needs %s of free space, because %s compresses: by a sample, %s makes it at least %.2f times smaller.",
+			 size_text(new_file_size(item) * zstd.at_most), compression->file_system,
+			 compression->algorithm, 1 / zstd.at_most);
+}
+
+/*
+ * Return the bytes that the new files of a planned move and its parts take: all files of a table
+ * are there twice until its swap.  used: by the moves before.
+ */
+static int64
+stored_size(PlannedMove *move, const FileSystemFacts *target, int64 used)
+{
+	FileCompression compression = {0};
+	int64		result = new_file_size(&move->item);
+	double		stored;
+
+	foreach_ptr(const PlannedMove, part, move->parts)
+		result += new_file_size(&part->item);
+	if (used + result > target->free_bytes * PART_WITHOUT_SAMPLE)
+		file_compression(move->item.to_tablespace, &compression);
+	if (compression.zstd_level == 0)
+		return result;
+	count_compressed(&move->item, &compression);
+	stored = new_file_size(&move->item) * move->item.stored_share;
+	foreach_ptr(PlannedMove, part, move->parts)
+	{
+		count_compressed(&part->item, &compression);
+		stored += new_file_size(&part->item) * part->item.stored_share;
+	}
+	return stored;
+}
+
 /* Return the fault of the directory of the target, or of the source; else NULL. */
 static char *
 directory_hindrance(const MoveItem *item)
@@ -266,7 +327,7 @@ static char *
 take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bool always)
 {
 	MoveItem   *item = &move->item;
-	int64		size = new_file_size(item);
+	int64		size;
 	int64		wal_bytes = item->wal_bytes;
 	int64		beside = 0;
 	FileSystemFacts target;
@@ -277,10 +338,8 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 
 	if (item->size_before < 0 || !file_system_facts(item->to_tablespace, &target))
 		return NULL;
-	/* all files of a table are there twice until its swap */
 	foreach_ptr(const PlannedMove, part, move->parts)
 	{
-		size += new_file_size(&part->item);
 		wal_bytes += Max(part->item.wal_bytes, 0);
 	}
 
@@ -288,6 +347,7 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 	/* others that run at the same time have not given back their old files */
 	for (int i = 1; i < settings->max_workers; i++)
 		beside += device->beside[(device->nbeside + MAX_WORKERS - i) % MAX_WORKERS];
+	size = stored_size(move, &target, device->used + beside);
 	space_needs(&needs, &settings->min_free_space, item, free_space_for_wal(),
 				device->used + beside + size, item->sort_bytes, wal_bytes);
 	need = size == 0 ? NULL : free_space_missing(&needs);

@@ -146,8 +146,8 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,
 }
 
 /*
- * Return the bytes that a move has still to write to its new file, which has no bloat after
- * a rebuild.
+ * Return the bytes that the new file of a move will still take, which has no bloat after a
+ * rebuild.  The old file tells only of a copy by how much the target compresses it.
  */
 static int64
 left_to_write(const MoveItem *item)
@@ -156,7 +156,8 @@ left_to_write(const MoveItem *item)
 
 	if (item->method == METHOD_REBUILD && item->bytes_to_write >= 0)
 		size = item->bytes_to_write - Max(item->sort_bytes, 0);
-	return Max(size - Max(item->outcome.blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
+	size = Max(size - Max(item->outcome.blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
+	return item->method == METHOD_COPY ? size * item->stored_share : size;
 }
 
 /*

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tablespace_probe.c
- *	  The speed of a tablespace's storage.
+ *	  The speed of a tablespace's storage, and by how much it would compress a relation.
  *
  * The probe reads and writes a file of its own, past the page cache with
  * O_DIRECT if the file system has it.  The depth test cannot use that, because
@@ -26,6 +26,7 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/catalog.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
@@ -37,15 +38,18 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/array.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "errors.h"
+#include "file_compression.h"
 #include "file_system.h"
 #include "job.h"
 #include "own_tables.h"
 #include "printed_command.h"
 #include "relation_facts.h"
+#include "report/compressed_size.h"
 #include "report/report_private.h"
 #include "test_points.h"
 
@@ -364,6 +368,62 @@ probe_remark(const Probe *probe, Oid tablespace, const char *lost_on_reboot)
 	return remark.len > 0 ? remark.data : NULL;
 }
 
+/* Refuse a relation (or 0) that has no contents or never moves.  ERRORs 42P01, 42809, 0A000. */
+static void
+check_can_sample(Oid relation)
+{
+	char		relkind = OidIsValid(relation) ? get_rel_relkind(relation) : '\0';
+
+	if (relkind == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relation)));
+	if (!RELKIND_HAS_TABLE_AM(relkind) && relkind != RELKIND_INDEX)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a table, materialized view, or index", get_rel_name(relation)),
+				 errdetail_relkind_not_supported(relkind)));
+	if (IsCatalogRelationOid(relation))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move system relation \"%s\"", get_rel_name(relation))));
+}
+
+/* Set a column to the compression ratio of a share, rounded down; NaN: to NULL. */
+static void
+row_compression_ratio(Row *row, int column, double share)
+{
+	row_float8(row, column, floor(100 / share) / 100);
+}
+
+/*
+ * Set six columns: the type of the tablespace's file system, by what it compresses, and what
+ * to expect of a relation (or 0) with zstd and with lz4.
+ */
+static void
+row_compression(Row *row, int column, Oid tablespace, Oid relation)
+{
+	FileCompression compression;
+	CompressedShare zstd;
+	CompressedShare lz4;
+	int			level = 3;
+
+	file_compression(tablespace, &compression);
+	if (compression.file_system[0] != '\0')
+		row_text(row, column, compression.file_system);
+	if (compression.algorithm[0] != '\0')
+		row_text(row, column + 1, compression.algorithm);
+	if (compression.zstd_level != 0)
+		level = compression.zstd_level;
+	if (!OidIsValid(relation) ||
+		!compressed_size_sample(relation, COMPRESSED_RUNS, level, &zstd, &lz4))
+		return;
+	row_compression_ratio(row, column + 2, zstd.expected);
+	row_compression_ratio(row, column + 3, zstd.at_most);
+	row_compression_ratio(row, column + 4, lz4.expected);
+	row_compression_ratio(row, column + 5, lz4.at_most);
+}
+
 /*
  * Return the tablespace of a name, where the current user may make a probe, and withdraw
  * probes.  ERRORs: 42704 no such tablespace, 22023 pg_global, 42501 without CREATE on it.
@@ -383,17 +443,20 @@ check_may_probe(const char *name)
 }
 
 /*
- * tablespace_probe(tablespace name, duration interval, queue_depth int) RETURNS record
+ * tablespace_probe(tablespace name, duration interval, queue_depth int, relation regclass)
+ * RETURNS record
  *
  * Writes, reads and removes a temporary file in the tablespace, and stores
  * the result in index_mover.probe if the transaction may write, so that it runs
- * on a hot standby, too.  Locks: RowExclusiveLock on that table until the end of
- * the transaction, and ShareUpdateExclusiveLock if that is free.
+ * on a hot standby, too.  Then it samples the relation, unless that is NULL.  Locks:
+ * RowExclusiveLock on that table until the end of the transaction, and
+ * ShareUpdateExclusiveLock if that is free; AccessShareLock on the relation for the sample,
+ * if that is free.
  *
  * EXECUTE: pg_monitor; and the caller needs CREATE on the tablespace (42501).
- * Errors: 22004 and 22023 arguments, 42704 no such tablespace, 22023
- * pg_global, 53100 less than 40 MB free, 58030 and others from the file
- * system.
+ * Errors: 22004 and 22023 arguments, 42704 no such tablespace, 42P01 no such relation,
+ * 42809 one without contents, 0A000 a catalog, 22023 pg_global, 53100 less than 40 MB free,
+ * 58030 and others from the file system.
  */
 Datum
 index_mover_tablespace_probe(PG_FUNCTION_ARGS)
@@ -427,6 +490,8 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("queue_depth must be between %d and %d", 1, PROBE_MAX_DEPTH)));
 	probe->queue_depth = PG_GETARG_INT32(2);
+	if (!PG_ARGISNULL(3))
+		check_can_sample(PG_GETARG_OID(3));
 	if (!file_system_facts(tablespace, &facts))
 		ereport(ERROR,
 				(errcode_for_file_access(),
@@ -460,7 +525,8 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	row_text(&row, 11, printed_command("tablespace_costs", name, psprintf("%.1f", cost), (int64) concurrency));
 	row_set(&row, 12, BoolGetDatum(IS_DIRECT(probe)));
 	row_text(&row, 13, lost_on_reboot);
-	row_text(&row, 14, probe_remark(probe, tablespace, lost_on_reboot));
+	row_compression(&row, 14, tablespace, PG_ARGISNULL(3) ? InvalidOid : PG_GETARG_OID(3));
+	row_text(&row, 20, probe_remark(probe, tablespace, lost_on_reboot));
 	return row_result(fcinfo, &row);
 }
 

@@ -1,0 +1,24 @@
+/*-------------------------------------------------------------------------
+ *
+ * file_compression.h
+ *	  Whether the file system of a tablespace compresses.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_FILE_COMPRESSION_H
+#define IM_FILE_COMPRESSION_H
+
+/* By what new files of this database are compressed in a tablespace */
+typedef struct FileCompression
+{
+	char		file_system[32];	/* its type, as in mount(8); "" = not
+									 * known */
+	char		algorithm[32];	/* as the file system writes it: "zstd:3";
+								 * "none"; "" = not known */
+	int			zstd_level;		/* 0 = not by zstd */
+}			FileCompression;
+
+extern void file_compression(Oid tablespace, FileCompression * result);
+extern bool file_compression_is_on(Oid tablespace);
+
+#endif							/* IM_FILE_COMPRESSION_H */
