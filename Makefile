@@ -25,6 +25,7 @@ OBJS = \
 	src/call/progress_view.o \
 	src/call/readable_tables.o \
 	src/call/result_rows.o \
+	src/call/resume_at_start.o \
 	src/call/submit.o \
 	src/call/visible_jobs.o \
 	src/call/wait_for_job.o \
@@ -102,6 +103,7 @@ OBJS = \
 	src/progress.o \
 	src/relation_facts.o \
 	src/runner.o \
+	src/running_jobs.o \
 	src/settings.o \
 	src/virtual_transactions.o
 

@@ -62,6 +62,7 @@
 #include "device_marker.h"
 #include "evidence.h"
 #include "relation_facts.h"
+#include "running_jobs.h"
 #include "test_points.h"
 
 #define AREA_NAME		"index_mover evidence"
@@ -809,6 +810,7 @@ look_before_recovery(void)
 	int			nlooks = 0;
 	bool		is_marked = false;
 	bool		has_looked_before = has_looked;
+	bool		is_standby = file_exists("standby.signal") || file_exists("recovery.signal");
 	Circumstances now = {.at_start = true,.horizon = horizon_of_checkpoint(control)};
 
 	/* step: look-before-recovery */
@@ -821,8 +823,7 @@ look_before_recovery(void)
 	 */
 	now.below = control->wal_level >= WAL_LEVEL_REPLICA ? now.horizon.below : ALL_FILES;
 	now.is_restored = file_exists("backup_label") || file_exists("tablespace_map");
-	now.recovers = control->state != DB_SHUTDOWNED || now.is_restored ||
-		file_exists("standby.signal") || file_exists("recovery.signal");
+	now.recovers = control->state != DB_SHUTDOWNED || now.is_restored || is_standby;
 	now.checkpoint = control->checkPoint;
 	old->max_devices = area->list.max_devices;
 	now.is_trusted = list_load(old);
@@ -851,6 +852,8 @@ look_before_recovery(void)
 		nlooks++;
 	}
 	device_id_make(area->list.run);
+	running_jobs_begin(now.is_trusted && now.is_watched && !is_standby,
+					   control->state != DB_SHUTDOWNED, area->list.run);
 	area_save();
 	for (int i = 0; i < nlooks; i++)
 	{
@@ -940,6 +943,7 @@ startup_shmem(void)
 		FlushErrorState();
 		area->list.ndevices = 0;
 		area->list.max_devices = 0;
+		running_jobs_begin(false, true, "");
 	}
 	PG_END_TRY();
 	on_shmem_exit(note_end, (Datum) 0);

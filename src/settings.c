@@ -81,6 +81,7 @@ static char *swap_after = NULL;
 char	   *scheduler_databases = NULL;
 int			online_alter = ONLINE_ALTER_OFF;
 bool		heal_at_start = false;
+bool		resume_at_start = false;
 int			history_retention = 0;
 bool		hide_new_indexes = false;
 
@@ -202,6 +203,12 @@ static const Setting server_settings[] = {
 		.context = PGC_SUSET,
 		.short_desc = "Whether lost indexes are rebuilt when the server has started.",
 		.long_desc = "In tablespaces with nothing but indexes, where the library is preloaded. Otherwise a WARNING tells of them.",
+	},
+	{
+		.name = PREFIX "resume_at_start",.type = PGC_BOOL,.variable = &resume_at_start,
+		.context = PGC_SIGHUP,
+		.short_desc = "Whether jobs that the end of the server has ended go on when it has started again.",
+		.long_desc = "Jobs for which no session waits, where the library is preloaded. Not after a promotion, and not in a copy of the server.",
 	},
 	{
 		.name = PREFIX "history_retention",.type = PGC_INT,.variable = &history_retention,

@@ -63,6 +63,7 @@ typedef struct JobTerms
 
 	/* not on record; 0 = the current user, and the next number */
 	bool		quiet;			/* a failure is no news: LOG becomes DEBUG1 */
+	bool		at_start;		/* what the end of the server has left goes on */
 	Oid			role;			/* whose job it is */
 	int64		job;			/* a number that was drawn for it */
 } JobTerms;
@@ -116,6 +117,7 @@ typedef struct MoveSettings
 extern char *scheduler_databases;	/* a list of names */
 extern int	online_alter;		/* OnlineAlter */
 extern bool heal_at_start;
+extern bool resume_at_start;
 extern int	history_retention;	/* minutes; 0 = without limit */
 extern bool hide_new_indexes;	/* by rebuild/snapshot_guard.c */
 

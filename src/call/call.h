@@ -16,6 +16,7 @@
 #include "history.h"
 #include "job.h"
 #include "plan/plan.h"
+#include "running_jobs.h"
 #include "settings.h"
 
 /* A job as its client is told of it */
@@ -76,6 +77,8 @@ extern void notices_outcome(JobSummary *summary, MoveStatus status, bool is_part
 							const char *sqlstate, const char *reason);
 extern void notices_item(JobSummary *summary, const MoveItem *item, MoveStatus status);
 extern void notices_raise(const JobSummary *summary, int elevel);
+
+extern int64 control_go_on(const RunningJob *before);
 
 extern void submit_init(void);
 extern int64 submit_last_job(void);

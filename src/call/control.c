@@ -4,6 +4,9 @@
  *	  Steering jobs: cancel, pause, resume, alter; and new jobs from the
  *	  history of an earlier one: undo_move(), the rest of a job.
  *
+ * A job that is steered, or was, is a user's matter: whatever a function here is asked to do
+ * is noted with the running jobs, too, so that a restart does not undo it.
+ *
  * Privileges: all functions here are for members of the job's role and for
  * superusers; cancel_move() also for owners of tables, who end the moves of these in jobs
  * of other roles, but not in jobs of superusers.  ERROR 25006 during recovery: the jobs
@@ -14,22 +17,29 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/dependency.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_language_d.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
+#include "commands/extension.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "storage/dsm.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/catcache.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 #include "call/call.h"
 #include "cleanup/cleanup.h"
 #include "printed_command.h"
+#include "running_jobs.h"
 #include "test_points.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cancel_move);
@@ -46,6 +56,21 @@ log_control(int64 job, const char *what)
 			(errmsg_internal("job " INT64_FORMAT " (%s): %s by role \"%s\"", job,
 							 get_database_name(MyDatabaseId), what,
 							 GetUserNameFromId(GetUserId(), true))));
+}
+
+/* Note a request to a job, which was made, for the case that the server ends. */
+static void
+note_request(int64 job, JobRequest request)
+{
+	JobSlot		slot;
+
+	if (request == REQUEST_PAUSE || request == REQUEST_RESUME)
+	{
+		running_jobs_set_paused(MyDatabaseId, job, request == REQUEST_PAUSE);
+		if (job_find(job, &slot) && slot.state != JOB_CLEANING_UP && !slot.flags.cancel)
+			return;
+	}
+	(void) running_jobs_take(MyDatabaseId, job);
 }
 
 /*
@@ -84,7 +109,11 @@ cancel_owned(const JobSlot *slot)
 	if (!mapped)
 		dsm_detach(segment);
 	if (count > 0)
+	{
+		/* only the runner would know which moves not to make again */
+		note_request(slot->job, REQUEST_CANCEL);
 		log_control(slot->job, psprintf("the moves of %d tables canceled, as their owner,", count));
+	}
 	return count;
 }
 
@@ -174,6 +203,7 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
 		else if (job_request(slots[i].job, request))
 		{
 			done++;
+			note_request(slots[i].job, request);
 			log_control(slots[i].job, what);
 		}
 		else if (!PG_ARGISNULL(0))
@@ -206,6 +236,8 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
 	if (PG_GETARG_BOOL(1))
 		request = REQUEST_CANCEL_AND_KEEP;
 	done = control_jobs(fcinfo, request, "canceled", &had_ended);
+	if (had_ended)
+		note_request(PG_GETARG_INT64(0), request);
 	if (had_ended && !XactReadOnly && history_acknowledge_job(PG_GETARG_INT64(0)))
 		log_control(PG_GETARG_INT64(0), "acknowledged");
 	PG_RETURN_INT32(done);
@@ -297,7 +329,17 @@ resume_running(const JobSlot *slot, Jsonb *json)
 		if (!clear_swap_after(slot))
 			return false;
 	}
-	return job_request(slot->job, REQUEST_RESUME);
+	if (!job_request(slot->job, REQUEST_RESUME))
+		return false;
+	note_request(slot->job, REQUEST_RESUME);
+	return true;
+}
+
+/* Return whether a move of an ended job was made. */
+static bool
+was_moved(const HistoryEntry *move)
+{
+	return move->moved;
 }
 
 /* Return whether a move of an ended job is left to do, also for lack of a privilege. */
@@ -307,6 +349,14 @@ is_left(const HistoryEntry *move)
 	return !STATUS_IS_DONE(move->status) ||
 		(move->status == STATUS_SKIPPED && move->sqlstate != NULL &&
 		 strcmp(move->sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0);
+}
+
+/* Return whether the end of the server can have ended a move; an error, or an owner, has not. */
+static bool
+was_stopped(const HistoryEntry *move)
+{
+	return move->status == STATUS_QUEUED || move->status == STATUS_RUNNING ||
+		move->status == STATUS_CANCELED;
 }
 
 /*
@@ -340,11 +390,12 @@ tell_of_copy_lost(int64 job, const HistoryEntry *move, const MoveItem *item, int
 
 /*
  * Return the plan that moves the relations of a job back to where they were or, without
- * back, the relations that are left to where they were to go.  If a relation or a
+ * back, to where they were to go: those of the moves that are wanted.  If a relation or a
  * tablespace is gone, a NOTICE or the row tells.
  */
 static List *
-plan_from_history(int64 job, bool back, PlanRequest *request)
+plan_from_history(int64 job, bool back, bool (*is_wanted) (const HistoryEntry *move),
+				  PlanRequest *request)
 {
 	List	   *moves = history_read(job);
 	List	   *plan = NIL;
@@ -359,9 +410,7 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 		const char *to_name;
 		List	   *planned_now;
 
-		if (back && !move->moved)
-			continue;
-		if (!back && !is_left(move))
+		if (!is_wanted(move))
 			continue;
 		/* only a lost index of a TOAST table is rebuilt by itself */
 		if (move->requested != METHOD_REBUILD)
@@ -410,6 +459,110 @@ plan_from_history(int64 job, bool back, PlanRequest *request)
 }
 
 /*
+ * Queue the moves of an ended job that are wanted as a new job, which starts when this
+ * transaction commits.  Return its number; 0 if there are none.
+ */
+static int64
+queue_rest(int64 job, bool (*is_wanted) (const HistoryEntry *move), PlanRequest *request,
+		   JobSummary *summary)
+{
+	List	   *plan = plan_from_history(job, false, is_wanted, request);
+	List	   *items = NIL;
+	int64		rest;
+
+	submit_skip_busy(plan);
+	foreach_ptr(PlannedMove, move, plan)
+	{
+		MoveItem   *item = &move->item;
+
+		if (item->outcome.status != STATUS_SKIPPED)
+			items = lappend(items, item);
+		else if (item->outcome.sqlstate[0] != '\0')
+			notices_item(summary, item, STATUS_FAILED);
+	}
+	cleanup_call(plan, GetUserId());
+	if (items == NIL)
+		return 0;
+	rest = history_next_job();
+	submit_at_commit(rest, items, &request->settings);
+	return rest;
+}
+
+/* Return whether the current user may execute resume_move(), in whatever schema it is. */
+static bool
+may_resume(void)
+{
+	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP, CStringGetDatum("resume_move"));
+	Oid			extension = get_extension_oid("index_mover", false);
+	bool		result = false;
+
+	for (int i = 0; i < list->n_members; i++)
+	{
+		Form_pg_proc proc = (Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+
+		/* another in the schema index_mover_call calls it */
+		if (proc->prolang != ClanguageId)
+			continue;
+		if (getExtensionOfObject(ProcedureRelationId, proc->oid) != extension)
+			continue;
+		result = object_aclcheck(ProcedureRelationId, proc->oid, GetUserId(),
+								 ACL_EXECUTE) == ACLCHECK_OK;
+	}
+	ReleaseCatCacheList(list);
+	return result;
+}
+
+/* Have max_duration count from this moment on.  ERROR 55000 if it is over. */
+static void
+shorten_duration(MoveSettings *settings, TimestampTz begin)
+{
+	int64		passed = (GetCurrentTimestamp() - begin) / USECS_PER_SEC + 1;
+	int64		left = settings->max_duration - passed;
+	Datum		value;
+
+	if (settings->max_duration == 0)
+		return;
+	if (left <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index_mover.max_duration was over")));
+	value = CStringGetTextDatum(psprintf(INT64_FORMAT "s", left));
+	settings_alter(settings, setting_object(CStringGetTextDatum("max_duration"), value));
+}
+
+/*
+ * As its role, queue what the end of the server has left of a job, as resume_move() would, but
+ * not what an error has ended.  The time of max_duration goes on from the job's begin.  Returns
+ * the new job; 0 if nothing is left, or another job has the number.  ERRORs: as resume_move();
+ * 55000 the time is over, or no relation can be moved any more.
+ */
+int64
+control_go_on(const RunningJob *before)
+{
+	HistoryJob	entry;
+	PlanRequest request = {0};
+	MoveSettings *settings = &request.settings;
+	JobSummary	summary = {0};
+	int64		rest;
+
+	if (!history_read_job(before->job, &entry) || entry.role != before->role)
+		return 0;
+	Assert(entry.role == GetUserId());
+	if (!may_resume())
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, "resume_move");
+	settings_load(settings, entry.settings, NULL, superuser(), NULL);
+	settings->terms = entry.terms;
+	settings->terms.at_start = true;
+	shorten_duration(settings, entry.submitted_at);
+	rest = queue_rest(before->job, was_stopped, &request, &summary);
+	if (rest == 0 && summary.not_moved > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("%s", summary.failures.data)));
+	return rest;
+}
+
+/*
  * resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
  *
  * Resumes a paused job.  Of a job that is not paused, sets index_mover.swap_after to
@@ -430,8 +583,6 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	HistoryJob	entry;
 	PlanRequest request = {0};
 	JobSummary	summary = {.warn = true};
-	List	   *plan;
-	List	   *items = NIL;
 	int64		rest;
 
 	PreventCommandDuringRecovery("resume_move()");
@@ -449,27 +600,15 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	}
 
 	call_check_moment("resume_move()", false, false);
+	note_request(job, REQUEST_CANCEL);
 	settings_load(&request.settings, entry.settings, json, superuser(), NULL);
 	request.settings.terms = entry.terms;
-	plan = plan_from_history(job, false, &request);
-	submit_skip_busy(plan);
-	foreach_ptr(PlannedMove, move, plan)
-	{
-		MoveItem   *item = &move->item;
-
-		if (item->outcome.status != STATUS_SKIPPED)
-			items = lappend(items, item);
-		else if (item->outcome.sqlstate[0] != '\0')
-			notices_item(&summary, item, STATUS_FAILED);
-	}
-	cleanup_call(plan, GetUserId());
-	if (items == NIL && summary.not_moved == 0)
+	rest = queue_rest(job, is_left, &request, &summary);
+	if (rest == 0 && summary.not_moved == 0)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
-	if (items == NIL)
+	if (rest == 0)
 		PG_RETURN_NULL();
-	rest = history_next_job();
-	submit_at_commit(rest, items, &request.settings);
 	ereport(NOTICE,
 			(errmsg("the rest of job " INT64_FORMAT " is job " INT64_FORMAT, job, rest)));
 	PG_RETURN_INT64(rest);
@@ -536,9 +675,12 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 				 errmsg("job " INT64_FORMAT " is still running", job),
 				 errhint("Cancel it first: %s", printed_command("cancel_move", job))));
 
+	if (!call.dry_run)
+		note_request(job, REQUEST_CANCEL);
 	/* the time of the swap was for the way there */
 	settings_load(settings, entry.settings, call_settings_argument(fcinfo, 3), superuser(),
 				  "swap_after");
 	settings->terms.undo_of = job;
-	return result_rows_of_call(fcinfo, plan_from_history(job, true, &call.request), &call);
+	return result_rows_of_call(fcinfo, plan_from_history(job, true, was_moved, &call.request),
+							   &call);
 }

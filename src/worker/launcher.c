@@ -15,6 +15,8 @@
  *	  missing, maybe on a file system that is mounted late, has come.  It begins and ends
  *	  with an answer of the watch: so while a device hangs, no cleanup begins, but the
  *	  launcher goes on.
+ *	- A resumption, of a job that the end of the server has ended, has its rest go on
+ *	  (call/resume_at_start.c); with index_mover.resume_at_start, once, one after the other.
  *	- A look, into each database that index_mover.scheduler_databases names, takes a
  *	  sample, and starts the policies that are due (tier_scheduler.c).
  *
@@ -43,6 +45,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/varlena.h"
 
 #include "channel.h"
@@ -74,6 +77,7 @@ typedef enum VisitKind
 {
 	VISIT_WATCH,
 	VISIT_CLEANUP,
+	VISIT_RESUME,
 	VISIT_LOOK,
 } VisitKind;
 
@@ -87,14 +91,17 @@ typedef struct Visit
 	MemoryContext context;		/* of its worker; NULL = there is none now */
 	BackgroundWorkerHandle *worker;
 	dsm_segment *answer;		/* of the worker: of the watch a WatchTask, of
-								 * a cleanup a JobShared, of a look a LookTask */
+								 * a cleanup a JobShared, else the task */
+	bool		told;			/* that no worker was free */
 
 	/* of the watch */
 	WatchTask	watch;
-	bool		told;			/* that no worker was free */
 
 	/* of a cleanup */
 	Look		look;
+
+	/* of a resumption */
+	ResumeTask	resume;
 
 	/* of a look */
 	LookTask	task;			/* of its workers; name: its own */
@@ -145,6 +152,7 @@ launcher_register(void)
 
 	channel_layout_add(sizeof(LookTask));
 	channel_layout_add(sizeof(WatchTask));
+	channel_layout_add(sizeof(ResumeTask));
 	/* pg_upgrade restores databases that have no clients yet */
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
@@ -674,6 +682,110 @@ end_cleanup(Visit *visit)
 		remove_visit(visit);
 }
 
+/* ---- resumptions ---- */
+
+/* Have the jobs go on that the end of the server has ended; or forget them. */
+static void
+schedule_resumptions(int64 now)
+{
+	foreach_ptr(const RunningJob, job, running_jobs_of_before())
+	{
+		if (resume_at_start)
+			add_visit(VISIT_RESUME, now)->resume.job = *job;
+		else
+			(void) running_jobs_take(job->database, job->job);
+	}
+}
+
+/* Return why a job cannot go on, NULL if there is no such reason. */
+static const char *
+why_not_resume(const RunningJob *job)
+{
+	bool		has_role;
+
+	if (!list_member_oid(list_databases(NULL), job->database))
+		return "Its database does not exist, or does not accept connections.";
+	StartTransactionCommand();
+	has_role = SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(job->role));
+	CommitTransactionCommand();
+	return has_role ? NULL : "Its role does not exist.";
+}
+
+/*
+ * Note that a job does not go on yet, as no worker is free, nor a later one of its role; and say
+ * so once.
+ */
+static void
+put_off_resumption(Visit *visit, int64 now)
+{
+	visit->due = now + RETRY_MS;
+	foreach_ptr(Visit, other, visits)
+	{
+		if (other->kind == VISIT_RESUME && other->due < visit->due &&
+			other->resume.job.database == visit->resume.job.database &&
+			other->resume.job.role == visit->resume.job.role)
+			other->due = visit->due;
+	}
+	if (!visit->told)
+		ereport(LOG,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("job " INT64_FORMAT " of database %u has to wait for a free background worker slot before it goes on",
+						visit->resume.job.job, visit->resume.job.database),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	visit->told = true;
+}
+
+/* Have a job go on; false if that is not possible now, or never: then the visit is not due any more. */
+static bool
+start_resumption(Visit *visit, int64 now)
+{
+	ResumeTask *task = &visit->resume;
+	const RunningJob *job = &task->job;
+	const char *why_not = why_not_resume(job);
+	BackgroundWorker worker = {0};
+
+	if (why_not != NULL)
+	{
+		visit->due = NOT_DUE;
+		(void) running_jobs_take(job->database, job->job);
+		ereport(LOG,
+				(errmsg("job " INT64_FORMAT " of database %u does not go on after the start of the server",
+						job->job, job->database),
+				 errdetail_internal("%s", why_not)));
+		return false;
+	}
+	/* no resource owner: it lasts until forget_worker() */
+	visit->answer = channel_create(sizeof(ResumeTask));
+	if (visit->answer != NULL)
+	{
+		memcpy(dsm_segment_address(visit->answer), task, sizeof(ResumeTask));
+		task->segment = dsm_segment_handle(visit->answer);
+		channel_describe(&worker, "index_mover resumption", "index_mover_resume_main");
+		visit->worker = channel_start(&worker, task, sizeof(ResumeTask), MyProcPid);
+	}
+	if (visit->worker == NULL)
+		put_off_resumption(visit, now);
+	else
+		visit->due = NOT_DUE;
+	return visit->worker != NULL;
+}
+
+/* Take the answer of a resumption. */
+static void
+end_resumption(Visit *visit, int64 now)
+{
+	ResumeTask	answer = *(const ResumeTask *) dsm_segment_address(visit->answer);
+
+	forget_worker(visit);
+	if (answer.waits)
+		put_off_resumption(visit, now);
+	else if (!answer.done)
+		ereport(LOG,
+				(errmsg("job " INT64_FORMAT " of database %u does not go on after the start of the server",
+						answer.job.job, answer.job.database),
+				 errdetail("The worker that was to resume it has ended early.")));
+}
+
 /* ---- visits of all kinds ---- */
 
 /* Take the answers of the workers that have ended, and forget visits that are not to be made again. */
@@ -690,13 +802,15 @@ end_visits(int64 now)
 				end_watch(visit, now);
 			else if (visit->kind == VISIT_LOOK)
 				end_look(visit, now);
+			else if (visit->kind == VISIT_RESUME)
+				end_resumption(visit, now);
 			else
 			{
 				end_cleanup(visit);
 				continue;
 			}
 		}
-		if (visit->kind == VISIT_LOOK && visit->due == NOT_DUE)
+		if ((visit->kind == VISIT_LOOK || visit->kind == VISIT_RESUME) && visit->due == NOT_DUE)
 			remove_visit(visit);
 	}
 }
@@ -721,6 +835,8 @@ start_visit(Visit *visit, int64 now)
 			started = start_watch(visit, now);
 		else if (visit->kind == VISIT_CLEANUP)
 			started = start_cleanup(visit, now);
+		else if (visit->kind == VISIT_RESUME)
+			started = start_resumption(visit, now);
 		else
 			started = start_look(visit, now);
 	}
@@ -736,21 +852,22 @@ start_visit(Visit *visit, int64 now)
 		forget_worker(visit);
 }
 
-/* Start the visits that are due, but one cleanup only.  Returns when the next is due. */
+/* Start the visits that are due, but one cleanup and resumption only.  Returns when the next is due. */
 static int64
 start_visits(int64 now)
 {
-	bool		cleans_up = false;
+	bool		is_made[VISIT_LOOK + 1] = {false};	/* by kind */
 	int64		result = NOT_DUE;
 
 	foreach_ptr(const Visit, visit, visits)
 	{
-		if (visit->kind == VISIT_CLEANUP && visit->context != NULL)
-			cleans_up = true;
+		if (visit->context != NULL)
+			is_made[visit->kind] = true;
 	}
 	foreach_ptr(Visit, visit, visits)
 	{
-		bool		has_turn = visit->kind != VISIT_CLEANUP || !cleans_up;
+		bool		is_single = visit->kind == VISIT_CLEANUP || visit->kind == VISIT_RESUME;
+		bool		has_turn = !is_single || !is_made[visit->kind];
 
 		if (visit->context == NULL && has_turn && visit->due <= now)
 			start_visit(visit, now);
@@ -762,10 +879,9 @@ start_visits(int64 now)
 		}
 		/* its end sets our latch; this is in case that it does not */
 		result = Min(result, now + LOOK_MS);
-		if (visit->kind != VISIT_CLEANUP)
-			continue;
-		cleans_up = true;
-		result = Min(result, now + RETRY_MS);
+		is_made[visit->kind] = true;
+		if (is_single)
+			result = Min(result, now + RETRY_MS);
 	}
 	return result;
 }
@@ -801,6 +917,7 @@ index_mover_launcher_main(Datum arg)
 		MemoryContextReset(context);
 	}
 	ask_watch(false);
+	schedule_resumptions(clock_ms());
 	schedule_looks();
 	for (;;)
 	{

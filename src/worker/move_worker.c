@@ -42,6 +42,7 @@
 #include "plan/plan.h"
 #include "printed_command.h"
 #include "rebuild/rebuild.h"
+#include "running_jobs.h"
 #include "test_points.h"
 #include "wait/wait.h"
 #include "worker/worker.h"
@@ -210,6 +211,8 @@ static void
 publish_rows(JobShared *shared)
 {
 	rows_are_due = false;
+	if (is_move)
+		running_jobs_end(shared->database, shared->job);
 	pg_write_barrier();
 	pg_atomic_write_u32(&shared->rows_final, 1);
 	if (shared->caller_pid != 0)
@@ -602,12 +605,35 @@ note_targets(void *shared)
 	}
 }
 
+/* Have a job for which no session waits go on if the server ends it. */
+static void
+note_running(const JobShared *shared)
+{
+	bool		was_canceled = job_cancel_requested();
+	RunningJob	job = {.database = shared->database,.job = shared->job,.role = shared->role,
+	.again = shared->settings.terms.at_start};
+
+	running_jobs_put(&job);
+	/* who has steered the job before has not found the file */
+	if (job_pause_requested())
+		running_jobs_set_paused(job.database, job.job, true);
+	for (int i = 0; i < shared->nitems; i++)
+	{
+		if (shared->items[i].owner_cancels)
+			was_canceled = true;
+	}
+	if (was_canceled || job_cancel_requested())
+		(void) running_jobs_take(job.database, job.job);
+}
+
 /* Do the work of a job before its first move; no error keeps it from moving. */
 static void
 begin_job(JobShared *shared)
 {
 	ErrorData  *error;
 
+	if (resume_at_start && shared->caller_pid == 0)
+		note_running(shared);
 	log_start(shared);
 	error = errors_catch_in_transaction(note_targets, shared);
 	/* another job that begins now may be first */

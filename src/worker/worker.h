@@ -11,6 +11,7 @@
 #include "postmaster/bgworker.h"
 
 #include "job.h"
+#include "running_jobs.h"
 #include "settings.h"
 
 #define LOOK_MS			60000	/* longest time between two looks of the
@@ -36,6 +37,22 @@ typedef struct LookTask
 } LookTask;
 
 StaticAssertDecl(sizeof(LookTask) <= BGW_EXTRALEN, "LookTask is too large");
+
+/*
+ * The arguments of a worker that has a job of before go on, and its answer: launcher.c has it
+ * started, call/resume_at_start.c carries it out.
+ */
+typedef struct ResumeTask
+{
+	RunningJob	job;
+	dsm_handle	segment;		/* for the answer, which is this struct */
+
+	/* the answer */
+	bool		done;
+	bool		waits;			/* no worker is free for it */
+} ResumeTask;
+
+StaticAssertDecl(sizeof(ResumeTask) <= BGW_EXTRALEN, "ResumeTask is too large");
 
 /*
  * The arguments of a worker that looks at all devices, and its answer: launcher.c has it

@@ -1,0 +1,100 @@
+/*-------------------------------------------------------------------------
+ *
+ * resume_at_start.c
+ *	  The worker by which a job goes on that the end of the server has ended.
+ *
+ * The launcher (worker/launcher.c) starts one for each job, one after the other.  It connects as
+ * the job's role, as the runners of the job did, queues what is left, and is gone.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/dbcommands.h"
+#include "miscadmin.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#include "call/call.h"
+#include "channel.h"
+#include "own_tables.h"
+#include "printed_command.h"
+#include "test_points.h"
+#include "worker/worker.h"
+
+PGDLLEXPORT void index_mover_resume_main(Datum arg);
+
+/* A job that is to go on */
+typedef struct Resumption
+{
+	const RunningJob *job;
+	char	   *database;		/* its name */
+	int64		rest;			/* the job that goes on; 0: nothing is left,
+								 * or an error has come */
+} Resumption;
+
+/* In a transaction: let the job go on, if the extension is installed. */
+static void
+go_on(void *arg)
+{
+	Resumption *resumption = arg;
+
+	resumption->database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
+	if (extension_installed())
+		resumption->rest = control_go_on(resumption->job);
+}
+
+/* Let the job go on, and tell of it; return whether no worker is free for it now. */
+static bool
+resume_job(const RunningJob *job)
+{
+	Resumption	resumption = {.job = job};
+	ErrorData  *error = errors_catch_in_transaction(go_on, &resumption);
+
+	if (error != NULL && error->sqlerrcode == ERRCODE_INSUFFICIENT_RESOURCES)
+		return true;
+	if (error != NULL)
+		ereport(LOG,
+				(errmsg("job " INT64_FORMAT " (%s): does not go on after the start of the server",
+						job->job, resumption.database),
+				 errors_as_detail(error),
+				 errhint("To resume it: %s", printed_command("resume_move", job->job))));
+	else if (resumption.rest != 0)
+		ereport(LOG,
+				(errmsg("job " INT64_FORMAT " (%s): goes on as job " INT64_FORMAT " after the start of the server",
+						job->job, resumption.database, resumption.rest)));
+	return false;
+}
+
+void
+index_mover_resume_main(Datum arg)
+{
+	ResumeTask	task;
+	RunningJob *job = &task.job;
+	dsm_segment *segment;
+
+	channel_begin(&task, sizeof(task));
+	segment = dsm_attach(task.segment);
+	if (segment == NULL)
+		proc_exit(0);			/* the launcher has gone */
+
+	/*
+	 * First, and durably: whatever makes the server crash from here on does
+	 * so once.  Without the file, a user has steered the job meanwhile.
+	 */
+	if (running_jobs_take(job->database, job->job))
+	{
+		worker_connect_as(job->database, job->role);
+		IM_POINT("job-taken");
+		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
+		task.waits = resume_job(job);
+		if (task.waits)
+			running_jobs_put(job);
+	}
+	task.done = true;
+	memcpy(dsm_segment_address(segment), &task, sizeof(task));
+	proc_exit(0);
+}

@@ -1,0 +1,222 @@
+/*-------------------------------------------------------------------------
+ *
+ * running_jobs.c
+ *	  Files of this server that name the jobs that run: what is left of them after its end
+ *	  goes on by index_mover.resume_at_start.
+ *
+ * The history cannot say which jobs this server has ended: a standby, a base backup and a copy
+ * of the data directory have it, too.  So each job has a file in the data directory from its
+ * begin to its end.  It names itself, the host, and the run of the server, as the state file of
+ * evidence.c does.  The postmaster removes these files, before it starts recovery, unless
+ * evidence.c has seen that this start follows the end of the last run, and nothing else.
+ * src/README, "Jobs that go on after a restart", says why a job does so once.
+ *
+ * No lock: a file is written by its runner, and later by sessions that steer the job; each
+ * of these looks again, when it has written, whether the job still runs.
+ *
+ * Failures are lines in the server log: then the job does not go on.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "storage/pmsignal.h"
+#include "utils/pidfile.h"
+
+#include "compat.h"
+#include "device_marker.h"
+#include "running_jobs.h"
+
+#define FILE_NAME		"index_mover.job.%u." INT64_FORMAT
+#define FILE_HEAD		"index_mover: this server runs this job"
+
+/* set by the postmaster, for its children; "": this server cannot tell what ran before */
+static char current_run[DEVICE_ID_SIZE] = "";
+
+static void
+job_path(char *path, Oid database, int64 job)
+{
+	snprintf(path, MAXPGPATH, FILE_NAME, database, job);
+}
+
+/* Read the file of a job, and set the run that wrote it; false if it is none of this server. */
+static bool
+read_file(const char *path, RunningJob *job, char *run)
+{
+	char		host[sizeof(((ServerIdentity *) NULL)->host)];
+	ServerIdentity us;
+	bool		is_itself;
+	int			again;
+	int			paused;
+	int			length = 0;
+	char	   *contents;
+	bool		valid;
+
+	if (sscanf(path, FILE_NAME "%n", &job->database, &job->job, &length) != 2 || path[length] != '\0')
+		return false;
+	contents = own_file_read(path, FILE_HEAD, &is_itself);
+	if (contents == NULL)
+		return false;
+	valid = is_itself && sscanf(contents, "run %32[0-9a-f]\nhost %63[^\n]\nrole %u again %d paused %d\n",
+								run, host, &job->role, &again, &paused) == 5;
+	pfree(contents);
+	if (!valid)
+		return false;
+	job->again = again != 0;
+	job->is_paused = paused != 0;
+	server_identity(&us);
+	/* the clone of a machine has all else */
+	return strcmp(host, us.host) == 0;
+}
+
+/* Return the names of the files, also of some that are no more than begun. */
+static List *
+list_files(void)
+{
+	DIR		   *dir = AllocateDir(".");
+	struct dirent *entry;
+	List	   *result = NIL;
+
+	while ((entry = ReadDirExtended(dir, ".", LOG)) != NULL)
+	{
+		if (strncmp(entry->d_name, FILE_NAME, strcspn(FILE_NAME, "%")) == 0)
+			result = lappend(result, pstrdup(entry->d_name));
+	}
+	FreeDir(dir);
+	return result;
+}
+
+/*
+ * In the postmaster, before it starts recovery: a run of the server begins, which has this
+ * number.  Forget all jobs unless it goes on where the last run has ended; those that were
+ * paused, whose pause has ended; and after a crash those that had gone on after another end, as
+ * one of these may be what makes the server crash.
+ */
+void
+running_jobs_begin(bool goes_on, bool has_crashed, const char *run)
+{
+	strlcpy(current_run, run, sizeof(current_run));
+	foreach_ptr(const char, path, list_files())
+	{
+		RunningJob	job;
+		char		ended_run[DEVICE_ID_SIZE];
+
+		if (!goes_on || !read_file(path, &job, ended_run) || job.is_paused ||
+			(job.again && has_crashed))
+			(void) durable_unlink(path, LOG);
+	}
+}
+
+/* Write the file of a job, durably. */
+void
+running_jobs_put(const RunningJob *job)
+{
+	char		path[MAXPGPATH];
+	ServerIdentity us;
+	char	   *contents;
+
+	if (current_run[0] == '\0')
+		return;
+	job_path(path, job->database, job->job);
+	server_identity(&us);
+	contents = psprintf("run %s\nhost %s\nrole %u again %d paused %d\n", current_run, us.host,
+						job->role, job->again, job->is_paused);
+	if (!own_file_write(path, FILE_HEAD, contents))
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", path)));
+	pfree(contents);
+}
+
+/* Note that a job is paused, or not any more. */
+void
+running_jobs_set_paused(Oid database, int64 number, bool paused)
+{
+	char		path[MAXPGPATH];
+	char		run[DEVICE_ID_SIZE];
+	RunningJob	job;
+
+	job_path(path, database, number);
+	if (!read_file(path, &job, run) || job.is_paused == paused)
+		return;
+	job.is_paused = paused;
+	running_jobs_put(&job);
+}
+
+/* Remove the file of a job, durably.  Return whether there was one, and is none now. */
+bool
+running_jobs_take(Oid database, int64 job)
+{
+	char		path[MAXPGPATH];
+
+	job_path(path, database, job);
+	return access(path, F_OK) == 0 && durable_unlink(path, LOG) == 0;
+}
+
+/* Return whether this server is about to end, by the word that the postmaster writes before it signals anybody. */
+static bool
+server_ends(void)
+{
+	FILE	   *file;
+	char		line[MAXPGPATH] = "";
+	bool		result = false;
+
+	if (!PostmasterIsAlive())
+		return true;
+	file = AllocateFile("postmaster.pid", PG_BINARY_R);
+	if (file == NULL)
+		return false;
+	for (int i = 1; i <= LOCK_FILE_LINE_PM_STATUS; i++)
+	{
+		if (fgets(line, sizeof(line), file) == NULL)
+			line[0] = '\0';
+	}
+	if (strncmp(line, PM_STATUS_STOPPING, strlen(PM_STATUS_STOPPING)) == 0)
+		result = true;
+	FreeFile(file);
+	return result;
+}
+
+/* A job has ended, unless it is the server that ends it. */
+void
+running_jobs_end(Oid database, int64 job)
+{
+	if (!server_ends())
+		(void) running_jobs_take(database, job);
+}
+
+static int
+compare_jobs(const ListCell *a, const ListCell *b)
+{
+	const RunningJob *one = lfirst(a);
+	const RunningJob *other = lfirst(b);
+
+	if (one->database != other->database)
+		return one->database < other->database ? -1 : 1;
+	return one->job < other->job ? -1 : 1;
+}
+
+/* Return the jobs (RunningJob) that ran when the server ended, of each database by number. */
+List *
+running_jobs_of_before(void)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(const char, path, list_files())
+	{
+		RunningJob *job = palloc0_object(RunningJob);
+		char		run[DEVICE_ID_SIZE];
+
+		/* a job of this run may have begun */
+		if (read_file(path, job, run) && strcmp(run, current_run) != 0)
+			result = lappend(result, job);
+	}
+	list_sort(result, compare_jobs);
+	return result;
+}
