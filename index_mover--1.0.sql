@@ -60,7 +60,8 @@ CREATE TABLE index_mover.job_log (
 	-- what its moves have come to; NULL: see move_log
 	status text, moved int, total int, size bigint, size_done bigint, longest_lock interval,
 	tablespace name, started_at timestamptz, finished_at timestamptz,
-	acknowledged_at timestamptz		-- by cancel_move(), after its end
+	acknowledged_at timestamptz,	-- by cancel_move(), after its end
+	rest_of bigint					-- the first of the jobs that it goes on with, by resume_move()
 );
 CREATE INDEX job_log_status ON index_mover.job_log (status, finished_at);
 CREATE INDEX job_log_policy ON index_mover.job_log (policy, job);
@@ -713,12 +714,14 @@ CREATE POLICY members ON @extschema@.tier_policy
 
 -- The last run of each policy; read through the view tier_policy_status.
 CREATE TABLE index_mover.policy_run (
-	policy name PRIMARY KEY,
+	policy name NOT NULL,
+	owner oid NOT NULL,				-- of the policy by then: the name can be another role's next
 	started_at timestamptz NOT NULL,
 	job bigint NOT NULL,			-- 0: none
 	failures int NOT NULL,			-- before it, in a row
 	result text NOT NULL,			-- job (which says it), nothing to move, hindered, failed
-	message text					-- why it is hindered, or has failed, as apart from its moves
+	message text,					-- why it is hindered, or has failed, as apart from its moves
+	PRIMARY KEY (policy, owner)
 );
 
 CREATE FUNCTION index_mover.scheduler_looks() RETURNS boolean

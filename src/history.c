@@ -61,7 +61,8 @@ enum
 	Anum_job_tablespace,
 	Anum_job_started_at,
 	Anum_job_finished_at,
-	Anum_job_acknowledged_at
+	Anum_job_acknowledged_at,
+	Anum_job_rest_of
 };
 
 enum
@@ -207,6 +208,8 @@ history_insert_job(int64 job, const HistoryJob *entry)
 		row_set(&row, Anum_job_policy, NameGetDatum(&entry->terms.policy));
 	row_set(&row, Anum_job_rehearse, BoolGetDatum(entry->terms.rehearse));
 	row_set(&row, Anum_job_freeze_first, BoolGetDatum(entry->terms.freeze_first));
+	if (entry->terms.rest_of != 0)
+		row_set(&row, Anum_job_rest_of, Int64GetDatum(entry->terms.rest_of));
 	extension_insert(JOB_TABLE, &row);
 }
 
@@ -409,13 +412,16 @@ history_read_job(int64 job, HistoryJob *entry)
 		entry->terms.policy = *DatumGetName(values[Anum_job_policy - 1]);
 	entry->terms.rehearse = DatumGetBool(values[Anum_job_rehearse - 1]);
 	entry->terms.freeze_first = DatumGetBool(values[Anum_job_freeze_first - 1]);
+	if (!scan.row.nulls[Anum_job_rest_of - 1])
+		entry->terms.rest_of = DatumGetInt64(values[Anum_job_rest_of - 1]);
 	extension_scan_end(&scan);
 	return true;
 }
 
 /*
  * Return the last job that goes on with a policy's job, by resume_move(), or that job
- * itself; 0 if it was rolled back, and a crash gave its number to another.
+ * itself; 0 if it was rolled back, and a crash gave its number to another.  The name alone
+ * tells nothing of a later job: another policy can have had it before.
  */
 int64
 history_last_of_policy(const char *policy, int64 job)
@@ -429,12 +435,14 @@ history_last_of_policy(const char *policy, int64 job)
 	while (extension_scan_next(&scan))
 	{
 		int64		number = DatumGetInt64(row->values[Anum_job_job - 1]);
+		bool		has_name = !row->nulls[Anum_job_policy - 1] &&
+			strcmp(NameStr(*DatumGetName(row->values[Anum_job_policy - 1])), policy) == 0;
 
-		if (!row->nulls[Anum_job_policy - 1] &&
-			strcmp(NameStr(*DatumGetName(row->values[Anum_job_policy - 1])), policy) == 0)
-			result = number;
-		else if (number == job)
+		if (number == job && !has_name)
 			result = 0;
+		else if (!row->nulls[Anum_job_rest_of - 1] &&
+				 DatumGetInt64(row->values[Anum_job_rest_of - 1]) == job)
+			result = number;
 	}
 	return result;
 }

@@ -57,6 +57,8 @@ typedef struct FreeSpaceRule
 typedef struct JobTerms
 {
 	int64		undo_of;		/* the job that is taken back; 0 = none */
+	int64		rest_of;		/* the first of the jobs that it goes on with,
+								 * by resume_move(); 0 = none */
 	NameData	policy;			/* the tier policy; "" = none */
 	bool		rehearse;		/* discard a copy, complete and verified */
 	bool		freeze_first;	/* VACUUM (FREEZE) a table before its copy */

@@ -118,6 +118,81 @@ is(sql("SELECT count(*) FROM run_tier_policies('old')") . ' ' . sql("SELECT resu
 	'0 hindered', 'two columns of such keys: the policy is hindered');
 sql('DELETE FROM tier_policy');
 
+# ---- a name that another role's policy had ---------------------------------------------------
+sub as { return $node->safe_psql('postgres', $_[1], extra_params => [ '-U', $_[0] ]); }
+sql(<<'SQL');
+GRANT SELECT, INSERT, UPDATE, DELETE ON tier_policy TO regress_alice, regress_bob;
+GRANT EXECUTE ON FUNCTION run_tier_policies, resume_move TO regress_alice, regress_bob;
+GRANT SELECT ON tier_policy_status TO regress_bob;
+GRANT CREATE ON SCHEMA public TO regress_bob;
+SQL
+my $named = sub {
+	my ($role, $name, $settings) = @_;
+	return as($role, <<SQL);
+CREATE TABLE IF NOT EXISTS of_$role (d date) PARTITION BY RANGE (d);
+CREATE TABLE IF NOT EXISTS of_${role}_1 PARTITION OF of_$role FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, settings)
+	VALUES ('$name', 'of_$role', 'regress_slow', '1 day', '0', '$settings');
+SELECT max(job) FROM run_tier_policies('$name');
+SQL
+};
+my $hers = $named->('regress_alice', 'archive', '{"swap_after": "infinity"}');
+as('regress_alice', "SELECT cancel_move($hers); DELETE FROM tier_policy WHERE name = 'archive'");
+wait_for_job_end($node, $hers);
+my $his = $named->('regress_bob', 'archive', '{}');
+wait_for_job_end($node, $his);
+my $last_run = "SELECT job, result FROM tier_policy_status WHERE policy = 'archive'";
+my $again = as('regress_alice', "SELECT resume_move($hers)");
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $again", 'waiting for time to swap', 'her old job goes on');
+is(as('regress_bob', $last_run), "$his|moved", 'which is no job of his policy of that name');
+as('regress_alice', "SELECT cancel_move($again)");
+wait_for_job_end($node, $again);
+$again = as('regress_alice', "SELECT resume_move($again)");
+is(as('regress_bob', $last_run), "$his|moved", 'nor is the rest of its rest');
+# what it has left is the policy's job, and the rest of that
+sql("ALTER TABLE of_regress_bob_1 SET TABLESPACE pg_default; "
+	. q(UPDATE tier_policy SET settings = '{"swap_after": "infinity"}' WHERE name = 'archive'));
+my @chain = as('regress_bob', "SELECT max(job) FROM run_tier_policies('archive')");
+foreach (1 .. 2)
+{
+	sql("SELECT cancel_move($chain[-1])");
+	wait_for_job_end($node, $chain[-1]);
+	push @chain, as('regress_bob', "SELECT resume_move($chain[-1])");
+}
+is(as('regress_bob', $last_run), "$chain[-1]|running", 'his own goes on with the rest of a rest');
+sql("UPDATE tier_policy SET owner = 'regress_alice' WHERE name = 'archive'");
+is(sql("SELECT owner, last_run, job, result FROM tier_policy_status WHERE policy = 'archive'"), 'regress_alice|||',
+	'a policy with another owner has no past');
+sql('SELECT cancel_move(); DELETE FROM tier_policy');
+wait_for_job_end($node, $_) foreach $again, $chain[-1];
+is(sql('SELECT count(*) FROM index_mover.policy_run'), '0', 'nor has one of a name that was deleted');
+
+# ---- a call that waits for its jobs -------------------------------------------------------------
+sql(<<'SQL');
+ALTER TABLE of_regress_bob_1 SET TABLESPACE pg_default;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, settings)
+	VALUES ('a', 'of_regress_alice', 'regress_slow', '1000 years', '0', NULL),
+	('b', 'of_regress_bob', 'regress_slow', '1 day', '0', '{"swap_after": "infinity"}'), ('c', 'par', 'regress_slow', '1 day', '0', NULL);
+SQL
+my $caller = IndexMover::Session->new($node);
+$caller->send('SET statement_timeout = 0; SELECT count(*) FROM run_tier_policies(wait => true)');
+poll_until($node, q{SELECT count(*) FROM index_mover_jobs WHERE policy = 'b' AND status = 'running'}, '1', 'a call that waits for a job');
+is(sql('SELECT backend_xid IS NULL FROM pg_stat_activity WHERE pid = ' . $caller->pid), 't', 'has no transaction ID meanwhile');
+(undef, undef, my $said) = $node->psql('postgres', "SELECT count(*) FROM run_tier_policies('a')");
+is($said, '', 'and keeps nobody from a policy before it');
+sql("SET statement_timeout = '20s'; DELETE FROM tier_policy WHERE name IN ('a', 'b')");
+$named->('regress_bob', 'b', '{}');
+sql("SELECT cancel_move(job) FROM index_mover_jobs WHERE policy = 'b' AND status = 'running'");
+$caller->answer;
+is(sql("SELECT policy, result, job IS NULL FROM tier_policy_status ORDER BY policy"), "b|nothing to move|t\nc|hindered|t",
+	'and records all runs at its end, but not of a policy that is another role\'s by now');
+# nor is who deletes a policy held up by a run that has not ended
+beside("SELECT count(*) FROM run_tier_policies('c')", sub {
+	sql("SET statement_timeout = '20s'; DELETE FROM tier_policy WHERE name = 'c'");
+});
+sql('DELETE FROM tier_policy');
+$caller->end;
+
 # ---- a run in a transaction that stays open ------------------------------------------------
 sql("INSERT INTO tier_policy (name, owner, to_tablespace, relation, older_than, every)
 	VALUES ('sp', 'postgres', 'regress_slow', 'par', '1 day', '1 hour')");

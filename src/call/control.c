@@ -484,6 +484,8 @@ queue_rest(int64 job, bool (*is_wanted) (const HistoryEntry *move), PlanRequest 
 	if (items == NIL)
 		return 0;
 	rest = history_next_job();
+	if (request->settings.terms.rest_of == 0)
+		request->settings.terms.rest_of = job;
 	submit_at_commit(rest, items, &request->settings);
 	return rest;
 }

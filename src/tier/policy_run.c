@@ -6,6 +6,9 @@
  * The result of a run that has a job is the job's; the table has the others, and how many have
  * failed in a row.  Nobody waits for a row that another session writes.
  *
+ * Tricky: so the record of a policy that is deleted meanwhile stays, and the next policy of that
+ * name can be another role's.  Records are found by name and owner.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -25,13 +28,29 @@
 
 #define RUN_TABLE	"policy_run"
 
-/* Delete the record of the last run of a policy, or of all (NULL). */
+/* Set the keys of the record of a policy, as its present owner's. */
+static void
+set_keys(const Policy *policy, ScanKeyData keys[2])
+{
+	keys[0] = extension_key(1, F_NAMEEQ, NameGetDatum(&policy->name));
+	keys[1] = extension_key(2, F_OIDEQ, ObjectIdGetDatum(policy->owner));
+}
+
+/*
+ * Delete the record of the last run of a policy, or of all (NULL).  One that another session is
+ * replacing, in a transaction that may last, stays.
+ */
 void
 policy_run_forget(const char *policy)
 {
 	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
+	ExtensionScan scan;
 
-	(void) extension_delete(RUN_TABLE, policy != NULL ? 1 : 0, &key);
+	extension_scan_begin(&scan, RUN_TABLE, policy != NULL ? 1 : 0, &key);
+	while (extension_scan_next(&scan))
+	{
+		(void) extension_delete_free_row(RUN_TABLE, &scan.tuple->t_self);
+	}
 }
 
 /*
@@ -52,7 +71,7 @@ policy_run_claim(const Policy *policy)
 					   (uint16) hash_any((const unsigned char *) name, strlen(name)));
 	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
 		return false;
-	policy_run_read(name, &run);
+	policy_run_read(policy, &run);
 	return !run.is_being_deleted;
 }
 
@@ -70,16 +89,20 @@ policy_run_word(RunResult result)
 	return run_results[result];
 }
 
-/* Read the last run of a policy, and which job has the rest of it; all is 0 if there was none. */
+/*
+ * Read the last run of a policy as of its owner, and which job has the rest of it; all is 0 if there
+ * was none.
+ */
 void
-policy_run_read(const char *policy, PolicyRun *run)
+policy_run_read(const Policy *policy, PolicyRun *run)
 {
-	ScanKeyData key = extension_key(1, F_NAMEEQ, CStringGetDatum(policy));
+	ScanKeyData keys[2];
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 
 	memset(run, 0, sizeof(PolicyRun));
-	extension_scan_begin(&scan, RUN_TABLE, 1, &key);
+	set_keys(policy, keys);
+	extension_scan_begin(&scan, RUN_TABLE, lengthof(keys), keys);
 	while (extension_scan_next(&scan))
 	{
 		HeapTupleHeader header = scan.tuple->t_data;
@@ -88,18 +111,18 @@ policy_run_read(const char *policy, PolicyRun *run)
 		run->is_being_deleted = !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
 			!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(header)) &&
 			TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(header));
-		run->started_at = DatumGetTimestampTz(values[1]);
-		run->job = DatumGetInt64(values[2]);
-		run->failures = DatumGetInt32(values[3]);
+		run->started_at = DatumGetTimestampTz(values[2]);
+		run->job = DatumGetInt64(values[3]);
+		run->failures = DatumGetInt32(values[4]);
 		for (int i = 0; i < lengthof(run_results); i++)
 		{
-			if (!scan.row.nulls[4] && strcmp(TextDatumGetCString(values[4]), run_results[i]) == 0)
+			if (!scan.row.nulls[5] && strcmp(TextDatumGetCString(values[5]), run_results[i]) == 0)
 				run->result = i;
 		}
-		run->message = scan.row.nulls[5] ? NULL : TextDatumGetCString(values[5]);
+		run->message = scan.row.nulls[6] ? NULL : TextDatumGetCString(values[6]);
 	}
 	if (run->job > 0)
-		run->job = history_last_of_policy(policy, run->job);
+		run->job = history_last_of_policy(NameStr(policy->name), run->job);
 }
 
 /*
@@ -107,21 +130,24 @@ policy_run_read(const char *policy, PolicyRun *run)
  * is hindered or has failed.  Gets the run before.
  */
 void
-policy_run_record(const char *policy, PolicyRun *run, PolicyRun *before)
+policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before)
 {
+	ScanKeyData keys[2];
 	Row			row;
 	char	   *why;
 
 	policy_run_read(policy, before);
 	run->failures = policy_failures(before, &why);
-	policy_run_forget(policy);
+	set_keys(policy, keys);
+	(void) extension_delete(RUN_TABLE, lengthof(keys), keys);
 	row_clear(&row);
-	row_set(&row, 1, DirectFunctionCall1(namein, CStringGetDatum(policy)));
-	row_set(&row, 2, TimestampTzGetDatum(run->started_at));
-	row_set(&row, 3, Int64GetDatum(run->job));
-	row_set(&row, 4, Int32GetDatum(run->failures));
-	row_text(&row, 5, run_results[run->result]);
-	row_text(&row, 6, run->message);
+	row_set(&row, 1, NameGetDatum(&policy->name));
+	row_set(&row, 2, ObjectIdGetDatum(policy->owner));
+	row_set(&row, 3, TimestampTzGetDatum(run->started_at));
+	row_set(&row, 4, Int64GetDatum(run->job));
+	row_set(&row, 5, Int32GetDatum(run->failures));
+	row_text(&row, 6, run_results[run->result]);
+	row_text(&row, 7, run->message);
 	extension_insert(RUN_TABLE, &row);
 	IM_POINT("policy-run");
 	CommandCounterIncrement();

@@ -46,7 +46,7 @@ put_status(ReturnSetInfo *rsinfo, const Policy *policy)
 	TimestampTz end;
 	Row			row;
 
-	policy_run_read(NameStr(policy->name), &run);
+	policy_run_read(policy, &run);
 	if (is_due && obstacle == NULL && tier_scheduler_looks())
 		next = tier_next_run(run.started_at, policy->every, policy->window_start,
 							 policy->window_end, GetCurrentTransactionStartTimestamp(), &end);

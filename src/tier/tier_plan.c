@@ -628,7 +628,7 @@ postpone_failed(PolicyWork *work)
 {
 	PolicyRun	run;
 
-	policy_run_read(NameStr(work->policy->name), &run);
+	policy_run_read(work->policy, &run);
 	if (run.job == 0)
 		return;
 	foreach_ptr(const HistoryEntry, entry, history_read(run.job))
@@ -1311,7 +1311,7 @@ say_failures(PolicyWork *work)
 	char	   *why;
 	int			failures;
 
-	policy_run_read(NameStr(work->policy->name), &run);
+	policy_run_read(work->policy, &run);
 	failures = policy_failures(&run, &why);
 	if (failures == 1)
 		say(work, VERDICT_HINDERED, psprintf("its last run has failed: %s", why));

@@ -338,7 +338,7 @@ typedef enum RunResult
 	RUN_FAILED,					/* the plan, or the submission of the job */
 } RunResult;
 
-/* The last run of a policy: a row of index_mover.policy_run, in the order of its columns */
+/* The last run of a policy: a row of index_mover.policy_run, in the order of its columns after the key */
 typedef struct PolicyRun
 {
 	TimestampTz started_at;		/* 0 = there was none */
@@ -352,8 +352,8 @@ typedef struct PolicyRun
 extern void policy_run_forget(const char *policy);
 extern bool policy_run_claim(const Policy *policy);
 extern const char *policy_run_word(RunResult result);
-extern void policy_run_read(const char *policy, PolicyRun *run);
-extern void policy_run_record(const char *policy, PolicyRun *run, PolicyRun *before);
+extern void policy_run_read(const Policy *policy, PolicyRun *run);
+extern void policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before);
 extern bool policy_is_running(const PolicyRun *run);
 extern int	policy_failures(const PolicyRun *run, char **why);
 

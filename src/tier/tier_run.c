@@ -4,8 +4,9 @@
  *	  Carrying out policies: each is planned in this session as its owner, and becomes
  *	  a job of the owner's.
  *
- * A call plans all its policies, then submits all jobs, and then waits for the jobs of its own
- * role: nobody waits for another role's plan or job.  For the scheduler, a worker that looks
+ * A call plans all its policies, then submits all jobs, then waits for the jobs of its own
+ * role, and records all runs at its end: nobody waits for another role's plan or job, and the
+ * call has no transaction ID and holds no claim while it waits.  For the scheduler, a worker that looks
  * into a database plans the policies that are due, each in a transaction
  * of its own.  No user's code runs in a plan, so none of them can sleep, nor go on.
  *
@@ -91,26 +92,35 @@ log_change(const char *policy, const PolicyRun *run, const PolicyRun *before)
 	}
 }
 
-/* Return whether a policy was deleted; false if another session has locked the table. */
+/*
+ * Return whether a policy was deleted, or is another role's by now; false if another session has
+ * locked the table.
+ */
 static bool
-is_gone(const char *policy)
+is_gone(const Policy *before)
 {
-	return OidIsValid(policy_lock_table(false, true)) && policies_read(policy, true) == NIL;
+	if (!OidIsValid(policy_lock_table(false, true)))
+		return false;
+	foreach_ptr(const Policy, policy, policies_read(NameStr(before->name), true))
+	{
+		if (policy->owner == before->owner)
+			return false;
+	}
+	return true;
 }
 
 /* Record a run, if nobody else does so now, and tell of changes. */
 static void
 record(const Policy *policy, PolicyRun *run)
 {
-	const char *name = NameStr(policy->name);
 	PolicyRun	before;
 	bool		claimed = policy_run_claim(policy);
 
 	/* or it is deleted, or its table is locked, which nobody waits for */
-	if (!claimed || is_gone(name))
+	if (!claimed || is_gone(policy))
 		return;
-	policy_run_record(name, run, &before);
-	log_change(name, run, &before);
+	policy_run_record(policy, run, &before);
+	log_change(NameStr(policy->name), run, &before);
 }
 
 /* Begin the record of a run: all that the plan knows. */
@@ -133,7 +143,7 @@ draw_job(PolicyPlan *plan, PolicyRun *run)
 	PolicyRun	before;
 	char	   *why;
 
-	policy_run_read(NameStr(plan->policy->name), &before);
+	policy_run_read(plan->policy, &before);
 	plan->settings.terms.quiet = before.result == RUN_JOB && policy_failures(&before, &why) > 0;
 	plan->settings.terms.job = run->job = history_next_job();
 }
@@ -165,35 +175,42 @@ call_policy(void *arg)
 				(errmsg("policy \"%s\" moves nothing: %s", NameStr(plan->policy->name), plan->reason)));
 }
 
-/* Carry out a planned policy.  An error is a WARNING, so that the others are carried out. */
-static void
+/*
+ * Carry out a planned policy.  An error is a WARNING, so that the others are carried out.
+ * Returns the run, which the caller records.
+ */
+static PolicyCall *
 run_planned(FunctionCallInfo fcinfo, PolicyPlan *plan, JobStart start)
 {
 	const char *name = NameStr(plan->policy->name);
-	PolicyCall	call = {.fcinfo = fcinfo,.plan = plan,.run = run_of_plan(plan),.start = start};
+	PolicyCall *call = palloc0_object(PolicyCall);
 	const ErrorData *error = plan->error;
 
+	call->fcinfo = fcinfo;
+	call->plan = plan;
+	call->run = run_of_plan(plan);
+	call->start = start;
 	if (error == NULL)
 	{
-		error = errors_catch(call_policy, &call);
+		error = errors_catch(call_policy, call);
 		if (errors_was_canceled(error))
 			ReThrowError((ErrorData *) error);
 	}
 	if (error != NULL)
 	{
 		/* a job that was waited for has the reason, with on_failure = error */
-		if (start != JOB_IS_WAITED_FOR || call.run.job == 0 || submit_last_job() != call.run.job)
+		if (start != JOB_IS_WAITED_FOR || call->run.job == 0 || submit_last_job() != call->run.job)
 		{
-			call.run.result = RUN_FAILED;
-			call.run.job = 0;
-			call.run.message = error->message;
+			call->run.result = RUN_FAILED;
+			call->run.job = 0;
+			call->run.message = error->message;
 		}
 		/* the server log has it from log_change() */
 		ereport(WARNING_CLIENT_ONLY,
 				(errmsg("policy \"%s\" moves nothing: %s", name, error->message),
 				 errors_repeat(error)));
 	}
-	submit_own(record_call, &call);
+	return call;
 }
 
 /*
@@ -212,6 +229,7 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 	const char *name = PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0));
 	List	   *policies;
 	List	   *plans = NIL;
+	List	   *calls = NIL;
 	TierPlan   *plan;
 	int			nestlevel;
 
@@ -247,14 +265,23 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 	foreach_ptr(PolicyPlan, planned, plans)
 	{
 		if (!wait)
-			run_planned(fcinfo, planned, JOB_STARTS_AT_COMMIT);
+			calls = lappend(calls, run_planned(fcinfo, planned, JOB_STARTS_AT_COMMIT));
 		else if (planned->policy->owner != GetUserId())
-			run_planned(fcinfo, planned, JOB_STARTS_NOW);
+			calls = lappend(calls, run_planned(fcinfo, planned, JOB_STARTS_NOW));
 	}
 	foreach_ptr(PolicyPlan, planned, plans)
 	{
 		if (wait && planned->policy->owner == GetUserId())
-			run_planned(fcinfo, planned, JOB_IS_WAITED_FOR);
+			calls = lappend(calls, run_planned(fcinfo, planned, JOB_IS_WAITED_FOR));
+	}
+
+	/*
+	 * not before a wait: a record has a transaction ID, and keeps others from
+	 * its policy
+	 */
+	foreach_ptr(PolicyCall, call, calls)
+	{
+		submit_own(record_call, call);
 	}
 	return (Datum) 0;
 }

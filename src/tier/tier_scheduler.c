@@ -121,7 +121,7 @@ look_at_policy(const Policy *policy, TimestampTz now, List **due)
 	TimestampTz next;
 	TimestampTz end;
 
-	policy_run_read(NameStr(policy->name), &last);
+	policy_run_read(policy, &last);
 	next = tier_next_run(last.started_at, policy->every, policy->window_start,
 						 policy->window_end, now, &end);
 	if (next > now)
