@@ -287,7 +287,8 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 			HAVING k.status IS NULL) m
 	  LEFT JOIN index_mover.alive() s ON s.job = k.job
 	 CROSS JOIN LATERAL (
-			SELECT s.job IS NOT NULL,
+			-- one whose end is on record, and that is still cleaning up, has ended
+			SELECT s.job IS NOT NULL AND NOT (s.cleaning_up AND m.size_left IS NULL),
 				   pg_has_role('pg_read_all_stats', 'USAGE')
 				   OR pg_has_role(k.role, 'USAGE')
 				   -- one value: the planner would make a hash of the whole history of an EXISTS

@@ -431,6 +431,8 @@ sql('CREATE TABLE held (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow, j
 		"$name: one is moved, and one is left");
 	is(sql("SELECT phase FROM index_mover_progress WHERE job = $job"), 'cleaning up', "$name: it is cleaning up");
 	is(sql("SELECT status FROM index_mover.job_log WHERE job = $job"), 'canceled', "$name: its end is on record");
+	is(sql("SELECT status, finished_at IS NOT NULL FROM index_mover_jobs WHERE job = $job"), 'canceled|t',
+		"$name: index_mover_jobs says how it has ended");
 	my $row = sql("SELECT j FROM index_mover.job_log j WHERE job = $job");
 	foreach my $call ([ "alter_move($job, 'max_rate', '1MB')", 'f' ], [ "pause_move($job)", 0 ])
 	{
