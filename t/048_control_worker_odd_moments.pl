@@ -291,6 +291,20 @@ like($stderr, qr/WARNING:  42P01: could not note the mount points of the targets
 	'... which is told');
 
 $TARGET = elsewhere($node, 't_1');
+{
+	my $locker = IndexMover::Session->new($node);
+	$locker->run('BEGIN; LOCK TABLE index_mover.mount_point');
+	my $call = start_call($node, 'mover', move());
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'index_mover.mount_point'::regclass", '1',
+		'the noted mount points are locked: the job waits');
+	is($node->safe_psql('postgres', 'SELECT cancel_move()'), '1', 'it is canceled');
+	(undef, $stdout, $stderr) = finish_call($call);
+	is($stdout, join('', map { "t_$_|canceled|57014|the job was canceled\n" } 1, 2), '... and ends, while they are locked');
+	unlike($stderr, qr/mount points/, '... without a word of them');
+	$locker->end;
+}
+
+$TARGET = elsewhere($node, 't_1');
 set_test_point($node, 'history-insert:error');
 (undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
 is($stdout, join('', map { "t_$_|failed|XX000|test point \"history-insert\"\n" } 1, 2),

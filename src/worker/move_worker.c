@@ -600,6 +600,7 @@ note_targets(void *shared)
 
 		if (i > 0 && target == job->items[i - 1].to_tablespace)
 			continue;
+		CHECK_FOR_INTERRUPTS();
 		mount_point_note(target);
 		(void) evidence_may_remove(target);
 	}
@@ -635,14 +636,17 @@ begin_job(JobShared *shared)
 	if (resume_at_start && shared->caller_pid == 0)
 		note_running(shared);
 	log_start(shared);
+	/* a device can hang, and another session can have locked the table */
+	runner_serve_cancel(true);
 	error = errors_catch_in_transaction(note_targets, shared);
+	/* each error that was caught has reset it, too */
+	runner_serve_cancel(false);
 	/* another job that begins now may be first */
-	if (error != NULL && error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
+	if (error != NULL && error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
+		!job_cancel_requested())
 		ereport(WARNING,
 				(errmsg("could not note the mount points of the targets"),
 				 errors_as_detail(error)));
-	/* each error that was caught has reset it */
-	runner_serve_cancel(false);
 	lost_hide(shared);
 	start_other_runners(shared);
 }
