@@ -508,6 +508,7 @@ typedef struct MoveContext
 	MoveItem   *item;
 	const MoveSettings *settings;	/* runner_settings() */
 	int			max_wait_ms;	/* of a cleanup; 0 = no limit */
+	int64		rested_before;	/* pacing_rested_ms() when the move began */
 	bool		gives_turn;		/* the move was given up: its item is queued
 								 * again */
 } MoveContext;

@@ -193,6 +193,35 @@ sub waits_ok
 	is($s->run("$status 'defaults.p'"), 'moved', 'and is set, too');
 }
 
+# A pause before its wait is no work, for which it would wait as long again.  (It is paused when
+# it has been claimed: its record is the third, after two of the partition.)
+{
+	my ($p1) = hold('defaults.p1');
+	my ($p, $gate) = map { IndexMover::Session->new($node) } 1 .. 2;
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	set_tests($node, test_point => 'history-update:3:wait', test_mutation => 'patience:100');
+	my $job = $s->run("SELECT max(job) FROM move_table('defaults.p', 'regress_slow', wait => false, "
+		. q[settings => '{"max_workers": 1}')]);
+	$node->wait_for_log(qr/test point "history-update": waiting/, $log);
+	$s->run("SELECT pause_move($job)");
+	$p->run('BEGIN; LOCK TABLE ONLY defaults.p IN ACCESS SHARE MODE');
+	$gate->end;
+	poll_until($node, "SELECT name, throttled_by FROM index_mover_progress WHERE job = $job", 'defaults.p|pause_move()', 'it is paused');
+	my $paused = $s->run('SELECT clock_timestamp()');
+	poll_until($node, "SELECT clock_timestamp() > '$paused'::timestamptz + interval '8 s'", 't', 'a pause of eight seconds');
+	$p1->end;
+	$s->run("SELECT resume_move($job)");
+	my $resumed = $s->run('SELECT clock_timestamp()');
+	poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND name = 'defaults.p1'", 'moved',
+		'it gives its turn to the partition');
+	cmp_ok($s->run("SELECT extract(epoch FROM started_at - '$resumed') FROM index_mover_history WHERE job = $job AND name = 'defaults.p1'"),
+		'<', 6, 'and the pause has not made it wait longer');
+	$p->end;
+	wait_for_job_end($node, $job);
+	set_tests($node);
+}
+
 # ---- another worker cancels the rest meanwhile -------------------------------------------
 {
 	my @holders = hold('put_back.a', 'put_back.b', 'put_back.c');

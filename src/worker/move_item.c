@@ -170,7 +170,9 @@ move_default(MoveContext *mc)
 			default_wait_is_over(mc, &attempts.wait, &told);
 		if (is_bid)
 			attempts_end_bid(&attempts);
-		if (turn_is_given(mc, &attempts.limits, 0))
+		/* all that it did before the wait was to rest */
+		if (turn_is_given(mc, &attempts.limits,
+						  (attempts.limits.rested_before - mc->rested_before) * 1000))
 		{
 			progress_blockers(NULL, 0);
 			return;
@@ -447,7 +449,8 @@ tell_of_target(MoveItem *item, const ErrorData *error)
 bool
 move_item(JobShared *job, MoveItem *item)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings(),
+	.rested_before = pacing_rested_ms()};
 	MoveOutcome *outcome = &item->outcome;
 	ErrorData  *error;
 
