@@ -150,34 +150,51 @@ like(join('|', answer('on', 'ALTER TABLE t SET TABLESPACE regress_fast;', role =
 sql('GRANT CREATE ON TABLESPACE regress_fast TO regress_owner');
 
 # ---- what cannot be online ------------------------------------------------------------
+sql(<<'SQL');
+CREATE FUNCTION foreign_handler(internal) RETURNS table_am_handler LANGUAGE internal AS 'heap_tableam_handler';
+CREATE ACCESS METHOD heap2 TYPE TABLE HANDLER foreign_handler;
+CREATE TABLE other_am (i int) USING heap2 TABLESPACE regress_slow;
+CREATE INDEX u_id ON u (id);
+SQL
+my $use = qr/Use SELECT \* FROM index_mover_call\.move_table\('public\.t', 'regress_fast', wait => false\);/;
 sql('CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN ALTER TABLE t SET TABLESPACE regress_fast; END $$');
 foreach my $case (
-	[ 'BEGIN; ALTER TABLE t SET TABLESPACE regress_fast; ROLLBACK;', '25001', 'It is executed in a transaction block\.' ],
-	[ 'SELECT f();', '25001', 'It is executed from a function\.' ],
-	[ 'DO $$ BEGIN ALTER TABLE t SET TABLESPACE regress_fast; END $$;', '25001', 'It is executed from a function\.' ],
-	[ 'ALTER TABLE t SET TABLESPACE regress_fast\\; SELECT 1;', '25001', 'It is executed in a transaction block\.' ],
+	[ 'BEGIN; ALTER TABLE t SET TABLESPACE regress_fast; ROLLBACK;', '25001', 'It is executed in a transaction block\.', $use ],
+	[ 'BEGIN; ALTER TABLE t SET TABLESPACE regress_fast, SET (fillfactor = 90); ROLLBACK;', '25001',
+		'It is executed in a transaction block\.', 'Send SET TABLESPACE as a statement of its own, outside of a transaction block\.' ],
+	[ 'BEGIN; ALTER INDEX ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast; ROLLBACK;', '25001',
+		'It is executed in a transaction block\.', 'Send it on its own, outside of a transaction block\.' ],
+	[ 'SELECT f();', '25001', 'It is executed from a function\.', $use ],
+	[ 'DO $$ BEGIN ALTER TABLE t SET TABLESPACE regress_fast; END $$;', '25001', 'It is executed from a function\.', $use ],
+	[ 'ALTER TABLE t SET TABLESPACE regress_fast\\; SELECT 1;', '25001', 'It is executed in a transaction block\.', $use ],
 	[ "SET default_transaction_isolation = 'serializable'; ALTER TABLE t SET TABLESPACE regress_fast;",
-		'0A000', 'Its isolation level keeps one snapshot until the end\.' ],
-	[ 'ALTER TABLE t SET TABLESPACE regress_fast, SET (fillfactor = 90);', '0A000', 'It has several subcommands\.' ],
+		'0A000', 'Its isolation level keeps one snapshot until the end\.', 'Set default_transaction_isolation to "read committed"\.' ],
+	[ 'ALTER TABLE t SET TABLESPACE regress_fast, SET (fillfactor = 90);', '0A000', 'It has several subcommands\.',
+		'Send SET TABLESPACE as a statement of its own\.' ],
 	[ 'ALTER TABLE u SET TABLESPACE regress_fast;', '0A000', '"u" cannot be copied: ' ],
+	[ 'ALTER INDEX u_id SET TABLESPACE regress_fast;', '0A000', '"u_id" cannot be copied: ' ],
+	[ 'ALTER TABLE other_am SET TABLESPACE regress_fast;', '0A000',
+		'"other_am" cannot be copied: table access method "heap2" is not "heap"\.' ],
 	[ 'CREATE TEMP TABLE x (i int); ALTER TABLE x SET TABLESPACE regress_fast;', '0A000', '"x" is temporary\.' ],
-	[ 'ALTER MATERIALIZED VIEW ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast NOWAIT;', '0A000', 'It has NOWAIT\.' ])
+	[ 'ALTER MATERIALIZED VIEW ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast NOWAIT;', '0A000', 'It has NOWAIT\.',
+		'Use lock_timeout in place of NOWAIT\.' ])
 {
-	my ($statement, $state, $reason) = @$case;
-	sql('ALTER TABLE t SET TABLESPACE regress_slow; ALTER MATERIALIZED VIEW m SET TABLESPACE regress_slow');
+	my ($statement, $state, $reason, $hint) = @$case;
+	sql("ALTER TABLE $_ SET TABLESPACE regress_slow") foreach 't', 'm', 'u', 'u_id', 'other_am';
 	my $before = jobs();
 	my (undef, $refused) = answer('require', $statement);
 	like($refused, qr/^ERROR:  $state: $refusal $reason/m,
 		"require, $statement: refused");
-	like($refused, qr/HINT:  Use SELECT \* FROM index_mover_call\.move_table\('public\.t', 'regress_fast', wait => false\);/,
-		"require, $statement: what to call") if $state eq '25001';
+	like($refused, qr/HINT:  $hint/, "require, $statement: what to do") if $hint;
+	unlike($refused, qr/HINT/, "require, $statement: nothing helps") unless $hint;
 	my (undef, $told) = answer('on', $statement);
 	like($told, qr/$notice $reason.* An exclusive lock is held while the files are copied\./,
 		"on, $statement: told");
 	unlike($told, qr/ERROR/, "on, $statement: and done by core");
 	is(jobs(), $before, "$statement: without a job");
 }
-is(place('u'), 'regress_fast', 'core has moved the unlogged table');
+is(place('m'), 'regress_fast', 'core has moved what is left to it');
+sql('DROP TABLE other_am; DROP INDEX u_id');
 
 # ---- all in a tablespace --------------------------------------------------------------
 sql('ALTER TABLE u SET TABLESPACE regress_slow; ALTER MATERIALIZED VIEW m SET TABLESPACE regress_slow');
@@ -621,6 +638,44 @@ is(check_says(), '', 'check: the library is preloaded');
 like(join('|', answer('on', 'SET default_transaction_read_only = on; ALTER TABLE t SET TABLESPACE regress_fast;')),
 	qr/ERROR:  25006: cannot execute ALTER TABLE in a read-only transaction/, 'read only: as core');
 all_right($node, 't', 'at the end', no_metadata => 1);
+
+# where no job can run, the hook does nothing
+{
+	my $to = other_place(place('t'));
+	my $data = $node->data_dir;
+	my $single = "$data/single.sql";
+	my $standby;
+
+	$node->backup('base');
+	$standby = PostgreSQL::Test::Cluster->new('online_alter_standby');
+	$standby->init_from_backup($node, 'base', has_streaming => 1);
+	$standby->start;
+	my (undef, undef, $said) = $standby->psql('postgres', "SET index_mover.online_alter = require; ALTER TABLE t SET TABLESPACE $to");
+	like($said, qr/ERROR:  cannot execute ALTER TABLE in a read-only transaction/, 'a standby: as core');
+	$standby->stop;
+	$node->stop;
+	append_to_file($single, "ALTER TABLE t SET TABLESPACE $to\n");
+	my ($log, $err);
+	IPC::Run::run([ 'postgres', '--single', '-D', $data, '-c', 'index_mover.online_alter=require', 'postgres' ], '<', $single, '>', \$log,
+		'2>', \$err);
+	unlike($err, qr/ERROR|cannot be carried out/, 'single-user mode: as core');
+	$node->start;
+	is(place('t'), $to, 'single-user mode: moved');
+}
+# without a free worker
+{
+	my $to = other_place(place('t'));
+	my $before = jobs();
+
+	$node->append_conf('postgresql.conf', "max_worker_processes = 1\n");
+	$node->restart;
+	my (undef, $refused) = answer('require', "ALTER TABLE t SET TABLESPACE $to;");
+	like($refused, qr/^ERROR:  53000: $refusal No job can begin: .*\.\nHINT:  .*max_worker_processes/m, 'no free worker, require: refused');
+	my (undef, $told) = answer('on', "ALTER TABLE t SET TABLESPACE $to;");
+	like($told, qr/$notice No job can begin: .* An exclusive lock is held while/, 'no free worker, on: told');
+	is(place('t') . ' ' . (jobs() - $before), "$to 0", 'no free worker, on: done by core');
+	$node->append_conf('postgresql.conf', "max_worker_processes = 32\n");
+}
 
 # without the library at the start of sessions
 my $not_loaded = 'index_mover.online_alter is set, but its sessions do not load the library: see session_preload_libraries';

@@ -63,6 +63,7 @@
 #include "printed_command.h"
 #include "relation_facts.h"
 #include "settings.h"
+#include "test_points.h"
 
 /* A statement on its way through the hook: the arguments of ProcessUtility() */
 typedef struct Statement
@@ -81,7 +82,7 @@ typedef struct Hindrance
 {
 	int			sqlstate;
 	const char *reason;			/* a sentence; NULL = nothing */
-	const char *command;		/* the call that works; NULL = none */
+	const char *hint;			/* what to do; NULL = nothing helps */
 } Hindrance;
 
 static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
@@ -157,7 +158,7 @@ tell_hindrance(const Statement *statement, const Hindrance *hindrance)
 				 errmsg("%s ... SET TABLESPACE cannot be carried out online",
 						statement_name(statement)),
 				 errdetail_internal("%s", hindrance->reason),
-				 hindrance->command == NULL ? 0 : errhint("Use %s", hindrance->command)));
+				 hindrance->hint == NULL ? 0 : errhint("%s", hindrance->hint)));
 	ereport(NOTICE,
 			(errmsg("%s ... SET TABLESPACE is not carried out online",
 					statement_name(statement)),
@@ -196,19 +197,19 @@ is_movable_kind(char relkind)
 	return RELKIND_HAS_STORAGE(relkind) || RELKIND_HAS_PARTITIONS(relkind);
 }
 
-/* Return the call that moves a relation in a transaction block, too. */
+/* Return a hint with the call that moves a relation in a transaction block, too. */
 static const char *
-queued_call(const RelationFacts *facts, const AlterTableStmt *stmt)
+hint_of_call(const RelationFacts *facts, const AlterTableStmt *stmt)
 {
 	const AlterTableCmd *cmd = linitial(stmt->cmds);
 	const char *name = quote_qualified_identifier(NameStr(facts->schema_name),
 												  NameStr(facts->relname));
 
-	if (cmd->subtype != AT_SetTableSpace)
-		return NULL;
+	if (list_length(stmt->cmds) > 1)
+		return "Send SET TABLESPACE as a statement of its own, outside of a transaction block.";
 	if (relkind_is_index(facts->relkind))
-		return printed_command("queue_index", name, cmd->name);
-	return printed_command("queue_table", name, cmd->name);
+		return psprintf("Use %s", printed_command("queue_index", name, cmd->name));
+	return psprintf("Use %s", printed_command("queue_table", name, cmd->name));
 }
 
 /* Return why a statement is not carried out online, whatever its relations are. */
@@ -227,19 +228,30 @@ hindrance_of_statement(const Statement *statement, ProcessUtilityContext context
 	{
 		result.sqlstate = ERRCODE_ACTIVE_SQL_TRANSACTION;
 		result.reason = "It is executed in a transaction block.";
+		result.hint = "Send it on its own, outside of a transaction block.";
 	}
 	else if (context != PROCESS_UTILITY_TOPLEVEL || ActivePortal == NULL ||
 			 !ActiveSnapshotSet() || ActivePortal->portalSnapshot != GetActiveSnapshot())
 	{
 		result.sqlstate = ERRCODE_ACTIVE_SQL_TRANSACTION;
 		result.reason = "It is executed from a function.";
+		result.hint = "Send it on its own, outside of a transaction block.";
 	}
 	else if (IsolationUsesXactSnapshot())
+	{
 		result.reason = "Its isolation level keeps one snapshot until the end.";
+		result.hint = "Set default_transaction_isolation to \"read committed\".";
+	}
 	else if (IsA(node, AlterTableStmt) && list_length(((AlterTableStmt *) node)->cmds) > 1)
+	{
 		result.reason = "It has several subcommands.";
+		result.hint = "Send SET TABLESPACE as a statement of its own.";
+	}
 	else if (IsA(node, AlterTableMoveAllStmt) && ((AlterTableMoveAllStmt *) node)->nowait)
+	{
 		result.reason = "It has NOWAIT.";
+		result.hint = "Use lock_timeout in place of NOWAIT.";
+	}
 	else if (pgaudit_is_below)
 		result.reason = "pgaudit would not see it: index_mover must be loaded before pgaudit.";
 	return result;
@@ -451,7 +463,7 @@ note_error(Hindrance *hindrance, const ErrorData *error)
 {
 	hindrance->sqlstate = error->sqlerrcode;
 	hindrance->reason = psprintf("No job can begin: %s.", error->message);
-	hindrance->command = NULL;
+	hindrance->hint = error->hint;
 }
 
 /* Return how many items of the plan are to be moved. */
@@ -550,6 +562,7 @@ job_run(AlterJob *job, Hindrance *hindrance)
 	ForgetPortalSnapshots();
 	error = errors_catch(run_job, job);
 	EnsurePortalSnapshotExists();
+	IM_POINT("alter-job-ended");
 	/* the worker has changed the catalogs, and no lock was taken since */
 	AcceptInvalidationMessages();
 	if (error == NULL)
@@ -977,7 +990,7 @@ tell_left_to_core(const Statement *statement, Hindrance *hindrance)
 		if (!OidIsValid(relation_to_copy(stmt, &facts)))
 			return;
 		if (hindrance->sqlstate == ERRCODE_ACTIVE_SQL_TRANSACTION)
-			hindrance->command = queued_call(&facts, stmt);
+			hindrance->hint = hint_of_call(&facts, stmt);
 	}
 	tell_hindrance(statement, hindrance);
 }
