@@ -27,7 +27,7 @@ my $node = new_node('restart', streaming => 1, conf => $summarizes . <<CONF);
 shared_preload_libraries = 'index_mover'
 index_mover.resumable_size = 1MB
 index_mover.max_workers = 1
-log_min_messages = warning
+log_min_messages = debug1
 CONF
 sub value { return $node->safe_psql('postgres', $_[0]); }
 value(<<'SQL');
@@ -84,20 +84,7 @@ sub files
 	return join ' ', sort { $a <=> $b } map { /job\.\d+\.(\d+)$/ } glob(($on // $node)->data_dir . '/index_mover.job.*');
 }
 
-# The launcher of a server has begun; then it has read the files.
-sub launched
-{
-	my ($on) = @_;
-	my $file = $on->data_dir . '/pg_snapshots/index_mover.running';
-	for (1 .. 6000)
-	{
-		return if -e $file;
-		select undef, undef, undef, 0.03;
-	}
-	die 'no launcher';
-}
-
-# The jobs that were begun since this one, as the server log and the history have them.
+# What the server log says from here on of jobs that go on, or do not.
 my $log = 0;
 sub told
 {
@@ -105,6 +92,9 @@ sub told
 	my $text = slurp_file(($on // $node)->logfile, $log);
 	return join ', ', $text =~ /LOG: .*?(job \d+ \(postgres\): (?:goes on as job \d+|does not go on) after the start of the server)/g;
 }
+
+# The launcher has begun its work since then: it has read the files before the first cleanup.
+sub launched { my ($on) = @_; return $on->wait_for_log(qr/unregistering background worker "index_mover cleanup"/, $log); }
 sub start { $log = -s $node->logfile; return $node->start; }
 sub kill_postmaster
 {
@@ -217,6 +207,8 @@ $log = -s $node->logfile;
 $node->start(fail_ok => 1);
 $node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 wait_until_up($node);
+slurp_file($node->logfile, $log) =~ /all server processes terminated; reinitializing/;
+$log += $-[0];
 stays_ok('a crash when the file is gone');
 set_test_point($node, '');
 ended_ok($u, 'a crash when the file is gone');
@@ -237,7 +229,7 @@ value('ALTER INDEX mover.t_j SET TABLESPACE regress_slow');
 $t = begin('mover.t');
 $node->stop('immediate');
 $node->append_conf('postgresql.conf', 'index_mover.resume_at_start = off');
-$node->start;
+start();
 launched($node);
 is(files(), '', 'off again: the file is gone');
 $node->append_conf('postgresql.conf', 'index_mover.resume_at_start = on');
@@ -377,6 +369,7 @@ $log = 0;
 $standby->promote;
 poll_until($standby, 'SELECT pg_is_in_recovery()', 'f', 'promotion');
 stays_ok('a promoted standby', $standby);
+$log = -s $standby->logfile;
 $standby->restart;
 stays_ok('a promoted standby, started again', $standby);
 
@@ -385,6 +378,7 @@ is(files(), $t, 'the old primary has the file');
 $node->enable_streaming($standby);
 start();
 is(files(), '', 'not when it has begun as a standby');
+$log = -s $node->logfile;
 $node->promote;
 poll_until($node, 'SELECT pg_is_in_recovery()', 'f', 'promotion');
 stays_ok('an old primary that was a standby');
