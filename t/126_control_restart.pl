@@ -244,6 +244,19 @@ is(value("SELECT string_agg(name, ' ') FROM index_mover_history WHERE job = $t +
 value("SELECT cancel_move($t + 1); SELECT cancel_move($t)");
 wait_for_job_end($node, $t + 1);
 
+# one of its relations cannot be moved any more
+$t = begin('mover.t');
+value("UPDATE index_mover.move_log SET to_tablespace_oid = 1 WHERE job = $t AND relation_name = 't_j'");
+$node->stop('immediate');
+start();
+goes_on_ok('one of two', $t => $t + 1);
+like(slurp_file($node->logfile, $log), joined(
+	qr/LOG: .*job $t \(postgres\): not all relations go on after the start of the server\n/,
+	qr/.*DETAIL:  index "mover\.t_j": Tablespace "regress_fast" does not exist any more/), 'one of two: which does not');
+ended_ok($t, 'one of two');
+value("SELECT cancel_move($t + 1); SELECT cancel_move($t)");
+wait_for_job_end($node, $t + 1);
+
 # ---- more jobs than there are workers for -----------------------------------------------------
 ($t, $u) = (begin('mover.t'), begin('u'));
 $node->stop;

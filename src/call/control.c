@@ -58,7 +58,10 @@ log_control(int64 job, const char *what)
 							 GetUserNameFromId(GetUserId(), true))));
 }
 
-/* Note a request to a job, which was made, for the case that the server ends. */
+/*
+ * Note a request that a job has got, in case that the server ends: what was canceled does not
+ * go on.  Nor does an ended job when a user takes it up.
+ */
 static void
 note_request(int64 job, JobRequest request)
 {
@@ -66,6 +69,7 @@ note_request(int64 job, JobRequest request)
 
 	if (request == REQUEST_PAUSE || request == REQUEST_RESUME)
 	{
+		/* the job may have ended, or been canceled, since */
 		running_jobs_set_paused(MyDatabaseId, job, request == REQUEST_PAUSE);
 		if (job_find(job, &slot) && slot.state != JOB_CLEANING_UP && !slot.flags.cancel)
 			return;
@@ -561,6 +565,11 @@ control_go_on(const RunningJob *before)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("%s", summary.failures.data)));
+	if (summary.not_moved > 0)
+		ereport(LOG,
+				(errmsg("job " INT64_FORMAT " (%s): not all relations go on after the start of the server",
+						before->job, get_database_name(MyDatabaseId)),
+				 errdetail_internal("%s", summary.failures.data)));
 	return rest;
 }
 

@@ -610,7 +610,7 @@ note_targets(void *shared)
 static void
 note_running(const JobShared *shared)
 {
-	bool		was_canceled = job_cancel_requested();
+	bool		is_canceled = false;
 	RunningJob	job = {.database = shared->database,.job = shared->job,.role = shared->role,
 	.again = shared->settings.terms.at_start};
 
@@ -621,9 +621,9 @@ note_running(const JobShared *shared)
 	for (int i = 0; i < shared->nitems; i++)
 	{
 		if (shared->items[i].owner_cancels)
-			was_canceled = true;
+			is_canceled = true;
 	}
-	if (was_canceled || job_cancel_requested())
+	if (is_canceled || job_cancel_requested())
 		(void) running_jobs_take(job.database, job.job);
 }
 
