@@ -682,6 +682,7 @@ CREATE TABLE @extschema@.tier_policy (
 	window_end time,
 	owner name,						-- with its OID, which says that it is this role still
 	owner_oid oid,
+	scheduled_since timestamptz,	-- from when on the scheduler counts; set by a trigger
 	CONSTRAINT "a policy has one of older_than, idle_for, budget and start_at" CHECK (num_nonnulls(older_than, idle_for, budget, start_at) = 1),
 	CONSTRAINT "start_at and stop_at go together" CHECK (num_nulls(start_at, stop_at) <> 1),
 	CONSTRAINT "start_at and stop_at must be: 0 < stop_at < start_at <= 1" CHECK (stop_at > 0 AND stop_at < start_at AND start_at <= 1),
@@ -720,8 +721,10 @@ CREATE TABLE index_mover.policy_run (
 	started_at timestamptz NOT NULL,
 	job bigint NOT NULL,			-- 0: none
 	failures int NOT NULL,			-- before it, in a row
-	result text NOT NULL,			-- job (which says it), nothing to move, hindered, failed
-	message text,					-- why it is hindered, or has failed, as apart from its moves
+	result text NOT NULL,			-- job (which says it), nothing to move, waits, hindered, failed
+	message text,					-- why it waits, is hindered, or has failed, as apart from its moves
+	waits_for bigint,				-- the job
+	waits_since timestamptz,		-- for this job, and those before
 	PRIMARY KEY (policy, owner)
 );
 
@@ -731,7 +734,8 @@ AS 'MODULE_PATHNAME', 'index_mover_scheduler_looks' LANGUAGE C STABLE PARALLEL R
 -- In C, so that a session that has locked tier_policy is waited for a second at most.
 CREATE FUNCTION index_mover.policy_status(
 	OUT policy name, OUT owner name, OUT last_run timestamptz, OUT job bigint, OUT result text, OUT message text,
-	OUT next_run timestamptz, OUT scheduled boolean, OUT enabled boolean, OUT command text, OUT due timestamptz) RETURNS SETOF record
+	OUT next_run timestamptz, OUT scheduled boolean, OUT enabled boolean, OUT command text, OUT due timestamptz,
+	OUT waits_for bigint, OUT waits_since timestamptz) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_policy_status' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 CREATE FUNCTION index_mover.policy_fault(OUT reason text, OUT command text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_policy_fault' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
@@ -878,13 +882,20 @@ BEGIN ATOMIC
 	UNION ALL
 	-- who has begun a run keeps others from it until the end of the transaction
 	SELECT 'warning', 'overdue policy', t.policy::text,
-		   format('its run was due at %s, and has not begun; a session that has run it by hand may not have ended its transaction',
+		   format('its run was due at %s, and has not begun; no worker may be free, others may be planned, or a session that has run it may not have ended its transaction',
 				  d.since::timestamptz(0)), NULL
 	  FROM @extschema@.tier_policy_status t
 	  JOIN index_mover.policy_status() s ON s.policy = t.policy
 	 CROSS JOIN LATERAL (SELECT greatest(s.due, pg_postmaster_start_time()) AS since) d
 	 WHERE s.due IS NOT NULL AND t.next_run <= clock_timestamp() AND NOT pg_is_in_recovery()
 	   AND (t.result IS NULL OR t.result NOT IN ('queued', 'running', 'paused')) AND d.since < clock_timestamp() - $2
+	UNION ALL
+	-- a job that has ended is no reason any more, whenever the next run is
+	SELECT 'warning', 'waiting policy', t.policy::text, format('since %s: %s', s.waits_since::timestamptz(0), t.message), NULL
+	  FROM @extschema@.tier_policy_status t
+	  JOIN index_mover.policy_status() s ON s.policy = t.policy
+	  JOIN index_mover.alive() a ON a.job = s.waits_for
+	 WHERE t.enabled AND s.waits_since < clock_timestamp() - $2
 	UNION ALL
 	SELECT 'warning', 'unscheduled policy', t.policy::text,
 		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL
@@ -1190,12 +1201,13 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy.window_end', 'time of day after which a scheduled run starts no further relation; if before window_start, of the next day'),
 	('COLUMN', 'tier_policy.settings', 'settings of the policy''s jobs'),
 	('COLUMN', 'tier_policy.owner tier_policy_status.owner', 'role that the policy is planned and carried out as'),
+	('COLUMN', 'tier_policy.scheduled_since', 'when enabled, every, the window or the owner was last set, by a trigger: no run was due before'),
 	('COLUMN', 'tier_policy.owner_oid', 'OID of the owner, set by a trigger; NULL: the policy has no valid owner'),
 	('VIEW', 'tier_policy_status', 'the last run of each tier policy, its result, and the next one'),
 	('COLUMN', 'tier_policy_status.last_run', 'when the last run began; NULL: there was none'),
 	('COLUMN', 'tier_policy_status.job', 'job of the last run, or of its rest; NULL: nothing was to be moved, or the history has no such job'),
-	('COLUMN', 'tier_policy_status.result', 'failed, hindered, nothing to move, or the status of the job; NULL: the history has no such job'),
-	('COLUMN', 'tier_policy_status.message', 'why the last run itself has failed, or is hindered; NULL: it is not'),
+	('COLUMN', 'tier_policy_status.result', 'failed, hindered, waits, nothing to move, or the status of the job; NULL: the history has no such job'),
+	('COLUMN', 'tier_policy_status.message', 'why the last run itself has failed, is hindered, or waits; NULL: it does not'),
 	('COLUMN', 'tier_policy_status.next_run', 'earliest time of the next run by the scheduler; NULL: there is none'),
 	('COLUMN', 'tier_policy_status.scheduled', 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled'),
 	('COLUMN', 'tier_policy_status.moved_relations', 'tables and indexes that this job has moved; NULL: no job'),

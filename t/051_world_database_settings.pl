@@ -49,9 +49,9 @@ REVOKE CREATE ON TABLESPACE regress_fast FROM regress_owner;
 COMMIT;
 SQL
 my $job = $node->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history');
-$node->safe_psql('postgres', "CALL wait_for_move($job)");
+like(($node->psql('postgres', "CALL wait_for_move($job)"))[2], qr/ermission denied for tablespace/, '... and gives none');
 is($node->safe_psql('postgres', "SELECT status, sqlstate, role FROM index_mover_history WHERE job = $job"),
-	'skipped|42501|regress_owner', '... and gives none');
+	'failed|42501|regress_owner', '... whose moves fail');
 
 # ---- every setting that a session can have ------------------------------------------
 # A setting changes nothing in a worker (worker_settings in src/worker/move_worker.c), or

@@ -10,6 +10,7 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 my $node = new_node('odd', conf => <<CONF);
 shared_preload_libraries = 'index_mover'
@@ -184,7 +185,7 @@ sql("SET statement_timeout = '20s'; DELETE FROM tier_policy WHERE name IN ('a', 
 $named->('regress_bob', 'b', '{}');
 sql("SELECT cancel_move(job) FROM index_mover_jobs WHERE policy = 'b' AND status = 'running'");
 $caller->answer;
-is(sql("SELECT policy, result, job IS NULL FROM tier_policy_status ORDER BY policy"), "b|nothing to move|t\nc|hindered|t",
+is(sql("SELECT policy, result, job IS NULL FROM tier_policy_status ORDER BY policy"), "b|waits|t\nc|hindered|t",
 	'and records all runs at its end, but not of a policy that is another role\'s by now');
 # nor is who deletes a policy held up by a run that has not ended
 beside("SELECT count(*) FROM run_tier_policies('c')", sub {
@@ -194,6 +195,21 @@ sql('DELETE FROM tier_policy');
 $caller->end;
 
 # ---- a run in a transaction that stays open ------------------------------------------------
+my $overdue = "SELECT object FROM index_mover_check('100 ms') WHERE kind = 'overdue policy'";
+sql("INSERT INTO tier_policy (name, owner, to_tablespace, relation, older_than, every)
+	VALUES ('new', 'postgres', 'regress_slow', 'par', '1 day', '1 hour')");
+beside("SELECT count(*) FROM run_tier_policies('new')", sub {
+	$node->append_conf('postgresql.conf', "index_mover.scheduler_databases = 'postgres'");
+	$node->reload;
+	poll_until($node, $overdue, 'new', 'a policy that was never run, and that the scheduler cannot run');
+	sql(q{UPDATE tier_policy SET window_start = (now() + interval '2 h')::time, window_end = (now() + interval '3 h')::time});
+	is(sql($overdue), '', 'it is not due before its window');
+	sql('UPDATE tier_policy SET window_start = NULL, window_end = NULL, max_bytes_per_run = 1');
+	is(sql("SELECT count(*) FROM index_mover_check('1 min') WHERE kind = 'overdue policy'"), '0', 'nor is it due since it was new');
+	$node->append_conf('postgresql.conf', "index_mover.scheduler_databases = ''");
+	$node->reload;
+});
+sql('DELETE FROM tier_policy');
 sql("INSERT INTO tier_policy (name, owner, to_tablespace, relation, older_than, every)
 	VALUES ('sp', 'postgres', 'regress_slow', 'par', '1 day', '1 hour')");
 sql("SELECT count(*) FROM run_tier_policies('sp')");
@@ -226,6 +242,30 @@ SQL
 	sql('REVOKE MAINTAIN ON ta FROM regress_bob');
 	is(sql("SELECT object FROM index_mover_check() WHERE kind = 'contradicting policies'"), '', 'not where one may do nothing');
 }
+
+# ---- many policies for many partitions ---------------------------------------------------------
+sql(<<'SQL');
+DELETE FROM tier_policy;
+DO $$ BEGIN FOR t IN 1 .. 2 LOOP
+	EXECUTE format('CREATE TABLE many_%s (i int) PARTITION BY RANGE (i)', t);
+	FOR n IN 1 .. 100 LOOP
+		EXECUTE format('CREATE TABLE many_%s_%s PARTITION OF many_%1$s FOR VALUES FROM (%2$s) TO (%2$s + 1)', t, n);
+	END LOOP;
+END LOOP; END $$;
+INSERT INTO tier_policy (name, relation, to_tablespace, idle_for)
+	SELECT format('%s %s', place, n), relation, place, '1 year'
+	  FROM (VALUES ('many_1'::regclass, 'regress_slow'::name), ('many_2', 'regress_fast')) v(relation, place), generate_series(1, 100) n;
+SQL
+my $start = time;
+is(sql("SELECT count(*) FROM index_mover_check() WHERE kind = 'contradicting policies'"), '0', 'two hundred policies, of two tables');
+soon_ok(time - $start, 1, 'their check');
+sql(q{DELETE FROM tier_policy WHERE name !~ ' 1$'; UPDATE tier_policy SET relation = 'many_1_7' WHERE name ~ 'fast'});
+is(sql("SELECT object FROM index_mover_check() WHERE kind = 'contradicting policies'"), 'regress_slow 1', 'one of a partition of the other');
+sql("UPDATE tier_policy SET older_than = '0', idle_for = NULL, min_stay = '1 s', relation = 'of_regress_alice', enabled = name ~ 'slow'; "
+	. "ALTER TABLE of_regress_alice_1 SET TABLESPACE pg_default");
+is(sql("BEGIN; SELECT count(*) FROM tier_plan(); SELECT pg_stat_get_xact_numscans('index_mover.move_log'::regclass)"), "1\n0",
+	'a plan reads the latest part of the history');
+sql('DROP TABLE many_1, many_2');
 
 # ---- what became of relations -----------------------------------------------------------------
 sql(<<'SQL');

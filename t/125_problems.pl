@@ -226,6 +226,49 @@ $sql->("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALU
 $node->psql('postgres', "SELECT * FROM run_tier_policies('wrong')");
 say_ok('failing policy', 'a policy that fails');
 $sql->('DELETE FROM tier_policy');
+
+# ---------------------------------------------------------------------------
+# A policy that waits for another role's job, which waits for its own time
+# ---------------------------------------------------------------------------
+$job = $sql->(q(SELECT job FROM move_table('aged_1', 'regress_fast', wait => false, settings => '{"swap_after": "infinity"}') LIMIT 1));
+$sql->(<<'SQL');
+GRANT CREATE ON TABLESPACE regress_slow TO regress_poor;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, owner)
+	VALUES ('waits', 'aged', 'regress_slow', '1 day', '0', 'regress_poor');
+SELECT count(*) FROM run_tier_policies('waits');
+SQL
+say_ok('waiting policy', 'a policy that waits for a job');
+my $why = "public.aged_1: its rows end at 2020-02-01; but job $job is at work on its table";
+is($sql->('SELECT result, message FROM tier_policy_status'), "waits|$why", 'the status says for which');
+my $waits = q{SELECT detail FROM index_mover_check('0 s') WHERE object = 'waits'};
+like(my $first = monitor($waits), qr/^since (20\S+ \S+): \Q$why\E$/, 'and the check, since when');
+$sql->(q{UPDATE index_mover.policy_run SET waits_since = waits_since - interval '1 hour'; SELECT count(*) FROM run_tier_policies('waits')});
+isnt(monitor($waits), $first, 'which another run does not change');
+is(monitor('SELECT kind FROM index_mover_check()'), 'waiting policy', 'and is longer than max_wait now');
+$sql->("SELECT cancel_move($job)");
+wait_for_job_end($node, $job);
+say_ok('', 'the job has ended');
+$sql->('DELETE FROM tier_policy');
+
+# ---------------------------------------------------------------------------
+# A job whose role has lost the table before its turn
+# ---------------------------------------------------------------------------
+$job = $sql->(<<'SQL');
+GRANT CREATE ON TABLESPACE regress_fast TO regress_poor;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO regress_poor;
+SET ROLE regress_poor;
+BEGIN;
+SELECT job FROM move_table('aged_1', 'regress_fast', wait => false) LIMIT 1;
+RESET ROLE;
+REASSIGN OWNED BY regress_poor TO CURRENT_USER;
+COMMIT;
+SQL
+wait_for_job_end($node, $job);
+is($sql->("SELECT DISTINCT j.status, h.status, sqlstate FROM index_mover_history h JOIN index_mover_jobs j USING (job) WHERE job = $job"),
+	'failed|failed|42501', 'a job whose role has lost the table');
+say_ok('ended job', 'a job whose role has lost the table');
+$sql->("SELECT resume_move($job)");
+poll_until($node, "SELECT tablespace FROM pg_tables WHERE tablename = 'aged_1'", 'regress_fast', 'whose rest a superuser moves');
 say_ok('', 'in the end');
 $node->stop;
 done_testing();

@@ -51,7 +51,7 @@ PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 	name, enabled, relation, schema, from_tablespace, to_tablespace, parts, older_than, key_unit, \
 	key_zero, keys_per_second, budget, start_at, stop_at, freeze_first, min_stay, half_life, \
 	max_bytes_per_run, settings, idle_for, idle_of, every, window_start, window_end, owner, \
-	owner_oid
+	owner_oid, scheduled_since
 
 /* A row that was taken apart */
 typedef struct PolicyRow
@@ -226,6 +226,7 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->every = INTERVAL(every);
 	policy->window_start = VALUE_OR(window_start, TimeADT, -1);
 	policy->window_end = VALUE_OR(window_end, TimeADT, -1);
+	policy->scheduled_since = VALUE_OR(scheduled_since, TimestampTz, 0);
 	policy->settings = row.null.settings ? NULL : DatumGetJsonbPCopy(row.value.settings);
 	if (!row.null.owner)
 		policy->owner_name = *DatumGetName(row.value.owner);
@@ -440,8 +441,8 @@ default_min_stay(PolicyRow *row)
 }
 
 /*
- * Before a row is written: set its owner, owner_oid and min_stay, and check the rest of
- * it.
+ * Before a row is written: set its owner, owner_oid, min_stay and scheduled_since, and check
+ * the rest of it.
  */
 static HeapTuple
 before_row(const TriggerData *data)
@@ -452,6 +453,7 @@ before_row(const TriggerData *data)
 	PolicyRow	row = deform(tuple, desc);
 	bool		is_restored = !update && !row.null.owner_oid;
 	bool		new_owner;
+	bool		is_scheduled = false;
 
 #define IS_SET(column) \
 	(!update || bms_is_member(ANUM(column) - FirstLowInvalidHeapAttributeNumber, \
@@ -474,6 +476,20 @@ before_row(const TriggerData *data)
 	}
 	refuse_function(tuple, desc, &row, update);
 	default_min_stay(&row);
+	if (new_owner || IS_SET(enabled) || IS_SET(every) || IS_SET(window_start) || IS_SET(window_end))
+		is_scheduled = true;
+	if (!is_scheduled)
+	{
+		PolicyRow	before = deform(data->tg_trigtuple, desc);
+
+		row.value.scheduled_since = before.value.scheduled_since;
+		row.null.scheduled_since = before.null.scheduled_since;
+	}
+	else if (!is_restored || row.null.scheduled_since)
+	{
+		row.value.scheduled_since = TimestampTzGetDatum(GetCurrentTimestamp());
+		row.null.scheduled_since = false;
+	}
 	if ((IS_SET(settings) || new_owner) && !row.null.settings && !row.null.owner_oid)
 		check_settings(&row);
 	/* a restore must not fail: then the plan says so */
@@ -486,12 +502,16 @@ before_row(const TriggerData *data)
 			policy_check_target(NAME(from_tablespace), tables);
 	}
 	{
-		int			columns[] = {ANUM(enabled), ANUM(owner), ANUM(owner_oid), ANUM(min_stay)};
+		int			columns[] = {
+			ANUM(enabled), ANUM(owner), ANUM(owner_oid), ANUM(min_stay), ANUM(scheduled_since)
+		};
 		Datum		values[] = {
-			row.value.enabled, row.value.owner, row.value.owner_oid, row.value.min_stay
+			row.value.enabled, row.value.owner, row.value.owner_oid, row.value.min_stay,
+			row.value.scheduled_since
 		};
 		bool		nulls[] = {
-			row.null.enabled, row.null.owner, row.null.owner_oid, row.null.min_stay
+			row.null.enabled, row.null.owner, row.null.owner_oid, row.null.min_stay,
+			row.null.scheduled_since
 		};
 
 		return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns, values, nulls);

@@ -78,6 +78,7 @@ policy_run_claim(const Policy *policy)
 static const char *const run_results[] = {
 	[RUN_JOB] = "job",
 	[RUN_NOTHING] = "nothing to move",
+	[RUN_WAITS] = "waits",
 	[RUN_HINDERED] = "hindered",
 	[RUN_FAILED] = "failed",
 };
@@ -120,6 +121,8 @@ policy_run_read(const Policy *policy, PolicyRun *run)
 				run->result = i;
 		}
 		run->message = scan.row.nulls[6] ? NULL : TextDatumGetCString(values[6]);
+		run->waits_for = scan.row.nulls[7] ? 0 : DatumGetInt64(values[7]);
+		run->waits_since = scan.row.nulls[8] ? 0 : DatumGetTimestampTz(values[8]);
 	}
 	if (run->job > 0)
 		run->job = history_last_of_policy(NameStr(policy->name), run->job);
@@ -127,7 +130,7 @@ policy_run_read(const Policy *policy, PolicyRun *run)
 
 /*
  * Record a run, which the caller has claimed: when it began, its result, its job, and why it
- * is hindered or has failed.  Gets the run before.
+ * waits, is hindered or has failed.  Gets the run before.
  */
 void
 policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before)
@@ -148,6 +151,12 @@ policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before)
 	row_set(&row, 5, Int32GetDatum(run->failures));
 	row_text(&row, 6, run_results[run->result]);
 	row_text(&row, 7, run->message);
+	if (run->waits_for != 0)
+	{
+		run->waits_since = before->waits_since != 0 ? before->waits_since : run->started_at;
+		row_set(&row, 8, Int64GetDatum(run->waits_for));
+		row_time(&row, 9, run->waits_since);
+	}
 	extension_insert(RUN_TABLE, &row);
 	IM_POINT("policy-run");
 	CommandCounterIncrement();

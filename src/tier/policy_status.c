@@ -43,6 +43,7 @@ put_status(ReturnSetInfo *rsinfo, const Policy *policy)
 	PolicyRun	run;
 	TimestampTz next = 0;
 	TimestampTz due = 0;
+	TimestampTz since;
 	TimestampTz end;
 	Row			row;
 
@@ -50,9 +51,10 @@ put_status(ReturnSetInfo *rsinfo, const Policy *policy)
 	if (is_due && obstacle == NULL && tier_scheduler_looks())
 		next = tier_next_run(run.started_at, policy->every, policy->window_start,
 							 policy->window_end, GetCurrentTransactionStartTimestamp(), &end);
-	if (next != 0 && run.started_at != 0)
+	since = Max(run.started_at, policy->scheduled_since);
+	if (next != 0 && since != 0)
 		due = tier_next_run(run.started_at, policy->every, policy->window_start,
-							policy->window_end, run.started_at, &end);
+							policy->window_end, since, &end);
 	row_clear(&row);
 	row_set(&row, 1, NameGetDatum(&policy->name));
 	if (NameStr(policy->owner_name)[0] != '\0')
@@ -76,17 +78,22 @@ put_status(ReturnSetInfo *rsinfo, const Policy *policy)
 		row_set(&row, 8, BoolGetDatum(next != 0));
 	row_set(&row, 9, BoolGetDatum(policy->enabled));
 	row_time(&row, 11, due);
+	if (run.waits_for != 0)
+		row_set(&row, 12, Int64GetDatum(run.waits_for));
+	row_time(&row, 13, run.waits_since);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
 /*
  * index_mover.policy_status(OUT policy name, OUT owner name, OUT last_run timestamptz, OUT job bigint,
  *		OUT result text, OUT message text, OUT next_run timestamptz, OUT scheduled boolean,
- *		OUT enabled boolean, OUT command text, OUT due timestamptz) RETURNS SETOF record
+ *		OUT enabled boolean, OUT command text, OUT due timestamptz, OUT waits_for bigint,
+ *		OUT waits_since timestamptz) RETURNS SETOF record
  *
  * For the view tier_policy_status, where the job says the result if it is NULL here:
  * of the policies of roles whose privileges the current user has, and for pg_monitor of all.
- * due: when the run after the last one was to begin.
+ * due: when the run after the last one, or the first, was to begin.  waits_for: the job that the last
+ * run has found at work on all that it was to move.
  * If another session has locked tier_policy for more than a second, a row that says so.
  */
 Datum

@@ -1200,6 +1200,20 @@ first_with(const PolicyWork *work, TierVerdict verdict)
 	return NULL;
 }
 
+/* Return the first row that waits, of those for a job if there are any, or NULL. */
+static const TierRow *
+first_waiting(const PolicyWork *work)
+{
+	foreach_ptr(const TierRow, row, work->rows)
+	{
+		const TierDecision *decision = &row->decision;
+
+		if (decision->verdict == VERDICT_WAITS && decision->reason.code == REASON_JOB_AT_WORK)
+			return row;
+	}
+	return first_with(work, VERDICT_WAITS);
+}
+
 /* Plan a policy for a run.  Raises no error but a cancel. */
 PolicyPlan *
 tier_plan_policy(TierPlan *plan, const Policy *policy)
@@ -1236,7 +1250,13 @@ tier_plan_policy(TierPlan *plan, const Policy *policy)
 	if (first != NULL)
 		result->result = RUN_HINDERED;
 	else
-		first = first_with(work, VERDICT_WAITS);
+	{
+		first = first_waiting(work);
+		if (first != NULL)
+			result->result = RUN_WAITS;
+		if (first != NULL && first->decision.reason.code == REASON_JOB_AT_WORK)
+			result->waits_for = first->decision.reason.job;
+	}
 	if (first != NULL)
 		result->reason = full_reason(policy, first);
 	AtEOXact_GUC(false, nestlevel);

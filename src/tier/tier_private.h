@@ -280,6 +280,7 @@ typedef struct Policy
 	Interval   *every;			/* NULL = only when called */
 	TimeADT		window_start;	/* -1 = at any time */
 	TimeADT		window_end;
+	TimestampTz scheduled_since;	/* 0 = unknown */
 	Jsonb	   *settings;		/* NULL = none */
 } Policy;
 
@@ -334,6 +335,8 @@ typedef enum RunResult
 {
 	RUN_JOB,					/* its job says it */
 	RUN_NOTHING,				/* nothing is to be moved */
+	RUN_WAITS,					/* all that is to be moved waits for a later
+								 * run */
 	RUN_HINDERED,				/* nothing can be moved, although it should be */
 	RUN_FAILED,					/* the plan, or the submission of the job */
 } RunResult;
@@ -345,7 +348,10 @@ typedef struct PolicyRun
 	int64		job;			/* 0 = it has none */
 	int			failures;		/* runs before it that failed in a row */
 	RunResult	result;
-	char	   *message;		/* why, if it is hindered or failed; else NULL */
+	char	   *message;		/* why, if it waits, is hindered or failed;
+								 * else NULL */
+	int64		waits_for;		/* job; 0 = none */
+	TimestampTz waits_since;	/* for this job and those before; 0 = no job */
 	bool		is_being_deleted;	/* by a transaction that has not ended */
 } PolicyRun;
 
@@ -369,6 +375,7 @@ typedef struct PolicyPlan
 	RunResult	result;
 	const ErrorData *error;		/* of RUN_FAILED; else NULL */
 	char	   *reason;			/* why it is hindered, or waits; else NULL */
+	int64		waits_for;		/* job; 0 = none */
 } PolicyPlan;
 
 extern TierPlan *tier_plan_begin(TimestampTz at);

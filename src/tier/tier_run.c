@@ -86,6 +86,7 @@ log_change(const char *policy, const PolicyRun *run, const PolicyRun *before)
 			break;
 		case RUN_JOB:
 		case RUN_NOTHING:
+		case RUN_WAITS:
 			ereport(LOG,
 					(errmsg("tier policy \"%s\" is well again", policy)));
 			break;
@@ -131,8 +132,9 @@ run_of_plan(const PolicyPlan *plan)
 
 	if (plan->error != NULL)
 		result.message = plan->error->message;
-	else if (plan->result == RUN_HINDERED)
+	else if (plan->result == RUN_HINDERED || plan->result == RUN_WAITS)
 		result.message = plan->reason;
+	result.waits_for = plan->waits_for;
 	return result;
 }
 
@@ -347,6 +349,9 @@ run_scheduled(void *arg)
 	const Policy *policy;
 	PolicyPlan *plan;
 
+	/* dropped since the look began */
+	if (!extension_installed())
+		return;
 	(void) policy_lock_table(true, false);
 	policy = find_again(scheduled->policy);
 	if (policy == NULL)

@@ -485,6 +485,14 @@ move_item(JobShared *job, MoveItem *item)
 		tell_of_target(item, error);
 		RESUME_INTERRUPTS();
 	}
+
+	/*
+	 * the job's role had the privilege when it asked for the move: that is
+	 * left to do
+	 */
+	else if (outcome->status == STATUS_SKIPPED &&
+			 strcmp(outcome->sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0)
+		outcome->status = STATUS_FAILED;
 	blockers_tell(item);
 	log_outcome(item, error);
 	return true;
