@@ -372,17 +372,29 @@ takes_from(const Policy *policy, Name tablespace)
 	return strcmp(NameStr(*policy->to_tablespace), NameStr(*tablespace)) != 0;
 }
 
-/* Return the tables of the relation that a policy names. */
-static List *
-named_tables(const Policy *policy)
+/* The tables of a relation that policies name, in the order of their OIDs */
+typedef struct NamedTables
 {
-	List	   *result = NIL;
+	Oid			relid;			/* hash key */
+	List	   *tables;
+}			NamedTables;
 
+/* Return the tables of the relation that a policy names, which are read once in a call. */
+static const List *
+named_tables(HTAB *named, const Policy *policy)
+{
+	bool		found;
+	NamedTables *result = hash_search(named, &policy->relation, HASH_ENTER, &found);
+
+	if (found)
+		return result->tables;
+	result->tables = NIL;
 	foreach_ptr(const PartitionLeaf, leaf, partition_leaves(policy->relation, &policy->key))
 	{
-		result = lappend_oid(result, leaf->relid);
+		result->tables = lappend_oid(result->tables, leaf->relid);
 	}
-	return result;
+	list_sort(result->tables, list_oid_cmp);
+	return result->tables;
 }
 
 /* Return whether a role may move a table, or its indexes, as far as the table's privileges go. */
@@ -393,21 +405,37 @@ may_move_some(const Policy *policy, Oid table)
 		plan_role_aclcheck(policy->owner, table, policy->indexes) == ACLCHECK_OK;
 }
 
-/* Return whether a policy can be for any of these tables of another, and both owners may move it. */
+/* Return whether a policy can be for a table, as far as its schema and both owners' privileges go. */
 static bool
-covers_any(const Policy *policy, const Policy *other, const List *tables)
+may_cover(const Policy *policy, const Policy *other, Oid table)
 {
-	List	   *named = OidIsValid(policy->relation) ? named_tables(policy) : NIL;
+	const char *schema;
 
-	foreach_oid(table, tables)
+	if (!may_move_some(policy, table) || !may_move_some(other, table))
+		return false;
+	if (policy->schema == NULL)
+		return true;
+	schema = get_namespace_name(get_rel_namespace(table));
+	return schema != NULL && strcmp(schema, policy->schema) == 0;
+}
+
+/* Return whether a policy can be for any table that another names, and both owners may move it. */
+static bool
+covers_any(HTAB *named, const Policy *policy, const Policy *other)
+{
+	const List *own = NIL;
+	int			i = 0;
+
+	if (OidIsValid(policy->relation))
+		own = named_tables(named, policy);
+	foreach_oid(table, named_tables(named, other))
 	{
-		const char *schema = get_namespace_name(get_rel_namespace(table));
-
-		if (OidIsValid(policy->relation) && !list_member_oid(named, table))
+		while (i < list_length(own) && list_nth_oid(own, i) < table)
+			i++;
+		if (OidIsValid(policy->relation) &&
+			(i == list_length(own) || list_nth_oid(own, i) != table))
 			continue;
-		if (!may_move_some(policy, table) || !may_move_some(other, table))
-			continue;
-		if (policy->schema == NULL || (schema != NULL && strcmp(schema, policy->schema) == 0))
+		if (may_cover(policy, other, table))
 			return true;
 	}
 	return false;
@@ -419,14 +447,14 @@ covers_any(const Policy *policy, const Policy *other, const List *tables)
  * the other's, as a rule.
  */
 static bool
-scopes_overlap(const Policy *a, const Policy *b)
+scopes_overlap(HTAB *named, const Policy *a, const Policy *b)
 {
 	if (!(a->tables && b->tables) && !(a->indexes && b->indexes))
 		return false;
 	if (OidIsValid(a->relation))
-		return covers_any(b, a, named_tables(a));
+		return covers_any(named, b, a);
 	if (OidIsValid(b->relation))
-		return covers_any(a, b, named_tables(b));
+		return covers_any(named, a, b);
 	if (!has_privs_of_role(a->owner, b->owner) && !has_privs_of_role(b->owner, a->owner))
 		return false;
 	return a->schema == NULL || b->schema == NULL || strcmp(a->schema, b->schema) == 0;
@@ -434,13 +462,13 @@ scopes_overlap(const Policy *a, const Policy *b)
 
 /* Return how a policy contradicts a policy before it, NULL if it does not. */
 static char *
-contradiction(const Policy *policy, const Policy *other)
+contradiction(HTAB *named, const Policy *policy, const Policy *other)
 {
 	if (policy->kind == POLICY_START_AT || other->kind == POLICY_START_AT)
 		return NULL;
 	if (!takes_from(policy, other->to_tablespace) || !takes_from(other, policy->to_tablespace))
 		return NULL;
-	if (!scopes_overlap(policy, other))
+	if (!scopes_overlap(named, policy, other))
 		return NULL;
 	return psprintf("policy \"%s\" moves relations to tablespace \"%s\", from where this one takes them to \"%s\"",
 					NameStr(other->name), NameStr(*other->to_tablespace),
@@ -452,7 +480,7 @@ contradiction(const Policy *policy, const Policy *other)
  * relations of a role only if the limit's owner has its privileges.
  */
 static char *
-vain_budget(const Policy *policy, const PressureLimit *limit)
+vain_budget(HTAB *named, const Policy *policy, const PressureLimit *limit)
 {
 	Oid			target = get_tablespace_oid(NameStr(*policy->to_tablespace), true);
 	double		most = limit->share * limit->total;
@@ -461,7 +489,7 @@ vain_budget(const Policy *policy, const PressureLimit *limit)
 	if (policy->kind != POLICY_BUDGET || policy->budget <= most)
 		return NULL;
 	if (!has_privs_of_role(limit->policy->owner, policy->owner) ||
-		!scopes_overlap(policy, limit->policy))
+		!scopes_overlap(named, policy, limit->policy))
 		return NULL;
 	if (!OidIsValid(target) || !file_system_facts(target, &facts) || facts.device != limit->device)
 		return NULL;
@@ -494,6 +522,10 @@ index_mover_policy_conflicts(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Oid			table = policy_lock_table(false, true);
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(NamedTables),
+	.hcxt = CurrentMemoryContext};
+	HTAB	   *named = hash_create("index_mover named tables", 64, &info,
+									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	List	   *policies = NIL;
 	List	   *limits;
 
@@ -508,16 +540,16 @@ index_mover_policy_conflicts(PG_FUNCTION_ARGS)
 	limits = limits_of(policies);
 	foreach_ptr(const Policy, policy, policies)
 	{
-		CHECK_FOR_INTERRUPTS();
 		foreach_ptr(const Policy, other, policies)
 		{
+			CHECK_FOR_INTERRUPTS();
 			if (other == policy)
 				break;
-			put_conflict(rsinfo, policy, contradiction(policy, other));
+			put_conflict(rsinfo, policy, contradiction(named, policy, other));
 		}
 		foreach_ptr(const PressureLimit, limit, limits)
 		{
-			put_conflict(rsinfo, policy, vain_budget(policy, limit));
+			put_conflict(rsinfo, policy, vain_budget(named, policy, limit));
 		}
 	}
 	return (Datum) 0;
