@@ -162,6 +162,39 @@ $settle->();
 is(sql("SELECT count(*) FROM index_mover.policy_run WHERE policy ~ 'pair'"), 1, 'a trigger stops the second');
 sql("DROP TRIGGER somebodys ON tier_policy; DELETE FROM tier_policy WHERE name ~ 'pair'; UPDATE tier_policy SET every = '1 s'");
 
+# one role's many policies keep no other's waiting: of each role one is carried out, then another of each
+sql("UPDATE tier_policy SET every = '100 years'");
+$settle->();
+sql(<<'SQL');
+CREATE ROLE regress_many;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, every)
+  SELECT 'many ' || n, 'events', 'regress_slow', '1000 years', '100 years' FROM generate_series(1, 30) n;
+UPDATE tier_policy SET owner = 'regress_many' WHERE name ~ 'many' AND name <> 'many 25';
+SQL
+foreach my $n (1 .. 3)
+{
+	sql("DELETE FROM index_mover.policy_run WHERE policy ~ 'many'");
+	look_to_end();
+	$settle->();
+	is(sql("SELECT count(*), count(*) FILTER (WHERE started_at <= (SELECT started_at FROM index_mover.policy_run WHERE policy = 'many 25')) "
+		. "<= 2 FROM index_mover.policy_run WHERE policy ~ 'many'"), '30|t', "the only policy of a role is among the first two, $n");
+}
+# and a look ends when the database is none of the scheduler's any more
+sql("DELETE FROM index_mover.policy_run WHERE policy ~ 'many'");
+$keeper->run('BEGIN; LOCK TABLE index_mover.policy_run IN SHARE MODE');
+look();
+ok($node->poll_query_until('postgres',
+		q{SELECT count(*) > 0 FROM pg_locks WHERE relation = 'index_mover.policy_run'::regclass AND NOT granted}),
+	'a look is at its first policy');
+$node->append_conf('postgresql.conf', "index_mover.scheduler_databases = ''");
+look();
+sleep 0.5;
+$keeper->run('COMMIT');
+$settle->();
+cmp_ok(sql("SELECT count(*) FROM index_mover.policy_run WHERE policy ~ 'many'"), '<=', 1, 'and carries out no other when it may not look');
+$node->append_conf('postgresql.conf', q(index_mover.scheduler_databases = 'postgres, "Other", missing'));
+sql("DELETE FROM tier_policy WHERE name ~ 'many'; UPDATE tier_policy SET every = '1 s'");
+
 # ---- when it is not due ------------------------------------------------------------------------
 # windows by the time of the server: one that is closed, and one over midnight that is open
 sql(<<'SQL');

@@ -18,9 +18,11 @@
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
 #include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
@@ -29,6 +31,9 @@
 #include "own_tables.h"
 #include "tier/tier_private.h"
 #include "worker/worker.h"
+
+/* a look begins no further policy after so long */
+#define LOOK_LASTS_S	10
 
 PG_FUNCTION_INFO_V1(index_mover_scheduler_looks);
 PGDLLEXPORT void index_mover_look_main(Datum arg);
@@ -108,6 +113,9 @@ typedef struct DuePolicy
 {
 	const Policy *policy;
 	TimestampTz window_end;		/* after which no relation begins; 0 = none */
+	TimestampTz last;			/* when its last run began; 0 = never */
+	int			turn;			/* how many of its owner's policies are before
+								 * it */
 } DuePolicy;
 
 /*
@@ -129,9 +137,10 @@ look_at_policy(const Policy *policy, TimestampTz now, List **due)
 	/* a run at a time */
 	if (last.is_being_deleted || policy_is_running(&last))
 		return LOOK_MS;
-	found = palloc_object(DuePolicy);
+	found = palloc0_object(DuePolicy);
 	found->policy = policy;
 	found->window_end = end;
+	found->last = last.started_at;
 	*due = lappend(*due, found);
 	return (moment_plus(now, policy->every) - now) / 1000;
 }
@@ -143,6 +152,48 @@ typedef struct DatabaseLook
 	MemoryContext context;		/* of all that outlives its transaction */
 	List	   *due;			/* of DuePolicy */
 } DatabaseLook;
+
+static int
+compare_last(const ListCell *a, const ListCell *b)
+{
+	const DuePolicy *due1 = lfirst(a);
+	const DuePolicy *due2 = lfirst(b);
+
+	return (due1->last > due2->last) - (due1->last < due2->last);
+}
+
+static int
+compare_turns(const ListCell *a, const ListCell *b)
+{
+	const DuePolicy *due1 = lfirst(a);
+	const DuePolicy *due2 = lfirst(b);
+
+	if (due1->turn != due2->turn)
+		return due1->turn < due2->turn ? -1 : 1;
+	return compare_last(a, b);
+}
+
+/*
+ * Put policies that are due into the order in which they are carried out: one of each owner, then
+ * another of each, so that no role's many policies keep the others' waiting.  The policy whose
+ * last run is the oldest comes first.
+ */
+static void
+order_due(List *due)
+{
+	list_sort(due, compare_last);
+	foreach_ptr(DuePolicy, policy, due)
+	{
+		foreach_ptr(const DuePolicy, before, due)
+		{
+			if (before == policy)
+				break;
+			if (before->policy->owner == policy->policy->owner)
+				policy->turn = before->turn + 1;
+		}
+	}
+	list_sort(due, compare_turns);
+}
 
 /* Find the policies that are due. */
 static void
@@ -162,18 +213,12 @@ find_due(void *arg)
 	now = GetCurrentTimestamp();
 	MemoryContextSwitchTo(look->context);
 	policies = policies_read(NULL, false);
-
-	/*
-	 * each time in another order, so that no role's policies are always the
-	 * first
-	 */
-	for (int i = 0; i < list_length(policies); i++)
+	foreach_ptr(const Policy, policy, policies)
 	{
-		const Policy *policy = list_nth(policies, (i + (uint64) now) % list_length(policies));
-
 		if (policy->enabled && policy->every != NULL && OidIsValid(policy->owner))
 			task->next = Min(task->next, look_at_policy(policy, now, &look->due));
 	}
+	order_due(look->due);
 }
 
 /* In a worker: look into its database, carry out the policies that are due, and set task->next. */
@@ -181,6 +226,7 @@ static void
 look_into_database(LookTask *task)
 {
 	DatabaseLook found = {.task = task,.context = CurrentMemoryContext};
+	double		end = clock_seconds() + LOOK_LASTS_S;
 	ErrorData  *error = NULL;
 
 	if (task->sample)
@@ -202,7 +248,24 @@ look_into_database(LookTask *task)
 		return;
 	}
 	foreach_ptr(const DuePolicy, due, found.due)
+	{
+		/* DROP EXTENSION need not wait for the next */
+		extension_release();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		if (!launcher_looks_into(NameStr(task->name)))
+			break;
+		/* the next look begins at once, and finds what is due by then */
+		if (clock_seconds() > end)
+		{
+			task->next = 0;
+			break;
+		}
 		tier_run_scheduled(due->policy, due->window_end);
+	}
 }
 
 /* Exit callback: the lock on the extension is the session's. */
