@@ -588,8 +588,11 @@ history_last_moves(TimestampTz since)
 	HTAB	   *result = hash_create("index_mover last moves", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
+	ScanKeyData key;
 
-	extension_scan_begin(&scan, MOVE_TABLE, 0, NULL);
+	ScanKeyInit(&key, Anum_finished_at, BTGreaterStrategyNumber, F_TIMESTAMPTZ_GT,
+				TimestampTzGetDatum(since));
+	extension_scan_begin_index(&scan, MOVE_TABLE, "move_log_finished_at", 1, &key);
 	while (extension_scan_next(&scan))
 	{
 		Mover		mover = {
@@ -600,9 +603,7 @@ history_last_moves(TimestampTz since)
 		LastMove   *move;
 
 		CHECK_FOR_INTERRUPTS();
-		if (scan.row.nulls[Anum_finished_at - 1] ||
-			mover.moved_at <= since ||
-			strcmp(TextDatumGetCString(values[Anum_status - 1]), status_name(STATUS_MOVED)) != 0)
+		if (strcmp(TextDatumGetCString(values[Anum_status - 1]), status_name(STATUS_MOVED)) != 0)
 			continue;
 		move = last_move(result, values[Anum_relation - 1]);
 		if (mover.job > move->mover.job)

@@ -362,6 +362,14 @@ extension_scan_begin_query(ExtensionScan *scan, const char *table, const char *i
 	begin_in_order(scan, table, index, GetActiveSnapshot(), nkeys, keys);
 }
 
+/* Begin a scan of a table in the order of another index of ours than its primary key. */
+void
+extension_scan_begin_index(ExtensionScan *scan, const char *table, const char *index,
+						   int nkeys, ScanKey keys)
+{
+	begin_in_order(scan, table, index, NULL, nkeys, keys);
+}
+
 /*
  * Begin a scan of a table: of all rows in no order or, with keys, in the order of
  * its primary key, whose first columns they are for.

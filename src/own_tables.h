@@ -43,6 +43,8 @@ typedef struct ExtensionScan
 
 extern ScanKeyData extension_key(AttrNumber column, RegProcedure equal, Datum value);
 extern void extension_scan_begin(ExtensionScan *scan, const char *table, int nkeys, ScanKey keys);
+extern void extension_scan_begin_index(ExtensionScan *scan, const char *table, const char *index,
+									   int nkeys, ScanKey keys);
 extern void extension_scan_begin_query(ExtensionScan *scan, const char *table, const char *index,
 									   int nkeys, ScanKey keys);
 extern bool extension_scan_next(ExtensionScan *scan);
