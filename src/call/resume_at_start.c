@@ -16,6 +16,7 @@
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "call/call.h"
