@@ -60,7 +60,7 @@ my %written = ('copy-round' => 'copy-end', 'copy-buffered-round' => 'copy-synced
 # those of the whole job, of a rebuild, and of what is done when a copy has failed
 my %elsewhere = (
 	(map { $_ => 't/048_control_worker_odd_moments.pl' } qw(history-insert history-update next-item job-ended job-found
-		alter-job-ended)),
+		alter-named alter-job-ended)),
 	(map { $_ => 't/010_rebuild_faults.pl' } qw(rebuild-begins rebuild-named rebuild-entry-made rebuild-entry-committed
 		rebuild-step-committed caller-hidden)),
 	'copy-logging' => 't/036_copy_backup.pl', (map { $_ => 't/112_exact_changes.pl' } qw(copy-read copy-read-again)),

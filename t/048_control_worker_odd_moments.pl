@@ -461,31 +461,35 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = '
 
 $locker->end;
 
-# ---- ALTER ... SET TABLESPACE, as its job has just moved the table ---------------------
+# ---- ALTER ... SET TABLESPACE, before its job, and as that has just moved the table ------
 {
 	my ($holder, $caller) = map { IndexMover::Session->new($node) } 1 .. 2;
 	$node->safe_psql('postgres', 'CREATE TABLE altered (i int) TABLESPACE regress_slow');
-	$caller->run("LOAD 'index_mover'; SET index_mover.online_alter = on; SET index_mover.test_point = 'alter-job-ended:wait'");
-	foreach my $case ([ 'ALTER TABLE altered SET TABLESPACE regress_slow', 'altered', 'regress_slow', 'moved back' ],
-		[ 'ALTER TABLE altered RENAME TO changed', 'changed', 'regress_fast', 'renamed' ])
+	$caller->run("LOAD 'index_mover'; SET index_mover.online_alter = on");
+	foreach my $case (
+		[ 'alter-job-ended', 'SET TABLESPACE regress_slow', 'altered', 'regress_slow',
+			'55006: relation "altered" was moved to another tablespace in the meantime' ],
+		[ 'alter-named', 'RENAME TO changed', 'changed', 'regress_slow', '42P01: relation "altered" does not exist' ],
+		[ 'alter-job-ended', 'RENAME TO changed', 'changed', 'regress_fast', undef ])
 	{
-		my ($change, $table, $place, $name) = @$case;
+		my ($point, $change, $table, $place, $error) = @$case;
 		my $log = -s $node->logfile;
 
 		$holder->run('SELECT pg_advisory_lock(0, 5959)');
+		$caller->run("SET index_mover.test_point = '$point:wait'");
 		$caller->send('ALTER TABLE altered SET TABLESPACE regress_fast');
-		$node->wait_for_log(qr/test point "alter-job-ended": waiting/, $log);
-		$node->safe_psql('postgres', $change);
+		$node->wait_for_log(qr/test point "$point": waiting/, $log);
+		$node->safe_psql('postgres', "ALTER TABLE altered $change");
 		$holder->run('SELECT pg_advisory_unlock(0, 5959)');
 		$caller->answer;
-		like($caller->errors, qr/^ERROR:  55006: relation "altered" was moved to another tablespace in the meantime$/m,
-			"ALTER, $name after the move: an error") if $place eq 'regress_slow';
-		is($caller->errors, '', "ALTER, $name after the move: no error") if $place eq 'regress_fast';
+		my ($said) = $caller->errors =~ /^ERROR:  (.*)/m;
+		is($said, $error, "ALTER, $change at $point: the error");
 		is($node->safe_psql('postgres', "SELECT spcname FROM pg_tablespace s JOIN pg_class c ON c.reltablespace = s.oid
-			WHERE relname = '$table'"), $place, "ALTER, $name after the move: where it is");
+			WHERE relname = '$table'"), $place, "ALTER, $change at $point: where it is");
+		$node->safe_psql('postgres', 'ALTER TABLE changed RENAME TO altered') if $table eq 'changed';
 	}
 	$_->end foreach $holder, $caller;
-	$node->safe_psql('postgres', 'DROP TABLE changed');
+	$node->safe_psql('postgres', 'DROP TABLE altered');
 }
 
 # ---- a job that ends while it is canceled ----------------------------------------------

@@ -215,6 +215,9 @@ $before = jobs();
 like($err, qr/$notice "u" cannot be copied/, 'all, on: one is left to core');
 is(join(' ', map { place($_) } qw(t u p1 m)), 'regress_fast regress_fast regress_fast regress_slow', 'all, on: tables moved');
 is(jobs(), $before + 1, 'all, on: one job');
+($out, $err) = answer('require', 'ALTER MATERIALIZED VIEW ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast;');
+is("$out|$err|" . place('m') . (jobs() - $before), 'ALTER MATERIALIZED VIEW||regress_fast2', 'all materialized views, require: by a job');
+sql('ALTER MATERIALIZED VIEW m SET TABLESPACE regress_slow');
 ($out, $err) = answer('require', 'ALTER INDEX ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast;');
 is("$out|$err", 'ALTER INDEX|', 'all indexes, require');
 is(sql("SELECT count(*) FROM pg_class c JOIN pg_tablespace s ON s.oid = reltablespace WHERE spcname = 'regress_slow'"
@@ -270,9 +273,25 @@ sql('TRUNCATE events');
 answer('on', 'ALTER INDEX ALL IN TABLESPACE regress_fast SET TABLESPACE regress_slow;');
 like(sql("SELECT objects FROM events WHERE event = 'ddl_command_end'"), qr/public\.t_long public\.t_pkey/,
 	'all: event triggers are told of each');
-# a lock of the transaction itself
+# a move that fails
 sql(<<'SQL');
 DROP EVENT TRIGGER a; DROP EVENT TRIGGER b;
+CREATE FUNCTION say() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'fires %', tg_event; END $$;
+CREATE EVENT TRIGGER a ON ddl_command_start EXECUTE FUNCTION say();
+CREATE EVENT TRIGGER b ON ddl_command_end EXECUTE FUNCTION say();
+SQL
+foreach my $mode ('off', 'on')
+{
+	my $user = IndexMover::Session->new($node);
+
+	$user->run('BEGIN; SELECT FROM t LIMIT 1');
+	my (undef, $said) = answer($mode, "SET lock_timeout = '700ms'; ALTER TABLE t SET TABLESPACE " . other_place(place('t')) . ';');
+	is(join(' ', $said =~ /(ddl_command_\w+|ERROR:  \w+)/g), 'ddl_command_start ERROR:  55P03', "$mode: a move that fails has no end");
+	$user->end;
+}
+sql('DROP EVENT TRIGGER a; DROP EVENT TRIGGER b');
+# a lock of the transaction itself
+sql(<<'SQL');
 CREATE FUNCTION hold() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM t LIMIT 1; END $$;
 CREATE EVENT TRIGGER c ON ddl_command_start EXECUTE FUNCTION hold();
 SQL
