@@ -375,7 +375,21 @@ device_mark(Oid tablespace, uint32 epoch, DeviceLook *look)
 	return true;
 }
 
-/* The same without a number, which nobody would record. */
+/* Write the marker again, which is this server's, with another epoch.  False with errno. */
+bool
+device_mark_again(Oid tablespace, uint32 epoch, DeviceLook *look)
+{
+	char		id[DEVICE_ID_SIZE];
+
+	Assert(look->marker == MARKER_OURS && look->id[0] != '\0' && !look->is_in_place);
+	memcpy(id, look->id, sizeof(id));
+	if (!write_marker(tablespace, id, epoch, look))
+		return false;
+	look->epoch = epoch;
+	return true;
+}
+
+/* Mark the device as this server's without a number, which nobody would record. */
 bool
 device_claim(Oid tablespace, DeviceLook *look)
 {

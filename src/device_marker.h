@@ -68,6 +68,7 @@ extern void device_id_make(char *id);
 
 extern void device_look(Oid tablespace, DeviceLook *look);
 extern bool device_mark(Oid tablespace, uint32 epoch, DeviceLook *look);
+extern bool device_mark_again(Oid tablespace, uint32 epoch, DeviceLook *look);
 extern bool device_claim(Oid tablespace, DeviceLook *look);
 extern void device_location(Oid tablespace, char *location);
 extern void device_unmark(const char *location, const char *id);

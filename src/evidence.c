@@ -90,6 +90,9 @@
 /* A device that is not looked at in this time hangs: the planner does not wait for it */
 #define SLOW_LOOK_MS	1000
 
+/* A device that is set back to a state from before the last marker is told */
+#define BEAT_MS			(60 * 60 * 1000)
+
 /* between two attempts to get the lock of a device */
 #define DEVICE_NAP_MS	10
 
@@ -121,7 +124,7 @@ static const char *const reasons[] = {
 	[REASON_UNREADABLE] = "The tablespace's location, or the marker file in it, could not be read.",
 	[REASON_RECOVERED_EMPTY] = "Recovery began while the tablespace's directory was empty.",
 	[REASON_OTHER] = "The tablespace's location has the marker of another device.",
-	[REASON_LEFT_BEHIND] = "The tablespace's device was away while the server went on without it.",
+	[REASON_LEFT_BEHIND] = "The tablespace's device was away while the server went on without it, or is back at an earlier state.",
 };
 
 /*
@@ -154,16 +157,19 @@ typedef struct KnownDevice
 	RelFileNumber vouched_from; /* those were or were not whole, in the past */
 	EvidenceReason reason;		/* of the loss, else of the last verdict that
 								 * was not "same" */
-	uint32		epoch;			/* grows; a device of ours with a lower one,
-								 * but the expected one, was left behind */
+	uint32		marked;			/* the epoch in its marker, or a later one */
+	uint32		epoch;			/* the highest of all markers; a device of
+								 * ours with a lower one, but the expected
+								 * one, was left behind */
 	bool		was_empty;		/* its directory, at all looks */
 
 	/* the last recovery that began without the device */
 	XLogRecPtr	missed_checkpoint;	/* from where; 0 = there was none */
 	bool		is_pending;		/* it began on an empty directory, and nobody
 								 * has looked since its end */
-	char		missed_id[DEVICE_ID_SIZE];	/* the expectation before it, */
-	Horizon		missed_lost;	/* and lost */
+	char		missed_id[DEVICE_ID_SIZE];	/* the expectation before it */
+	uint32		missed_marked;
+	Horizon		missed_lost;
 
 	/* not on record */
 	Horizon		seen;			/* the last look */
@@ -171,7 +177,8 @@ typedef struct KnownDevice
 								 * directory were those above */
 	bool		is_foreign;		/* another server uses the location */
 	bool		is_away;		/* there was no directory, or an empty one */
-	int			mark_errno;		/* of the last attempt to write the marker */
+	int			mark_errno;		/* of the last attempt to give it a number */
+	TimestampTz beaten;			/* when its marker was last to be written */
 	bool		told;			/* the loss is in the log */
 	bool		is_in_round;	/* the janitor's round looks at its files, */
 	bool		is_refuted;		/* and not all are whole */
@@ -219,6 +226,7 @@ typedef struct DeviceLock
 typedef struct Circumstances
 {
 	bool		at_start;		/* the postmaster's look */
+	bool		beats;			/* markers are written again */
 	bool		recovers;		/* recovery is about to begin, or under way */
 	bool		is_restored;	/* from a backup: pg_control does not say from
 								 * where it begins */
@@ -309,13 +317,14 @@ device_load(KnownDevice *device, const char *line)
 	memset(device, 0, sizeof(*device));
 	if (sscanf(line, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
 			   " %u %u %u %u %u %d %d %d " UINT64_FORMAT " %u %u %u"
-			   " %u %32[0-9a-f-] %32[0-9a-f-] %1023[^\n]%n",
+			   " %u %u %u %32[0-9a-f-] %32[0-9a-f-] %1023[^\n]%n",
 			   &device->tablespace, &directory->inode, &directory->birth, &directory->device,
 			   &device->lost.below, &device->unknown_below, &device->vouched_from,
 			   &device->lost.xid, &device->lost.certain, &reason,
 			   &was_empty, &is_pending, &device->missed_checkpoint,
 			   &device->missed_lost.below, &device->missed_lost.certain, &device->missed_lost.xid,
-			   &device->epoch, device->id, device->missed_id, device->location, &length) != 20)
+			   &device->epoch, &device->marked, &device->missed_marked,
+			   device->id, device->missed_id, device->location, &length) != 22)
 		return 0;
 	if (line[length] != '\n' || reason < 0 || reason >= lengthof(reasons))
 		return 0;
@@ -360,8 +369,9 @@ list_save(const DeviceList *list)
 						 device->was_empty, device->is_pending, device->missed_checkpoint,
 						 device->missed_lost.below, device->missed_lost.certain,
 						 device->missed_lost.xid);
-		appendStringInfo(&contents, " %u %s %s",
-						 device->epoch, id_text(device->id), id_text(device->missed_id));
+		appendStringInfo(&contents, " %u %u %u %s %s",
+						 device->epoch, device->marked, device->missed_marked,
+						 id_text(device->id), id_text(device->missed_id));
 		appendStringInfo(&contents, " %s\n", device->location[0] ? device->location : NOTHING);
 	}
 	appendStringInfoString(&contents, "end\n");
@@ -407,11 +417,28 @@ list_load(DeviceList *list)
 
 /* ---- verdicts ---- */
 
-/* Return whether the device is there that is expected. */
+/* Return whether the device is there that is expected, and not an earlier state of it. */
 static bool
 has_expected(const KnownDevice *device, const DeviceLook *look)
 {
-	return look->marker == MARKER_OURS && device->id[0] != '\0' && strcmp(look->id, device->id) == 0;
+	return look->marker == MARKER_OURS && device->id[0] != '\0' &&
+		strcmp(look->id, device->id) == 0 && look->epoch >= device->marked;
+}
+
+/*
+ * Return whether another device is there, with which the server has been before, or an earlier
+ * state of the expected one: a copy, too, if it was made of that.
+ */
+static bool
+has_older(const KnownDevice *device, const DeviceLook *look)
+{
+	if (look->is_in_place || look->id[0] == '\0')
+		return false;
+	if (look->marker == MARKER_COPY)
+		return strcmp(look->id, device->id) == 0 && look->epoch < device->marked;
+	if (look->marker != MARKER_OURS || has_expected(device, look))
+		return false;
+	return look->epoch < device->epoch;
 }
 
 /* Return whether it is the same directory, too. */
@@ -456,8 +483,7 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 		*reason = REASON_UNREADABLE;
 	else if (!has_number)
 		*reason = REASON_NO_MARKER;
-	else if (look->marker == MARKER_OURS && !has_expected(device, look) &&
-			 !look->is_in_place && look->epoch < device->epoch)
+	else if (has_older(device, look))
 		*reason = REASON_LEFT_BEHIND;	/* step: left-behind */
 	else if (device->id[0] == '\0')
 		*reason = REASON_NO_MARKER;
@@ -481,6 +507,7 @@ note_before(KnownDevice *device, const Circumstances *now)
 		return;
 	device->missed_checkpoint = now->at_start ? now->checkpoint : InvalidXLogRecPtr;
 	memcpy(device->missed_id, device->id, sizeof(device->id));
+	device->missed_marked = device->marked;
 	device->missed_lost = device->lost;
 }
 
@@ -489,6 +516,7 @@ static void
 take_back(KnownDevice *device)
 {
 	memcpy(device->id, device->missed_id, sizeof(device->id));
+	device->marked = device->missed_marked;
 	/* a device that was marked meanwhile is left behind */
 	device->epoch++;			/* step: take-back */
 	device->lost = device->missed_lost;
@@ -532,19 +560,50 @@ look_after_recovery(KnownDevice *device, const DeviceLook *look, const Circumsta
 		return false;
 	if (look->id[0] == '\0' || strcmp(look->id, device->missed_id) != 0)
 		return false;
+	if (look->epoch < device->missed_marked)
+		return false;
 	take_back(device);			/* step: done-again */
 	device->is_pending = false;
 	return true;
 }
 
 /*
- * Mark the device, unless it is marked, or another server's.  Return whether its number is new.
+ * If the marker of the expected device is to be written again, give it a higher epoch, which is
+ * on record before.  So a device that is set back to an earlier state has a lower one.  Return
+ * whether it is.
+ */
+static bool
+note_beat(KnownDevice *device, const DeviceLook *look)
+{
+	/* nothing is changed on a device that is empty */
+	if (look->is_in_place || look->is_empty || !has_expected(device, look))
+		return false;
+	device->epoch++;			/* step: note-beat */
+	device->beaten = GetCurrentTimestamp();
+	return true;
+}
+
+/* Write the marker of the expected device again.  If that fails, the one that is there serves. */
+static bool
+beat(KnownDevice *device, DeviceLook *look)
+{
+	if (!device_mark_again(device->tablespace, device->epoch, look))
+		return false;
+	device->marked = look->epoch;	/* step: beat */
+	return true;
+}
+
+/*
+ * Mark the device, unless it is marked, or another server's.  With beats, it is marked again.
+ * Return whether what is to be on record has changed.
  *
  * The verdict of the old marker about the device is on record before it is overwritten.
  */
 static bool
-mark(KnownDevice *device, DeviceLook *look)
+mark(KnownDevice *device, DeviceLook *look, const Circumstances *now)
 {
+	uint32		epoch = device->epoch;
+
 	if (!area->is_saved)
 		return false;
 	if (look->directory.inode == 0)
@@ -552,19 +611,36 @@ mark(KnownDevice *device, DeviceLook *look)
 	if (look->marker == MARKER_FOREIGN || look->marker == MARKER_UNREADABLE)
 		return false;
 	if (has_expected(device, look))
-		return false;
+		return now->beats && !look->is_empty && !look->is_in_place && beat(device, look);
 	/* recovery may need nothing there, and the device come back */
 	if (device->is_pending && look->is_empty)
 		return false;
 	device->mark_errno = 0;
-	if (!device_mark(device->tablespace, device->epoch, look))	/* step: mark */
+	if (look->marker == MARKER_OURS)
+		epoch = Max(epoch, look->epoch);
+
+	/*
+	 * on an empty one nothing is changed, so what was there before is not
+	 * left behind
+	 */
+	if (!look->is_empty)
+		epoch++;				/* step: grow */
+	if (!device_mark(device->tablespace, epoch, look))	/* step: mark */
 	{
 		device->mark_errno = errno;
 		/* its own number serves: the verdict is on record */
 		if (look->marker != MARKER_OURS || look->id[0] == '\0')
-			return false;
+		{
+			/* recovery begins without the expected device */
+			if (now->at_start)
+				device->epoch = epoch;
+			return now->at_start;
+		}
 	}
 	memcpy(device->id, look->id, sizeof(device->id));
+	device->epoch = epoch;
+	device->marked = look->epoch;
+	device->beaten = GetCurrentTimestamp();
 	if (!look->is_in_place)
 		device_location(device->tablespace, device->location);
 	device->is_here = has_expected(device, look);
@@ -629,8 +705,14 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 		device->id[0] != '\0' && !has_expected(device, look))
 	{
 		note_before(device, now);
-		device->id[0] = '\0';
-		device->epoch++;		/* step: begin-without */
+		device->id[0] = '\0';	/* step: begin-without */
+
+		/*
+		 * else it grows with the number that the device gets before recovery
+		 * begins
+		 */
+		if (!now->at_start || look->is_empty || look->marker == MARKER_FOREIGN)
+			device->epoch++;
 	}
 	if (verdict != EVIDENCE_SAME)
 	{
@@ -665,6 +747,8 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 		changed = true;
 	}
 	device->seen = now->horizon;
+	if (now->beats && note_beat(device, look))
+		changed = true;
 	return changed;
 }
 
@@ -811,7 +895,7 @@ look_before_recovery(void)
 	bool		is_marked = false;
 	bool		has_looked_before = has_looked;
 	bool		is_standby = file_exists("standby.signal") || file_exists("recovery.signal");
-	Circumstances now = {.at_start = true,.horizon = horizon_of_checkpoint(control)};
+	Circumstances now = {.at_start = true,.beats = true,.horizon = horizon_of_checkpoint(control)};
 
 	/* step: look-before-recovery */
 	has_looked = false;			/* until this is on record */
@@ -857,7 +941,7 @@ look_before_recovery(void)
 	area_save();
 	for (int i = 0; i < nlooks; i++)
 	{
-		if (mark(&area->list.devices[i], &looks[i]))
+		if (mark(&area->list.devices[i], &looks[i], &now))
 			is_marked = true;
 	}
 	if (is_marked)
@@ -1110,6 +1194,9 @@ publish_mark(const KnownDevice *device)
 	entry = known_device(&area->list, device->tablespace);
 	memcpy(entry->id, device->id, sizeof(entry->id));
 	memcpy(entry->location, device->location, sizeof(entry->location));
+	entry->marked = device->marked;
+	entry->epoch = device->epoch;
+	entry->beaten = device->beaten;
 	entry->is_here = device->is_here;
 	entry->mark_errno = device->mark_errno;
 	LWLockRelease(evidence_lock(AREA_LOCK));
@@ -1147,25 +1234,26 @@ take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
 }
 
 /*
- * Look at a tablespace.  Without "waits", not if a process has been looking at it for long.  The
- * moments are such that in doubt more files are unknown, and fewer are lost.
+ * Look at a tablespace.  Without "waits", not if a process has been looking at it for long: false
+ * then.  With "beats", its marker is written again.  The moments are such that in doubt more files are
+ * unknown, and fewer are lost.
  */
-static void
-look_at_tablespace(Oid tablespace, bool waits)
+static bool
+look_at_tablespace(Oid tablespace, bool waits, bool beats)
 {
-	Circumstances now = {.is_trusted = true,.is_watched = true};
+	Circumstances now = {.beats = beats,.is_trusted = true,.is_watched = true};
 	KnownDevice device = {.tablespace = tablespace};
 	LWLock	   *lock = lock_device(tablespace, waits);
 	DeviceLook	look;
 	bool		is_marked;
 
 	if (lock == NULL)
-		return;
+		return false;
 	/* it may have been dropped meanwhile */
 	if (!tablespace_exists(tablespace))
 	{
 		LWLockRelease(lock);
-		return;
+		return true;
 	}
 	now.recovers = RecoveryInProgress();
 	now.horizon = horizon_of_now();
@@ -1173,7 +1261,7 @@ look_at_tablespace(Oid tablespace, bool waits)
 	now.below = next_number();
 	if (take_look(&device, &look, &now))
 	{
-		is_marked = mark(&device, &look);
+		is_marked = mark(&device, &look, &now);
 		LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 		/* it may have failed, too */
 		publish_mark(&device);
@@ -1182,6 +1270,7 @@ look_at_tablespace(Oid tablespace, bool waits)
 		LWLockRelease(evidence_lock(CHANGE_LOCK));
 	}
 	LWLockRelease(lock);
+	return true;
 }
 
 /* Take a tablespace that was dropped off the list, and remove its marker. */
@@ -1221,7 +1310,7 @@ look_for(Oid tablespace, KnownDevice *device)
 {
 	if (area == NULL || area->list.max_devices == 0)
 		return false;
-	look_at_tablespace(tablespace, true);
+	(void) look_at_tablespace(tablespace, true, false);
 	return recall(tablespace, device);
 }
 
@@ -1414,6 +1503,13 @@ evidence_is_missing(Oid tablespace)
 	return !device.is_here && !device.is_away;
 }
 
+/* Return the milliseconds after which a marker is written again. */
+int
+evidence_beat_ms(void)
+{
+	return IM_LIMIT("beat-ms", BEAT_MS);
+}
+
 /* Return the name of the marker in a location. */
 const char *
 evidence_file_name(void)
@@ -1473,19 +1569,14 @@ evidence_may_empty(Oid tablespace)
 {
 	KnownDevice device;
 
-	if (!recall(tablespace, &device))
-		return false;
-
 	/*
-	 * the planner asks: it waits only for a verdict, and not if that takes
-	 * long
+	 * Another device may have come since the last look.  The planner asks: it
+	 * does not wait if a look takes long.
 	 */
-	if (!device.is_here || device.is_pending)
-	{
-		look_at_tablespace(tablespace, false);
-		if (!recall(tablespace, &device))
-			return false;
-	}
+	if (!look_at_tablespace(tablespace, false, false))
+		return false;
+	if (!recall(tablespace, &device) || device.lost.below == 0)
+		return false;
 	return device.is_here && !device.is_pending;
 }
 
@@ -1503,7 +1594,12 @@ evidence_knows_lost(HeapTuple row)
 		return false;
 	if (!RelFileNumberIsValid(form->relfilenode))
 		return false;
-	if (form->relpersistence != RELPERSISTENCE_PERMANENT)
+
+	/*
+	 * a recovery that ran without the device has not emptied unlogged
+	 * relations there
+	 */
+	if (form->relpersistence == RELPERSISTENCE_TEMP)
 		return false;
 	if (!recall(tablespace_from_catalog(form->reltablespace), &device))
 		return false;
@@ -1600,6 +1696,16 @@ evidence_note_running(void)
 
 /* ---- the watch of devices ---- */
 
+/* Return whether the marker of a device was written long ago. */
+static bool
+beat_is_due(Oid tablespace)
+{
+	KnownDevice device;
+
+	return recall(tablespace, &device) &&
+		TimestampDifferenceExceeds(device.beaten, GetCurrentTimestamp(), evidence_beat_ms());
+}
+
 /* Look at all devices, and tell of lost devices.  A device may hang. */
 void
 evidence_look(void)
@@ -1616,7 +1722,7 @@ evidence_look(void)
 		CHECK_FOR_INTERRUPTS();
 		if (!PostmasterIsAlive())
 			proc_exit(1);
-		look_at_tablespace(tablespace, true);
+		(void) look_at_tablespace(tablespace, true, beat_is_due(tablespace));
 	}
 	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 	for (int i = 0; i < area->list.ndevices; i++)
@@ -1694,6 +1800,7 @@ evidence_refute(Oid tablespace)
 static void
 settle_device(Oid tablespace)
 {
+	Circumstances now = {.beats = true};
 	LWLock	   *lock = lock_device(tablespace, true);
 	KnownDevice device;
 	DeviceLook	look;
@@ -1704,19 +1811,22 @@ settle_device(Oid tablespace)
 		LWLockRelease(lock);
 		return;
 	}
-	memset(&device.lost, 0, sizeof(Horizon));
-	device.unknown_below = 0;
 
 	/*
 	 * From now on the server writes to a device that has everything.  What
 	 * was in its place before is left behind.
 	 */
 	device_look(tablespace, &look);
-	if (has_expected(&device, &look) && device_mark(tablespace, device.epoch + 1, &look))
+	if (note_beat(&device, &look))
 	{
-		device.epoch++;			/* step: settle */
-		memcpy(device.id, look.id, sizeof(device.id));
+		LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
+		publish(&device);
+		area_save();
+		LWLockRelease(evidence_lock(CHANGE_LOCK));
+		(void) mark(&device, &look, &now);	/* step: settle */
 	}
+	memset(&device.lost, 0, sizeof(Horizon));
+	device.unknown_below = 0;
 	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 	publish(&device);
 	area->nlosses++;

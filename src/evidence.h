@@ -40,6 +40,7 @@ extern bool evidence_knows_lost(HeapTuple row);
 extern void evidence_watch(void);
 extern void evidence_note_running(void);
 extern bool evidence_look_is_wanted(void);
+extern int	evidence_beat_ms(void);
 extern List *evidence_doubtful(void);
 extern void evidence_begin_round(void);
 extern void evidence_refute(Oid tablespace);

@@ -121,6 +121,23 @@ empty_file(Oid index_oid)
 	return is_free;
 }
 
+/* Return whether the lost files of a tablespace may be emptied; looking at its device once. */
+static bool
+may_empty(Oid tablespace, List **allowed, List **refused)
+{
+	if (list_member_oid(*refused, tablespace))
+		return false;
+	if (list_member_oid(*allowed, tablespace))
+		return true;
+	if (!evidence_may_empty(tablespace))
+	{
+		*refused = lappend_oid(*refused, tablespace);
+		return false;
+	}
+	*allowed = lappend_oid(*allowed, tablespace);
+	return true;
+}
+
 /*
  * Empty the files of the lost indexes of this database.  Called in a transaction, before
  * a session's first query since the loss, and by the janitor's worker.
@@ -129,6 +146,8 @@ void
 lost_guard_empty_files(void)
 {
 	uint32		losses = evidence_losses();
+	List	   *allowed = NIL;
+	List	   *refused = NIL;
 	bool		done = true;
 
 	if (losses == losses_met || RecoveryInProgress() || IsInParallelMode())
@@ -143,7 +162,7 @@ lost_guard_empty_files(void)
 			continue;
 		if (!evidence_knows_lost(tuple))
 			continue;
-		if (!evidence_may_empty(tablespace_from_catalog(form->reltablespace)))
+		if (!may_empty(tablespace_from_catalog(form->reltablespace), &allowed, &refused))
 			done = false;
 		else if (!empty_file(form->oid))
 			done = false;

@@ -279,8 +279,11 @@ lost_file(const RelationFacts *facts, LostLook look)
 		(facts->persistence == RELPERSISTENCE_UNLOGGED && RecoveryInProgress()))
 		return NULL;
 
-	/* a crash empties unlogged relations anyway */
-	if (facts->persistence == RELPERSISTENCE_PERMANENT)
+	/*
+	 * a recovery that ran without the device has not emptied unlogged
+	 * relations there
+	 */
+	if (facts->persistence != RELPERSISTENCE_TEMP)
 		evidence = evidence_of_file(facts->tablespace, facts->relfilenumber);
 	if (evidence == EVIDENCE_UNKNOWN && look == LOOK_SAMPLE)
 		lost.look = LOOK_WHOLE;

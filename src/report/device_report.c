@@ -82,7 +82,7 @@ index_mover_device_problems(PG_FUNCTION_ARGS)
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 		Oid			tablespace = tablespace_from_catalog(form->reltablespace);
 
-		if (!RELKIND_HAS_STORAGE(form->relkind) || form->relpersistence != RELPERSISTENCE_PERMANENT)
+		if (!RELKIND_HAS_STORAGE(form->relkind) || form->relpersistence == RELPERSISTENCE_TEMP)
 			continue;
 		tablespaces = list_append_unique_oid(tablespaces, tablespace);
 		if (evidence_knows_lost(tuple))

@@ -530,8 +530,11 @@ plan_next_look(int64 now)
 	Round	   *round = &current_round;
 
 	round->look_due = now + RETRY_MS;
-	if (round->missing == 0 && evidence_doubtful() == NIL)
-		round->look_due = Max(round->look_due, round->began + AGAIN_MS);
+	if (round->missing != 0 || evidence_doubtful() != NIL)
+		return;
+	round->look_due = Max(round->look_due, round->began + AGAIN_MS);
+	/* the markers are written again */
+	round->look_due = Min(round->look_due, now + evidence_beat_ms());
 }
 
 /* A pass has visited all its databases. */

@@ -1,0 +1,260 @@
+# A device that is back at an earlier state: its files look whole, and lack what was changed since.
+# The epoch in its marker tells, because it grows at each start, and with the time.
+#
+# Fault (storage): the volume of a tablespace is set back to a snapshot; its files are restored from
+#   a copy; the old device is put back after the server has run with a copy, or without it
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path rmtree);
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+needs_test_points();
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $location = "$dir/fast";
+make_path($location);
+my $node = new_node('set_back', conf => <<CONF);
+shared_preload_libraries = 'index_mover'
+checkpoint_timeout = 1h
+CONF
+sub value { return $node->safe_psql('postgres', $_[0]); }
+
+value("CREATE TABLESPACE fast LOCATION '$location'");
+my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
+my $version = (map { m{([^/]+)$} } glob("$location/PG_*"))[0];
+my $marker = "$location/index_mover.$version";
+
+sub known
+{
+	my $path = $node->data_dir . '/index_mover.evidence';
+	return () unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) (\d+) \d+ /m;
+	return ($1, $2, $3);
+}
+
+sub verdict
+{
+	my ($lost, $unknown) = known();
+	return 'none' unless defined $lost;
+	return $lost ? 'lost' : $unknown ? 'unknown' : 'same';
+}
+
+sub wait_until
+{
+	my ($what, $is_so) = @_;
+	for (my $left = 60; $left > 0; $left -= 0.05)
+	{
+		return if $is_so->();
+		usleep(50_000);
+	}
+	die "in vain: $what: " . verdict();
+}
+
+sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
+sub settled { return wait_until('settled', sub { verdict() eq 'same' }); }
+sub epoch { return slurp_file($marker) =~ /^device \S+ (\d+)$/m ? $1 : die; }
+
+wait_until('marked', sub { -e $marker && verdict() eq 'same' });
+value(<<'SQL');
+CREATE TABLE t (id int, v int);
+INSERT INTO t SELECT g, g % 100 FROM generate_series(1, 5000) g;
+CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast;
+CREATE INDEX t_gin ON t USING gin ((ARRAY[id, v])) TABLESPACE fast;
+SQL
+
+# What a snapshot of the volume has: the blocks of all files, which stay the same files.
+my %blocks;
+sub take_snapshot
+{
+	%blocks = map { $_ => slurp_file($_) } grep { -f $_ } glob("$location/$version/*/*");
+	unlink "$dir/marker";
+	link $marker, "$dir/marker" or die $!;
+	return;
+}
+
+sub set_back
+{
+	foreach my $file (keys %blocks)
+	{
+		open my $handle, '+<:raw', $file or die "$file: $!";
+		truncate $handle, 0;
+		print $handle $blocks{$file};
+		close $handle or die $!;
+	}
+	unlink $marker;
+	link "$dir/marker", $marker or die $!;
+	return;
+}
+
+sub write_some { return value('INSERT INTO t SELECT max(id) + 1, 7 FROM t'); }
+
+# The right answers, and no duplicates, before and after heal_tablespace().
+sub lost_ok
+{
+	my ($name) = @_;
+	wait_until("$name: lost", sub { verdict() eq 'lost' });
+	is(verdict(), 'lost', "$name: lost");
+	is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = (SELECT max(id) FROM t)'), 1, "$name: no old index is used");
+	isnt($node->psql('postgres', 'INSERT INTO t SELECT max(id), 0 FROM t'), 0, "$name: no duplicate gets in");
+	is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved moved', "$name: both indexes are healed");
+	$node->restart;
+	settled();
+	watched();
+	is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = (SELECT max(id) FROM t)'), 1, "$name: the index is used again");
+	return;
+}
+
+sub same_ok
+{
+	my ($name) = @_;
+	settled();
+	watched();
+	is(value("SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), 0, "$name: nothing is to be healed");
+	return;
+}
+
+# ---- the epoch -----------------------------------------------------------------------------------
+watched();
+my $before = epoch();
+$node->restart;
+watched();
+is(epoch(), $before + 1, 'it grows at a start');
+$node->stop('immediate');
+$node->start;
+watched();
+is(epoch(), $before + 2, 'and after a crash');
+value("ALTER SYSTEM SET index_mover.test_mutation = 'beat-ms:200'");
+$node->restart;
+watched();
+$before = epoch();
+wait_until('written again', sub { epoch() > $before });
+ok(epoch() > $before, 'and with the time');
+value('ALTER SYSTEM RESET index_mover.test_mutation');
+$node->restart;
+watched();
+same_ok('the same device');
+
+# ---- a snapshot ----------------------------------------------------------------------------------
+foreach my $end ('fast', 'immediate')
+{
+	take_snapshot();
+	$node->restart;
+	watched();
+	write_some();
+	value('CHECKPOINT');
+	$node->stop($end);
+	set_back();
+	$node->start;
+	lost_ok("set back after a stop, $end");
+}
+
+# one that was taken while the server was stopped, and put back before it has started
+$node->stop;
+take_snapshot();
+set_back();
+$node->start;
+same_ok('set back to the present state');
+
+# ---- a copy of the files -------------------------------------------------------------------------
+value('CHECKPOINT');
+system("cp -a '$location' '$location.copy'") == 0 or die;
+$node->restart;
+watched();
+write_some();
+$node->stop;
+rmtree($location);
+rename "$location.copy", $location or die $!;
+$node->start;
+lost_ok('restored from an old copy');
+
+$node->stop;
+rename $location, "$location.old" or die $!;
+system("cp -a '$location.old' '$location'") == 0 or die;
+rmtree("$location.old");
+$node->start;
+same_ok('restored from a copy of the present state');
+
+# ---- the old device, after a copy of it was in use ------------------------------------------------
+# A file that is damaged keeps the server from knowing the copy.
+foreach my $end ('fast', 'immediate')
+{
+	value('CREATE TABLE d (id int); CREATE INDEX d_id ON d (id) TABLESPACE fast');
+	my $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('d_id')");
+	value('CHECKPOINT');
+	$node->stop;
+	rename $location, "$location.old" or die $!;
+	make_path($location);
+	system("cp -a '$location.old'/PG_* '$location'") == 0 or die;
+	truncate $file, 0;
+	$node->start;
+	watched();
+	is(verdict(), 'unknown', "$end: a copy without the marker is not known");
+	write_some();
+	value('CHECKPOINT');
+	$node->stop($end);
+	rmtree($location);
+	rename "$location.old", $location or die $!;
+	$node->start;
+	value('DROP TABLE d');
+	lost_ok("the old device, after a copy was in use, $end");
+}
+
+# ---- a mount point that is empty -----------------------------------------------------------------
+# Nothing can be changed there, however long the server runs.
+value("ALTER SYSTEM SET index_mover.test_mutation = 'beat-ms:200'");
+$node->restart;
+watched();
+write_some();
+$node->stop;
+rename $location, "$location.away" or die $!;
+make_path("$location/$version");
+$node->start;
+watched();
+usleep(1_000_000);
+$node->restart;
+watched();
+$node->stop;
+rmtree($location);
+rename "$location.away", $location or die $!;
+$node->start;
+wait_until('looked', sub { verdict() ne 'lost' });
+is((known())[0], 0, 'an empty mount point for a while: nothing is lost');
+same_ok('an empty mount point for a while');
+value('ALTER SYSTEM RESET index_mover.test_mutation');
+$node->restart;
+watched();
+
+# ---- unlogged relations --------------------------------------------------------------------------
+# A crash empties the table, and not the index on a device that is away.
+value(<<'SQL');
+CREATE UNLOGGED TABLE u (id int);
+INSERT INTO u SELECT generate_series(1, 1000);
+CREATE INDEX u_id ON u (id) TABLESPACE fast;
+CHECKPOINT;
+SQL
+write_some();
+$node->stop('immediate');
+rename $location, "$location.away" or die $!;
+make_path($location);
+$node->start;
+watched();
+$node->stop;
+rmtree($location);
+rename "$location.away", $location or die $!;
+$node->start;
+watched();
+is(verdict(), 'lost', 'a device that was away in a crash: lost');
+$node->psql('postgres', 'INSERT INTO u SELECT generate_series(2001, 3000)');
+is(value('SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM u WHERE id BETWEEN 1 AND 1000'), 0,
+	'its unlogged index finds no rows that are gone');
+is(value("SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM heal_tablespace('fast')"),
+	't_gin moved, t_id moved, u_id moved', 'and is healed, as the others');
+value('INSERT INTO u SELECT generate_series(2001, 3000)');
+is(value('SET enable_seqscan = off; SELECT count(*) FROM u WHERE id IN (5, 2005)'), 1, 'its answers are right');
+done_testing();
