@@ -9,7 +9,9 @@
  *
  * Searches, each of all interleavings within its bounds:
  * search	-DENDS=2
- * deep		-DENDS=2 -DCHANGES=2
+ * search	-DENDS=1 -DFAILS=1 -DBEATS=1
+ * deep		-DENDS=2 -DCHANGES=2 -DBEATS=1
+ * deep		-DENDS=2 -DFAILS=1
  *
  * Safeguards.  Without any of them (-DWITHOUT_..) a claim falls.
  * without	epoch			a device that was left behind has a lower epoch	-DENDS=2
@@ -20,6 +22,12 @@
  * without	beat			the marker of the expected device is written again	-DENDS=2
  * without	no-number		a marker that nobody recorded has no number	-DENDS=2
  */
+#ifndef FAILS
+#define FAILS		0			/* writes of a marker */
+#endif
+#ifndef BEATS
+#define BEATS		0			/* while the server runs, besides that of the first look */
+#endif
 #ifndef CHANGES
 #define CHANGES		1			/* of the index */
 #endif
@@ -49,7 +57,7 @@ byte here;						/* the one in place */
 
 /* What the server knows, in memory and on record */
 typedef Knowledge {
-	byte id, marked, epoch;
+	byte id, marked, written, epoch;
 	bool lost, unknown, pending;
 	byte missed_id, missed_marked;
 	mtype missed;
@@ -61,26 +69,26 @@ bool fresh;						/* no marker was written since device 2 was copied */
 bool torn;						/* the number of a marker is not on record */
 bool grew, is_beaten;			/* nor is its epoch; it is to be written */
 bool unseen;					/* nobody has looked at what recovery has left empty */
-byte beats = 1;					/* while the server runs */
+byte beats = BEATS, fails = FAILS;
 bool running, looked, recovers, dirty, watched = true, has_run;
 byte ends, numbers = 1, changes;
 
 #define D			device[here]
 #define IS_EMPTY	(D.has == NO_DIRECTORY || D.has == EMPTY)
 #define IS_OURS		(D.id != NONE && !D.is_copy)
-#define IS_EXPECTED	(IS_OURS && D.id == known.id && D.epoch >= known.marked)
-#define IS_OLDER	((IS_OURS && D.epoch < known.epoch) || (D.is_copy && D.id == known.id && D.epoch < known.marked))
+#define IS_EXPECTED	(IS_OURS && D.id == known.id && D.epoch >= known.marked && D.epoch <= known.epoch)
+#define IS_OLDER	((IS_OURS && D.epoch < known.written) || (D.is_copy && D.id == known.id && D.epoch < known.marked))
 
 inline copy_knowledge(a, b)
 {
-	a.id = b.id; a.marked = b.marked; a.epoch = b.epoch; a.lost = b.lost; a.unknown = b.unknown; a.pending = b.pending;
+	a.id = b.id; a.marked = b.marked; a.written = b.written; a.epoch = b.epoch; a.lost = b.lost; a.unknown = b.unknown; a.pending = b.pending;
 	a.missed_id = b.missed_id; a.missed_marked = b.missed_marked; a.missed = b.missed; a.missed_lost = b.missed_lost
 }
 
 inline take_back()
 {
 	known.id = known.missed_id; known.marked = known.missed_marked; known.lost = known.missed_lost; known.missed_id = NONE; known.missed_marked = 0; known.missed = MISSED_NONE; known.pending = false;
-	known.epoch++;				/* step: take-back */
+	known.epoch++; known.written = known.epoch;	/* step: take-back */
 	printf("the verdict is taken back\n")
 }
 
@@ -133,7 +141,7 @@ inline conclude(at_start)
 	:: at_start && recovers && (lost || unknown) && known.id != NONE && !IS_EXPECTED ->
 		note_before(); known.id = NONE;		/* step: begin-without */
 		/* else its marker grows */
-		if :: IS_EMPTY -> known.epoch++ :: else fi
+		if :: IS_EMPTY -> known.epoch++; known.written = known.epoch :: else fi
 	:: else
 	fi;
 	if :: lost -> known.lost = true; printf("the verdict is: lost\n") :: else fi;
@@ -141,9 +149,9 @@ inline conclude(at_start)
 	lost = false; unknown = false; began_empty = false
 }
 
-inline write_marker()
+inline write_marker(to)
 {
-	D.epoch = known.epoch; D.is_copy = false; known.id = D.id; known.marked = D.epoch;
+	D.epoch = to; D.is_copy = false; known.id = D.id; known.marked = to; known.written = to;
 	grew = !IS_EMPTY;
 	printf("device %d gets number %d, epoch %d\n", here, D.id, D.epoch)
 }
@@ -160,23 +168,35 @@ inline note_beat(beats)
 }
 
 /* An empty device gets no higher epoch: nothing there can be changed */
-inline mark()
+inline mark(at_start)
 {
+	to = known.written;
 	if
 	:: D.has != NO_DIRECTORY && !IS_EXPECTED && !(known.pending && IS_EMPTY) && numbers < NUMBERS ->
-		torn = true;
 		if
-		:: IS_OURS && D.epoch > known.epoch -> known.epoch = D.epoch
+		:: !IS_EMPTY ->
+#ifndef WITHOUT_GROW
+			to = known.epoch;
+			if :: IS_OURS && D.epoch > to -> to = D.epoch :: else fi;
+			to++;					/* step: grow */
+			known.epoch = to
+#endif
 		:: else
 		fi;
-#ifndef WITHOUT_GROW
-		if :: !IS_EMPTY -> known.epoch++ :: else fi;	/* step: grow */
-#endif
-		D.id = numbers; numbers++; write_marker()	/* step: mark */
-	:: is_beaten -> write_marker()			/* step: beat */
+		if
+		:: D.id = numbers; numbers++; torn = true; write_marker(to)	/* step: mark */
+		/* the marker cannot be written, and there is none of ours */
+		:: fails > 0 && !IS_OURS -> fails--; printf("device %d cannot be marked\n", here);
+			if :: !IS_EMPTY -> known.id = NONE; known.written = to; grew = true :: else fi
+		fi
+	:: is_beaten -> 
+		if
+		:: write_marker(known.epoch)		/* step: beat */
+		:: fails > 0 && !fresh -> fails--; printf("the marker of device %d cannot be written\n", here)
+		fi
 	:: else
 	fi;
-	is_beaten = false
+	is_beaten = false; to = 0
 }
 
 /* The record has what the marker has.  The server goes on with this device, and no other */
@@ -224,7 +244,7 @@ inline look(at_start, beats)
 {
 	atomic { conclude(at_start); note_beat(beats);
 #ifdef WITHOUT_RECORD_FIRST
-		mark()
+		mark(at_start)
 #else
 		copy_knowledge(record, known)
 #endif
@@ -234,7 +254,7 @@ inline look(at_start, beats)
 	:: true
 	fi;
 #ifndef WITHOUT_RECORD_FIRST
-	atomic { mark() };
+	atomic { mark(at_start) };
 	if
 	:: atomic { ends < ENDS -> printf("the server crashes after a mark\n"); grew = false; is_beaten = false; stop_server(recovers || running) }; goto stopped
 	:: true
@@ -247,6 +267,7 @@ active proctype Server()
 {
 	byte i;
 	bool lost, unknown, began_empty;
+	byte to;
 
 	atomic {
 		device[0].has = WHOLE; device[0].complete = true; device[0].basis = true; device[0].id = 0;
@@ -260,7 +281,7 @@ stopped:
 	do
 	/* ---- What can happen to a stopped server.  It does not leave a lost device, an empty one in
 	doubt with which it has run, or one whose number is not on record. */
-	:: atomic { !(has_run && record.unknown && IS_EMPTY) && !(record.lost && record.id != NONE) && !torn ->
+	:: atomic { !(has_run && record.unknown && IS_EMPTY) && !(has_run && record.id == NONE && !IS_EMPTY) && !(record.lost && (record.id != NONE || !IS_EMPTY)) && !torn ->
 		if :: unseen -> leave_others(); unseen = false :: else fi;
 		/* a copy without a number that the server has not run with is not kept for later */
 		if
@@ -295,7 +316,7 @@ stopped:
 
 	/* ---- The server starts */
 	printf("the server starts, %d\n", recovers);
-	look(true, true);
+	look(true, recovers);
 	if
 	:: atomic { recovers ->
 		if
@@ -314,7 +335,7 @@ stopped:
 	running = true; has_run = true;
 
 	do
-	:: if :: beats > 0 -> beats--; look(false, true) :: true -> look(false, false) fi;
+	:: if :: !looked -> look(false, true) :: looked && beats > 0 -> beats--; look(false, true) :: looked -> look(false, false) fi;
 		looked = true; unseen = false;
 		atomic {
 			CLAIM(!(known.lost && !known.pending && D.complete && !D.replaced), "REFUTED what is lost was left behind, or is not whole\n");
@@ -325,13 +346,13 @@ stopped:
 	:: atomic { dirty && !IS_EMPTY -> end_recovery(); printf("checkpoint\n") }
 	:: atomic { looked && here != 2 && device[2].has == NO_DIRECTORY -> take_snapshot() }
 	/* what is lost, or whose pages tell it, is rebuilt; no other device has that file */
-	:: atomic { looked && IS_EXPECTED && (known.lost || D.has == RUIN) && D.has != NO_DIRECTORY -> known.lost = false; record.lost = false;
+	:: atomic { looked && IS_EXPECTED && (known.lost || D.has == RUIN || D.has == EMPTY) && D.has != NO_DIRECTORY -> known.lost = false; record.lost = false;
 		for (i : 0 .. 2) { if :: i != here && device[i].has == WHOLE -> device[i].has = RUIN :: else fi;
 			device[i].complete = false; device[i].basis = false }
 		i = 0; D.has = WHOLE; D.complete = true; D.basis = true; D.replaced = false; printf("the index is rebuilt\n") }
 	:: looked && known.unknown && !known.lost && D.has == WHOLE && IS_EXPECTED ->
 		atomic { note_beat(true); copy_knowledge(record, known) };
-		atomic { mark(); printf("device %d was found whole\n", here) };	/* step: settle */
+		atomic { mark(false); printf("device %d was found whole\n", here) };	/* step: settle */
 		if
 		:: atomic { ends < ENDS -> printf("the server crashes\n"); grew = false; is_beaten = false; stop_server(true) }; goto stopped
 		:: true

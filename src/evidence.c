@@ -151,16 +151,20 @@ typedef struct KnownDevice
 								 * there was none */
 	char		location[MAXPGPATH];
 
-	Horizon		lost;			/* files from before it are lost */
+	Horizon		lost;			/* files from before it are lost, */
+	Horizon		lost_unlogged;	/* those of unlogged relations from before
+								 * this */
 	RelFileNumber unknown_below;	/* files with a lower number are not known
 									 * to be whole; 0 = all are */
 	RelFileNumber vouched_from; /* those were or were not whole, in the past */
 	EvidenceReason reason;		/* of the loss, else of the last verdict that
 								 * was not "same" */
-	uint32		marked;			/* the epoch in its marker, or a later one */
-	uint32		epoch;			/* the highest of all markers; a device of
+	uint32		marked;			/* the epoch that its marker has at least */
+	uint32		written;		/* the highest of all markers; a device of
 								 * ours with a lower one, but the expected
 								 * one, was left behind */
+	uint32		epoch;			/* the highest that a marker can have: it is
+								 * on record before it is written */
 	bool		was_empty;		/* its directory, at all looks */
 
 	/* the last recovery that began without the device */
@@ -173,6 +177,7 @@ typedef struct KnownDevice
 
 	/* not on record */
 	Horizon		seen;			/* the last look */
+	bool		has_moved;		/* the directory was not that above */
 	bool		is_here;		/* at the last look the marker and the
 								 * directory were those above */
 	bool		is_foreign;		/* another server uses the location */
@@ -317,14 +322,16 @@ device_load(KnownDevice *device, const char *line)
 	memset(device, 0, sizeof(*device));
 	if (sscanf(line, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
 			   " %u %u %u %u %u %d %d %d " UINT64_FORMAT " %u %u %u"
-			   " %u %u %u %32[0-9a-f-] %32[0-9a-f-] %1023[^\n]%n",
+			   " %u %u %u %u %u %u %u %32[0-9a-f-] %32[0-9a-f-] %1023[^\n]%n",
 			   &device->tablespace, &directory->inode, &directory->birth, &directory->device,
 			   &device->lost.below, &device->unknown_below, &device->vouched_from,
 			   &device->lost.xid, &device->lost.certain, &reason,
 			   &was_empty, &is_pending, &device->missed_checkpoint,
 			   &device->missed_lost.below, &device->missed_lost.certain, &device->missed_lost.xid,
-			   &device->epoch, &device->marked, &device->missed_marked,
-			   device->id, device->missed_id, device->location, &length) != 22)
+			   &device->lost_unlogged.below, &device->lost_unlogged.certain,
+			   &device->lost_unlogged.xid,
+			   &device->epoch, &device->written, &device->marked, &device->missed_marked,
+			   device->id, device->missed_id, device->location, &length) != 26)
 		return 0;
 	if (line[length] != '\n' || reason < 0 || reason >= lengthof(reasons))
 		return 0;
@@ -369,8 +376,11 @@ list_save(const DeviceList *list)
 						 device->was_empty, device->is_pending, device->missed_checkpoint,
 						 device->missed_lost.below, device->missed_lost.certain,
 						 device->missed_lost.xid);
-		appendStringInfo(&contents, " %u %u %u %s %s",
-						 device->epoch, device->marked, device->missed_marked,
+		appendStringInfo(&contents, " %u %u %u",
+						 device->lost_unlogged.below, device->lost_unlogged.certain,
+						 device->lost_unlogged.xid);
+		appendStringInfo(&contents, " %u %u %u %u %s %s",
+						 device->epoch, device->written, device->marked, device->missed_marked,
 						 id_text(device->id), id_text(device->missed_id));
 		appendStringInfo(&contents, " %s\n", device->location[0] ? device->location : NOTHING);
 	}
@@ -421,8 +431,12 @@ list_load(DeviceList *list)
 static bool
 has_expected(const KnownDevice *device, const DeviceLook *look)
 {
-	return look->marker == MARKER_OURS && device->id[0] != '\0' &&
-		strcmp(look->id, device->id) == 0 && look->epoch >= device->marked;
+	if (look->marker != MARKER_OURS || device->id[0] == '\0')
+		return false;
+	if (strcmp(look->id, device->id) != 0)
+		return false;
+	/* one with a higher epoch is from after what this server has on record */
+	return look->epoch >= device->marked && look->epoch <= device->epoch;
 }
 
 /*
@@ -438,7 +452,7 @@ has_older(const KnownDevice *device, const DeviceLook *look)
 		return strcmp(look->id, device->id) == 0 && look->epoch < device->marked;
 	if (look->marker != MARKER_OURS || has_expected(device, look))
 		return false;
-	return look->epoch < device->epoch;
+	return look->epoch < device->written;
 }
 
 /* Return whether it is the same directory, too. */
@@ -491,6 +505,8 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 		*reason = look->is_in_place ? REASON_COPIED : REASON_OTHER;
 	else if (look->marker != MARKER_OURS || !has_directory(device, look))
 		*reason = REASON_COPIED;
+	else if (!has_expected(device, look))
+		*reason = REASON_COPIED_SERVER;
 	else if (!now->is_watched)
 		*reason = REASON_UNWATCHED;
 	else
@@ -518,7 +534,7 @@ take_back(KnownDevice *device)
 	memcpy(device->id, device->missed_id, sizeof(device->id));
 	device->marked = device->missed_marked;
 	/* a device that was marked meanwhile is left behind */
-	device->epoch++;			/* step: take-back */
+	device->written = ++device->epoch;	/* step: take-back */
 	device->lost = device->missed_lost;
 	device->missed_checkpoint = InvalidXLogRecPtr;
 	area->nlosses++;
@@ -587,9 +603,45 @@ note_beat(KnownDevice *device, const DeviceLook *look)
 static bool
 beat(KnownDevice *device, DeviceLook *look)
 {
+	device->mark_errno = 0;
 	if (!device_mark_again(device->tablespace, device->epoch, look))
+	{
+		device->mark_errno = errno;
 		return false;
+	}
 	device->marked = look->epoch;	/* step: beat */
+	device->written = look->epoch;
+	return true;
+}
+
+/*
+ * Return whether the server goes on with a device that gets a number, so that what was there
+ * before is left behind.  Nothing is changed in an empty directory; and if only the marker
+ * is gone, the device is the same.
+ */
+static bool
+goes_on_with(const KnownDevice *device, const DeviceLook *look)
+{
+	if (look->is_empty)
+		return false;
+	return look->marker != MARKER_NONE || device->has_moved;
+}
+
+/*
+ * The server goes on with a device that cannot be marked, so the expected one is left behind.
+ * Return whether that is new.
+ */
+static bool
+leave_expected(KnownDevice *device, const DeviceLook *look, const Circumstances *now, uint32 epoch)
+{
+	if (!goes_on_with(device, look))
+		return false;
+	/* recovery begins without it, or it was expected until now */
+	if (!now->at_start && device->id[0] == '\0')
+		return false;
+	device->id[0] = '\0';
+	device->epoch = epoch;
+	device->written = epoch;
 	return true;
 }
 
@@ -602,7 +654,7 @@ beat(KnownDevice *device, DeviceLook *look)
 static bool
 mark(KnownDevice *device, DeviceLook *look, const Circumstances *now)
 {
-	uint32		epoch = device->epoch;
+	uint32		epoch;
 
 	if (!area->is_saved)
 		return false;
@@ -616,29 +668,24 @@ mark(KnownDevice *device, DeviceLook *look, const Circumstances *now)
 	if (device->is_pending && look->is_empty)
 		return false;
 	device->mark_errno = 0;
-	if (look->marker == MARKER_OURS)
-		epoch = Max(epoch, look->epoch);
-
-	/*
-	 * on an empty one nothing is changed, so what was there before is not
-	 * left behind
-	 */
-	if (!look->is_empty)
+	epoch = device->written;
+	if (goes_on_with(device, look))
+	{
+		epoch = device->epoch;
+		if (look->marker == MARKER_OURS)
+			epoch = Max(epoch, look->epoch);
 		epoch++;				/* step: grow */
+	}
 	if (!device_mark(device->tablespace, epoch, look))	/* step: mark */
 	{
 		device->mark_errno = errno;
 		/* its own number serves: the verdict is on record */
 		if (look->marker != MARKER_OURS || look->id[0] == '\0')
-		{
-			/* recovery begins without the expected device */
-			if (now->at_start)
-				device->epoch = epoch;
-			return now->at_start;
-		}
+			return leave_expected(device, look, now, epoch);
 	}
 	memcpy(device->id, look->id, sizeof(device->id));
-	device->epoch = epoch;
+	device->epoch = Max(device->epoch, epoch);
+	device->written = epoch;
 	device->marked = look->epoch;
 	device->beaten = GetCurrentTimestamp();
 	if (!look->is_in_place)
@@ -659,9 +706,11 @@ extend_loss(Horizon *lost, const Horizon *to)
 
 /* Put a verdict that is not "same" on record. */
 static void
-condemn(KnownDevice *device, Evidence verdict, EvidenceReason reason, bool was_pending,
-		const Circumstances *now)
+condemn(KnownDevice *device, const DeviceLook *look, Evidence verdict, EvidenceReason reason,
+		bool was_pending, const Circumstances *now)
 {
+	const Horizon *to = now->at_start || was_pending ? &now->horizon : &device->seen;
+
 	device->is_in_round = false;
 	device->vouched_from = Max(device->vouched_from, now->below);
 	if (verdict == EVIDENCE_UNKNOWN)
@@ -677,7 +726,9 @@ condemn(KnownDevice *device, Evidence verdict, EvidenceReason reason, bool was_p
 	 * is whole.  But if recovery has not been looked at, the device has
 	 * missed all of it.
 	 */
-	extend_loss(&device->lost, now->at_start || was_pending ? &now->horizon : &device->seen);
+	extend_loss(&device->lost, to);
+	if (!now->recovers || look->is_empty)
+		extend_loss(&device->lost_unlogged, to);
 	device->reason = reason;
 	device->told = false;
 	area->nlosses++;
@@ -701,6 +752,9 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 		note_before(device, now);
 		device->is_pending = true;
 	}
+	/* recovery empties the unlogged relations that are there at its begin */
+	if (now->recovers && !look->is_empty)
+		memset(&device->lost_unlogged, 0, sizeof(Horizon));
 	if (now->recovers && verdict != EVIDENCE_SAME && look->marker != MARKER_UNREADABLE &&
 		device->id[0] != '\0' && !has_expected(device, look))
 	{
@@ -712,22 +766,23 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 		 * begins
 		 */
 		if (!now->at_start || look->is_empty || look->marker == MARKER_FOREIGN)
-			device->epoch++;
+			device->written = ++device->epoch;
 	}
 	if (verdict != EVIDENCE_SAME)
 	{
-		condemn(device, verdict, reason, was_pending, now);
+		condemn(device, look, verdict, reason, was_pending, now);
 		changed = true;
 	}
 	device->is_foreign = look->marker == MARKER_FOREIGN;
 	device->is_away = look->directory.inode == 0;
 	if (look->directory.inode == 0 && verdict == EVIDENCE_LOST)
 		memset(&device->directory, 0, sizeof(FileIdentity));
-	else if (look->directory.inode != 0 &&
-			 !file_identity_equals(&look->directory, &device->directory))
+	else if (look->directory.inode != 0)
 	{
+		device->has_moved = !file_identity_equals(&look->directory, &device->directory);
 		device->directory = look->directory;
-		changed = true;
+		if (device->has_moved)
+			changed = true;
 	}
 	device->is_here = look->directory.inode != 0 && has_expected(device, look);
 
@@ -750,6 +805,13 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 	if (now->beats && note_beat(device, look))
 		changed = true;
 	return changed;
+}
+
+/* Return whether files of the device are lost. */
+static bool
+has_lost_files(const KnownDevice *device)
+{
+	return device->lost.below != 0 || device->lost_unlogged.below != 0;
 }
 
 /* Return the entry of a tablespace, or NULL. */
@@ -830,7 +892,7 @@ area_save(void)
 
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
-		if (area->list.devices[i].lost.below != 0)
+		if (has_lost_files(&area->list.devices[i]))
 			has_lost = true;
 	}
 	pg_atomic_write_u32(&area->losses, has_lost ? area->nlosses + 1 : 0);
@@ -895,7 +957,7 @@ look_before_recovery(void)
 	bool		is_marked = false;
 	bool		has_looked_before = has_looked;
 	bool		is_standby = file_exists("standby.signal") || file_exists("recovery.signal");
-	Circumstances now = {.at_start = true,.beats = true,.horizon = horizon_of_checkpoint(control)};
+	Circumstances now = {.at_start = true,.horizon = horizon_of_checkpoint(control)};
 
 	/* step: look-before-recovery */
 	has_looked = false;			/* until this is on record */
@@ -908,6 +970,8 @@ look_before_recovery(void)
 	now.below = control->wal_level >= WAL_LEVEL_REPLICA ? now.horizon.below : ALL_FILES;
 	now.is_restored = file_exists("backup_label") || file_exists("tablespace_map");
 	now.recovers = control->state != DB_SHUTDOWNED || now.is_restored || is_standby;
+	/* after a clean stop, the watch does that: the device may hang */
+	now.beats = now.recovers;
 	now.checkpoint = control->checkPoint;
 	old->max_devices = area->list.max_devices;
 	now.is_trusted = list_load(old);
@@ -1083,6 +1147,11 @@ narrow_all(KnownDevice *device, RelFileNumber next)
 		device->lost.certain = 0;
 		changed = true;
 	}
+	if (next < device->lost_unlogged.certain)
+	{
+		device->lost_unlogged.certain = 0;
+		changed = true;
+	}
 	return changed;
 }
 
@@ -1195,6 +1264,7 @@ publish_mark(const KnownDevice *device)
 	memcpy(entry->id, device->id, sizeof(entry->id));
 	memcpy(entry->location, device->location, sizeof(entry->location));
 	entry->marked = device->marked;
+	entry->written = device->written;
 	entry->epoch = device->epoch;
 	entry->beaten = device->beaten;
 	entry->is_here = device->is_here;
@@ -1354,6 +1424,9 @@ is_lost(const KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
 	HeapTuple	database;
 	bool		result;
 
+	if (HeapTupleIsValid(row) &&
+		((Form_pg_class) GETSTRUCT(row))->relpersistence == RELPERSISTENCE_UNLOGGED)
+		lost = &device->lost_unlogged;
 	if (relfilenumber >= lost->below)
 		return false;
 	database = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
@@ -1372,7 +1445,7 @@ file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber)
 	Oid			relid;
 	bool		result;
 
-	if (relfilenumber >= device->lost.below)
+	if (relfilenumber >= device->lost.below && relfilenumber >= device->lost_unlogged.below)
 		return false;
 	relid = RelidByRelfilenumber(tablespace_in_catalog(device->tablespace), relfilenumber);
 	row = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
@@ -1500,6 +1573,15 @@ evidence_is_missing(Oid tablespace)
 		return false;
 	if (!look_for(tablespace, &device) || !area->is_saved)
 		return true;
+	/* perhaps its marker can be written again by now */
+	if (device.mark_errno != 0)
+	{
+		(void) look_at_tablespace(tablespace, true, true);
+		if (!recall(tablespace, &device))
+			return true;
+	}
+	if (device.mark_errno != 0)
+		return true;
 	return !device.is_here && !device.is_away;
 }
 
@@ -1575,7 +1657,7 @@ evidence_may_empty(Oid tablespace)
 	 */
 	if (!look_at_tablespace(tablespace, false, false))
 		return false;
-	if (!recall(tablespace, &device) || device.lost.below == 0)
+	if (!recall(tablespace, &device) || !has_lost_files(&device))
 		return false;
 	return device.is_here && !device.is_pending;
 }
@@ -1595,11 +1677,9 @@ evidence_knows_lost(HeapTuple row)
 	if (!RelFileNumberIsValid(form->relfilenode))
 		return false;
 
-	/*
-	 * a recovery that ran without the device has not emptied unlogged
-	 * relations there
-	 */
-	if (form->relpersistence == RELPERSISTENCE_TEMP)
+	/* see lost_file() */
+	if (form->relpersistence != RELPERSISTENCE_PERMANENT &&
+		(form->relpersistence != RELPERSISTENCE_UNLOGGED || form->relkind != RELKIND_INDEX))
 		return false;
 	if (!recall(tablespace_from_catalog(form->reltablespace), &device))
 		return false;
@@ -1702,8 +1782,13 @@ beat_is_due(Oid tablespace)
 {
 	KnownDevice device;
 
-	return recall(tablespace, &device) &&
-		TimestampDifferenceExceeds(device.beaten, GetCurrentTimestamp(), evidence_beat_ms());
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!recall(tablespace, &device))
+		return false;
+	/* the clock may have been set back */
+	return device.beaten > now ||
+		TimestampDifferenceExceeds(device.beaten, now, evidence_beat_ms());
 }
 
 /* Look at all devices, and tell of lost devices.  A device may hang. */
@@ -1752,7 +1837,7 @@ evidence_doubtful(void)
 	{
 		KnownDevice *device = &area->list.devices[i];
 
-		if (device->lost.below != 0 || device->unknown_below != 0)
+		if (has_lost_files(device) || device->unknown_below != 0)
 			result = lappend_oid(result, device->tablespace);
 	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
@@ -1772,7 +1857,7 @@ evidence_begin_round(void)
 		KnownDevice *device = &area->list.devices[i];
 
 		device->is_refuted = false;
-		device->is_in_round = device->lost.below != 0 || device->unknown_below != 0;
+		device->is_in_round = has_lost_files(device) || device->unknown_below != 0;
 	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
 	LWLockRelease(evidence_lock(CHANGE_LOCK));
@@ -1826,6 +1911,7 @@ settle_device(Oid tablespace)
 		(void) mark(&device, &look, &now);	/* step: settle */
 	}
 	memset(&device.lost, 0, sizeof(Horizon));
+	memset(&device.lost_unlogged, 0, sizeof(Horizon));
 	device.unknown_below = 0;
 	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 	publish(&device);

@@ -84,8 +84,8 @@ index_is_lost(Oid index_oid)
 }
 
 /*
- * Empty the file of a lost index.  Returns false if another session has locked it, or this
- * one is reading it.
+ * Empty the file of a lost index.  Returns false if another session has locked it, this
+ * one is reading it, or its device is not there.
  */
 static bool
 empty_file(Oid index_oid)
@@ -111,7 +111,10 @@ empty_file(Oid index_oid)
 	if (is_free && smgrexists(smgr, fork))
 	{
 		old_nblocks = smgrnblocks(smgr, fork);
-		if (old_nblocks > 0)
+		/* another device may have come */
+		if (old_nblocks > 0 && !evidence_may_empty(index->rd_locator.spcOid))
+			is_free = false;
+		else if (old_nblocks > 0)
 		{
 			file_drop_buffers(&index->rd_locator, false);
 			smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
@@ -119,23 +122,6 @@ empty_file(Oid index_oid)
 	}
 	index_close(index, AccessExclusiveLock);
 	return is_free;
-}
-
-/* Return whether the lost files of a tablespace may be emptied; looking at its device once. */
-static bool
-may_empty(Oid tablespace, List **allowed, List **refused)
-{
-	if (list_member_oid(*refused, tablespace))
-		return false;
-	if (list_member_oid(*allowed, tablespace))
-		return true;
-	if (!evidence_may_empty(tablespace))
-	{
-		*refused = lappend_oid(*refused, tablespace);
-		return false;
-	}
-	*allowed = lappend_oid(*allowed, tablespace);
-	return true;
 }
 
 /*
@@ -146,8 +132,6 @@ void
 lost_guard_empty_files(void)
 {
 	uint32		losses = evidence_losses();
-	List	   *allowed = NIL;
-	List	   *refused = NIL;
 	bool		done = true;
 
 	if (losses == losses_met || RecoveryInProgress() || IsInParallelMode())
@@ -162,9 +146,7 @@ lost_guard_empty_files(void)
 			continue;
 		if (!evidence_knows_lost(tuple))
 			continue;
-		if (!may_empty(tablespace_from_catalog(form->reltablespace), &allowed, &refused))
-			done = false;
-		else if (!empty_file(form->oid))
+		if (!empty_file(form->oid))
 			done = false;
 	}
 	if (done)

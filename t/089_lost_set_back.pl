@@ -230,6 +230,88 @@ value('ALTER SYSTEM RESET index_mover.test_mutation');
 $node->restart;
 watched();
 
+# ---- a marker that cannot be written ---------------------------------------------------------------
+# A copy in use that has none: the device that was expected is left behind.
+{
+	value('CHECKPOINT');
+	$node->stop;
+	rename $location, "$location.old" or die $!;
+	system("cp -a '$location.old' '$location'") == 0 or die;
+	chmod 0500, $location;
+	$node->start;
+	watched();
+	like(value("SELECT detail FROM index_mover_check() WHERE kind = 'evidence missing'"), qr/could not be written/,
+		'a location that cannot be written: index_mover_check() says so');
+	write_some();
+	$node->stop;
+	chmod 0700, $location;
+	rmtree($location);
+	rename "$location.old", $location or die $!;
+	$node->start;
+	lost_ok('the old device, after a copy that could not be marked');
+}
+
+# One that could not be written again: what comes in an empty directory does not count.
+{
+	chmod 0500, $location;
+	$node->restart;
+	watched();
+	my $missing = "SELECT count(*) FROM index_mover_check() WHERE kind = 'evidence missing'";
+	is(value($missing), 1, 'a marker that cannot be written again: a row');
+	chmod 0700, $location;
+	is(value($missing), 0, 'now it can');
+	chmod 0500, $location;
+	$node->restart;
+	watched();
+	$node->stop;
+	chmod 0700, $location;
+	rename $location, "$location.away" or die $!;
+	make_path("$location/$version");
+	$node->start;
+	watched();
+	$node->stop;
+	rmtree($location);
+	rename "$location.away", $location or die $!;
+	$node->start;
+	wait_until('looked', sub { verdict() ne 'none' });
+	is((known())[0], 0, 'then an empty mount point for a while: nothing is lost');
+	same_ok('then an empty mount point for a while');
+}
+
+# ---- only the marker ---------------------------------------------------------------------------------
+rename $marker, "$dir/marker.away" or die $!;
+value('SELECT count(*) FROM index_mover_check()');
+$node->stop;
+unlink $marker;
+rename "$dir/marker.away", $marker or die $!;
+$node->start;
+is((known())[0], 0, 'a marker that is moved away, and back: nothing is lost');
+same_ok('a marker that is moved away, and back');
+
+# ---- a record that is set back -------------------------------------------------------------------------
+my $record = $node->data_dir . '/index_mover.evidence';
+$node->stop;
+unlink "$dir/record";
+link $record, "$dir/record" or die $!;
+$node->start;
+watched();
+$node->stop;
+my $end = slurp_file($record) =~ /^(control .*)$/m ? $1 : die;
+unlink $record;
+link "$dir/record", $record or die $!;
+{
+	my $text = slurp_file($record);
+	$text =~ s/^control .*$/$end/m;
+	open my $handle, '+<:raw', $record or die "$record: $!";
+	truncate $handle, 0;
+	print $handle $text;
+	close $handle or die $!;
+}
+my $from = -s $node->logfile;
+$node->start;
+same_ok('a record that is set back');
+like(slurp_file($node->logfile, $from), qr/all indexes in tablespace $oid are whole/, 'a record that is set back: not known, until read');
+
 # ---- unlogged relations --------------------------------------------------------------------------
 # A crash empties the table, and not the index on a device that is away.
 value(<<'SQL');
@@ -257,4 +339,27 @@ is(value("SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM heal
 	't_gin moved, t_id moved, u_id moved', 'and is healed, as the others');
 value('INSERT INTO u SELECT generate_series(2001, 3000)');
 is(value('SET enable_seqscan = off; SELECT count(*) FROM u WHERE id IN (5, 2005)'), 1, 'its answers are right');
+
+# The WAL needs nothing on the device: that does not help an unlogged index.
+value('CHECKPOINT');
+$node->stop('immediate');
+rename $location, "$location.away" or die $!;
+make_path($location);
+$node->start;
+watched();
+$node->stop;
+rmtree($location);
+rename "$location.away", $location or die $!;
+$node->start;
+watched();
+$node->psql('postgres', 'INSERT INTO u SELECT generate_series(4001, 5000)');
+is(value('SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM u WHERE id BETWEEN 2001 AND 3000'), 0,
+	'away in a crash that has changed nothing there: its unlogged index finds no rows that are gone');
+is(value("SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM heal_tablespace('fast')"), 'u_id moved', 'and is healed');
+
+# A recovery with the device empties both.
+$node->stop('immediate');
+$node->start;
+watched();
+is(value("SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), 0, 'a crash with the device: nothing is lost');
 done_testing();

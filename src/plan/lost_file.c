@@ -280,10 +280,11 @@ lost_file(const RelationFacts *facts, LostLook look)
 		return NULL;
 
 	/*
-	 * a recovery that ran without the device has not emptied unlogged
-	 * relations there
+	 * A recovery that ran without the device may have emptied the table of an
+	 * unlogged index, and not the index.  The table itself is what it was, or
+	 * empty.
 	 */
-	if (facts->persistence != RELPERSISTENCE_TEMP)
+	if (facts->persistence == RELPERSISTENCE_PERMANENT || relkind_is_index(facts->relkind))
 		evidence = evidence_of_file(facts->tablespace, facts->relfilenumber);
 	if (evidence == EVIDENCE_UNKNOWN && look == LOOK_SAMPLE)
 		lost.look = LOOK_WHOLE;
