@@ -18,6 +18,7 @@
 
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -39,6 +40,8 @@
 #define JOB_SEQUENCE	"job_seq"
 #define MOVE_TABLE		"move_log"
 #define LATEST_MOVES	500
+#define ALTER_WAIT_MS	1000
+#define ALTER_NAP_MS	10
 
 /* columns of job_log and move_log, as in the SQL script */
 enum
@@ -216,23 +219,37 @@ history_insert_job(int64 job, const HistoryJob *entry)
 /*
  * Lock a job's row, as an object of the table, to the end of the transaction: in
  * ShareLock to close it or, to alter the job, in ExclusiveLock.  Returns false if
- * the lock is not available and not to be waited for.
+ * the lock is not available.
  */
 static bool
-lock_job(int64 job, LOCKMODE mode, bool wait)
+lock_job(int64 job, LOCKMODE mode)
 {
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension_relation(JOB_TABLE),
 					   (uint32) job, (uint16) (job >> 32));
-	return LockAcquire(&tag, mode, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+	return LockAcquire(&tag, mode, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
-/* Let no other transaction alter this job until the end of ours. */
+/*
+ * Let no other transaction alter this job until the end of ours.  ERROR 55P03 if the
+ * transaction of another session that has altered it stays open.
+ */
 void
 history_lock_job(int64 job)
 {
-	(void) lock_job(job, ExclusiveLock, true);
+	TimestampTz begin = GetCurrentTimestamp();
+
+	while (!lock_job(job, ExclusiveLock))
+	{
+		if (TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), ALTER_WAIT_MS))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not obtain lock on job " INT64_FORMAT, job),
+					 errdetail("Another session has changed the job, and its transaction is still open.")));
+		latch_nap(ALTER_NAP_MS, "IndexMoverRecord");
+		CHECK_FOR_INTERRUPTS();
+	}
 }
 
 /*
@@ -354,7 +371,7 @@ history_close_job(const JobShared *job)
 	}
 	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
 		return;
-	if (!lock_job(job->job, ShareLock, false))
+	if (!lock_job(job->job, ShareLock))
 		return;
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());	/* before the scan */

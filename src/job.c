@@ -426,13 +426,13 @@ has_ended_since(const JobSlot *slot, Snapshot snapshot)
 static void
 free_lost(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	double		now = clock_seconds();
 
 	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < IM_MAX_JOBS; i++)
 	{
 		if (area->jobs[i].state == JOB_STARTING &&
-			TimestampDifferenceExceeds(area->jobs[i].since, now, START_TIMEOUT_MS))
+			now - area->jobs[i].since_clock > START_TIMEOUT_MS / 1000.0)
 			job_free_slot_locked(&area->jobs[i]);
 	}
 	LWLockRelease(&area->lock);
@@ -449,7 +449,20 @@ add_busy(HTAB *busy, Oid relid, const JobSlot *job)
 	result->job = job->job;
 	result->pid = job->runner_pid ? job->runner_pid : job->submitter_pid;
 	result->cleaning_up = (job->state == JOB_CLEANING_UP);
+	result->waits_for_commit = (job->state == JOB_WAITING_FOR_COMMIT);
 	return result;
+}
+
+/*
+ * Return whether a job has been canceled before a runner has come.  It moves nothing, but
+ * the transaction that has queued it may stay open for hours.
+ */
+static bool
+ends_before_start(const JobSlot *job)
+{
+	if (job->state != JOB_WAITING_FOR_COMMIT && job->state != JOB_STARTING)
+		return false;
+	return job->flags.cancel;
 }
 
 /* Return a hash of the tables of this database that jobs work on, and their indexes. */
@@ -466,9 +479,12 @@ job_busy_tables(void)
 	for (int i = 0; i < njobs; i++)
 	{
 		bool		mapped;
-		dsm_segment *segment = job_map_segment(&jobs[i], &mapped);
+		dsm_segment *segment;
 		const JobShared *job;
 
+		if (ends_before_start(&jobs[i]))
+			continue;
+		segment = job_map_segment(&jobs[i], &mapped);
 		if (segment == NULL)
 			continue;			/* it has just ended */
 		job = dsm_segment_address(segment);
@@ -499,6 +515,15 @@ job_is_busy(const MoveItem *item, const BusyTable *table)
 				 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
 						   table->job, table->pid),
 				 errhint("See %s for what it waits for.", printed_command("progress"))));
+	if (table->waits_for_commit)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("relation \"%s\" is already being moved",
+						NameStr(item->heap_name)),
+				 errdetail("Job " INT64_FORMAT " is to move it when the transaction of process %d commits.",
+						   table->job, table->pid),
+				 errhint("Wait for its end, or stop it: %s",
+						 printed_command("cancel_move", table->job))));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_IN_USE),
 			 errmsg("relation \"%s\" is already being moved",
@@ -634,7 +659,8 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 			.use = shared->slot,.state = state,.purpose = purpose,
 				.job = shared->job,.database = shared->database,.role = shared->role,
 				.superuser = superuser,.segment = segment,.submitter_pid = MyProcPid,
-				.runners = 1,.since = GetCurrentTimestamp() - IM_LIMIT("long-ago", 0)
+				.runners = 1,.since = GetCurrentTimestamp() - IM_LIMIT("long-ago", 0),
+				.since_clock = clock_seconds() - IM_LIMIT("long-ago", 0) / 1000000.0
 		};
 	}
 	LWLockRelease(&area->lock);
@@ -736,6 +762,7 @@ job_set_starting(int slot)
 		mine->state = JOB_STARTING;
 		/* the transaction that commits now may have been open for hours */
 		mine->since = GetCurrentTimestamp() - IM_LIMIT("long-ago", 0);
+		mine->since_clock = clock_seconds() - IM_LIMIT("long-ago", 0) / 1000000.0;
 	}
 	LWLockRelease(&area->lock);
 }

@@ -182,7 +182,7 @@ typedef struct Look
 	Oid			database;
 	Oid			from;			/* the first tablespace to look at */
 	int			jobs;			/* times at which it has begun some */
-	TimestampTz again_at;		/* it begins none before this moment */
+	double		again_at;		/* it begins none before clock_seconds() */
 
 	/* the answer, besides these two */
 	Oid			stopped;		/* before this tablespace; 0 = at the end */
@@ -300,6 +300,7 @@ typedef struct JobSlot
 											 * history; kept when it is free */
 	TimestampTz since;			/* of submission or, once committed, of being
 								 * JOB_STARTING */
+	double		since_clock;	/* the same, as clock_seconds() */
 	TimestampTz paused_at;		/* if flags.pause */
 } JobSlot;
 
@@ -366,6 +367,8 @@ typedef struct BusyTable
 	int64		job;
 	int			pid;
 	bool		cleaning_up;
+	bool		waits_for_commit;	/* for that of the transaction that has
+									 * queued it */
 	Oid			to_tablespace;	/* of the relation itself; 0 = not known */
 } BusyTable;
 

@@ -34,6 +34,7 @@
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -42,10 +43,17 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
+#include "compat.h"
 #include "own_tables.h"
+#include "test_points.h"
 
 #define EXTENSION	"index_mover"	/* and its schema */
+
+/* A worker waits so long for a lock on a table of ours, while it keeps cancels for later */
+#define RECORD_WAIT_MS	IM_LIMIT("record-wait", 20000)
+#define LOCK_NAP_MS		10
 
 PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
 PG_FUNCTION_INFO_V1(index_mover_execute);
@@ -195,8 +203,29 @@ extension_release(void)
 }
 
 /*
+ * Lock a table of ours for a worker that keeps cancels for later, and has no other locks: no
+ * session that has locked the table is waited for without limit.  ERROR 55P03.
+ */
+static void
+lock_for_record(Oid table, const char *name, LOCKMODE mode)
+{
+	TimestampTz begin = GetCurrentTimestamp();
+
+	while (!ConditionalLockRelationOid(table, mode))
+	{
+		if (TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), RECORD_WAIT_MS))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not obtain lock on relation \"%s.%s\"", EXTENSION, name)));
+		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOCK_NAP_MS,
+						 IM_WAIT_EVENT("IndexMoverRecord"));
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/*
  * Lock a table of the extension, and return its OID.  It may wait for DROP
- * EXTENSION: then look again.  ERRORs: as extension_relation().
+ * EXTENSION: then look again.  ERRORs: as extension_relation(), lock_for_record().
  */
 static Oid
 lock_table(const char *name, LOCKMODE mode)
@@ -206,7 +235,10 @@ lock_table(const char *name, LOCKMODE mode)
 	do
 	{
 		result = extension_relation(name);
-		LockRelationOid(result, mode);
+		if (MyBackendType == B_BG_WORKER && QueryCancelHoldoffCount > 0)
+			lock_for_record(result, name, mode);
+		else
+			LockRelationOid(result, mode);
 	} while (extension_relation(name) != result);
 	return result;
 }

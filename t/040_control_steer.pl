@@ -136,6 +136,20 @@ foreach my $case (
 	($rc, $out, $err) = $node->psql('postgres', "SELECT $call", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 	is(sqlstate_of($err), $state, $call);
 }
+(undef, undef, $err) = $node->psql('postgres', "BEGIN READ ONLY; SELECT alter_move($job, 'max_rate', '32kB')",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+is(sqlstate_of($err), '25006', 'alter_move in a read-only transaction');
+{
+	my $open = IndexMover::Session->new($node);
+	$open->run("BEGIN; SELECT alter_move($job, 'max_rate', '16kB')");
+	foreach my $call ("alter_move($job, 'max_rate', '16kB')", "resume_move($job, '{\"max_rate\": \"16kB\"}')")
+	{
+		(undef, undef, $err) = $node->psql('postgres', "SELECT $call", extra_params => [ '-v', 'VERBOSITY=verbose' ], timeout => 60);
+		like($err, qr/ERROR:  55P03: could not obtain lock on job $job\nDETAIL:  Another session has changed the job, and/,
+			"another session has altered the job, and its transaction stays open: $call");
+	}
+	$open->end;
+}
 $start = time;
 is(setting($job, 'max_rate'), '16kB', 'index_mover_jobs has the settings');
 my $altering = IndexMover::Session->new($node);

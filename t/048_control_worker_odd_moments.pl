@@ -49,7 +49,7 @@ sub cancel_at_record
 	poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $locker->pid, 't', "$name: the lock is queued");
 	$caller->query_safe('COMMIT');
 	$locker->answer;
-	poll_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'index_mover' AND wait_event_type = 'Lock'",
+	poll_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'index_mover' AND wait_event_type = 'Extension'",
 		't', "$name: the worker waits to write the history");
 	my $worker = worker_pid($node);
 	$node->safe_psql('postgres', $how->($job));
@@ -242,7 +242,50 @@ $TARGET = elsewhere($node, 't_1');
 	$_->end foreach $slow, $other;
 }
 
+# It is not in the way once it is canceled, however long that transaction stays open.
+{
+	my ($slow, $other) = map { IndexMover::Session->new($node) } 1 .. 2;
+	$TARGET = elsewhere($node, 't_1');
+	my $queued = $slow->run("BEGIN; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	my $move = "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')";
+	$other->send($move);
+	$other->answer;
+	like($other->errors, qr/^DETAIL:  Job $queued is to move it when the transaction of process ${\$slow->pid} commits\.$/m,
+		'a job that waits for a commit has its table, and the ERROR says whose');
+	is($other->run("SELECT cancel_move($queued)"), '1', '... it is canceled');
+	is($other->run($move), 'moved,moved', '... and the table is free');
+	$slow->run('COMMIT');
+	$other->send("CALL wait_for_move($queued)");
+	$other->answer;
+	is($other->run("SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $queued"), 'canceled,canceled',
+		'... though the transaction commits later');
+	is($other->run("SELECT count(*) FROM pg_class WHERE relname ~ '^t_' AND reltablespace = (SELECT oid FROM pg_tablespace"
+			. " WHERE spcname = '$TARGET')"), 2, '... and moves nothing');
+	$_->end foreach $slow, $other;
+}
+
 # ---- a history that can't be written --------------------------------------------
+# A session has locked it for long: the job ends all the same.
+{
+	my $session = IndexMover::Session->new($node);
+	my $call;
+	$TARGET = elsewhere($node, 't_1');
+	$node->safe_psql('postgres', "ALTER SYSTEM SET index_mover.test_mutation = 'record-wait:1000'");
+	$node->reload;
+	$call = held_at($node, 'history-update', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')");
+	$session->run('BEGIN; LOCK TABLE index_mover.move_log');
+	let_go($call);
+	(undef, $stdout, $stderr) = finish_call($call);
+	is($stdout, "moved,moved\n", 'a history that a session has locked: the job ends');
+	like($stderr, qr/^WARNING:  .*could not record the move of index "public\.t_1"\nDETAIL:  .*could not obtain lock on relation "index_mover\.move_log"/m,
+		'... with a WARNING');
+	wait_for_no_worker($node);
+	$session->run('COMMIT');
+	$session->end;
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET index_mover.test_mutation');
+	$node->reload;
+}
+
 $TARGET = elsewhere($node, 't_1');
 sub move { return "SELECT name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy', settings => "
 	. "'{\"progress_interval\": 0}') ORDER BY 1" }

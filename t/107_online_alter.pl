@@ -538,7 +538,7 @@ my $holder = IndexMover::Session->new($node);
 $holder->run('BEGIN; SELECT FROM t LIMIT 1');
 my $from = place('t');
 my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
-(undef, $err) = answer('on', "SET lock_timeout = '700ms'; ALTER TABLE t SET TABLESPACE $to;");
+(undef, $err) = answer('on', "SET lock_timeout = '700ms'; SET index_mover.swap_after = 'infinity'; ALTER TABLE t SET TABLESPACE $to;");
 like($err, qr/^ERROR:  55P03: could not move table "t" to tablespace "$to"/m, 'lock_timeout');
 is(place('t'), $from, 'lock_timeout: where it was');
 leftovers_ok($node, 'lock_timeout', within => 10);

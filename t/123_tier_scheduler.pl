@@ -19,6 +19,7 @@ use Time::HiRes qw(time sleep);
 my $node = new_node('scheduler', streaming => 1, conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 max_worker_processes = 12
+max_prepared_transactions = 2
 log_min_messages = debug1
 CONF
 sub sql { return $node->safe_psql($_[1] // 'postgres', $_[0]); }
@@ -445,4 +446,33 @@ SKIP:
 	cmp_ok($count, '<=', 12, 'at most one wake-up in 10 s');
 }
 $standby->stop;
+
+# ---- settings for sessions -------------------------------------------------------------------
+# A serializable transaction that is deferrable would wait for the others that write.
+{
+	$node->start;
+	my $writer = IndexMover::Session->new($node);
+	$writer->run('BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO events VALUES (\'2020-01-11\', 1)');
+	$node->append_conf('postgresql.conf', "default_transaction_isolation = serializable\ndefault_transaction_read_only = on\n"
+			. 'default_transaction_deferrable = on');
+	my $from = -s $node->logfile;
+	$node->reload;
+	$node->wait_for_log(qr/ unregistering background worker "index_mover scheduler in postgres"/, $from);
+	sleep(1);
+	is($writer->run("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover scheduler' AND wait_event = 'SafeSnapshot'"),
+		0, 'serializable, read only and deferrable by default: the launcher waits for nobody');
+	$writer->run('ROLLBACK');
+	$writer->end;
+	$node->append_conf('postgresql.conf', "default_transaction_isolation = 'read committed'\ndefault_transaction_read_only = off\n"
+			. 'default_transaction_deferrable = off');
+	$node->reload;
+}
+
+# ---- a ledger that is locked -----------------------------------------------------------------
+sql("BEGIN; LOCK TABLE index_mover.ledger; PREPARE TRANSACTION 'ledger'");
+my $before_ledger = -s $node->logfile;
+$node->restart;
+$node->wait_for_log(qr/WARNING: .*could not look for leftovers of moves\n.*DETAIL:  Another session has locked the table/, $before_ledger);
+ok(1, 'a ledger that stays locked: a cleanup does not wait without limit, and says so');
+sql("ROLLBACK PREPARED 'ledger'");
 done_testing();

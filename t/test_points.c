@@ -61,6 +61,7 @@
  *	no-direct		the flag for O_DIRECT; 0 as if the file system refused it
  *	no-background	no write in the background, with 0
  *	background-failed	take so many bytes for not written by it
+ *	record-wait		milliseconds for which a worker waits for a lock on a table of ours
  *	long-ago		submit a job as of so many microseconds ago
  *	looks			queue for the lock after so many looks
  *	near			while a holder stays, catch up once a second if more blocks have changed

@@ -643,6 +643,7 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 	Jsonb	   *json;
 
 	PreventCommandDuringRecovery("alter_move()");
+	PreventCommandIfReadOnly("alter_move()");
 	reject_null(fcinfo, 0, "job");
 	reject_null(fcinfo, 1, "setting");
 	reject_null(fcinfo, 2, "value");

@@ -323,6 +323,7 @@ job_begin(AlterJob *job, Oid tablespace)
 
 	/* core's statement has an end, too */
 	set_for_job("index_mover.max_duration", "0");
+	set_for_job("index_mover.swap_after", "");
 	/* lock_timeout limits the whole wait, as it does with core's statement */
 	if (LockTimeout > 0)
 	{

@@ -41,7 +41,7 @@ typedef struct LookAt
 {
 	Oid			tablespace;
 	bool		has_tables;
-	TimestampTz again_at;		/* no job begins before this moment */
+	double		again_at;		/* no job begins before clock_seconds() */
 	bool		healing;		/* set: a job has begun, or has to wait */
 } LookAt;
 
@@ -109,7 +109,7 @@ look_at(void *arg)
 		evidence_refute(tablespace);
 	if (!plan_has_moves(plan))
 		mount_point_note(tablespace);
-	else if (heals && GetCurrentTimestamp() < what->again_at)
+	else if (heals && clock_seconds() < what->again_at)
 		what->healing = true;
 	else if (heals)
 	{
@@ -225,12 +225,12 @@ janitor_look(Look *look)
 		if (later)
 			break;
 	}
-	if (healing && GetCurrentTimestamp() >= look->again_at)
+	if (healing && clock_seconds() >= look->again_at)
 	{
 		int64		pause_ms = (int64) CLEANUP_AGAIN_MS << Min(look->jobs, MOST_DOUBLINGS);
 
 		look->jobs++;
-		look->again_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause_ms);
+		look->again_at = clock_seconds() + pause_ms / 1000.0;
 	}
 	look->done = true;
 }

@@ -896,6 +896,12 @@ index_mover_launcher_main(Datum arg)
 
 	channel_begin(NULL, 0);
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	/*
+	 * a transaction that is serializable and deferrable waits for others, see
+	 * autovacuum.c
+	 */
+	worker_apply_settings();
 	launcher_context = AllocSetContextCreate(TopMemoryContext, "index_mover launcher",
 											 ALLOCSET_DEFAULT_SIZES);
 	context = AllocSetContextCreate(TopMemoryContext, "index_mover launcher, one turn",

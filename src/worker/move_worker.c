@@ -50,6 +50,7 @@
 #define COMMIT_POLL_MS	20
 #define PAUSE_POLL_MS	200
 #define DROP_WAIT_MS	60000
+#define LEDGER_WAIT_MS	10000
 #define QUICK_CLEANUP_MS	1000
 #define RECORD_AT_ONCE	1000
 
@@ -121,7 +122,8 @@ static const struct
 	{"zero_damaged_pages", "off"},
 };
 
-static void
+/* Apply these, whatever postgresql.conf and the role have. */
+void
 worker_apply_settings(void)
 {
 	for (int i = 0; i < lengthof(worker_settings); i++)
@@ -737,12 +739,34 @@ wait_for_extension(JobShared *shared)
 	return true;
 }
 
+/*
+ * Remove leftovers, unless a session has locked the ledger for long: cleanups of other
+ * databases, and the look for lost indexes, are not to wait for it.
+ */
+static void
+remove_leftovers(JobShared *shared)
+{
+	bool		is_free;
+
+	StartTransactionCommand();
+	is_free = lock_relation_within(extension_relation("ledger"), RowExclusiveLock,
+								   LEDGER_WAIT_MS, false);
+	CommitTransactionCommand();
+	if (is_free)
+		leftovers_remove(shared, runner_settings()->lock_wait);
+	else
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not look for leftovers of moves"),
+				 errdetail("Another session has locked the table \"index_mover.ledger\".")));
+}
+
 static void
 run_cleanup(JobShared *shared)
 {
 	runner_serve_cancel(true);
 	if (wait_for_extension(shared))
-		leftovers_remove(shared, runner_settings()->lock_wait);
+		remove_leftovers(shared);
 	if (OidIsValid(shared->look.database))
 	{
 		/* it may wait for long, and DROP EXTENSION need not wait with it */

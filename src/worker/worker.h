@@ -82,6 +82,7 @@ extern JobShared *job_launch_create(int64 job, Oid database, Oid role,
 									bool waits, dsm_segment **segment);
 extern BackgroundWorkerHandle *job_launch_worker(int slot, int64 job);
 
+extern void worker_apply_settings(void);
 extern void worker_connect_as(Oid database, Oid role);
 extern bool move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
