@@ -40,6 +40,7 @@ my %elsewhere = (
 	'src/cleanup/leftover_files.c cleanup' => '028_copy_ledger.pl',
 	'src/cleanup/leftover_indexes.c cleanup' => undef,
 	'src/copy/copy_steps.c cleanup' => '021_copy_crash.pl',
+	'src/call/resume_at_start.c resume_move' => '126_control_restart.pl',
 	'src/call/online_alter.c jobs' => '107_online_alter.pl',
 	'src/call/online_alter.c resume_move' => '107_online_alter.pl',
 	'src/job.c progress' => undef,

@@ -260,7 +260,8 @@ my $start = time;
 is(sql("SELECT count(*) FROM index_mover_check() WHERE kind = 'contradicting policies'"), '0', 'two hundred policies, of two tables');
 soon_ok(time - $start, 1, 'their check');
 sql(q{DELETE FROM tier_policy WHERE name !~ ' 1$'; UPDATE tier_policy SET relation = 'many_1_7' WHERE name ~ 'fast'});
-is(sql("SELECT object FROM index_mover_check() WHERE kind = 'contradicting policies'"), 'regress_slow 1', 'one of a partition of the other');
+is(sql("SELECT object FROM index_mover_check() WHERE kind = 'contradicting policies'"), 'regress_slow 1',
+	'one of a partition of the other');
 sql("UPDATE tier_policy SET older_than = '0', idle_for = NULL, min_stay = '1 s', relation = 'of_regress_alice', enabled = name ~ 'slow'; "
 	. "ALTER TABLE of_regress_alice_1 SET TABLESPACE pg_default");
 is(sql("BEGIN; SELECT count(*) FROM tier_plan(); SELECT pg_stat_get_xact_numscans('index_mover.move_log'::regclass)"), "1\n0",

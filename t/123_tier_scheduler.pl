@@ -177,7 +177,8 @@ foreach my $n (1 .. 3)
 	sql("DELETE FROM index_mover.policy_run WHERE policy ~ 'many'");
 	look_to_end();
 	$settle->();
-	is(sql("SELECT count(*), count(*) FILTER (WHERE started_at <= (SELECT started_at FROM index_mover.policy_run WHERE policy = 'many 25')) "
+	is(sql("SELECT count(*), count(*) FILTER (WHERE started_at <= (SELECT started_at FROM index_mover.policy_run"
+			. " WHERE policy = 'many 25')) "
 		. "<= 2 FROM index_mover.policy_run WHERE policy ~ 'many'"), '30|t', "the only policy of a role is among the first two, $n");
 }
 # and a look ends when the database is none of the scheduler's any more
