@@ -561,6 +561,28 @@ sql('DROP TABLE few1, few2');
 like($err, qr/^ERROR:  57014: canceling statement due to statement timeout/m, 'statement_timeout');
 is(place('t'), $from, 'statement_timeout: where it was');
 leftovers_ok($node, 'statement_timeout', within => 10);
+
+# Ctrl-C, and a connection that is lost, while the job waits for its lock
+foreach my $end ([ 'Ctrl-C', 'pg_cancel_backend' ], [ 'the end of the session', 'pg_terminate_backend' ])
+{
+	my ($name, $function) = @$end;
+	my $before = jobs();
+	my $caller = IndexMover::Session->new($node);
+	$caller->run('SET index_mover.online_alter = require');
+	$caller->send("ALTER TABLE t SET TABLESPACE $to");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE lock_attempts > 0", 1, "$name: the copy waits for its lock");
+	sql("SELECT $function(" . $caller->pid . ')');
+	if ($function eq 'pg_cancel_backend')
+	{
+		$caller->answer;
+		like($caller->errors, qr/^ERROR:  57014: canceling statement due to user request/m, "$name: the ERROR");
+		$caller->end;
+	}
+	wait_for_no_worker($node);
+	is(place('t'), $from, "$name: where it was");
+	is((jobs() - $before) . ' ' . kind_of_last_job(), '1 table canceled, toast canceled, toast index canceled', "$name: the job is canceled");
+	leftovers_ok($node, $name, within => 10);
+}
 my $caller = IndexMover::Session->new($node);
 $caller->run('SET index_mover.online_alter = on');
 $caller->send("ALTER TABLE t SET TABLESPACE $to");
@@ -680,6 +702,34 @@ all_right($node, 't', 'at the end', no_metadata => 1);
 	unlike($err, qr/ERROR|cannot be carried out/, 'single-user mode: as core');
 	$node->start;
 	is(place('t'), $to, 'single-user mode: moved');
+}
+# nor in the apply of logical replication, whose triggers can have the statement
+{
+	my $before = jobs();
+	$node->append_conf('postgresql.conf', 'wal_level = logical');
+	$node->restart;
+	sql('CREATE DATABASE regress_publisher');
+	my $publisher = sub { return $node->safe_psql('regress_publisher', $_[0]) };
+	$publisher->('CREATE TABLE r (id int PRIMARY KEY); CREATE PUBLICATION regress_r FOR TABLE r');
+	$publisher->("SELECT pg_create_logical_replication_slot('regress_r', 'pgoutput')");
+	sql(<<'SQL');
+CREATE TABLE r (id int PRIMARY KEY);
+CREATE TABLE by_trigger (id int);
+CREATE FUNCTION regress_move() RETURNS trigger LANGUAGE plpgsql AS
+	'BEGIN ALTER TABLE public.by_trigger SET TABLESPACE regress_fast; RETURN NULL; END';
+CREATE TRIGGER moves AFTER INSERT ON r FOR EACH ROW EXECUTE FUNCTION regress_move();
+ALTER TABLE r ENABLE ALWAYS TRIGGER moves;
+ALTER DATABASE postgres SET index_mover.online_alter = 'require';
+SQL
+	my (undef, $here) = answer('require', 'INSERT INTO r VALUES (0);');
+	like($here, qr/^ERROR:  55000: $refusal|^ERROR:  25001: $refusal/m, 'a trigger in a session, require: refused');
+	sql("CREATE SUBSCRIPTION regress_r CONNECTION \$\$" . $node->connstr('regress_publisher') . "\$\$ PUBLICATION regress_r"
+		  . ' WITH (create_slot = false, copy_data = false)');
+	$publisher->('INSERT INTO r VALUES (1)');
+	poll_until($node, 'SELECT count(*) FROM r', 1, 'a trigger in the apply of logical replication: as core');
+	is(place('by_trigger') . ' ' . (jobs() - $before), 'regress_fast 0', 'a trigger in the apply of logical replication: no job');
+	sql($_) foreach 'DROP SUBSCRIPTION regress_r', 'ALTER DATABASE postgres RESET index_mover.online_alter',
+	  'DROP TABLE r, by_trigger', 'DROP FUNCTION regress_move()', 'DROP DATABASE regress_publisher';
 }
 # without a free worker
 {
