@@ -92,6 +92,22 @@ sub set_back
 	return;
 }
 
+# Another device is mounted, or none; with $directory, not an empty one.
+sub unmount
+{
+	my ($directory) = @_;
+	rename $location, "$location.away" or die $!;
+	make_path(join '/', $location, $directory // ());
+	return;
+}
+
+sub mount
+{
+	rmtree($location);
+	rename "$location.away", $location or die $!;
+	return;
+}
+
 sub write_some { return value('INSERT INTO t SELECT max(id) + 1, 7 FROM t'); }
 
 # The right answers, and no duplicates, before and after heal_tablespace().
@@ -212,16 +228,14 @@ $node->restart;
 watched();
 write_some();
 $node->stop;
-rename $location, "$location.away" or die $!;
-make_path("$location/$version");
+unmount($version);
 $node->start;
 watched();
 usleep(1_000_000);
 $node->restart;
 watched();
 $node->stop;
-rmtree($location);
-rename "$location.away", $location or die $!;
+mount();
 $node->start;
 wait_until('looked', sub { verdict() ne 'lost' });
 is((known())[0], 0, 'an empty mount point for a while: nothing is lost');
@@ -265,13 +279,11 @@ watched();
 	watched();
 	$node->stop;
 	chmod 0700, $location;
-	rename $location, "$location.away" or die $!;
-	make_path("$location/$version");
+	unmount($version);
 	$node->start;
 	watched();
 	$node->stop;
-	rmtree($location);
-	rename "$location.away", $location or die $!;
+	mount();
 	$node->start;
 	wait_until('looked', sub { verdict() ne 'none' });
 	is((known())[0], 0, 'then an empty mount point for a while: nothing is lost');
@@ -322,13 +334,11 @@ CHECKPOINT;
 SQL
 write_some();
 $node->stop('immediate');
-rename $location, "$location.away" or die $!;
-make_path($location);
+unmount();
 $node->start;
 watched();
 $node->stop;
-rmtree($location);
-rename "$location.away", $location or die $!;
+mount();
 $node->start;
 watched();
 is(verdict(), 'lost', 'a device that was away in a crash: lost');
@@ -343,13 +353,11 @@ is(value('SET enable_seqscan = off; SELECT count(*) FROM u WHERE id IN (5, 2005)
 # The WAL needs nothing on the device: that does not help an unlogged index.
 value('CHECKPOINT');
 $node->stop('immediate');
-rename $location, "$location.away" or die $!;
-make_path($location);
+unmount();
 $node->start;
 watched();
 $node->stop;
-rmtree($location);
-rename "$location.away", $location or die $!;
+mount();
 $node->start;
 watched();
 $node->psql('postgres', 'INSERT INTO u SELECT generate_series(4001, 5000)');
