@@ -746,11 +746,14 @@ wait_for_extension(JobShared *shared)
 static void
 remove_leftovers(JobShared *shared)
 {
-	bool		is_free;
+	bool		is_free = true;
+	Oid			ledger;
 
 	StartTransactionCommand();
-	is_free = lock_relation_within(extension_relation("ledger"), RowExclusiveLock,
-								   LEDGER_WAIT_MS, false);
+	/* the extension may not be in this database */
+	ledger = extension_find_relation("ledger");
+	if (OidIsValid(ledger))
+		is_free = lock_relation_within(ledger, RowExclusiveLock, LEDGER_WAIT_MS, NULL);
 	CommitTransactionCommand();
 	if (is_free)
 		leftovers_remove(shared, runner_settings()->lock_wait);
