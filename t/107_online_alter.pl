@@ -580,7 +580,8 @@ foreach my $end ([ 'Ctrl-C', 'pg_cancel_backend' ], [ 'the end of the session', 
 	}
 	wait_for_no_worker($node);
 	is(place('t'), $from, "$name: where it was");
-	is((jobs() - $before) . ' ' . kind_of_last_job(), '1 table canceled, toast canceled, toast index canceled', "$name: the job is canceled");
+	is((jobs() - $before) . ' ' . kind_of_last_job(),
+		'1 table canceled, toast canceled, toast index canceled', "$name: the job is canceled");
 	leftovers_ok($node, $name, within => 10);
 }
 my $caller = IndexMover::Session->new($node);
