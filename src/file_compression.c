@@ -7,7 +7,11 @@
  * number of the mount.  (The device number does not do: on btrfs that of a file is not
  * that of its mount.)  On btrfs, a flag or a property of the directory, which new files
  * inherit, comes before the mount option.  So we look at the directory of this database
- * where it exists.
+ * where it exists.  The level is always that of the mount option.
+ *
+ * Tricky: with the mount option "compress" alone, btrfs gives compression up for a whole file,
+ * which is 1 GB here, once a write of it did not get smaller.  That is easily a single block
+ * written back alone.  Not so with "compress-force", or a property.
  *
  * Not known: what ZFS, and file systems below others (NFS, overlay, FUSE) do.
  *
@@ -65,11 +69,14 @@ find_mount(const char *directory, char **type, char **options)
 	{
 		char	   *at = strstr(line.data, " - ");
 		char	   *rest = NULL;
+		char	   *name;
 
 		if (at == NULL || strtoul(line.data, NULL, 10) != number)
 			continue;
-		*type = pstrdup(strtok_r(at + 3, " ", &rest));
-		(void) strtok_r(NULL, " ", &rest);
+		name = strtok_r(at + 3, " ", &rest);
+		if (name == NULL || strtok_r(NULL, " ", &rest) == NULL)
+			continue;
+		*type = pstrdup(name);
 		*options = pstrdup(rest);
 		(*options)[strcspn(*options, "\n")] = '\0';
 		found = true;
@@ -93,19 +100,39 @@ directory_flags(const char *directory)
 	return flags;
 }
 
-/* Set the algorithm of a mount by its options; "none" if they name none. */
-static void
+/*
+ * Set the algorithm of a mount by its options; "none" if they name none.  Returns whether it
+ * compresses at all, by an option or a property: btrfs does not without checksums.
+ */
+static bool
 set_by_options(FileCompression * result, char *options)
 {
 	char	   *rest = NULL;
+	bool		compresses = true;
 
 	strcpy(result->algorithm, "none");
 	for (char *option = strtok_r(options, ",", &rest); option != NULL;
 		 option = strtok_r(NULL, ",", &rest))
 	{
-		if (strncmp(option, "compress=", 9) == 0 || strncmp(option, "compress-force=", 15) == 0)
+		if (strcmp(option, "nodatasum") == 0 || strcmp(option, "nodatacow") == 0)
+			compresses = false;
+		else if (strncmp(option, "compress=", 9) == 0 ||
+				 strncmp(option, "compress-force=", 15) == 0)
+		{
 			strlcpy(result->algorithm, strchr(option, '=') + 1, sizeof(result->algorithm));
+			result->steady = strncmp(option, "compress-force=", 15) == 0;
+		}
 	}
+	return compresses;
+}
+
+/* Return the level of an algorithm as in "zstd:9"; else the usual one. */
+static int
+level_of(const char *algorithm, int usual)
+{
+	const char *colon = strchr(algorithm, ':');
+
+	return colon == NULL ? usual : atoi(colon + 1);
 }
 
 static void
@@ -114,21 +141,21 @@ set_of_btrfs(FileCompression * result, const char *directory, char *options)
 	int			flags = directory_flags(directory);
 	char		property[sizeof(result->algorithm)];
 	ssize_t		len = getxattr(directory, "btrfs.compression", property, sizeof(property) - 1);
+	bool		compresses = set_by_options(result, options);
+	int			level = level_of(result->algorithm, BTRFS_ZSTD_LEVEL);
 
-	set_by_options(result, options);
-	if ((flags & (FS_NOCOW_FL | FS_NOCOMP_FL)) != 0)
+	if (!compresses || (flags & (FS_NOCOW_FL | FS_NOCOMP_FL)) != 0)
 		strcpy(result->algorithm, "none");
 	else if (len > 0)
 	{
 		property[len] = '\0';
 		strlcpy(result->algorithm, property, sizeof(result->algorithm));
+		result->steady = true;
 	}
 	else if ((flags & FS_COMPR_FL) != 0 && strcmp(result->algorithm, "none") == 0)
 		strcpy(result->algorithm, "zlib");
 	if (strncmp(result->algorithm, "zstd", 4) == 0)
-		result->zstd_level = BTRFS_ZSTD_LEVEL;
-	if (strncmp(result->algorithm, "zstd:", 5) == 0)
-		result->zstd_level = atoi(result->algorithm + 5);
+		result->zstd_level = level_of(result->algorithm, level);
 }
 
 /* Find out by what new files of this database are compressed in a tablespace. */
@@ -154,6 +181,16 @@ file_compression(Oid tablespace, FileCompression * result)
 		if (strcmp(type, never[i]) == 0)
 			strcpy(result->algorithm, "none");
 	}
+}
+
+/* Return whether it can still be foretold what zstd stores of new files of this database. */
+bool
+file_compression_is_steady(Oid tablespace)
+{
+	FileCompression compression;
+
+	file_compression(tablespace, &compression);
+	return compression.zstd_level != 0 && compression.steady;
 }
 
 /* Return whether new files of this database are known to be compressed in a tablespace. */

@@ -32,6 +32,7 @@ typedef struct PlannedMove
 	double		bloat_ratio;	/* -1: not measured */
 	double		estimated;		/* seconds; -1: not estimated */
 	bool		fits;			/* there is free space for it */
+	bool		sampled;		/* item.stored_share is set, or stays 1 */
 	int64		rank;			/* position among the moves: smaller first */
 	List	   *parts;			/* PlannedMove of its TOAST table and the
 								 * index of that */

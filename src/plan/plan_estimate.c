@@ -3,8 +3,9 @@
  * plan_estimate.c
  *	  How much a move will read and write, and how long it takes.
  *
- * Sizes are of the files that pg_class names.  No relation is opened, so
- * planning never waits for a lock.  That of a file that vanishes is unknown.
+ * Sizes are of the files that pg_class names.  No relation is opened but for a sample, and then
+ * only if its lock is free: planning never waits for a lock.  The size of a file that vanishes is
+ * unknown.
  *
  * Time is estimated from past moves of the same method in this database: a
  * small move tells the fixed cost, a large move the rate; without them,
@@ -13,8 +14,8 @@
  * last rebuild of the same index tells more, and counts first.
  *
  * On a file system that compresses, a copy that would take a considerable part of the free
- * space counts by a sample of its relation: by the most that the sample says.  A rebuild counts
- * in full, since its new file has other contents.
+ * space counts by a sample of its relation: by the most that the sample says, and a part for
+ * blocks that change meanwhile.  A rebuild counts in full, since its new file has other contents.
  *
  * Tricky: a move frees its old file.  So within a file system only the moves that
  * run at the same time need free space, otherwise all do.
@@ -63,12 +64,19 @@
 
 /*
  * No compression counts while a plan takes up to an eighth of the free space, and for small
- * files: it would not be worth the reads.  Of each relation 8 MB are read, so that a plan of
- * many relations ends soon.
+ * files: it would not be worth the reads.  Of each relation 8 MB are read, which takes some 30
+ * ms, and all samples of a plan end after two seconds.
  */
 #define PART_WITHOUT_SAMPLE		(1.0 / 8)
 #define SIZE_WITHOUT_SAMPLE		(1 * MB)
 #define RUNS_OF_PLAN			64
+#define MILLISECONDS_OF_SAMPLES	2000
+
+/*
+ * Blocks that change before the swap are written to new places, while btrfs keeps what they
+ * were of a compressed extent: after a tenth of them, 5 % of the raw size were seen.
+ */
+#define SHARE_OF_CHANGES		0.1
 
 /* from the latest moves */
 #define EXPERIENCE_MOVES		20	/* large moves */
@@ -95,6 +103,20 @@ typedef struct Device
 	int			nbeside;
 } Device;
 
+/* By what a target compresses */
+typedef struct TargetCompression
+{
+	Oid			tablespace;
+	FileCompression compression;
+}			TargetCompression;
+
+/* The samples of a plan, and of those that are made from it to be thrown away */
+typedef struct PlanSamples
+{
+	List	   *targets;		/* of TargetCompression */
+	int64		milliseconds;	/* that they took so far */
+}			PlanSamples;
+
 /* The state of a plan that is made in parts */
 struct PlanParts
 {
@@ -102,6 +124,7 @@ struct PlanParts
 	List	   *rebuilds;		/* of HistoryEntry *, those that have moved,
 								 * the last one first */
 	List	   *devices;		/* of Device */
+	PlanSamples *samples;
 };
 
 /*
@@ -113,6 +136,7 @@ plan_parts_begin(void)
 {
 	PlanParts  *parts = palloc0(sizeof(PlanParts));
 
+	parts->samples = palloc0(sizeof(PlanSamples));
 	foreach_ptr(const HistoryEntry, move, history_read(ALL_JOBS_BACKWARD))
 	{
 		Experience *e = &parts->experience[move->method];
@@ -253,20 +277,59 @@ new_file_size(const MoveItem *item)
 	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - leftover_kept_bytes(item), 0);
 }
 
-/* Set how much of a relation the target stores, by a sample, and say so. */
-static void
-count_compressed(MoveItem *item, const FileCompression * compression)
+/* Return by what a target compresses: its list of mounts is read once in a plan. */
+static const FileCompression *
+target_compression(PlanSamples * samples, Oid tablespace)
 {
+	TargetCompression *result;
+
+	foreach_ptr(const TargetCompression, known, samples->targets)
+	{
+		if (known->tablespace == tablespace)
+			return &known->compression;
+	}
+	result = palloc(sizeof(TargetCompression));
+	result->tablespace = tablespace;
+	file_compression(tablespace, &result->compression);
+	samples->targets = lappend(samples->targets, result);
+	return &result->compression;
+}
+
+/*
+ * Set how much of a relation a target stores that compresses by zstd, by a sample, and say so.
+ * If the plan has it from before, it stays.
+ */
+static void
+count_compressed(PlanSamples * samples, PlannedMove *move, const FileCompression * compression)
+{
+	MoveItem   *item = &move->item;
+	TimestampTz start = GetCurrentTimestamp();
 	CompressedShare zstd;
 	CompressedShare lz4;
+	bool		known;
 
-	if (item->method != METHOD_COPY || new_file_size(item) < SIZE_WITHOUT_SAMPLE ||
-		!compressed_size_sample(item->relid, RUNS_OF_PLAN, compression->zstd_level, &zstd, &lz4) ||
-		isnan(zstd.at_most))
+	if (move->sampled || item->method != METHOD_COPY || new_file_size(item) < SIZE_WITHOUT_SAMPLE)
 		return;
-	item->stored_share = zstd.at_most;
-	item_say(item, "Needs %s of free space, because %s compresses: by a sample, %s makes it at least %.2f times smaller.",
-			 size_text(new_file_size(item) * zstd.at_most), compression->file_system,
+	move->sampled = true;
+	if (!compression->steady)
+	{
+		item_say(item, "Compression does not count: with the mount option \"compress\", %s can give it up for a whole file.",
+				 compression->file_system);
+		return;
+	}
+	if (samples->milliseconds >= MILLISECONDS_OF_SAMPLES)
+	{
+		item_say(item, "Compression does not count: the samples of the plan have taken %d seconds.",
+				 MILLISECONDS_OF_SAMPLES / 1000);
+		return;
+	}
+	known = compressed_size_sample(item->relid, RUNS_OF_PLAN, compression->zstd_level, &zstd, &lz4);
+	samples->milliseconds += TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+	if (!known || isnan(zstd.at_most) || zstd.at_most + SHARE_OF_CHANGES >= 1)
+		return;
+	item->stored_share = zstd.at_most + SHARE_OF_CHANGES;
+	item_say(item, "Needs %s of free space, because %s compresses: by a sample, %s makes it at least %.2f times smaller; a tenth of its size is added for changes.",
+			 size_text(new_file_size(item) * item->stored_share), compression->file_system,
 			 compression->algorithm, 1 / zstd.at_most);
 }
 
@@ -275,23 +338,24 @@ count_compressed(MoveItem *item, const FileCompression * compression)
  * are there twice until its swap.  used: by the moves before.
  */
 static int64
-stored_size(PlannedMove *move, const FileSystemFacts *target, int64 used)
+stored_size(PlanParts *parts, PlannedMove *move, const FileSystemFacts *target, int64 used)
 {
-	FileCompression compression = {0};
+	const		FileCompression *compression;
 	int64		result = new_file_size(&move->item);
 	double		stored;
 
 	foreach_ptr(const PlannedMove, part, move->parts)
 		result += new_file_size(&part->item);
-	if (used + result > target->free_bytes * PART_WITHOUT_SAMPLE)
-		file_compression(move->item.to_tablespace, &compression);
-	if (compression.zstd_level == 0)
+	if (used + result <= target->free_bytes * PART_WITHOUT_SAMPLE)
 		return result;
-	count_compressed(&move->item, &compression);
+	compression = target_compression(parts->samples, move->item.to_tablespace);
+	if (compression->zstd_level == 0)
+		return result;
+	count_compressed(parts->samples, move, compression);
 	stored = new_file_size(&move->item) * move->item.stored_share;
 	foreach_ptr(PlannedMove, part, move->parts)
 	{
-		count_compressed(&part->item, &compression);
+		count_compressed(parts->samples, part, compression);
 		stored += new_file_size(&part->item) * part->item.stored_share;
 	}
 	return stored;
@@ -347,7 +411,7 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 	/* others that run at the same time have not given back their old files */
 	for (int i = 1; i < settings->max_workers; i++)
 		beside += device->beside[(device->nbeside + MAX_WORKERS - i) % MAX_WORKERS];
-	size = stored_size(move, &target, device->used + beside);
+	size = stored_size(parts, move, &target, device->used + beside);
 	space_needs(&needs, &settings->min_free_space, item, free_space_for_wal(),
 				device->used + beside + size, item->sort_bytes, wal_bytes);
 	need = size == 0 ? NULL : free_space_missing(&needs);

@@ -146,8 +146,8 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,
 }
 
 /*
- * Return the bytes that the new file of a move will still take, which has no bloat after a
- * rebuild.  The old file tells only of a copy by how much the target compresses it.
+ * Return the bytes that a move will still write of the new file, which has no bloat after a
+ * rebuild.
  */
 static int64
 left_to_write(const MoveItem *item)
@@ -156,7 +156,18 @@ left_to_write(const MoveItem *item)
 
 	if (item->method == METHOD_REBUILD && item->bytes_to_write >= 0)
 		size = item->bytes_to_write - Max(item->sort_bytes, 0);
-	size = Max(size - Max(item->outcome.blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
+	return Max(size - Max(item->outcome.blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
+}
+
+/*
+ * Return what the target stores of them.  The old file tells only of a copy by how much the
+ * target compresses it.
+ */
+static int64
+left_to_store(const MoveItem *item)
+{
+	int64		size = left_to_write(item);
+
 	return item->method == METHOD_COPY ? size * item->stored_share : size;
 }
 
@@ -169,7 +180,9 @@ space_check(const JobShared *job, const MoveItem *item,
 			const MoveSettings *settings)
 {
 	int64		bytes = left_to_write(item);
+	int64		stored = left_to_store(item);
 	int64		others = 0;		/* files of this move, too */
+	int64		others_stored = 0;
 	int64		others_sort = 0;
 	int64		sort_bytes = 0;
 	int64		wal_bytes = 0;
@@ -183,6 +196,7 @@ space_check(const JobShared *job, const MoveItem *item,
 		if (other == item || other->outcome.status != STATUS_RUNNING)
 			continue;
 		others += left_to_write(other);
+		others_stored += left_to_store(other);
 		others_sort += Max(other->sort_bytes, 0);
 		with_others |= other->part_of != item->relid;
 	}
@@ -191,9 +205,10 @@ space_check(const JobShared *job, const MoveItem *item,
 		return;
 	if (item->sort_bytes > 0)
 		sort_bytes = item->sort_bytes + others_sort;
+	/* of each block, however small the target stores it */
 	if (item->wal_bytes > 0)
 		wal_bytes = Min(item->wal_bytes, bytes) + others;
-	space_needs(&needs, &settings->min_free_space, item, job->wal_free, bytes + others,
+	space_needs(&needs, &settings->min_free_space, item, job->wal_free, stored + others_stored,
 				sort_bytes, wal_bytes);
 	check_needs(&needs, with_others);
 }

@@ -31,6 +31,7 @@
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
 #include "storage/lmgr.h"
+#include "utils/memutils.h"
 
 #include "compat.h"
 #include "file_system.h"
@@ -131,12 +132,16 @@ set_share(CompressedShare * share, const Shares * sums, int runs, BlockNumber al
 {
 	double		mean = sums->sum / runs;
 	double		variance = Max(sums->squares / runs - mean * mean, 0) / Max(runs - 1, 1);
+	double		unread = 1 - (double) runs / all;
+	double		error = STANDARD_ERRORS * sqrt(variance * unread);
 
-	/* the larger the part that was read, the less is left to guess */
+	/*
+	 * what does not get smaller can be rare enough to be in no run: below 3 /
+	 * runs of all, with a probability of 95 %
+	 */
+	error = Max(error, 3.0 / runs * (1 - mean) * unread);
 	share->expected = mean;
-	share->at_most = WITH_METADATA *
-		(mean + STANDARD_ERRORS * sqrt(variance * (1 - (double) runs / all)));
-	share->at_most = Min(share->at_most, 1);
+	share->at_most = Min(WITH_METADATA * (mean + error), 1);
 }
 
 /*
@@ -211,7 +216,16 @@ compressed_size_sample(Oid relation, int runs, int zstd_level,
 		return false;
 	}
 	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) && !RELATION_IS_OTHER_TEMP(rel))
+	{
+		/* a plan samples many relations */
+		MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index_mover sample",
+													  ALLOCSET_DEFAULT_SIZES);
+		MemoryContext old = MemoryContextSwitchTo(context);
+
 		done = sample(rel, runs, zstd_level, zstd, lz4);
+		MemoryContextSwitchTo(old);
+		MemoryContextDelete(context);
+	}
 	relation_close(rel, AccessShareLock);
 	return done;
 }

@@ -32,6 +32,7 @@
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
 #include "errors.h"
+#include "file_compression.h"
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
@@ -291,6 +292,9 @@ move_with_preparation(MoveContext *mc)
 		extension_missing();
 	namestrcpy(&from_name, tablespace_name(mc->item->from_tablespace));
 	namestrcpy(&to_name, tablespace_name(mc->item->to_tablespace));
+	/* it can be mounted in another way since the plan */
+	if (mc->item->stored_share < 1 && !file_compression_is_steady(mc->item->to_tablespace))
+		mc->item->stored_share = 1;
 	space_check(mc->job, mc->item, mc->settings);
 	CommitTransactionCommand();
 
