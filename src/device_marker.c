@@ -278,10 +278,13 @@ look_at_marker(const char *directory, DeviceLook *look)
 {
 	char		path[MAXPGPATH];
 	ServerIdentity *owner = &look->owner;
+	FileIdentity marker;
 	bool		is_itself;
 	char	   *contents;
 
 	marker_path(path, directory);
+	if (file_identity(path, &marker))
+		look->marker_birth = marker.birth;
 	contents = own_file_read(path, MARKER_HEAD, &is_itself);
 	if (contents == NULL && (errno == ENOENT || errno == ENOTDIR || errno == 0))
 		look->marker = MARKER_NONE;

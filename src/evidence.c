@@ -93,6 +93,9 @@
 /* A device that is set back to a state from before the last marker is told */
 #define BEAT_MS			(60 * 60 * 1000)
 
+/* A session looks for a device that is away once in this time */
+#define AWAY_MS			1000
+
 /* between two attempts to get the lock of a device */
 #define DEVICE_NAP_MS	10
 
@@ -112,6 +115,7 @@ typedef enum EvidenceReason
 	REASON_OTHER,
 	REASON_RECOVERED_EMPTY,		/* from here on: lost */
 	REASON_LEFT_BEHIND,
+	REASON_SERVER_SET_BACK,
 } EvidenceReason;
 
 static const char *const reasons[] = {
@@ -125,6 +129,7 @@ static const char *const reasons[] = {
 	[REASON_RECOVERED_EMPTY] = "Recovery began while the tablespace's directory was empty.",
 	[REASON_OTHER] = "The tablespace's location has the marker of another device.",
 	[REASON_LEFT_BEHIND] = "The tablespace's device was away while the server went on without it, or is back at an earlier state.",
+	[REASON_SERVER_SET_BACK] = "The data directory is back at an earlier state than the tablespace's device.",
 };
 
 /*
@@ -452,6 +457,13 @@ has_older(const KnownDevice *device, const DeviceLook *look)
 		return strcmp(look->id, device->id) == 0 && look->epoch < device->marked;
 	if (look->marker != MARKER_OURS || has_expected(device, look))
 		return false;
+
+	/*
+	 * a directory that came after the marker was copied there: the marker
+	 * does not tell its age
+	 */
+	if (look->marker_birth != 0 && look->directory.birth > look->marker_birth)
+		return false;
 	return look->epoch < device->written;
 }
 
@@ -503,10 +515,10 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 		*reason = REASON_NO_MARKER;
 	else if (strcmp(look->id, device->id) != 0)
 		*reason = look->is_in_place ? REASON_COPIED : REASON_OTHER;
+	else if (look->marker == MARKER_OURS && look->epoch > device->epoch)
+		*reason = REASON_SERVER_SET_BACK;	/* its epoch was on record before */
 	else if (look->marker != MARKER_OURS || !has_directory(device, look))
 		*reason = REASON_COPIED;
-	else if (!has_expected(device, look))
-		*reason = REASON_COPIED_SERVER;
 	else if (!now->is_watched)
 		*reason = REASON_UNWATCHED;
 	else
@@ -662,8 +674,13 @@ mark(KnownDevice *device, DeviceLook *look, const Circumstances *now)
 		return false;
 	if (look->marker == MARKER_FOREIGN || look->marker == MARKER_UNREADABLE)
 		return false;
+	if (has_expected(device, look) && (look->is_empty || look->is_in_place))
+	{
+		device->mark_errno = 0; /* there is nothing to be written */
+		return false;
+	}
 	if (has_expected(device, look))
-		return now->beats && !look->is_empty && !look->is_in_place && beat(device, look);
+		return now->beats && beat(device, look);
 	/* recovery may need nothing there, and the device come back */
 	if (device->is_pending && look->is_empty)
 		return false;
@@ -694,6 +711,13 @@ mark(KnownDevice *device, DeviceLook *look, const Circumstances *now)
 	return true;
 }
 
+/* Return whether files of the device are lost. */
+static bool
+has_lost_files(const KnownDevice *device)
+{
+	return device->lost.below != 0 || device->lost_unlogged.below != 0;
+}
+
 /* Let a loss be of all files from before this moment, too. */
 static void
 extend_loss(Horizon *lost, const Horizon *to)
@@ -716,7 +740,7 @@ condemn(KnownDevice *device, const DeviceLook *look, Evidence verdict, EvidenceR
 	if (verdict == EVIDENCE_UNKNOWN)
 	{
 		device->unknown_below = Max(device->unknown_below, now->below);
-		if (device->lost.below == 0)
+		if (!has_lost_files(device))
 			device->reason = reason;
 		return;
 	}
@@ -753,8 +777,11 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 		device->is_pending = true;
 	}
 	/* recovery empties the unlogged relations that are there at its begin */
-	if (now->recovers && !look->is_empty)
+	if (now->recovers && !look->is_empty && device->lost_unlogged.below != 0)
+	{
 		memset(&device->lost_unlogged, 0, sizeof(Horizon));
+		changed = true;
+	}
 	if (now->recovers && verdict != EVIDENCE_SAME && look->marker != MARKER_UNREADABLE &&
 		device->id[0] != '\0' && !has_expected(device, look))
 	{
@@ -770,8 +797,11 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 	}
 	if (verdict != EVIDENCE_SAME)
 	{
+		/* without a number on record a start has the same verdict */
+		if (verdict == EVIDENCE_LOST || device->unknown_below == 0 ||
+			device->reason != reason || device->id[0] != '\0')
+			changed = true;
 		condemn(device, look, verdict, reason, was_pending, now);
-		changed = true;
 	}
 	device->is_foreign = look->marker == MARKER_FOREIGN;
 	device->is_away = look->directory.inode == 0;
@@ -805,13 +835,6 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 	if (now->beats && note_beat(device, look))
 		changed = true;
 	return changed;
-}
-
-/* Return whether files of the device are lost. */
-static bool
-has_lost_files(const KnownDevice *device)
-{
-	return device->lost.below != 0 || device->lost_unlogged.below != 0;
 }
 
 /* Return the entry of a tablespace, or NULL. */
@@ -1621,7 +1644,9 @@ evidence_reason(Oid tablespace)
 		return "The server log says why its state file could not be written.";
 	if (!look_for(tablespace, &device))
 		return "There was no place for this tablespace in shared memory; a restart makes it.";
-	if (device.lost.below == 0 && device.is_away)
+	if (has_lost_files(&device))
+		return reasons[device.reason];
+	if (device.is_away)
 		return "The tablespace's directory is missing; its file system may not be mounted.";
 	if (device.mark_errno != 0)
 	{
@@ -1630,7 +1655,7 @@ evidence_reason(Oid tablespace)
 	}
 	if (look.marker == MARKER_UNREADABLE)
 		return reasons[REASON_UNREADABLE];
-	if (device.lost.below == 0 && device.unknown_below == 0 && device.is_here)
+	if (device.unknown_below == 0 && device.is_here)
 		return NULL;
 	return reasons[device.reason];
 }
@@ -1649,7 +1674,15 @@ evidence_losses(void)
 bool
 evidence_may_empty(Oid tablespace)
 {
+	static TimestampTz looked_at = 0;
 	KnownDevice device;
+
+	/* where there is none, it is not looked for at each query */
+	if (!recall(tablespace, &device))
+		return false;
+	if (!device.is_here && !TimestampDifferenceExceeds(looked_at, GetCurrentTimestamp(), AWAY_MS))
+		return false;
+	looked_at = GetCurrentTimestamp();
 
 	/*
 	 * Another device may have come since the last look.  The planner asks: it
@@ -1814,7 +1847,7 @@ evidence_look(void)
 	{
 		KnownDevice *device = &area->list.devices[i];
 
-		if (device->lost.below == 0 || device->told || device->is_pending)
+		if (!has_lost_files(device) || device->told || device->is_pending)
 			continue;
 		device->told = true;
 		ereport(LOG,
@@ -1902,6 +1935,11 @@ settle_device(Oid tablespace)
 	 * was in its place before is left behind.
 	 */
 	device_look(tablespace, &look);
+	if (!has_expected(&device, &look))
+	{
+		LWLockRelease(lock);
+		return;
+	}
 	if (note_beat(&device, &look))
 	{
 		LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);

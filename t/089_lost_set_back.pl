@@ -319,10 +319,27 @@ link "$dir/record", $record or die $!;
 	print $handle $text;
 	close $handle or die $!;
 }
-my $from = -s $node->logfile;
 $node->start;
-same_ok('a record that is set back');
-like(slurp_file($node->logfile, $from), qr/all indexes in tablespace $oid are whole/, 'a record that is set back: not known, until read');
+lost_ok('a record that is set back, with a device that is not');
+
+# ---- a directory that is copied back to where its old marker is ------------------------------------------
+$node->stop;
+make_path("$dir/elsewhere");
+system("cp -a '$location'/PG_* '$dir/elsewhere'") == 0 or die;
+my $link = $node->data_dir . "/pg_tblspc/$oid";
+unlink $link;
+symlink "$dir/elsewhere", $link or die $!;
+$node->start;
+settled();
+watched();
+write_some();
+$node->stop;
+system("rm -r '$location'/PG_* && cp -a '$dir/elsewhere'/PG_* '$location'") == 0 or die;
+unlink $link;
+symlink $location, $link or die $!;
+$node->start;
+is((known())[0], 0, 'copied away and back, without the marker: nothing is lost');
+same_ok('copied away and back, without the marker');
 
 # ---- unlogged relations --------------------------------------------------------------------------
 # A crash empties the table, and not the index on a device that is away.
@@ -360,6 +377,8 @@ $node->stop;
 mount();
 $node->start;
 watched();
+is(value("SELECT kind, object, detail FROM index_mover_check() WHERE kind = 'lost device'"),
+	"lost device|fast|Recovery began while the tablespace's directory was empty.", 'an unlogged index alone: index_mover_check() says so');
 $node->psql('postgres', 'INSERT INTO u SELECT generate_series(4001, 5000)');
 is(value('SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM u WHERE id BETWEEN 2001 AND 3000'), 0,
 	'away in a crash that has changed nothing there: its unlogged index finds no rows that are gone');

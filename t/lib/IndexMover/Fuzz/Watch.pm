@@ -142,6 +142,7 @@ SELECT l.pid, l.relation, l.mode, l.relation::regclass, p.name, p.phase, coalesc
    AND coalesce(t.oid, i.indrelid, l.relation) NOT IN (
 		SELECT coalesce(x.indrelid, r.oid) FROM (SELECT to_regclass(p.name) AS oid UNION SELECT to_regclass(p.table_name)) r
 		  LEFT JOIN pg_index x ON x.indexrelid = r.oid WHERE r.oid IS NOT NULL
+		UNION SELECT o.oid FROM pg_class o WHERE o.reltoastrelid = to_regclass(p.name)
 		UNION SELECT pg_partition_ancestors(r.oid) FROM (SELECT to_regclass(p.table_name) AS oid) r WHERE r.oid IS NOT NULL)
 SQL
 }
