@@ -85,7 +85,10 @@ SELECT job AS job FROM move_indexes('priv', 'regress_recheck_ts', 'rebuild', wai
 RESET ROLE;
 REVOKE CREATE ON TABLESPACE regress_recheck_ts FROM regress_recheck_owner;
 COMMIT;
+-- (the HINT has the job's number)
+\set VERBOSITY terse
 CALL wait_for_move(:job);
+\set VERBOSITY default
 SELECT name, status, sqlstate, message FROM index_mover_history WHERE job = :job;
 -- the rest of the job is what lacked a privilege
 SET ROLE regress_recheck_owner;
@@ -98,7 +101,10 @@ SELECT job AS job FROM move_indexes('priv', 'regress_recheck_ts', 'rebuild', wai
 RESET ROLE;
 ALTER TABLE priv OWNER TO regress_recheck_other;
 COMMIT;
+-- (the HINT has the job's number)
+\set VERBOSITY terse
 CALL wait_for_move(:job);
+\set VERBOSITY default
 SELECT name, status, sqlstate FROM index_mover_history WHERE job = :job;
 ALTER TABLE priv OWNER TO regress_recheck_owner;
 BEGIN;
@@ -107,7 +113,10 @@ SELECT job AS job FROM move_indexes('priv', 'regress_recheck_ts', 'rebuild', wai
 RESET ROLE;
 REVOKE USAGE ON SCHEMA regress_recheck FROM regress_recheck_owner;
 COMMIT;
+-- (the HINT has the job's number)
+\set VERBOSITY terse
 CALL wait_for_move(:job);
+\set VERBOSITY default
 SELECT name, status, sqlstate, message FROM index_mover_history WHERE job = :job;
 GRANT USAGE ON SCHEMA regress_recheck TO regress_recheck_owner;
 SET ROLE regress_recheck_owner;
