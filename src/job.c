@@ -555,7 +555,7 @@ check_tables_are_free(const JobShared *shared)
 
 /*
  * Return how many background workers run that are neither runners nor, since these
- * come and go, parallel workers: our launcher and its looks, the launcher of logical
+ * come and go, resumptions and parallel workers: our launcher and its looks, the launcher of logical
  * replication, workers of other extensions.  Core does not tell how many of its slots are
  * in use; one whose worker is to start again, after a crash of it, is not seen.
  */
@@ -571,7 +571,8 @@ count_other_workers(void)
 
 		if (proc->procgloballist == &ProcGlobal->bgworkerFreeProcs && proc->pid != 0)
 			type = GetBackgroundWorkerTypeByPid(proc->pid);
-		if (type != NULL && strcmp(type, RUNNER_TYPE) != 0 && strcmp(type, "parallel worker") != 0)
+		if (type != NULL && strcmp(type, RUNNER_TYPE) != 0 && strcmp(type, RESUMPTION_TYPE) != 0 &&
+			strcmp(type, "parallel worker") != 0)
 			result++;
 	}
 	return result;
@@ -614,6 +615,24 @@ runners_left(Oid role, bool superuser, int others, char **why)
 		*why = psprintf("%d workers of roles without the SUPERUSER attribute can run at the same time.",
 						all);
 	return all - used;
+}
+
+/* Return whether a job of a role would get a worker, besides the worker that asks for it. */
+bool
+job_has_room(Oid role)
+{
+	bool		superuser = superuser_arg(role);
+	int			others = count_other_workers();
+	int			used = 0;
+	char	   *why;
+	int			left;
+
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < IM_MAX_JOBS; i++)
+		used += area->jobs[i].runners;
+	left = runners_left(role, superuser, others, &why);
+	LWLockRelease(&area->lock);
+	return left > 0 && others + used + 2 <= max_worker_processes;
 }
 
 /*

@@ -236,6 +236,7 @@ typedef struct JobShared
 #define IM_MAX_JOBS		32		/* at the same time, in the whole cluster */
 #define IM_MAX_RUNNERS	32		/* each job has at least a runner */
 #define IM_RESERVED_RUNNERS 3	/* for superusers */
+#define RESUMPTION_TYPE	"index_mover resumption"
 #define RUNNER_TYPE		"index_mover"	/* bgw_type of a runner, shown in
 										 * pg_stat_activity */
 #define JOB_QUEUE_SIZE	((Size) 16384)	/* bytes, for messages of a runner */
@@ -386,6 +387,7 @@ extern HTAB *job_busy_tables(void);
 pg_noreturn extern void job_is_busy(const MoveItem *item, const BusyTable *table);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 						   JobPurpose purpose, JobState state);
+extern bool job_has_room(Oid role);
 extern bool job_more_runners(int slot);
 extern void job_lacks_runner(int slot);
 extern BackgroundWorkerHandle *job_register_runner(int slot, int64 job, int runner,

@@ -134,19 +134,51 @@ running_jobs_put(const RunningJob *job)
 	pfree(contents);
 }
 
-/* Note that a job is paused, or not any more. */
-void
-running_jobs_set_paused(Oid database, int64 number, bool paused)
+/*
+ * Set a flag in the file of a job, durably, and in its place: a file that is removed meanwhile
+ * must not come back.  Returns false if there is none, or it cannot be written.
+ */
+static bool
+write_flag(Oid database, int64 job, const char *name, bool value)
 {
 	char		path[MAXPGPATH];
-	char		run[DEVICE_ID_SIZE];
-	RunningJob	job;
+	char		contents[1024];
+	ssize_t		length;
+	const char *flag;
+	bool		done = false;
+	int			fd;
 
-	job_path(path, database, number);
-	if (!read_file(path, &job, run) || job.is_paused == paused)
-		return;
-	job.is_paused = paused;
-	running_jobs_put(&job);
+	job_path(path, database, job);
+	fd = OpenTransientFile(path, O_RDWR | PG_BINARY);
+	if (fd < 0)
+		return false;
+	length = read(fd, contents, sizeof(contents) - 1);
+	contents[Max(length, 0)] = '\0';
+	flag = strstr(contents, name);
+	if (flag != NULL)
+		done = pg_pwrite(fd, value ? "1" : "0", 1, flag - contents + strlen(name)) == 1 &&
+			pg_fsync(fd) == 0;
+	if (CloseTransientFile(fd) != 0)
+		done = false;
+	if (!done)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", path)));
+	return done;
+}
+
+/* Note that a job is to go on: after a crash it does not do so again.  False if it has no file. */
+bool
+running_jobs_set_again(Oid database, int64 job)
+{
+	return write_flag(database, job, " again ", true);
+}
+
+/* Note that a job is paused, or not any more. */
+void
+running_jobs_set_paused(Oid database, int64 job, bool paused)
+{
+	(void) write_flag(database, job, " paused ", paused);
 }
 
 /* Remove the file of a job, durably.  Return whether there was one, and is none now. */

@@ -22,6 +22,7 @@ typedef struct RunningJob
 
 extern void running_jobs_begin(bool goes_on, bool has_crashed, const char *run);
 extern void running_jobs_put(const RunningJob *job);
+extern bool running_jobs_set_again(Oid database, int64 job);
 extern void running_jobs_set_paused(Oid database, int64 job, bool paused);
 extern bool running_jobs_take(Oid database, int64 job);
 extern void running_jobs_end(Oid database, int64 job);

@@ -266,13 +266,69 @@ $node->wait_for_log(qr/job $u of database \d+ has to wait for a free background 
 poll_until($node, 'SELECT count(*) FROM index_mover_progress', 1, 'one of two jobs');
 unlike(told(), qr/job $u /, 'one job waits');
 is((split / /, files())[0], $u, 'and has its file');
-value('SELECT cancel_move()');
+value('SELECT cancel_move(' . (told() =~ /job $t \(postgres\): goes on as job (\d+)/)[0] . ')');
 $node->wait_for_log(qr/job $u \(postgres\): goes on as job/, $log);
 like(told(), qr/job $t .*job $u /, 'the other one goes on when there is a worker');
+is(files(), value('SELECT max(job) FROM index_mover_jobs'), 'then only the new file is there');
 value('SELECT cancel_move()');
 wait_for_no_worker($node);
 $node->append_conf('postgresql.conf', 'max_worker_processes = 8');
 $node->restart;
+
+# as many go on as a role can have
+value(<<"SQL") foreach 2, 3;
+SET ROLE mover;
+CREATE TABLE mover.t$_ AS TABLE mover.t;
+CREATE INDEX t$_\_i ON mover.t$_ (i) TABLESPACE regress_slow;
+SQL
+my @jobs = map { begin("mover.t$_") } '', 2, 3;
+$node->stop;
+start();
+goes_on_ok('three of a role', map { $jobs[$_] => $jobs[2] + 1 + $_ } 0 .. 2);
+value('SELECT cancel_move()');
+wait_for_no_worker($node);
+
+# ---- while a job is taken up: a stop, users, and the end of the setting -------------------------
+sub start_held
+{
+	start();
+	return $node->wait_for_log(qr/test point "job-taken": waiting/, $log);
+}
+@jobs = map { begin($_) } 'mover.t', 'mover.t2', 'mover.t3', 'u';
+$newest = $jobs[3];
+set_test_point($node, 'job-taken:wait');
+value(q[BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder']);
+$node->stop;
+start_held();
+$node->stop;
+is(files(), "@jobs", 'a stop while a job is taken up: it has its file');
+start_held();
+value("SELECT cancel_move($jobs[0])");
+is(files(), "@jobs[1 .. 3]", 'canceled while it is taken up');
+value("SELECT pause_move($jobs[1])");
+is(files(), "@jobs[2 .. 3]", 'paused before it is taken up');
+value('SET ROLE mover; SELECT cancel_move()');
+is(files(), $jobs[3], 'all canceled that the role may control');
+$node->append_conf('postgresql.conf', 'index_mover.resume_at_start = off');
+$node->reload;
+poll_until($node, 'SHOW index_mover.resume_at_start', 'off', 'the setting');
+set_test_point($node, '');
+value(q[ROLLBACK PREPARED 'holder']);
+poll_until($node, "SELECT count(*) FROM pg_ls_dir('.') name WHERE name ~ '^index_mover\\.job\\.'", 0, 'no file');
+stays_ok('steered while they are taken up');
+$node->append_conf('postgresql.conf', 'index_mover.resume_at_start = on');
+$node->reload;
+
+# a worker that ends early is no reason to give the job up
+$t = begin('mover.t');
+set_test_point($node, 'job-taken:1:error');
+$node->stop;
+start();
+$node->wait_for_log(qr/ERROR: .*test point "job-taken"/, $log);
+set_test_point($node, '');
+goes_on_ok('after an early end', $t => $t + 1);
+value('SELECT cancel_move()');
+wait_for_no_worker($node);
 
 # ---- what users have ended ------------------------------------------------------------------
 # Of each job: what is done to it, and whether it goes on.

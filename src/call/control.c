@@ -165,6 +165,21 @@ find_job(int64 job, JobSlot *slot, HistoryJob *entry)
 	return running;
 }
 
+/* Have no job go on that the end of the server has ended, if the current user may control it. */
+static void
+end_of_before(const char *what)
+{
+	foreach_ptr(const RunningJob, job, running_jobs_of_before())
+	{
+		bool		taken = false;
+
+		if (job->database == MyDatabaseId && has_privs_of_role(GetUserId(), job->role))
+			taken = running_jobs_take(job->database, job->job);
+		if (taken)
+			log_control(job->job, what);
+	}
+}
+
 /*
  * Apply a request to the job that argument 0 names, or, if it is NULL, to all
  * jobs that the current user may control.  Returns how many were still running; *had_ended
@@ -180,7 +195,11 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
 
 	*had_ended = false;
 	if (PG_ARGISNULL(0))
+	{
+		/* first: one that goes on has its new slot before it has no file */
+		end_of_before(what);
 		nslots = job_read_slots(slots, NULL);
+	}
 	else
 	{
 		/*
@@ -195,6 +214,9 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
 		}
 		nslots = find_job(PG_GETARG_INT64(0), slots, NULL);
 		*had_ended = nslots == 0;
+		/* also if it is about to go on */
+		if (*had_ended)
+			note_request(PG_GETARG_INT64(0), REQUEST_CANCEL);
 	}
 	for (int i = 0; i < nslots; i++)
 	{
@@ -241,8 +263,6 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
 	if (PG_GETARG_BOOL(1))
 		request = REQUEST_CANCEL_AND_KEEP;
 	done = control_jobs(fcinfo, request, "canceled", &had_ended);
-	if (had_ended)
-		note_request(PG_GETARG_INT64(0), request);
 	if (had_ended && !XactReadOnly && history_acknowledge_job(PG_GETARG_INT64(0)))
 		log_control(PG_GETARG_INT64(0), "acknowledged");
 	PG_RETURN_INT32(done);
@@ -252,7 +272,8 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
  * pause_move(job bigint DEFAULT NULL) RETURNS int
  *
  * Pauses a job, or all of them, as cancel_move() does: a copy within a
- * second, a rebuild before its next index.
+ * second, a rebuild before its next index.  One that the end of the server has ended
+ * stays so.
  */
 Datum
 index_mover_pause_move(PG_FUNCTION_ARGS)
@@ -550,9 +571,18 @@ control_go_on(const RunningJob *before)
 	PlanRequest request = {0};
 	MoveSettings *settings = &request.settings;
 	JobSummary	summary = {0};
+	bool		has_rest = false;
 	int64		rest;
 
 	if (!history_read_job(before->job, &entry) || entry.role != before->role)
+		return 0;
+	foreach_ptr(const HistoryEntry, move, history_read(before->job))
+	{
+		if (was_stopped(move))
+			has_rest = true;
+	}
+	/* a server that was stopped may have waited for the job's end */
+	if (!has_rest)
 		return 0;
 	Assert(entry.role == GetUserId());
 	if (!may_resume())

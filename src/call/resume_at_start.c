@@ -35,6 +35,7 @@ typedef struct Resumption
 	char	   *database;		/* its name */
 	int64		rest;			/* the job that goes on; 0: nothing is left,
 								 * or an error has come */
+	bool		is_steered;		/* the file is gone */
 } Resumption;
 
 /* In a transaction: let the job go on, if the extension is installed. */
@@ -42,21 +43,65 @@ static void
 go_on(void *arg)
 {
 	Resumption *resumption = arg;
+	RunningJob	rest = *resumption->job;
 
 	resumption->database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
 	if (extension_installed())
 		resumption->rest = control_go_on(resumption->job);
+	if (resumption->rest == 0)
+		return;
+	/* before the other file is gone: the server may be stopped in between */
+	rest.job = resumption->rest;
+	rest.again = true;
+	running_jobs_put(&rest);
 }
 
-/* Let the job go on, and tell of it; return whether no worker is free for it now. */
+/* Take the file, as the last thing before the commit; an error if a user was faster. */
+static void
+take_file(void *arg)
+{
+	Resumption *resumption = arg;
+
+	resumption->is_steered = !running_jobs_take(resumption->job->database, resumption->job->job);
+	if (resumption->is_steered)
+		elog(ERROR, "a user has steered job " INT64_FORMAT, resumption->job->job);
+}
+
+/* Return whether what has raised this error is likely to go away by itself. */
 static bool
-resume_job(const RunningJob *job)
+is_passing(const ErrorData *error)
+{
+	return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		error->sqlerrcode == ERRCODE_OBJECT_IN_USE ||
+		ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_TRANSACTION_ROLLBACK;
+}
+
+/* Let the job go on, and tell of it. */
+static ResumeEnd
+resume_job(const RunningJob *job, int tries)
 {
 	Resumption	resumption = {.job = job};
-	ErrorData  *error = errors_catch_in_transaction(go_on, &resumption);
+	ErrorData  *error;
 
+	submit_before_commit(take_file, &resumption);
+	error = errors_catch_in_transaction(go_on, &resumption);
+	if (error != NULL && resumption.rest != 0)
+		(void) running_jobs_take(job->database, resumption.rest);
+	if (resumption.is_steered)
+		return RESUME_DONE;
 	if (error != NULL && error->sqlerrcode == ERRCODE_INSUFFICIENT_RESOURCES)
-		return true;
+		return RESUME_WAITS;
+	if (error != NULL && is_passing(error) && tries < RESUME_TRIES)
+	{
+		if (tries == 0)
+			ereport(LOG,
+					(errmsg("job " INT64_FORMAT " (%s): does not go on yet after the start of the server",
+							job->job, resumption.database),
+					 errors_as_detail(error)));
+		return RESUME_HINDERED;
+	}
+	if (error != NULL || resumption.rest == 0)
+		(void) running_jobs_take(job->database, job->job);
 	if (error != NULL)
 		ereport(LOG,
 				(errmsg("job " INT64_FORMAT " (%s): does not go on after the start of the server",
@@ -67,7 +112,7 @@ resume_job(const RunningJob *job)
 		ereport(LOG,
 				(errmsg("job " INT64_FORMAT " (%s): goes on as job " INT64_FORMAT " after the start of the server",
 						job->job, resumption.database, resumption.rest)));
-	return false;
+	return RESUME_DONE;
 }
 
 void
@@ -86,16 +131,15 @@ index_mover_resume_main(Datum arg)
 	 * First, and durably: whatever makes the server crash from here on does
 	 * so once.  Without the file, a user has steered the job meanwhile.
 	 */
-	if (running_jobs_take(job->database, job->job))
+	task.end = RESUME_DONE;
+	if (running_jobs_set_again(job->database, job->job))
 	{
+		/* for the lock on the database, too */
+		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
 		worker_connect_as(job->database, job->role);
 		IM_POINT("job-taken");
-		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-		task.waits = resume_job(job);
-		if (task.waits)
-			running_jobs_put(job);
+		task.end = resume_job(job, task.tries);
 	}
-	task.done = true;
 	memcpy(dsm_segment_address(segment), &task, sizeof(task));
 	proc_exit(0);
 }

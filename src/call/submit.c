@@ -32,6 +32,9 @@ typedef struct QueuedJob
 
 static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 
+static void (*before_commit) (void *arg) = NULL;
+static void *before_commit_arg;
+
 static int64 last_job = 0;		/* of this session, not queued */
 
 /*
@@ -197,6 +200,14 @@ submit_alter_job(int64 job, const char *settings)
 	return result;
 }
 
+/* Have a function called in each transaction that queues jobs, when it can commit but for its error. */
+void
+submit_before_commit(void (*last_step) (void *arg), void *arg)
+{
+	before_commit = last_step;
+	before_commit_arg = arg;
+}
+
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -225,6 +236,8 @@ xact_callback(XactEvent event, void *arg)
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that has queued moves")));
 	}
+	if (event == XACT_EVENT_PRE_COMMIT && queued_jobs != NIL && before_commit != NULL)
+		before_commit(before_commit_arg);
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
 	{
 		list_free_deep(queued_jobs);

@@ -700,24 +700,24 @@ schedule_resumptions(int64 now)
 	}
 }
 
-/* Return why a job cannot go on, NULL if there is no such reason. */
+/* Return why a job cannot go on, or NULL, and set whether it would get a worker now. */
 static const char *
-why_not_resume(const RunningJob *job)
+why_not_resume(const RunningJob *job, bool *has_room)
 {
+	MemoryContext context = CurrentMemoryContext;
 	bool		has_role;
 
 	if (!list_member_oid(list_databases(NULL), job->database))
 		return "Its database does not exist, or does not accept connections.";
 	StartTransactionCommand();
 	has_role = SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(job->role));
+	*has_room = has_role && job_has_room(job->role);
 	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
 	return has_role ? NULL : "Its role does not exist.";
 }
 
-/*
- * Note that a job does not go on yet, as no worker is free, nor a later one of its role; and say
- * so once.
- */
+/* Note that a job does not go on yet, nor a later one of its role. */
 static void
 put_off_resumption(Visit *visit, int64 now)
 {
@@ -729,6 +729,13 @@ put_off_resumption(Visit *visit, int64 now)
 			other->resume.job.role == visit->resume.job.role)
 			other->due = visit->due;
 	}
+}
+
+/* Put a job off, as no worker is free, and say so once. */
+static void
+await_worker(Visit *visit, int64 now)
+{
+	put_off_resumption(visit, now);
 	if (!visit->told)
 		ereport(LOG,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -744,9 +751,18 @@ start_resumption(Visit *visit, int64 now)
 {
 	ResumeTask *task = &visit->resume;
 	const RunningJob *job = &task->job;
-	const char *why_not = why_not_resume(job);
+	bool		has_room = false;
+	const char *why_not;
 	BackgroundWorker worker = {0};
 
+	if (!resume_at_start)
+	{
+		/* it was switched off since the start */
+		visit->due = NOT_DUE;
+		(void) running_jobs_take(job->database, job->job);
+		return false;
+	}
+	why_not = why_not_resume(job, &has_room);
 	if (why_not != NULL)
 	{
 		visit->due = NOT_DUE;
@@ -758,16 +774,17 @@ start_resumption(Visit *visit, int64 now)
 		return false;
 	}
 	/* no resource owner: it lasts until forget_worker() */
-	visit->answer = channel_create(sizeof(ResumeTask));
+	if (has_room)
+		visit->answer = channel_create(sizeof(ResumeTask));
 	if (visit->answer != NULL)
 	{
 		memcpy(dsm_segment_address(visit->answer), task, sizeof(ResumeTask));
 		task->segment = dsm_segment_handle(visit->answer);
-		channel_describe(&worker, "index_mover resumption", "index_mover_resume_main");
+		channel_describe(&worker, RESUMPTION_TYPE, "index_mover_resume_main");
 		visit->worker = channel_start(&worker, task, sizeof(ResumeTask), MyProcPid);
 	}
 	if (visit->worker == NULL)
-		put_off_resumption(visit, now);
+		await_worker(visit, now);
 	else
 		visit->due = NOT_DUE;
 	return visit->worker != NULL;
@@ -780,13 +797,21 @@ end_resumption(Visit *visit, int64 now)
 	ResumeTask	answer = *(const ResumeTask *) dsm_segment_address(visit->answer);
 
 	forget_worker(visit);
-	if (answer.waits)
+	if (answer.end == RESUME_WAITS)
+		await_worker(visit, now);
+	else if (answer.end == RESUME_HINDERED && visit->resume.tries < RESUME_TRIES)
+	{
+		visit->resume.tries++;
 		put_off_resumption(visit, now);
-	else if (!answer.done)
+	}
+	else if (answer.end == RESUME_HINDERED)
+	{
+		(void) running_jobs_take(answer.job.database, answer.job.job);
 		ereport(LOG,
 				(errmsg("job " INT64_FORMAT " of database %u does not go on after the start of the server",
 						answer.job.job, answer.job.database),
 				 errdetail("The worker that was to resume it has ended early.")));
+	}
 }
 
 /* ---- visits of all kinds ---- */

@@ -38,6 +38,17 @@ typedef struct LookTask
 
 StaticAssertDecl(sizeof(LookTask) <= BGW_EXTRALEN, "LookTask is too large");
 
+/* The end of a try to have a job go on */
+typedef enum ResumeEnd
+{
+	RESUME_HINDERED,			/* by a lock, say; or the worker had no end */
+	RESUME_WAITS,				/* no worker is free for it */
+	RESUME_DONE,
+} ResumeEnd;
+
+/* This often, 5 s apart, is a hindered job tried: about 5 minutes, and 10 s more for each lock */
+#define RESUME_TRIES	60
+
 /*
  * The arguments of a worker that has a job of before go on, and its answer: launcher.c has it
  * started, call/resume_at_start.c carries it out.
@@ -47,9 +58,10 @@ typedef struct ResumeTask
 	RunningJob	job;
 	dsm_handle	segment;		/* for the answer, which is this struct */
 
+	int			tries;			/* that were hindered */
+
 	/* the answer */
-	bool		done;
-	bool		waits;			/* no worker is free for it */
+	ResumeEnd	end;
 } ResumeTask;
 
 StaticAssertDecl(sizeof(ResumeTask) <= BGW_EXTRALEN, "ResumeTask is too large");
