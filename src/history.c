@@ -445,21 +445,21 @@ history_last_of_policy(const char *policy, int64 job)
 {
 	ExtensionScan scan;
 	const Row  *row = &scan.row;
-	ScanKeyData key = key_after(job - 1);
+	ScanKeyData keys[2];
+	HistoryJob	entry;
 	int64		result = job;
 
-	extension_scan_begin(&scan, JOB_TABLE, 1, &key);
+	if (history_read_job(job, &entry) && strcmp(NameStr(entry.terms.policy), policy) != 0)
+		return 0;
+	/* rests have the policy's name, too */
+	keys[0] = extension_key(Anum_job_policy, F_NAMEEQ, CStringGetDatum(policy));
+	ScanKeyInit(&keys[1], Anum_job_job, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(job));
+	extension_scan_begin_index(&scan, JOB_TABLE, "job_log_policy", lengthof(keys), keys);
 	while (extension_scan_next(&scan))
 	{
-		int64		number = DatumGetInt64(row->values[Anum_job_job - 1]);
-		bool		has_name = !row->nulls[Anum_job_policy - 1] &&
-			strcmp(NameStr(*DatumGetName(row->values[Anum_job_policy - 1])), policy) == 0;
-
-		if (number == job && !has_name)
-			result = 0;
-		else if (!row->nulls[Anum_job_rest_of - 1] &&
-				 DatumGetInt64(row->values[Anum_job_rest_of - 1]) == job)
-			result = number;
+		if (!row->nulls[Anum_job_rest_of - 1] &&
+			DatumGetInt64(row->values[Anum_job_rest_of - 1]) == job)
+			result = DatumGetInt64(row->values[Anum_job_job - 1]);
 	}
 	return result;
 }

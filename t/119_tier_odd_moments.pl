@@ -161,6 +161,11 @@ foreach (1 .. 2)
 	push @chain, as('regress_bob', "SELECT resume_move($chain[-1])");
 }
 is(as('regress_bob', $last_run), "$chain[-1]|running", 'his own goes on with the rest of a rest');
+is(sql("BEGIN; INSERT INTO index_mover.job_log (job, role, submitted_at, settings, undo_of, rehearse, freeze_first)
+	SELECT $chain[-1] + g, 10, now(), '{}', 0, false, false FROM generate_series(1, 1000) g;
+	SELECT job FROM index_mover.policy_status() WHERE policy = 'archive';
+	SELECT pg_stat_get_xact_tuples_returned('index_mover.job_log_pkey'::regclass) < 10; ROLLBACK"), "$chain[-1]\nt",
+	'and is found without a look at the jobs of others');
 sql("UPDATE tier_policy SET owner = 'regress_alice' WHERE name = 'archive'");
 is(sql("SELECT owner, last_run, job, result FROM tier_policy_status WHERE policy = 'archive'"), 'regress_alice|||',
 	'a policy with another owner has no past');
