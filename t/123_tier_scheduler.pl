@@ -181,6 +181,16 @@ foreach my $n (1 .. 3)
 			. " WHERE policy = 'many 25')) "
 		. "<= 2 FROM index_mover.policy_run WHERE policy ~ 'many'"), '30|t', "the only policy of a role is among the first two, $n");
 }
+# nor do policies that were never run, and whose plans last for so long that a look begins no other
+sql("DELETE FROM index_mover.policy_run WHERE policy ~ 'many'");
+$before = -s $node->logfile;
+$keeper->run('BEGIN; LOCK TABLE index_mover.policy_run IN SHARE MODE');
+look();
+ok(poll_log(qq(could not record the run of tier policy "many 25"), $before), 'the only policy of a role is the first in one of two looks');
+$node->wait_for_log(qr/could not record the run of tier policy "many (?!25")/, $before);
+$keeper->run('COMMIT');
+$node->poll_query_until('postgres', q{SELECT count(*) = 30 FROM index_mover.policy_run WHERE policy ~ 'many'}) or die 'looks end';
+$settle->();
 # and a look ends when the database is none of the scheduler's any more
 sql("DELETE FROM index_mover.policy_run WHERE policy ~ 'many'");
 $keeper->run('BEGIN; LOCK TABLE index_mover.policy_run IN SHARE MODE');

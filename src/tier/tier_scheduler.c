@@ -113,9 +113,11 @@ typedef struct DuePolicy
 {
 	const Policy *policy;
 	TimestampTz window_end;		/* after which no relation begins; 0 = none */
-	TimestampTz last;			/* when its last run began; 0 = never */
+	TimestampTz last;			/* when its last run began, or from when on it
+								 * was to run */
 	int			turn;			/* how many of its owner's policies are before
 								 * it */
+	uint32		place;			/* of its owner in each turn */
 } DuePolicy;
 
 /*
@@ -140,7 +142,7 @@ look_at_policy(const Policy *policy, TimestampTz now, List **due)
 	found = palloc0_object(DuePolicy);
 	found->policy = policy;
 	found->window_end = end;
-	found->last = last.started_at;
+	found->last = last.started_at != 0 ? last.started_at : policy->scheduled_since;
 	*due = lappend(*due, found);
 	return (moment_plus(now, policy->every) - now) / 1000;
 }
@@ -170,20 +172,24 @@ compare_turns(const ListCell *a, const ListCell *b)
 
 	if (due1->turn != due2->turn)
 		return due1->turn < due2->turn ? -1 : 1;
-	return compare_last(a, b);
+	return (due1->place > due2->place) - (due1->place < due2->place);
 }
 
 /*
  * Put policies that are due into the order in which they are carried out: one of each owner, then
- * another of each, so that no role's many policies keep the others' waiting.  The policy whose
- * last run is the oldest comes first.
+ * another of each, so that no role's many policies keep the others' waiting.  Owners come in the
+ * order of their OIDs, as in a ring, behind the one who was the last in the look before.  Not in that
+ * of runs, which a role deletes with its policies.  Of an owner the policy comes first whose last run
+ * is the oldest.
  */
 static void
-order_due(List *due)
+order_due(List *due, Oid last_owner)
 {
 	list_sort(due, compare_last);
 	foreach_ptr(DuePolicy, policy, due)
 	{
+		/* modulo 2^32 */
+		policy->place = policy->policy->owner - last_owner - 1;
 		foreach_ptr(const DuePolicy, before, due)
 		{
 			if (before == policy)
@@ -218,10 +224,10 @@ find_due(void *arg)
 		if (policy->enabled && policy->every != NULL && OidIsValid(policy->owner))
 			task->next = Min(task->next, look_at_policy(policy, now, &look->due));
 	}
-	order_due(look->due);
+	order_due(look->due, task->last_owner);
 }
 
-/* In a worker: look into its database, carry out the policies that are due, and set task->next. */
+/* In a worker: look into its database, carry out the policies that are due, and set its answer. */
 static void
 look_into_database(LookTask *task)
 {
@@ -264,6 +270,7 @@ look_into_database(LookTask *task)
 			task->next = 0;
 			break;
 		}
+		task->last_owner = due->policy->owner;
 		tier_run_scheduled(due->policy, due->window_end);
 	}
 }

@@ -456,6 +456,7 @@ end_look(Visit *visit, int64 now)
 	const LookTask *answer = dsm_segment_address(visit->answer);
 
 	visit->task.failed_before = answer->failed;
+	visit->task.last_owner = answer->last_owner;
 	/* a reload of the configuration, or a name that is gone, has set it */
 	if (visit->due != NOT_DUE)
 		visit->due = Min(visit->due, now + answer->next);

@@ -30,8 +30,9 @@ typedef struct LookTask
 	dsm_handle	segment;		/* for the answer, which is this struct */
 	bool		sample;			/* is due */
 	bool		failed_before;	/* the last look */
+	Oid			last_owner;		/* of the policy that was begun last; 0 = none */
 
-	/* the answer */
+	/* the answer, with the new last_owner */
 	bool		failed;
 	int			next;			/* when to look again, in ms */
 } LookTask;
