@@ -725,6 +725,7 @@ CREATE TABLE index_mover.policy_run (
 	message text,					-- why it waits, is hindered, or has failed, as apart from its moves
 	waits_for bigint,				-- the job
 	waits_since timestamptz,		-- for this job, and those before
+	in_trouble boolean NOT NULL,	-- hindered or failed, or so before it waited
 	PRIMARY KEY (policy, owner)
 );
 

@@ -245,9 +245,63 @@ like(my $first = monitor($waits), qr/^since (20\S+ \S+): \Q$why\E$/, 'and the ch
 $sql->(q{UPDATE index_mover.policy_run SET waits_since = waits_since - interval '1 hour'; SELECT count(*) FROM run_tier_policies('waits')});
 isnt(monitor($waits), $first, 'which another run does not change');
 is(monitor('SELECT kind FROM index_mover_check()'), 'waiting policy', 'and is longer than max_wait now');
+# one that has failed twice, and then waits, is neither well nor new
+my $from = -s $node->logfile;
+$sql->(<<'SQL');
+SET client_min_messages = error;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay) VALUES ('fails', 'aged', 'no_such_place', '1 day', '0');
+SELECT count(*) FROM run_tier_policies('fails');
+SELECT count(*) FROM run_tier_policies('fails');
+UPDATE tier_policy SET to_tablespace = 'regress_slow' WHERE name = 'fails';
+SELECT count(*) FROM run_tier_policies('fails');
+SQL
+is($sql->("SELECT result FROM tier_policy_status WHERE policy = 'fails'"), 'waits', 'a policy that has failed waits');
+is($sql->("SELECT count(*) FROM tier_plan('fails') WHERE reason ~ 'failed'"), 0, '... and is not said to have failed for that');
+unlike(slurp_file($node->logfile, $from), qr/"fails" is well again/, '... which is not to be well');
+$sql->(<<'SQL');
+SET client_min_messages = error;
+UPDATE tier_policy SET to_tablespace = 'no_such_place' WHERE name = 'fails';
+SELECT count(*) FROM run_tier_policies('fails');
+SQL
+like($sql->("SELECT reason FROM tier_plan('fails')"), qr/^it has failed 3 times in a row: /, '... nor does it end the row of its failures');
+$sql->(<<'SQL');
+UPDATE tier_policy SET to_tablespace = 'regress_slow' WHERE name = 'fails';
+SELECT count(*) FROM run_tier_policies('fails');
+UPDATE tier_policy SET older_than = '1000 years' WHERE name = 'fails';
+SELECT count(*) FROM run_tier_policies('fails');
+DELETE FROM tier_policy WHERE name = 'fails';
+SQL
+is(scalar(() = slurp_file($node->logfile, $from) =~ /"fails" is well again/g), 1, 'a run after the wait may be');
 $sql->("SELECT cancel_move($job)");
 wait_for_job_end($node, $job);
 say_ok('', 'the job has ended');
+$sql->('DELETE FROM tier_policy');
+
+# ---------------------------------------------------------------------------
+# A policy whose own job is at work, when it is run again
+# ---------------------------------------------------------------------------
+$sql->("INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, settings)
+	VALUES ('own', 'aged', 'regress_slow', '1 day', '0', '{\"swap_after\": \"infinity\"}')");
+my $own = $sql->("SELECT max(job) FROM run_tier_policies('own')");
+my $at_work = "SELECT max(job) FROM index_mover_jobs WHERE policy = 'own' AND status = 'running'";
+my $last_run = 'SELECT job, result, last_run FROM tier_policy_status';
+poll_until($node, $at_work, $own, 'a job of a policy');
+$sql->("SELECT count(*) FROM run_tier_policies('own')");
+like($sql->($last_run), qr/^$own\|running\|/, 'another run of the policy leaves it on record');
+say_ok('', 'a policy whose job is at work');
+$sql->("SELECT cancel_move($own)");
+wait_for_job_end($node, $own);
+my $caller = IndexMover::Session->new($node);
+$caller->send("SELECT count(*) FROM run_tier_policies('own', wait => true)");
+poll_until($node, "SELECT ($at_work) > $own", 't', 'a job of a policy, which a call waits for');
+$own = $sql->($at_work);
+$sql->("SELECT count(*) FROM run_tier_policies('own')");
+like(my $record = $sql->($last_run), qr/^$own\|running\|/, 'another run puts it on record');
+say_ok('', 'a policy whose job is at work, and waited for');
+$sql->("SELECT cancel_move($own)");
+$caller->answer;
+$caller->end;
+is($sql->($last_run), $record =~ s/running/canceled/r, 'the call that waited for it does not set the last run back');
 $sql->('DELETE FROM tier_policy');
 
 # ---------------------------------------------------------------------------

@@ -123,16 +123,32 @@ policy_run_read(const Policy *policy, PolicyRun *run)
 		run->message = scan.row.nulls[6] ? NULL : TextDatumGetCString(values[6]);
 		run->waits_for = scan.row.nulls[7] ? 0 : DatumGetInt64(values[7]);
 		run->waits_since = scan.row.nulls[8] ? 0 : DatumGetTimestampTz(values[8]);
+		run->in_trouble = DatumGetBool(values[9]);
 	}
 	if (run->job > 0)
 		run->job = history_last_of_policy(NameStr(policy->name), run->job);
 }
 
+/* Return whether a job carries out a policy of this name and owner. */
+static bool
+is_own_job(const Policy *policy, int64 job)
+{
+	HistoryJob	entry;
+
+	return history_read_job(job, &entry) && entry.role == policy->owner &&
+		strcmp(NameStr(entry.terms.policy), NameStr(policy->name)) == 0;
+}
+
 /*
  * Record a run, which the caller has claimed: when it began, its result, its job, and why it
- * waits, is hindered or has failed.  Gets the run before.
+ * waits, is hindered or has failed.  Gets the run before.  Returns false, and leaves that on record,
+ * if its job is at work and the run has none, or if it began later: a call that waits for its
+ * jobs records them at its end.
+ *
+ * Another run may find such a job at work before.  It is put on record then, as the policy's own: who
+ * waits for that waits for nobody else.
  */
-void
+bool
 policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before)
 {
 	ScanKeyData keys[2];
@@ -140,7 +156,21 @@ policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before)
 	char	   *why;
 
 	policy_run_read(policy, before);
+	if (run->job == 0 && policy_is_running(before))
+		return false;
+	if (before->started_at > run->started_at && !moment_is_ahead(before->started_at))
+		return false;
+	if (run->waits_for != 0 && is_own_job(policy, run->waits_for))
+	{
+		run->result = RUN_JOB;
+		run->job = run->waits_for;
+		run->waits_for = 0;
+		run->message = NULL;
+	}
 	run->failures = policy_failures(before, &why);
+	/* a wait ends no trouble */
+	run->in_trouble = run->result == RUN_HINDERED || run->result == RUN_FAILED ||
+		(run->result == RUN_WAITS && before->in_trouble);
 	set_keys(policy, keys);
 	(void) extension_delete(RUN_TABLE, lengthof(keys), keys);
 	row_clear(&row);
@@ -157,9 +187,11 @@ policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before)
 		row_set(&row, 8, Int64GetDatum(run->waits_for));
 		row_time(&row, 9, run->waits_since);
 	}
+	row_set(&row, 10, BoolGetDatum(run->in_trouble));
 	extension_insert(RUN_TABLE, &row);
 	IM_POINT("policy-run");
 	CommandCounterIncrement();
+	return true;
 }
 
 /* Return whether a run has not ended: its job is there. */
@@ -173,13 +205,14 @@ policy_is_running(const PolicyRun *run)
 
 /*
  * Return how many runs of a policy have failed in a row, up to the last, and
- * why that has.  A run fails by itself, or if a move of it does.
+ * why that has.  A run fails by itself, or if a move of it does; one that waits
+ * has not come so far.
  */
 int
 policy_failures(const PolicyRun *run, char **why)
 {
 	*why = run->message != NULL ? run->message : "?";
-	if (run->started_at == 0 || policy_is_running(run))
+	if (run->started_at == 0 || run->result == RUN_WAITS || policy_is_running(run))
 		return run->failures;
 	if (run->result == RUN_FAILED)
 		return run->failures + 1;

@@ -1332,6 +1332,9 @@ say_failures(PolicyWork *work)
 	int			failures;
 
 	policy_run_read(work->policy, &run);
+	/* its message is another one */
+	if (run.result == RUN_WAITS)
+		return;
 	failures = policy_failures(&run, &why);
 	if (failures == 1)
 		say(work, VERDICT_HINDERED, psprintf("its last run has failed: %s", why));

@@ -352,6 +352,8 @@ typedef struct PolicyRun
 								 * else NULL */
 	int64		waits_for;		/* job; 0 = none */
 	TimestampTz waits_since;	/* for this job and those before; 0 = no job */
+	bool		in_trouble;		/* it is hindered or has failed, or was so
+								 * before it waited */
 	bool		is_being_deleted;	/* by a transaction that has not ended */
 } PolicyRun;
 
@@ -359,7 +361,7 @@ extern void policy_run_forget(const char *policy);
 extern bool policy_run_claim(const Policy *policy);
 extern const char *policy_run_word(RunResult result);
 extern void policy_run_read(const Policy *policy, PolicyRun *run);
-extern void policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before);
+extern bool policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before);
 extern bool policy_is_running(const PolicyRun *run);
 extern int	policy_failures(const PolicyRun *run, char **why);
 

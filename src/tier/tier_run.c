@@ -54,23 +54,17 @@ typedef struct ScheduledRun
 /* On record */
 
 static bool
-is_in_trouble(const PolicyRun *run)
-{
-	return run->result == RUN_HINDERED || run->result == RUN_FAILED;
-}
-
-static bool
 is_same_trouble(const PolicyRun *run, const PolicyRun *before)
 {
 	return run->result == before->result && run->message != NULL && before->message != NULL &&
 		strcmp(run->message, before->message) == 0;
 }
 
-/* Write changes since the run before to the server log. */
+/* Write changes since the run before, which a wait is not, to the server log. */
 static void
 log_change(const char *policy, const PolicyRun *run, const PolicyRun *before)
 {
-	if (is_in_trouble(run) ? is_same_trouble(run, before) : !is_in_trouble(before))
+	if (run->in_trouble ? is_same_trouble(run, before) : !before->in_trouble)
 		return;
 	switch (run->result)
 	{
@@ -86,9 +80,10 @@ log_change(const char *policy, const PolicyRun *run, const PolicyRun *before)
 			break;
 		case RUN_JOB:
 		case RUN_NOTHING:
-		case RUN_WAITS:
 			ereport(LOG,
 					(errmsg("tier policy \"%s\" is well again", policy)));
+			break;
+		case RUN_WAITS:
 			break;
 	}
 }
@@ -120,8 +115,8 @@ record(const Policy *policy, PolicyRun *run)
 	/* or it is deleted, or its table is locked, which nobody waits for */
 	if (!claimed || is_gone(policy))
 		return;
-	policy_run_record(policy, run, &before);
-	log_change(NameStr(policy->name), run, &before);
+	if (policy_run_record(policy, run, &before))
+		log_change(NameStr(policy->name), run, &before);
 }
 
 /* Begin the record of a run: all that the plan knows. */
