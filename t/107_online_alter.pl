@@ -686,6 +686,7 @@ all_right($node, 't', 'at the end', no_metadata => 1);
 	my $to = other_place(place('t'));
 	my $data = $node->data_dir;
 	my $single = "$data/single.sql";
+	my $before = jobs();
 	my $standby;
 
 	$node->backup('base');
@@ -701,8 +702,15 @@ all_right($node, 't', 'at the end', no_metadata => 1);
 	IPC::Run::run([ 'postgres', '--single', '-D', $data, '-c', 'index_mover.online_alter=require', 'postgres' ], '<', $single, '>', \$log,
 		'2>', \$err);
 	unlike($err, qr/ERROR|cannot be carried out/, 'single-user mode: as core');
+	# nor in the servers of pg_upgrade, which make no new files: a partitioned table has none
+	system_or_bail('pg_ctl', '-w', '-D', $data, '-l', $node->logfile, '-o', '-b -c index_mover.online_alter=require', 'start');
+	(undef, undef, $said) = $node->psql('postgres', 'ALTER TABLE p SET TABLESPACE regress_fast');
+	is($said, '', 'the server of pg_upgrade: as core');
+	system_or_bail('pg_ctl', '-w', '-D', $data, 'stop');
 	$node->start;
 	is(place('t'), $to, 'single-user mode: moved');
+	is(place('p') . ' ' . (jobs() - $before), 'regress_fast 0', 'the server of pg_upgrade: no job');
+	sql('ALTER TABLE p SET TABLESPACE regress_slow');
 }
 # nor in the apply of logical replication, whose triggers can have the statement
 {
