@@ -137,6 +137,8 @@ index_mover_resume_main(Datum arg)
 		/* for the lock on the database, too */
 		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
 		worker_connect_as(job->database, job->role);
+		/* which has set it as runners have it */
+		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
 		IM_POINT("job-taken");
 		task.end = resume_job(job, task.tries);
 	}
