@@ -515,9 +515,10 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 		*reason = REASON_NO_MARKER;
 	else if (strcmp(look->id, device->id) != 0)
 		*reason = look->is_in_place ? REASON_COPIED : REASON_OTHER;
-	else if (look->marker == MARKER_OURS && look->epoch > device->epoch)
+	else if (look->marker == MARKER_OURS && look->epoch > device->epoch &&
+			 has_directory(device, look))
 		*reason = REASON_SERVER_SET_BACK;	/* its epoch was on record before */
-	else if (look->marker != MARKER_OURS || !has_directory(device, look))
+	else if (!has_expected(device, look) || !has_directory(device, look))
 		*reason = REASON_COPIED;
 	else if (!now->is_watched)
 		*reason = REASON_UNWATCHED;
