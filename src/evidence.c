@@ -1848,7 +1848,8 @@ evidence_look(void)
 	{
 		KnownDevice *device = &area->list.devices[i];
 
-		if (!has_lost_files(device) || device->told || device->is_pending)
+		/* of unlogged indexes the janitor tells, if there are some */
+		if (device->lost.below == 0 || device->told || device->is_pending)
 			continue;
 		device->told = true;
 		ereport(LOG,
