@@ -392,7 +392,7 @@ device_mark_again(Oid tablespace, uint32 epoch, DeviceLook *look)
 	return true;
 }
 
-/* Mark the device as this server's without a number, which nobody would record. */
+/* Mark the device as this server's, without a number: it would be on no record. */
 bool
 device_claim(Oid tablespace, DeviceLook *look)
 {

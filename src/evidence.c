@@ -11,11 +11,12 @@
  * The first look is the postmaster's, when it makes shared memory, before recovery.
  * Later looks see all that was mounted, created or dropped since.
  *
- * One rule: a device has lost something if it has missed a recovery.  That is certain in
- * two cases only.  Recovery begins while the tablespace's directory is empty; or a device
- * is there whose epoch is lower than that on record, which grows with each recovery that
- * begins without the device.  Whatever else is odd makes the device unknown, and all pages
- * are read.  A wrong "lost" empties files of indexes, so in doubt it is "unknown".
+ * One rule: a device has lost something if it has missed a recovery, or if the server has gone
+ * on with another device, or with a later state of it.  That is certain if recovery begins while
+ * the tablespace's directory is empty, or if the epoch in the marker is not one that is on
+ * record: it grows with each marker that is written, and with each recovery that begins without
+ * the device.  Whatever else is odd makes the device unknown, and all pages are read.  A wrong
+ * "lost" empties files of indexes, so in doubt it is "unknown".
  *
  * A verdict is of files from before a horizon (is_lost()), because recovery makes whole
  * what was made after its begin.
@@ -90,7 +91,7 @@
 /* A device that is not looked at in this time hangs: the planner does not wait for it */
 #define SLOW_LOOK_MS	1000
 
-/* A device that is set back to a state from before the last marker is told */
+/* A marker is written again after this time: a device set back to a state from before is told */
 #define BEAT_MS			(60 * 60 * 1000)
 
 /* A session looks for a device that is away once in this time */
@@ -187,7 +188,7 @@ typedef struct KnownDevice
 								 * directory were those above */
 	bool		is_foreign;		/* another server uses the location */
 	bool		is_away;		/* there was no directory, or an empty one */
-	int			mark_errno;		/* of the last attempt to give it a number */
+	int			mark_errno;		/* of the last attempt to write the marker */
 	TimestampTz beaten;			/* when its marker was last to be written */
 	bool		told;			/* the loss is in the log */
 	bool		is_in_round;	/* the janitor's round looks at its files, */

@@ -522,7 +522,7 @@ job_is_busy(const MoveItem *item, const BusyTable *table)
 						NameStr(item->heap_name)),
 				 errdetail("Job " INT64_FORMAT " is to move it when the transaction of process %d commits.",
 						   table->job, table->pid),
-				 errhint("Wait for its end, or stop it: %s",
+				 errhint("End that transaction, or stop the job: %s",
 						 printed_command("cancel_move", table->job))));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_IN_USE),

@@ -146,6 +146,7 @@ write_flag(Oid database, int64 job, const char *name, bool value)
 	ssize_t		length;
 	const char *flag;
 	bool		done = false;
+	int			save_errno;
 	int			fd;
 
 	job_path(path, database, job);
@@ -155,11 +156,20 @@ write_flag(Oid database, int64 job, const char *name, bool value)
 	length = read(fd, contents, sizeof(contents) - 1);
 	contents[Max(length, 0)] = '\0';
 	flag = strstr(contents, name);
-	if (flag != NULL)
-		done = pg_pwrite(fd, value ? "1" : "0", 1, flag - contents + strlen(name)) == 1 &&
-			pg_fsync(fd) == 0;
-	if (CloseTransientFile(fd) != 0)
+	/* it was damaged, or could not be read */
+	if (flag == NULL && length >= 0)
+		errno = EINVAL;
+	else if (flag != NULL)
+		done = pg_pwrite(fd, value ? "1" : "0", 1, flag - contents + strlen(name)) == 1;
+	if (done)
+		done = pg_fsync(fd) == 0;
+	save_errno = errno;
+	if (CloseTransientFile(fd) != 0 && done)
+	{
+		save_errno = errno;
 		done = false;
+	}
+	errno = save_errno;
 	if (!done)
 		ereport(LOG,
 				(errcode_for_file_access(),

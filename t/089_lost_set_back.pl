@@ -108,6 +108,20 @@ sub mount
 	return;
 }
 
+# A crash, a start without the device, and a late mount.
+sub away_in_a_crash
+{
+	$node->stop('immediate');
+	unmount();
+	$node->start;
+	watched();
+	$node->stop;
+	mount();
+	$node->start;
+	watched();
+	return;
+}
+
 sub write_some { return value('INSERT INTO t SELECT max(id) + 1, 7 FROM t'); }
 
 # The right answers, and no duplicates, before and after heal_tablespace().
@@ -350,14 +364,7 @@ CREATE INDEX u_id ON u (id) TABLESPACE fast;
 CHECKPOINT;
 SQL
 write_some();
-$node->stop('immediate');
-unmount();
-$node->start;
-watched();
-$node->stop;
-mount();
-$node->start;
-watched();
+away_in_a_crash();
 is(verdict(), 'lost', 'a device that was away in a crash: lost');
 $node->psql('postgres', 'INSERT INTO u SELECT generate_series(2001, 3000)');
 is(value('SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM u WHERE id BETWEEN 1 AND 1000'), 0,
@@ -369,14 +376,7 @@ is(value('SET enable_seqscan = off; SELECT count(*) FROM u WHERE id IN (5, 2005)
 
 # The WAL needs nothing on the device: that does not help an unlogged index.
 value('CHECKPOINT');
-$node->stop('immediate');
-unmount();
-$node->start;
-watched();
-$node->stop;
-mount();
-$node->start;
-watched();
+away_in_a_crash();
 is(value("SELECT kind, object, detail FROM index_mover_check() WHERE kind = 'lost device'"),
 	"lost device|fast|Recovery began while the tablespace's directory was empty.", 'an unlogged index alone: index_mover_check() says so');
 $node->psql('postgres', 'INSERT INTO u SELECT generate_series(4001, 5000)');

@@ -15,7 +15,7 @@
  * A run is read from the file, and over that its blocks that are in shared buffers, since
  * they may not be written yet.  So no damaged page raises an error, as ReadBuffer() would.
  *
- * Locks: AccessShareLock until the end of the call, for which nobody waits.
+ * Locks: AccessShareLock until the end of the call, which is not waited for.
  *
  *-------------------------------------------------------------------------
  */

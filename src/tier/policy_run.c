@@ -58,7 +58,7 @@ policy_run_forget(const char *policy)
  * has it, or deletes it: it is not waited for, so that no role waits for another.
  *
  * Names with the same hash are easily found.  The owner is in the tag, so that who holds the claim of
- * such a policy of his own hinders nobody else's.
+ * such a policy of his own hinders no other role's.
  */
 bool
 policy_run_claim(const Policy *policy)
@@ -145,8 +145,8 @@ is_own_job(const Policy *policy, int64 job)
  * if its job is at work and the run has none, or if it began later: a call that waits for its
  * jobs records them at its end.
  *
- * Another run may find such a job at work before.  It is put on record then, as the policy's own: who
- * waits for that waits for nobody else.
+ * Another run may find such a job at work before.  It is put on record then, as the policy's own: to
+ * wait for that is to wait for no other role.
  */
 bool
 policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before)

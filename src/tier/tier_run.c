@@ -5,7 +5,7 @@
  *	  a job of the owner's.
  *
  * A call plans all its policies, then submits all jobs, then waits for the jobs of its own
- * role, and records all runs at its end: nobody waits for another role's plan or job, and the
+ * role, and records all runs at its end: no role waits for another one's plan or job, and the
  * call has no transaction ID and holds no claim while it waits.  For the scheduler, a worker that looks
  * into a database plans the policies that are due, each in a transaction
  * of its own.  No user's code runs in a plan, so none of them can sleep, nor go on.
@@ -112,7 +112,7 @@ record(const Policy *policy, PolicyRun *run)
 	PolicyRun	before;
 	bool		claimed = policy_run_claim(policy);
 
-	/* or it is deleted, or its table is locked, which nobody waits for */
+	/* or it is deleted, or its table is locked: neither is waited for */
 	if (!claimed || is_gone(policy))
 		return;
 	if (policy_run_record(policy, run, &before))
