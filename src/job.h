@@ -130,8 +130,8 @@ typedef struct MoveItem
 	int64		bytes_to_write;
 	int64		wal_bytes;
 	int64		sort_bytes;		/* of a rebuild's sort files */
-	bool		shares_space;	/* its old and its new file share a file
-								 * system */
+	bool		tight_space;	/* the file system of its old and its new file
+								 * has room for max_workers such moves only */
 	double		stored_share;	/* of the bytes that a copy writes: what the
 								 * target stores of them at most, 1 if it does
 								 * not compress; only the space counts */
@@ -315,7 +315,7 @@ typedef struct RunnerSlot
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
 	bool		rows_final;		/* it only cleans up from now on */
 	bool		has_item;		/* that it has claimed last, and not ended */
-	bool		shares_space;	/* that of the item */
+	bool		tight_space;	/* that of the item */
 	bool		gives_turn;		/* it gives up its relation for another one,
 								 * which it has not claimed yet */
 	int64		job;

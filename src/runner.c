@@ -201,8 +201,7 @@ has_relation(const RunnerSlot *runner)
 static bool
 is_waiting(const RunnerSlot *runner)
 {
-	/* the plan has room for max_workers old files beside their copies */
-	return has_relation(runner) && runner->phase == PHASE_WAIT_SWAP_LOCK && !runner->shares_space;
+	return has_relation(runner) && runner->phase == PHASE_WAIT_SWAP_LOCK && !runner->tight_space;
 }
 
 /* It works on a relation, and does not only wait for its lock. */
@@ -532,7 +531,7 @@ runner_make_room(JobShared *shared, const MoveItem *item, RelationCheck is_free)
 {
 	bool		wanted;
 
-	if (my_runner == NULL || shared->settings.max_workers == 1 || item->shares_space)
+	if (my_runner == NULL || shared->settings.max_workers == 1 || item->tight_space)
 		return;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	wanted = !shared->starting && free_number(shared) < shared->max_runners &&
@@ -667,7 +666,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 		shared->items[result].outcome.status = STATUS_RUNNING;
 		(void) job_parts_follow(shared, result);
 		my_runner->has_item = true;
-		my_runner->shares_space = shared->items[result].shares_space;
+		my_runner->tight_space = shared->items[result].tight_space;
 	}
 	my_runner->gives_turn = false;
 	if (result == CLAIM_LATER && !anything_left && is_too_many(shared))

@@ -115,8 +115,7 @@ sub waits_ok
 	my $log = -s $node->logfile;
 	my $workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'";
 	set_tests($node, test_mutation => 'runners:4');
-	# not where the old and the new file share a file system
-	$s->run("LOAD 'index_mover'; SET index_mover.test_file_systems = 'regress_fast:1:100000000000:100000000000'");
+	# (the old and the new files share a file system, which has room for all of them)
 	my $job = $s->run("SELECT max(job) FROM move_schema_tables('room', 'regress_fast', wait => false, "
 		. q[settings => '{"max_workers": 2, "max_rate": "1MB"}')]);
 	waits_ok($job, "room.$_") foreach 'a', 'b';
@@ -139,23 +138,24 @@ sub waits_ok
 	wait_for_job_end($node, $job);
 	is(states($job), join(', ', map { "$_ moved" } 'a' .. 'h'), 'and they are moved, when they are free');
 	unlike(slurp_file($node->logfile, $log), qr/puts off/, 'none was given up for the others');
-	$s->run('RESET index_mover.test_file_systems');
 	set_tests($node);
 }
 
 # ---- an idle worker that may not claim anything -------------------------------------------
-# a and e count as at work, since their old and new files share a file system.  So the worker
-# of d, which is idle when d is moved, leaves q to one of these.
+# a and e count as at work, since their old and new files share a file system, in which eight
+# such moves do not fit.  So the worker of d, which is idle when d is moved, leaves q to one of
+# these.
 {
 	my @holders = hold('starve.a', 'starve.e');
 	my ($d) = hold('starve.d');
 	# (it stays idle where a session waits for the job, and ends elsewhere)
 	my $caller = IndexMover::Session->new($node);
-	$caller->run("LOAD 'index_mover'; SET index_mover.test_file_systems = 'regress_fast:1:100000000000:100000000000,"
-		. "regress_near:1:100000000000:100000000000'");
+	$caller->run("LOAD 'index_mover'; SET index_mover.test_file_systems = 'regress_fast:1:4000000:4000000,"
+		. "regress_near:1:4000000:4000000'");
 	# so that on a slow machine, too, d is moved before one of the others gives its turn
 	set_tests($node, test_mutation => 'patience:10000');
-	$caller->send(q[SELECT count(*) FROM move_schema_tables('starve', 'regress_fast', settings => '{"max_workers": 2}')]);
+	$caller->send(q[SELECT count(*) FROM move_schema_tables('starve', 'regress_fast',
+		settings => '{"max_workers": 2, "min_free_space": "1MB"}')]);
 	poll_until($node, 'SELECT count(DISTINCT job) FROM index_mover_progress', '1', 'the job');
 	my $job = $s->run('SELECT max(job) FROM index_mover_progress');
 	waits_ok($job, "starve.$_") foreach 'a', 'd', 'e';

@@ -101,6 +101,7 @@ typedef struct Device
 	int64		used;			/* bytes, by the moves before */
 	int64		beside[MAX_WORKERS];	/* by the latest moves within it */
 	int			nbeside;
+	int64		largest;		/* by a move within it */
 } Device;
 
 /* By what a target compresses */
@@ -425,7 +426,8 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 	else if (file_system_facts(item->from_tablespace, &source) && source.device == target.device)
 	{
 		device->beside[device->nbeside++ % MAX_WORKERS] = size;
-		item->shares_space = true;
+		device->largest = Max(device->largest, size);
+		item->tight_space = true;
 	}
 	else
 		device->used += size;
@@ -433,6 +435,31 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 		psprintf("Does not fit: %s needs %s; %s free, %s reserved by index_mover.min_free_space.",
 				 space_place(need), size_text(need->needed),
 				 size_text(need->available), size_text(need->reserved));
+}
+
+/*
+ * Note of the moves within a file system whether it has room for all the runners that a job can
+ * have, each with the largest relation: then those that wait for their locks need not count.
+ * To be called when all moves of the job are known.
+ */
+static void
+note_tight_space(PlanParts *parts, List *moves, const MoveSettings *settings)
+{
+	foreach_ptr(PlannedMove, move, moves)
+	{
+		MoveItem   *item = &move->item;
+		FileSystemFacts target;
+		Device	   *device;
+		SpaceNeeds	needs;
+
+		if (!item->tight_space || !file_system_facts(item->to_tablespace, &target))
+			continue;
+		device = find_device(parts, target.device);
+		space_needs(&needs, &settings->min_free_space, item, free_space_for_wal(),
+					device->used + MAX_WORKERS * device->largest, item->sort_bytes,
+					MAX_WORKERS * Max(item->wal_bytes, 0));
+		item->tight_space = free_space_missing(&needs) != NULL;
+	}
 }
 
 /*
@@ -601,6 +628,9 @@ plan_complete(PlanParts *parts, List *moves, const PlanRequest *request)
 	}
 	estimate_space(parts, moves, &request->settings, is_part);
 	if (!is_part)
+	{
+		note_tight_space(parts, moves, &request->settings);
 		warn_of_risks(moves);
+	}
 	plan_skip_parts(moves);
 }
