@@ -294,6 +294,52 @@ if (part('nowait'))
 	leftovers_ok($node, 'NOWAIT', within => 5);
 }
 
+# ---- those that are no such readers ----------------------------------------------------
+# of a table without an index, of which nothing but the lock says who reads all of it
+if (part('writers'))
+{
+	$s->run('CREATE TABLE bare AS SELECT generate_series(1, 1000) AS i');
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/bare';
+	append_to_file($file, "1\n");
+	my $to = 'regress_fast';
+	my $queued = q{SELECT count(*) FROM pg_locks WHERE relation = 'bare'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted};
+	foreach my $sql ("COPY bare FROM '$file'", q{SELECT 'copy ' FROM bare LIMIT 1}, q{/* lock table */ SELECT 1 FROM bare LIMIT 1})
+	{
+		my $holder = IndexMover::Session->new($node);
+		$holder->run("BEGIN; $sql");
+		my $call = start_call($node, 'mover',
+			"SELECT status FROM move_table('bare', '$to', settings => '{\"lock_timeout\": \"20s\"}') WHERE name = 'bare'");
+		poll_until($node, $queued, '1', "$sql: the move queues behind it");
+		$holder->run('COMMIT');
+		$holder->end;
+		my ($rc, $out, $err) = finish_call($call);
+		is($out, "moved\n", "$sql: moved") or diag $err;
+		$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	}
+
+	# while COPY TO, behind a comment, still is one
+	my @readers = map { IndexMover::Session->new($node) } 1, 2;
+	my $read = "BEGIN; /* dump */ -- all\n COPY (SELECT * FROM bare) TO '/dev/null'";
+	$readers[0]->run($read);
+	my $call = start_call($node, 'mover', "SELECT status FROM move_table('bare', '$to', settings => '{\"lock_timeout\": \"20s\"}') "
+		. "WHERE name = 'bare'");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", '1', 'COPY TO: ready');
+	my $failed = 0;
+	foreach my $n (1 .. 60)
+	{
+		$readers[ $n % 2 ]->run($read);
+		$readers[ ($n + 1) % 2 ]->run('COMMIT');
+		my ($rc) = $node->psql('postgres', 'BEGIN; LOCK TABLE bare IN ACCESS SHARE MODE NOWAIT');
+		$failed++ if $rc != 0;
+	}
+	is($failed, 0, 'one COPY TO after the other: 60 others got the table, too');
+	$_->end foreach @readers;
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "moved\n", 'COPY TO: moved, when there is a gap') or diag $err;
+	$s->run('DROP TABLE bare');
+	leftovers_ok($node, 'writers', within => 5);
+}
+
 # ---- those that hold the table itself ----------------------------------------------
 # The move keeps up, says who holds, and swaps at once when they let go.
 if (part('holders'))

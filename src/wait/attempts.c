@@ -61,7 +61,7 @@
 /* Who has waited behind a bid is found so soon after its end */
 #define DELAYED_US			(100 * INT64CONST(1000))
 
-/* A session that has held a table for so long, and none of its indexes, reads the whole table */
+/* Who has held a table for so long, and neither an index nor a lock of writers, reads all of it */
 #define READER_US			(10 * USECS_PER_SEC)
 
 void
@@ -265,16 +265,37 @@ is_vacuum(VirtualTransactionId vxid)
 		(proc->statusFlags & (PROC_IN_VACUUM | PROC_IS_AUTOVACUUM)) != 0;
 }
 
-/* Return whether a command has a word with which a reader takes a whole table. */
+/*
+ * Return where a command, as it was sent, begins: behind white space and comments.  Of several
+ * in one string, that is the first one.
+ */
+static const char *
+command_begin(const char *command)
+{
+	const char *end;
+
+	for (;;)
+	{
+		command += strspn(command, " \t\n\r\f\v");
+		if (strncmp(command, "--", 2) == 0)
+			end = strchr(command, '\n');
+		else if (strncmp(command, "/*", 2) == 0)
+			end = strstr(command, "*/");
+		else
+			return command;
+		if (end == NULL)
+			return "";
+		command = end + (*end == '*' ? 2 : 1);
+	}
+}
+
+/* Return whether a command is one with which a reader takes a whole table. */
 static bool
 takes_whole_table(const char *command)
 {
-	for (const char *p = command; *p != '\0'; p++)
-	{
-		if (pg_strncasecmp(p, "copy ", 5) == 0 || pg_strncasecmp(p, "lock table ", 11) == 0)
-			return true;
-	}
-	return false;
+	const char *begin = command_begin(command);
+
+	return pg_strncasecmp(begin, "copy", 4) == 0 || pg_strncasecmp(begin, "lock", 4) == 0;
 }
 
 /* Return whether a holder says, by its name or its command, that it reads the whole table. */
@@ -293,8 +314,9 @@ says_reader(const Holder *holder)
  * and, of this table (0: of an index), readers of the whole table by design, as pg_dump.
  * Its other processes ask with NOWAIT, and would fail if we stood in the queue.
  *
- * Such a reader holds none of the table's indexes, which a query's planner locks.  But a
- * plan that was made before locks none either, so a reader has to say so, or to stay.
+ * Such a reader holds no lock of writers, as COPY .. FROM does, and none on the table's indexes,
+ * which a query's planner locks.  But a plan that was made before locks none of these either, so
+ * a reader has to say so, or to stay.
  *
  * To be called outside of transactions; it has one of its own, for the catalog.
  */
@@ -303,9 +325,9 @@ attempts_may_queue(Attempts *attempts, Oid table)
 {
 	const Wait *wait = &attempts->wait;
 	VirtualTransactionId *holders = NULL;
-	VirtualTransactionId *users = NULL;
+	VirtualTransactionId *users;
 	int			nholders = 0;
-	int			nusers = 0;
+	int			nusers;
 	List	   *indexes;
 
 	Assert(!IsTransactionState());
@@ -321,6 +343,7 @@ attempts_may_queue(Attempts *attempts, Oid table)
 
 	StartTransactionCommand();
 	holders = relation_lock_holders(table, AccessExclusiveLock, &nholders);
+	users = relation_lock_holders(table, ShareLock, &nusers);
 	indexes = indexes_of_table(table);
 	foreach_oid(index, indexes)
 	{
