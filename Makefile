@@ -105,6 +105,7 @@ OBJS = \
 	src/runner.o \
 	src/running_jobs.o \
 	src/settings.o \
+	src/timescaledb.o \
 	src/virtual_transactions.o
 
 # Pause points and switches that make a copy wrong: only for the tests.

@@ -142,6 +142,9 @@ typedef struct MoveItem
 								 * table's owner, under the area's lock */
 	bool		by_name;		/* a rename ends its move; by the caller, see
 								 * online_alter.c */
+	bool		as_owner;		/* needs the ownership that core's ALTER
+								 * needs, and no other privilege of the
+								 * relation */
 	MoveOutcome outcome;
 } MoveItem;
 

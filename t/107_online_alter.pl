@@ -194,6 +194,71 @@ foreach my $case (
 	is(jobs(), $before, "$statement: without a job");
 }
 is(place('m'), 'regress_fast', 'core has moved what is left to it');
+# a partitioned relation has no files, but core queues for its lock
+foreach my $statement ('ALTER TABLE p SET TABLESPACE', 'ALTER INDEX p_id SET TABLESPACE')
+{
+	my ($relation) = $statement =~ /(p\w*) SET/;
+	my $to = other_place(place($relation));
+	my (undef, $refused) = answer('require', "BEGIN; $statement $to; ROLLBACK;");
+	like($refused, qr/^ERROR:  25001: $refusal It is executed in a transaction block\./m, "require, $statement, in a block: refused");
+	my (undef, $told) = answer('on', "BEGIN; $statement $to; COMMIT;");
+	like($told, qr/$notice It is executed in a transaction block\. It queues for an exclusive lock\.$/m,
+		"on, $statement, in a block: told");
+	is(place($relation), $to, "on, $statement, in a block: done by core");
+}
+# TimescaleDB's hook moves the compressed data of a chunk, too: here as far as its catalog goes, and not the extension
+sql(<<'SQL');
+SET allow_system_table_mods = on;
+INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)
+  VALUES (99999, 'timescaledb', 10, 'public'::regnamespace, false, '0');
+CREATE SCHEMA _timescaledb_catalog;
+CREATE TABLE _timescaledb_catalog.hypertable (schema_name name, id int, table_name name);
+CREATE TABLE _timescaledb_catalog.chunk (id int, table_name name, schema_name name);
+ALTER EXTENSION timescaledb ADD TABLE _timescaledb_catalog.hypertable;
+ALTER EXTENSION timescaledb ADD TABLE _timescaledb_catalog.chunk;
+INSERT INTO _timescaledb_catalog.hypertable VALUES ('public', 1, 'hyper');
+INSERT INTO _timescaledb_catalog.chunk VALUES (1, 'chunk', 'public'), (2, 't', 'elsewhere');
+CREATE TABLE hyper (i int) TABLESPACE regress_slow;
+CREATE TABLE chunk (i int) TABLESPACE regress_slow;
+SQL
+foreach my $table ('hyper', 'chunk')
+{
+	my $before = jobs();
+	my (undef, $refused) = answer('require', "ALTER TABLE $table SET TABLESPACE regress_fast;");
+	like($refused, qr/^ERROR:  0A000: $refusal It is of a hypertable or a chunk, and TimescaleDB carries it out\./,
+		"require, a $table of TimescaleDB: refused");
+	my (undef, $told) = answer('on', "ALTER TABLE $table SET TABLESPACE regress_fast;");
+	like($told, qr/$notice It is of a hypertable or a chunk, and TimescaleDB carries it out\./, "on, a $table of TimescaleDB: told");
+	is(place($table) . (jobs() - $before), 'regress_fast0', "on, a $table of TimescaleDB: without a job");
+}
+{
+	my ($to, $before) = (other_place(place('t')), jobs());
+	my (undef, $said) = answer('require', "ALTER TABLE t SET TABLESPACE $to;");
+	is($said . place('t') . (jobs() - $before), "${to}1", 'a table beside hypertables goes online');
+	# of another shape
+	sql('ALTER TABLE t SET TABLESPACE regress_slow; ALTER TABLE _timescaledb_catalog.chunk RENAME table_name TO other');
+	(undef, $said) = answer('require', 'ALTER TABLE t SET TABLESPACE regress_fast;');
+	like($said, qr/^ERROR:  0A000: $refusal It is of a hypertable or a chunk/, 'a catalog that is not known: left to TimescaleDB');
+}
+sql("ALTER EXTENSION timescaledb DROP TABLE _timescaledb_catalog.$_") foreach 'chunk', 'hypertable';
+sql('DROP SCHEMA _timescaledb_catalog CASCADE; DROP TABLE hyper, chunk');
+sql("SET allow_system_table_mods = on; DELETE FROM pg_extension WHERE extname = 'timescaledb'");
+# ownership is what core needs, and not MAINTAIN, nor USAGE on the schema
+sql(<<'SQL');
+CREATE SCHEMA hidden;
+CREATE TABLE hidden.mine (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow) TABLESPACE regress_slow;
+ALTER TABLE hidden.mine OWNER TO regress_other;
+GRANT CREATE ON TABLESPACE regress_fast TO regress_other;
+REVOKE ALL ON hidden.mine FROM regress_other;
+SQL
+foreach my $kind ('TABLE', 'INDEX')
+{
+	my ($out, $err) = answer('require', "ALTER $kind ALL IN TABLESPACE regress_slow OWNED BY regress_other SET TABLESPACE regress_fast;",
+		role => 'regress_other');
+	is("$out|$err", "ALTER $kind|", "an owner without other privileges: ALTER $kind ALL");
+}
+is(place('hidden.mine') . ' ' . place('hidden.mine_pkey'), 'regress_fast regress_fast', 'an owner without other privileges: moved');
+sql('DROP SCHEMA hidden CASCADE; REVOKE CREATE ON TABLESPACE regress_fast FROM regress_other');
 sql('DROP TABLE other_am; DROP INDEX u_id');
 
 # ---- all in a tablespace --------------------------------------------------------------
@@ -528,7 +593,9 @@ $_->end foreach $reader, $owner;
 	sleep 4;
 	$reader_of_t->run('COMMIT');
 	$_->answer foreach @owners;
-	is(join('', map { $_->errors } @owners), '', 'twenty ALTERs of one table: all have succeeded');
+	is(join('', map { $_->errors =~ /ERROR/g } @owners), '', 'twenty ALTERs of one table: all have succeeded');
+	my $told = qr/^NOTICE:  .*waiting for job \d+, which moves relations of the same table\nHINT:  .*cancel_move/m;
+	is(scalar(grep { $_->errors =~ $told } @owners), 19, 'twenty ALTERs of one table: those that have waited for the job were told');
 	is(place('t'), $there, 'twenty ALTERs of one table: moved');
 	$_->end foreach $reader_of_t, @owners;
 }
@@ -556,6 +623,28 @@ like($err, qr/^DETAIL:  Job \d+ has moved 1 of 2 relations, which stay moved\. O
 like($err, qr/^HINT:  To move the rest: SELECT .*index_mover_call\.resume_move\(\d+\);$/m, 'lock_timeout, all: how to go on');
 is(place('few1') . ' ' . place('few2'), 'regress_fast regress_slow', 'lock_timeout, all: where they are');
 $few->end;
+# less time, given while it runs
+{
+	my $waiting = IndexMover::Session->new($node);
+	my $locker = IndexMover::Session->new($node);
+
+	# (its new file comes last)
+	sql('ALTER TABLE few1 SET TABLESPACE regress_slow');
+	$locker->run('BEGIN; SELECT FROM few2');
+	$waiting->run("SET index_mover.online_alter = on; SET index_mover.max_workers = 1");
+	$waiting->send('ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_few SET TABLESPACE regress_fast');
+	poll_until($node, q(SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%'), 't', 'less time: the first copy waits');
+	my $job = sql('SELECT max(job) FROM index_mover_jobs');
+	sql("SELECT alter_move($job, 'max_duration', '1s')");
+	sql('SELECT pg_sleep(1.1)');
+	$locker->run('COMMIT');
+	$waiting->answer;
+	my $why = qr/Job $job has moved 1 of 2 relations, which stay moved\. Of this one: not started: index_mover\.max_duration was over/;
+	like($waiting->errors, qr/^ERROR:  57014: could not move table "few1" to tablespace "regress_fast"\nDETAIL:  $why/m,
+		'less time: the ERROR');
+	is(place('few1') . ' ' . place('few2'), 'regress_slow regress_fast', 'less time: where they are');
+	$_->end foreach $waiting, $locker;
+}
 sql('DROP TABLE few1, few2');
 (undef, $err) = answer('on', "SET statement_timeout = '700ms'; ALTER TABLE t SET TABLESPACE $to;");
 like($err, qr/^ERROR:  57014: canceling statement due to statement timeout/m, 'statement_timeout');
@@ -615,7 +704,7 @@ poll_until($node, 'SELECT backend_xmin IS NULL FROM pg_stat_activity WHERE pid =
 $holder->run('COMMIT');
 $other->answer;
 $caller->answer;
-is($caller->errors . place('t_long'), $there, 'beside another job: moved in the end');
+is(join(' ', $caller->errors =~ /ERROR.*/g, place('t_long')), $there, 'beside another job: moved in the end');
 
 # ---- others ---------------------------------------------------------------------------
 sql('SELECT pg_stat_statements_reset()');

@@ -63,6 +63,7 @@
 #include "printed_command.h"
 #include "relation_facts.h"
 #include "settings.h"
+#include "timescaledb.h"
 #include "test_points.h"
 
 /* A statement on its way through the hook: the arguments of ProcessUtility() */
@@ -83,6 +84,7 @@ typedef struct Hindrance
 	int			sqlstate;
 	const char *reason;			/* a sentence; NULL = nothing */
 	const char *hint;			/* what to do; NULL = nothing helps */
+	bool		no_files;		/* of a partitioned relation, which has none */
 } Hindrance;
 
 static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
@@ -159,33 +161,18 @@ tell_hindrance(const Statement *statement, const Hindrance *hindrance)
 						statement_name(statement)),
 				 errdetail_internal("%s", hindrance->reason),
 				 hindrance->hint == NULL ? 0 : errhint("%s", hindrance->hint)));
-	ereport(NOTICE,
-			(errmsg("%s ... SET TABLESPACE is not carried out online",
-					statement_name(statement)),
-			 errdetail_internal("%s An exclusive lock is held while the files are copied.",
-								hindrance->reason)));
-}
-
-/*
- * Return the relation of ALTER TABLE, INDEX or MATERIALIZED VIEW name, if core would copy its
- * files for this user; else 0: then core has nothing to do, or an error.
- */
-static Oid
-relation_to_copy(const AlterTableStmt *stmt, RelationFacts *facts)
-{
-	Oid			relid = RangeVarGetRelid(stmt->relation, NoLock, true);
-
-	if (!OidIsValid(relid) || !relation_facts(relid, facts) ||
-		!RELKIND_HAS_STORAGE(facts->relkind) || facts->relkind == RELKIND_SEQUENCE ||
-		!object_ownercheck(RelationRelationId, relid, GetUserId()))
-		return InvalidOid;
-	foreach_ptr(AlterTableCmd, cmd, stmt->cmds)
-	{
-		if (cmd->subtype == AT_SetTableSpace &&
-			get_tablespace_oid(cmd->name, true) != facts->tablespace)
-			return relid;
-	}
-	return InvalidOid;
+	if (hindrance->no_files)
+		ereport(NOTICE,
+				(errmsg("%s ... SET TABLESPACE is not carried out online",
+						statement_name(statement)),
+				 errdetail_internal("%s It queues for an exclusive lock.",
+									hindrance->reason)));
+	else
+		ereport(NOTICE,
+				(errmsg("%s ... SET TABLESPACE is not carried out online",
+						statement_name(statement)),
+				 errdetail_internal("%s An exclusive lock is held while the files are copied.",
+									hindrance->reason)));
 }
 
 /* Return whether core sets the tablespace of such a relation; a partitioned one has a default. */
@@ -195,6 +182,28 @@ is_movable_kind(char relkind)
 	if (relkind == RELKIND_SEQUENCE)
 		return false;
 	return RELKIND_HAS_STORAGE(relkind) || RELKIND_HAS_PARTITIONS(relkind);
+}
+
+/*
+ * Return the relation of ALTER TABLE, INDEX or MATERIALIZED VIEW name, if core would set its
+ * tablespace for this user; else 0: then core has nothing to do, or an error.
+ */
+static Oid
+relation_to_set(const AlterTableStmt *stmt, RelationFacts *facts)
+{
+	Oid			relid = RangeVarGetRelid(stmt->relation, NoLock, true);
+
+	if (!OidIsValid(relid) || !relation_facts(relid, facts) ||
+		!is_movable_kind(facts->relkind) ||
+		!object_ownercheck(RelationRelationId, relid, GetUserId()))
+		return InvalidOid;
+	foreach_ptr(AlterTableCmd, cmd, stmt->cmds)
+	{
+		if (cmd->subtype == AT_SetTableSpace &&
+			get_tablespace_oid(cmd->name, true) != facts->tablespace)
+			return relid;
+	}
+	return InvalidOid;
 }
 
 /* Return a hint with the call that moves a relation in a transaction block, too. */
@@ -271,8 +280,6 @@ hindrance_of_relation(const RelationFacts *facts)
 		result.reason = psprintf("\"%s\" is a system relation.", name);
 	else if (extension_owns(facts->heap_oid))
 		result.reason = psprintf("Extension index_mover writes to \"%s\" during a move.", name);
-	else if (OidIsValid(get_extension_oid("timescaledb", true)) && has_subclass(facts->heap_oid))
-		result.reason = psprintf("\"%s\" is a hypertable.", name);
 	else if (RELKIND_HAS_STORAGE(facts->relkind))
 	{
 		reason = copy_hindrance(facts);
@@ -320,6 +327,7 @@ job_begin(AlterJob *job, Oid tablespace)
 	job->request.method = METHOD_COPY;
 	job->request.to_tablespace = tablespace;
 	job->request.waits = true;
+	job->request.as_owner = true;
 
 	/* core's statement has an end, too */
 	set_for_job("index_mover.max_duration", "0");
@@ -367,12 +375,17 @@ count_moved(const AlterJob *job)
 	return result;
 }
 
-/* Return the SQLSTATE in an item as ereport() takes it. */
+/*
+ * Return the SQLSTATE in an item as ereport() takes it.  It has none if its job was given less
+ * time, by alter_move(), and has not begun with it.
+ */
 static int
 sqlstate_of_item(const MoveItem *item)
 {
 	const char *state = item->outcome.sqlstate;
 
+	if (state[0] == '\0')
+		return ERRCODE_QUERY_CANCELED;
 	return MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
 }
 
@@ -385,8 +398,12 @@ check_moved(AlterJob *job)
 {
 	foreach_ptr(const MoveItem, item, job->items)
 	{
-		if (item->outcome.status == STATUS_MOVED || item->outcome.sqlstate[0] == '\0' ||
-			get_rel_name(item->relid) == NULL)
+		RelationFacts facts;
+
+		if (item->outcome.status == STATUS_MOVED || !relation_facts(item->relid, &facts))
+			continue;
+		/* another session has moved it there */
+		if (item->outcome.sqlstate[0] == '\0' && facts.tablespace == item->to_tablespace)
 			continue;
 		if (item->by_name && sqlstate_of_item(item) == ERRCODE_UNDEFINED_TABLE)
 			job->renamed = true;
@@ -614,18 +631,20 @@ find_other_job(const AlterJob *job)
 #define BUSY_NAP_MS		100
 
 /*
- * Wait until no other job works on the tables of the statement, without a snapshot.  ERROR
- * 55P03 when lock_timeout has passed since the first wait; else those of
- * wait_for_other_job().
+ * Wait until no other job works on the tables of the statement, without a snapshot.  *since:
+ * when the first such wait has begun; 0 = this is it.  ERROR 55P03 when lock_timeout has
+ * passed since then; else those of wait_for_other_job().
  */
 static void
-wait_for_other_jobs(const AlterJob *job, TimestampTz since)
+wait_for_other_jobs(const AlterJob *job, TimestampTz *since)
 {
 	TimestampTz deadline = 0;
 	int64		other;
 
+	if (*since == 0)
+		*since = GetCurrentTimestamp();
 	if (LockTimeout > 0)
-		deadline = TimestampTzPlusMilliseconds(since, LockTimeout);
+		deadline = TimestampTzPlusMilliseconds(*since, LockTimeout);
 	ForgetPortalSnapshots();
 	/* one that works on a part of a table only is not found */
 	latch_nap(BUSY_NAP_MS, "IndexMoverWait");
@@ -747,7 +766,7 @@ alter_one(const Statement *statement, AlterJob *job)
 {
 	AlterTableStmt *stmt = (AlterTableStmt *) statement->pstmt->utilityStmt;
 	AlterTableCmd *cmd = linitial(stmt->cmds);
-	TimestampTz since = GetCurrentTimestamp();
+	TimestampTz since = 0;
 	Hindrance	hindrance;
 	RelationFacts facts;
 	Oid			relid;
@@ -786,19 +805,27 @@ alter_one(const Statement *statement, AlterJob *job)
 		if (attempt == ATTEMPT_HINDERED)
 			break;
 		if (attempt == ATTEMPT_BUSY)
-			wait_for_other_jobs(job, since);
+			wait_for_other_jobs(job, &since);
 		else if (count_moved(job) > 0 || (!job->renamed && get_rel_name(relid) != NULL))
 			break;
 		/* else it was dropped or renamed before it was moved */
+		if (attempt == ATTEMPT_DONE)
+			since = 0;
 	}
 	if (hindrance.reason != NULL)
 	{
-		/* of a partitioned one, core changes only the default */
-		if (RELKIND_HAS_STORAGE(facts.relkind))
-			tell_hindrance(statement, &hindrance);
+		hindrance.no_files = !RELKIND_HAS_STORAGE(facts.relkind);
+		tell_hindrance(statement, &hindrance);
 		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
 		return;
 	}
+
+	/*
+	 * it can be the successor of an index that REINDEX CONCURRENTLY has
+	 * dropped
+	 */
+	if (job->items != NIL)
+		relid = ((const MoveItem *) linitial(job->items))->relid;
 	if (relation_facts(relid, &facts))
 	{
 		check_in_place(job, relid);
@@ -872,9 +899,10 @@ alter_all(const Statement *statement, AlterJob *job)
 	List	   *roles = roleSpecsToIds(stmt->roles);
 	Oid			from = get_tablespace_oid(stmt->orig_tablespacename, false);
 	Oid			to = get_tablespace_oid(stmt->new_tablespacename, false);
-	TimestampTz since = GetCurrentTimestamp();
+	TimestampTz since = 0;
 	Hindrance	left_out = {0};
 	Hindrance	hindrance;
+	MemoryContext context;
 
 	if (from == to || from == GLOBALTABLESPACE_OID || to == GLOBALTABLESPACE_OID)
 	{
@@ -885,14 +913,22 @@ alter_all(const Statement *statement, AlterJob *job)
 	job_begin(job, target_of_statement(stmt->new_tablespacename));
 	find_all(stmt, roles, from, job, &left_out);
 	hindrance = left_out;
+	context = AllocSetContextCreate(CurrentMemoryContext, "index_mover plan",
+									ALLOCSET_DEFAULT_SIZES);
 	while (job->relids != NIL)
 	{
+		MemoryContext old_context = MemoryContextSwitchTo(context);
 		Attempt		attempt = job_carry_out_all(statement, job, &hindrance);
 
+		MemoryContextSwitchTo(old_context);
 		if (attempt != ATTEMPT_BUSY)
 			break;
+		/* a plan of many relations is large, and is made again and again */
 		hindrance = left_out;
-		wait_for_other_jobs(job, since);
+		job->plan = NIL;
+		job->items = NIL;
+		MemoryContextReset(context);
+		wait_for_other_jobs(job, &since);
 	}
 	foreach_ptr(const MoveItem, item, job->items)
 	{
@@ -978,6 +1014,24 @@ is_for_citus(const AlterTableStmt *stmt)
 }
 
 /*
+ * Return whether TimescaleDB carries out the statement, by its own hook: of hypertables, of
+ * chunks, whose compressed data is in another table, and of continuous aggregates, which are
+ * views.
+ */
+static bool
+is_for_timescaledb(const AlterTableStmt *stmt)
+{
+	Oid			relid;
+
+	if (!IsA(stmt, AlterTableStmt) || !OidIsValid(get_extension_oid("timescaledb", true)))
+		return false;
+	relid = RangeVarGetRelid(stmt->relation, NoLock, true);
+	if (!OidIsValid(relid))
+		return false;
+	return get_rel_relkind(relid) == RELKIND_VIEW || timescaledb_has(relid);
+}
+
+/*
  * Tell, before core carries out the whole statement, why it does; not if there is nothing to
  * copy nor, with "on", in a database without the extension.
  */
@@ -992,8 +1046,9 @@ tell_left_to_core(const Statement *statement, Hindrance *hindrance)
 		return;
 	if (IsA(stmt, AlterTableStmt))
 	{
-		if (!OidIsValid(relation_to_copy(stmt, &facts)))
+		if (!OidIsValid(relation_to_set(stmt, &facts)))
 			return;
+		hindrance->no_files = !RELKIND_HAS_STORAGE(facts.relkind);
 		if (hindrance->sqlstate == ERRCODE_ACTIVE_SQL_TRANSACTION)
 			hindrance->hint = hint_of_call(&facts, stmt);
 	}
@@ -1016,6 +1071,8 @@ online_alter_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 		return;
 	}
 	hindrance = hindrance_of_statement(&statement, context);
+	if (hindrance.reason == NULL && is_for_timescaledb((AlterTableStmt *) pstmt->utilityStmt))
+		hindrance.reason = "It is of a hypertable or a chunk, and TimescaleDB carries it out.";
 	if (hindrance.reason == NULL && !is_for_citus((AlterTableStmt *) pstmt->utilityStmt))
 	{
 		alter_online(&statement);

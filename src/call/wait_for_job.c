@@ -505,21 +505,42 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 				 errdetail_internal("%s", wait.worker_error.message)));
 }
 
-/* Tell, once in a wait, of a job that is paused: it does not end by itself. */
-static void
-tell_of_pause(const JobSlot *slot, bool *told)
+/* What a session that waits for another job has been told */
+typedef struct ToldOfJob
 {
-	if (*told || !slot->flags.pause)
-		return;
-	*told = true;
-	ereport(NOTICE,
-			(errmsg("waiting for job " INT64_FORMAT ", which is paused", slot->job),
-			 errhint("To resume it: %s", printed_command("resume_move", slot->job))));
+	bool		waits;
+	bool		paused;
+}			ToldOfJob;
+
+/* A wait that is shorter is not told */
+#define SILENT_MS	1000
+
+/* Tell, once in a wait, which job it is for, and whether that is paused. */
+static void
+tell_of_job(const JobSlot *slot, TimestampTz since, ToldOfJob * told)
+{
+	if (slot->flags.pause && !told->paused)
+	{
+		told->paused = true;
+		ereport(NOTICE,
+				(errmsg("waiting for job " INT64_FORMAT ", which is paused", slot->job),
+				 errhint("To resume it: %s", printed_command("resume_move", slot->job))));
+	}
+	else if (!told->waits && !told->paused &&
+			 TimestampDifferenceExceeds(since, GetCurrentTimestamp(), SILENT_MS))
+	{
+		told->waits = true;
+		ereport(NOTICE,
+				(errmsg("waiting for job " INT64_FORMAT ", which moves relations of the same table",
+						slot->job),
+				 errhint("See %s. To stop it: %s", printed_command("jobs"),
+						 printed_command("cancel_move", slot->job))));
+	}
 }
 
 /*
  * Wait until the job of another session has ended; but not beyond the deadline, if it is not
- * 0.  Return whether the job has ended.  A NOTICE tells if it is paused.  The caller holds no
+ * 0.  Return whether the job has ended.  A NOTICE tells of it.  The caller holds no
  * snapshot.  ERRORs: 40P01 the job waits for this session, for its lock or its commit; 57014
  * and the like.
  */
@@ -535,7 +556,8 @@ wait_for_other_job(int64 job, TimestampTz deadline)
 		.last_look = GetCurrentTimestamp(),
 	};
 	LOCKTAG		tag = wait_tag(wait.lock_class, job);
-	bool		told = false;
+	TimestampTz since = GetCurrentTimestamp();
+	ToldOfJob	told = {0};
 	bool		is_late = false;
 	JobSlot		slot;
 
@@ -544,7 +566,7 @@ wait_for_other_job(int64 job, TimestampTz deadline)
 	while (job_find(job, &slot) && !is_late)
 	{
 		is_late = deadline != 0 && GetCurrentTimestamp() >= deadline;
-		tell_of_pause(&slot, &told);
+		tell_of_job(&slot, since, &told);
 		/* step: other-look */
 		if (!is_late)
 			look_and_nap(&wait, OTHER_JOB_MS);

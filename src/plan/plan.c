@@ -210,7 +210,10 @@ plan_entry_of(Oid relid, const PlanRequest *request)
 	if (OidIsValid(request->index_tablespace) && relkind_is_index(get_rel_relkind(relid)))
 		target = request->index_tablespace;
 	entry = new_entry(relid, target, request->method);
-	if (entry == NULL || !RELKIND_HAS_PARTITIONS(entry->item.relkind))
+	if (entry == NULL)
+		return NULL;
+	entry->item.as_owner = request->as_owner;
+	if (!RELKIND_HAS_PARTITIONS(entry->item.relkind))
 		return entry;
 	entry->item.method = METHOD_DEFAULT;
 	entry->item.size_before = 0;

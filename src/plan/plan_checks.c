@@ -140,7 +140,8 @@ bool
 item_check(MoveItem *item, const RelationFacts *facts)
 {
 	/* first, since it fails if the table is known to be dropped */
-	AclResult	aclresult = plan_aclcheck(facts->heap_oid, relkind_is_index(facts->relkind));
+	bool		maintains = relkind_is_index(facts->relkind) && !item->as_owner;
+	AclResult	aclresult = plan_aclcheck(facts->heap_oid, maintains);
 	const char *to_name = get_tablespace_name(item->to_tablespace);
 
 	if (aclresult == ACLCHECK_NOT_OWNER)
@@ -149,7 +150,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 	if (aclresult != ACLCHECK_OK)
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Permission denied for table \"%s\".", NameStr(facts->heap_name));
-	if (!may_use_schema(facts->schema_oid, item->heal))
+	if (!item->as_owner && !may_use_schema(facts->schema_oid, item->heal))
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Permission denied for schema \"%s\".",
 						 NameStr(facts->schema_name));

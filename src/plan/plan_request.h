@@ -34,6 +34,7 @@ typedef struct PlanRequest
 	Oid			to_tablespace;
 	Oid			index_tablespace;	/* of indexes; 0 = to_tablespace */
 	bool		waits;			/* the caller will wait inside its transaction */
+	bool		as_owner;		/* see MoveItem */
 	PlanFilter	filter;
 	MoveSettings settings;
 } PlanRequest;

@@ -15,9 +15,7 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "catalog/dependency.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
 #include "commands/extension.h"
 #include "storage/lmgr.h"
@@ -27,6 +25,7 @@
 
 #include "relation_facts.h"
 #include "tier/tier_private.h"
+#include "timescaledb.h"
 
 /* The columns of _timescaledb_catalog.chunk that are read */
 enum
@@ -101,21 +100,6 @@ read_row(HTAB *rows, HeapTuple tuple, TupleDesc desc, const AttrNumber *numbers)
 	row->compressed = nulls[CHUNK_COMPRESSED] ? 0 : DatumGetInt32(values[CHUNK_COMPRESSED]);
 }
 
-/* Return the catalog table of chunks, 0 if it is none of the extension's. */
-static Oid
-chunk_table(Oid extension)
-{
-	Oid			schema = get_namespace_oid("_timescaledb_catalog", true);
-	Oid			table = InvalidOid;
-
-	if (OidIsValid(schema))
-		table = get_relname_relid("chunk", schema);
-	if (!OidIsValid(table) || getExtensionOfObject(RelationRelationId, table) != extension ||
-		get_rel_relkind(table) != RELKIND_RELATION)
-		return InvalidOid;
-	return table;
-}
-
 /* Turn the rows of the catalog into pairs, a hash of ChunkPair. */
 static HTAB *
 pairs_of(HTAB *rows)
@@ -152,7 +136,6 @@ chunks_read(const char **problem)
 {
 	HASHCTL		info = {.keysize = sizeof(int32),.entrysize = sizeof(ChunkRow),
 	.hcxt = CurrentMemoryContext};
-	Oid			extension = get_extension_oid("timescaledb", true);
 	AttrNumber	numbers[CHUNK_COLUMNS];
 	const char *missing;
 	HTAB	   *rows;
@@ -160,9 +143,9 @@ chunks_read(const char **problem)
 	Oid			table;
 
 	*problem = NULL;
-	if (!OidIsValid(extension))
+	if (!OidIsValid(get_extension_oid("timescaledb", true)))
 		return NULL;
-	table = chunk_table(extension);
+	table = timescaledb_catalog("chunk");
 	if (!OidIsValid(table))
 	{
 		*problem = "timescaledb has no table of chunks that is known here";
