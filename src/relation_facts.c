@@ -18,6 +18,7 @@
 #include "catalog/index.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -125,6 +126,82 @@ indexes_of_table(Oid heap_oid)
 												 Anum_pg_index_indrelid, heap_oid, 0, InvalidOid))
 		result = lappend_oid(result, ((Form_pg_index) GETSTRUCT(row))->indexrelid);
 	return result;
+}
+
+/* Return whether a relation is there, and has had children. */
+static bool
+has_had_children(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = ((Form_pg_class) GETSTRUCT(tuple))->relhassubclass;
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * Return the partitions of a relation, or the tables that inherit from it, in the order of
+ * their OIDs; with_pending: also those whose detachment is pending.  NIL if it is gone, where
+ * core's find_inheritance_children(), which is for locked relations, raises XX000.
+ */
+List *
+children_of(Oid relid, bool with_pending)
+{
+	List	   *result = NIL;
+
+	if (!has_had_children(relid))
+		return NIL;
+	foreach_ptr(HeapTupleData, row, catalog_rows(InheritsRelationId, InheritsParentIndexId,
+												 Anum_pg_inherits_inhparent, relid, 0, InvalidOid))
+	{
+		Form_pg_inherits form = (Form_pg_inherits) GETSTRUCT(row);
+
+		if (with_pending || !form->inhdetachpending)
+			result = lappend_oid(result, form->inhrelid);
+	}
+	list_sort(result, list_oid_cmp);
+	return result;
+}
+
+/* Return a relation and all below it, each once, as find_all_inheritors(). */
+List *
+relation_and_below(Oid relid)
+{
+	List	   *result = list_make1_oid(relid);
+
+	/* it grows meanwhile */
+	foreach_oid(parent, result)
+	{
+		CHECK_FOR_INTERRUPTS();
+		foreach_oid(child, children_of(parent, false))
+		{
+			/* a partition has a single parent */
+			if (get_rel_relispartition(child) || !list_member_oid(result, child))
+				result = lappend_oid(result, child);
+		}
+	}
+	return result;
+}
+
+/* Return whether a relation is another, or is below it. */
+bool
+is_or_is_below(Oid relid, Oid other)
+{
+	check_stack_depth();
+	if (relid == other)
+		return true;
+	foreach_ptr(HeapTupleData, row, catalog_rows(InheritsRelationId, InheritsRelidSeqnoIndexId,
+												 Anum_pg_inherits_inhrelid, relid, 0, InvalidOid))
+	{
+		Form_pg_inherits form = (Form_pg_inherits) GETSTRUCT(row);
+
+		if (!form->inhdetachpending && is_or_is_below(form->inhparent, other))
+			return true;
+	}
+	return false;
 }
 
 /* Return the TOAST table of a table and its indexes, in the order in which core locks them. */

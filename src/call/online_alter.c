@@ -32,7 +32,6 @@
 #include "catalog/objectaccess.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_tablespace.h"
 #include "commands/event_trigger.h"
 #include "commands/extension.h"

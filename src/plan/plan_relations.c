@@ -22,7 +22,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_database.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
 #include "commands/tablespace.h"
@@ -51,7 +50,7 @@ notice_children(const RelationFacts *facts, Oid to_tablespace, PlanKinds kinds)
 	const char *parent = quote_qualified_identifier(NameStr(facts->schema_name), name);
 	const char *target = get_tablespace_name(to_tablespace);
 
-	if (find_inheritance_children(facts->relid, NoLock) == NIL)
+	if (children_of(facts->relid, false) == NIL)
 		return;
 	if (kinds & PLAN_TABLES)
 		ereport(NOTICE,
@@ -104,7 +103,7 @@ is_like(const NameData *name, text *pattern)
 
 /*
  * Return the partitions of these tables whose detachment is pending, with the partitions below
- * them: find_all_inheritors() leaves them out.
+ * them: relation_and_below() leaves them out.
  */
 static List *
 pending_partitions(List *tables)
@@ -113,15 +112,12 @@ pending_partitions(List *tables)
 
 	foreach_oid(table, tables)
 	{
-		List	   *children;
-
 		if (get_rel_relkind(table) != RELKIND_PARTITIONED_TABLE)
 			continue;
-		children = find_inheritance_children_extended(table, false, NoLock, NULL, NULL);
-		foreach_oid(child, children)
+		foreach_oid(child, children_of(table, true))
 		{
 			if (!list_member_oid(tables, child))
-				result = list_concat(result, find_all_inheritors(child, NoLock, NULL));
+				result = list_concat(result, relation_and_below(child));
 		}
 	}
 	return result;
@@ -249,7 +245,7 @@ plan_named(const PlanRequest *request, Oid relation, PlanKinds kinds)
 	Assert(IsTransactionState());
 	plan_named_relation(relation, (kinds & PLAN_TABLES) != 0, &facts);
 	if (RELKIND_HAS_PARTITIONS(facts.relkind))
-		named = find_all_inheritors(relation, NoLock, NULL);
+		named = relation_and_below(relation);
 	if (relkind_is_index(facts.relkind))
 		relids = named;
 	else

@@ -3,9 +3,8 @@
  * partition_bounds.c
  *	  The partitions with files below a relation, and where their ranges end.
  *
- * A bound is taken from the catalogs as it is stored, as a Datum of the key's
- * type: no text of it depends on settings, and no function of a type or an operator
- * class is called.
+ * A bound is taken from the catalogs as it is stored, a constant with its type: no text of
+ * it depends on settings, and no function of a type or an operator class is called.
  *
  * A child by inheritance has the range that its CHECK constraints say, as partitions had
  * before version 10 and chunks of TimescaleDB have: comparisons of a column with
@@ -24,9 +23,9 @@
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_operator_d.h"
 #include "catalog/pg_partitioned_table.h"
+#include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
@@ -36,6 +35,8 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "relation_facts.h"
+#include "test_points.h"
 #include "tier/tier_private.h"
 
 /* The key of a partitioned table */
@@ -45,6 +46,28 @@ typedef struct RangeKey
 	Oid			type;			/* no domain */
 	KeyKind		kind;
 } RangeKey;
+
+/*
+ * Return the type that a domain is over, or the type itself; 0 if it is gone, where core's
+ * getBaseType() raises XX000.
+ */
+static Oid
+base_type(Oid type)
+{
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type))))
+	{
+		Form_pg_type form = (Form_pg_type) GETSTRUCT(tuple);
+		Oid			base = form->typtype == TYPTYPE_DOMAIN ? form->typbasetype : InvalidOid;
+
+		ReleaseSysCache(tuple);
+		if (!OidIsValid(base))
+			return type;
+		type = base;
+	}
+	return InvalidOid;
+}
 
 /*
  * Get the key of a partitioned table.  Its kind is KEY_OTHER unless that is a range of
@@ -75,10 +98,9 @@ range_key(Oid relid, const KeyMeaning *meaning)
 	}
 	if (attnum == InvalidAttrNumber)
 		return result;
-	result.type = get_atttype(relid, attnum);
+	result.type = base_type(get_atttype(relid, attnum));
 	if (!OidIsValid(result.type))
 		return result;
-	result.type = getBaseType(result.type);
 	result.column = get_attname(relid, attnum, true);
 	if (result.column != NULL && operator_class == GetDefaultOpClass(result.type, BTREE_AM_OID))
 		result.kind = key_kind(result.type, meaning);
@@ -105,7 +127,7 @@ stored_bound(Oid relid)
 	return result;
 }
 
-/* Set where a range with this upper bound ends. */
+/* Set where a range with this upper bound ends, which is of the key's type. */
 static void
 set_end(PartitionLeaf *leaf, const RangeKey *key, const KeyMeaning *meaning, Datum bound)
 {
@@ -124,19 +146,29 @@ static void
 read_bound(Oid relid, const RangeKey *key, const KeyMeaning *meaning, bool same_column,
 		   PartitionLeaf *leaf)
 {
-	const PartitionBoundSpec *spec = stored_bound(relid);
 	const PartitionLeaf above = *leaf;
-	PartitionRangeDatum *upper;
+	const PartitionBoundSpec *spec;
+	PartitionRangeDatum *upper = NULL;
+	const Const *bound = NULL;
 
-	/* detached just now, and perhaps attached elsewhere */
-	if (spec == NULL)
+	IM_POINT("partition-bound");
+	spec = stored_bound(relid);
+	if (spec != NULL && !spec->is_default)
+		upper = linitial_node(PartitionRangeDatum, spec->upperdatums);
+	if (upper != NULL && upper->kind == PARTITION_RANGE_DATUM_VALUE)
+		bound = castNode(Const, upper->value);
+
+	/*
+	 * Detached just now, and perhaps attached elsewhere: nothing is locked,
+	 * so only the type that is stored with the bound says what it is.
+	 */
+	if (spec == NULL || (bound != NULL && base_type(bound->consttype) != key->type))
 		return;
 	leaf->column = key->column;
 	leaf->kind = key->kind;
-	upper = spec->is_default ? NULL : linitial_node(PartitionRangeDatum, spec->upperdatums);
-	if (upper != NULL && upper->kind == PARTITION_RANGE_DATUM_VALUE)
+	if (bound != NULL)
 	{
-		set_end(leaf, key, meaning, castNode(Const, upper->value)->constvalue);
+		set_end(leaf, key, meaning, bound->constvalue);
 		if (same_column && above.why_none == NULL &&
 			(leaf->why_none != NULL || above.end < leaf->end))
 			*leaf = above;
@@ -145,7 +177,7 @@ read_bound(Oid relid, const RangeKey *key, const KeyMeaning *meaning, bool same_
 	{
 		leaf->text = NULL;
 		/* MINVALUE ends nothing that could have rows */
-		leaf->why_none = upper == NULL ? "the default partition has no bound" :
+		leaf->why_none = spec->is_default ? "the default partition has no bound" :
 			"the partition has no upper bound";
 	}
 }
@@ -188,7 +220,7 @@ static void
 take_end(CheckEnds *ends, const Var *var, const Const *bound, bool inclusive)
 {
 	PartitionLeaf *leaf = ends->leaf;
-	RangeKey	key = {.type = getBaseType(bound->consttype)};
+	RangeKey	key = {.type = base_type(bound->consttype)};
 	PartitionLeaf found = *leaf;
 	bool		same_column;
 
@@ -229,9 +261,11 @@ take_end(CheckEnds *ends, const Var *var, const Const *bound, bool inclusive)
 static int
 strategy_of(Oid operator, Oid type)
 {
-	Oid			operator_class = GetDefaultOpClass(type, BTREE_AM_OID);
+	Oid			operator_class = InvalidOid;
 
-	if (operator >= FirstUnpinnedObjectId || !OidIsValid(operator_class))
+	if (operator < FirstUnpinnedObjectId && OidIsValid(type))
+		operator_class = GetDefaultOpClass(type, BTREE_AM_OID);
+	if (!OidIsValid(operator_class))
 		return 0;
 	return get_op_opfamily_strategy(operator, get_opclass_family(operator_class));
 }
@@ -270,7 +304,7 @@ read_condition(CheckEnds *ends, Node *node)
 	}
 	if (!IsA(left, Var) || !IsA(right, Const))
 		return;
-	strategy = strategy_of(comparison->opno, getBaseType(exprType(left)));
+	strategy = strategy_of(comparison->opno, base_type(((Var *) left)->vartype));
 	if (strategy == (turned ? BTGreaterStrategyNumber : BTLessStrategyNumber))
 		take_end(ends, (Var *) left, (Const *) right, false);
 	else if (strategy == (turned ? BTGreaterEqualStrategyNumber : BTLessEqualStrategyNumber) ||
@@ -347,7 +381,7 @@ add_leaves(List *leaves, Oid relid, const KeyMeaning *meaning, const PartitionLe
 		return lappend(leaves, leaf);
 	if (relkind == RELKIND_RELATION)
 	{
-		List	   *children = find_inheritance_children(relid, NoLock);
+		List	   *children = children_of(relid, false);
 
 		leaves = lappend(leaves, leaf);
 		if (children != NIL && leaf->why_none != NULL)
@@ -375,7 +409,7 @@ add_leaves(List *leaves, Oid relid, const KeyMeaning *meaning, const PartitionLe
 	key = range_key(relid, meaning);
 	same_column = key.kind != KEY_OTHER && key.kind == above->kind &&
 		strcmp(key.column, above->column) == 0;
-	foreach_oid(child, find_inheritance_children(relid, NoLock))
+	foreach_oid(child, children_of(relid, false))
 	{
 		*leaf = *above;
 		if (!same_column && key.kind == KEY_WITH_UNIT &&

@@ -17,7 +17,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_extension.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_rewrite.h"
 #include "catalog/pg_trigger.h"
 #include "commands/extension.h"
@@ -252,16 +251,16 @@ policy_fault(void)
 		return result;
 	}
 	/* their rows look like policies, and no trigger of ours sees them */
-	foreach_oid(child, find_inheritance_children(table, NoLock))
+	foreach_oid(child, children_of(table, true))
 	{
+		const char *child_name = get_rel_name(child);
 		const char *schema = get_namespace_name(get_rel_namespace(child));
 
-		if (schema == NULL)
+		if (child_name == NULL || schema == NULL)
 			continue;
-		result.reason = psprintf("Table \"%s\" inherits from table \"tier_policy\".", get_rel_name(child));
+		result.reason = psprintf("Table \"%s\" inherits from table \"tier_policy\".", child_name);
 		result.command = printed_command("no_inherit",
-										 quote_qualified_identifier(schema, get_rel_name(child)),
-										 name);
+										 quote_qualified_identifier(schema, child_name), name);
 		return result;
 	}
 	return trigger_fault(table, name);
