@@ -580,56 +580,42 @@ history_newest_moves(bool (*look) (int64 job, Oid table, void *arg), void *arg)
 	}
 }
 
-static LastMove *
-last_move(HTAB *moves, Datum relid)
+/*
+ * Return the relations of a table that were moved since a moment, and by which job: a List of
+ * TableMove, the newest first.
+ */
+List *
+history_moves_of_table(Oid table, TimestampTz since)
 {
-	Oid			key = DatumGetObjectId(relid);
-	bool		found;
-	LastMove   *result = hash_search(moves, &key, HASH_ENTER, &found);
-	static const Mover none = {0};
-
-	if (!found)
-		result->mover = result->index_mover = none;
-	return result;
-}
-
-/* Return the relations moved since a moment, and by which job: a hash of LastMove. */
-HTAB *
-history_last_moves(TimestampTz since)
-{
-	HASHCTL		info = {
-		.keysize = sizeof(Oid),
-		.entrysize = sizeof(LastMove),
-		.hcxt = CurrentMemoryContext,
-	};
-	HTAB	   *result = hash_create("index_mover last moves", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	List	   *result = NIL;
+	ScanKeyData key = extension_key(Anum_table_oid, F_OIDEQ, ObjectIdGetDatum(table));
 	ExtensionScan scan;
-	const Datum *values = scan.row.values;
-	ScanKeyData key;
+	const Row  *row = &scan.row;
 
-	ScanKeyInit(&key, Anum_finished_at, BTGreaterStrategyNumber, F_TIMESTAMPTZ_GT,
-				TimestampTzGetDatum(since));
-	extension_scan_begin_index(&scan, MOVE_TABLE, "move_log_finished_at", 1, &key);
+	extension_scan_begin_index(&scan, MOVE_TABLE, "move_log_table", 1, &key);
+	scan.direction = BackwardScanDirection;
 	while (extension_scan_next(&scan))
 	{
-		Mover		mover = {
-			.job = DatumGetInt64(values[Anum_job - 1]),
-			.moved_at = DatumGetTimestampTz(values[Anum_finished_at - 1]),
-			.from_tablespace = DatumGetObjectId(values[Anum_from_tablespace_oid - 1]),
-		};
-		LastMove   *move;
+		TableMove  *move;
 
 		CHECK_FOR_INTERRUPTS();
-		if (strcmp(TextDatumGetCString(values[Anum_status - 1]), status_name(STATUS_MOVED)) != 0)
+		if (row->nulls[Anum_finished_at - 1])
 			continue;
-		move = last_move(result, values[Anum_relation - 1]);
-		if (mover.job > move->mover.job)
-			move->mover = mover;
-		if (values[Anum_relation - 1] == values[Anum_table_oid - 1])
+		/* a table is in one job at a time, so all before are older */
+		if (DatumGetTimestampTz(row->values[Anum_finished_at - 1]) <= since)
+		{
+			extension_scan_end(&scan);
+			break;
+		}
+		if (status_of_name(log_text(row, Anum_status)) != STATUS_MOVED)
 			continue;
-		move = last_move(result, values[Anum_table_oid - 1]);
-		if (mover.job > move->index_mover.job)
-			move->index_mover = mover;
+		move = palloc_object(TableMove);
+		move->relid = DatumGetObjectId(row->values[Anum_relation - 1]);
+		move->relname = log_text(row, Anum_relation_name);
+		move->job = DatumGetInt64(row->values[Anum_job - 1]);
+		move->moved_at = DatumGetTimestampTz(row->values[Anum_finished_at - 1]);
+		move->from_tablespace = DatumGetObjectId(row->values[Anum_from_tablespace_oid - 1]);
+		result = lappend(result, move);
 	}
 	return result;
 }

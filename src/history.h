@@ -50,23 +50,17 @@ typedef struct HistoryJob
 	JobTerms	terms;
 } HistoryJob;
 
-/* A job that has moved a relation */
-typedef struct Mover
+/* A move of a table, or of an index of it, that has ended well */
+typedef struct TableMove
 {
-	int64		job;			/* 0 = none */
+	Oid			relid;			/* after it */
+	const char *relname;		/* by then */
+	int64		job;
 	TimestampTz moved_at;
 	Oid			from_tablespace;
-} Mover;
+} TableMove;
 
-/* The last that has moved a relation, and the last for an index of a table */
-typedef struct LastMove
-{
-	Oid			relid;			/* hash key */
-	Mover		mover;
-	Mover		index_mover;
-} LastMove;
-
-extern HTAB *history_last_moves(TimestampTz since);
+extern List *history_moves_of_table(Oid table, TimestampTz since);
 extern int64 history_next_job(void);
 extern void history_insert_job(int64 job, const HistoryJob *entry);
 extern void history_lock_job(int64 job);

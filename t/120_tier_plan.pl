@@ -197,6 +197,21 @@ levels_1_2_1|t|its rows end at 2020-02-01
 ROWS
 	'several levels, and an operator class of somebody\'s');
 sql('DELETE FROM tier_policy; DROP TABLE levels, backwards; DROP OPERATOR CLASS backwards USING btree');
+# a partition that is moved to a parent with a key of another type, between two looks at the catalogs
+sql(<<'SQL');
+CREATE TABLE by_uuid (u uuid, i int8) PARTITION BY RANGE (u);
+CREATE TABLE by_number (u uuid, i int8) PARTITION BY RANGE (i);
+CREATE TABLE wanders PARTITION OF by_uuid FOR VALUES FROM (MINVALUE) TO ('018bcfe5-6800-7000-8000-000000000000');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('wanders', 'by_uuid', 'regress_slow', '1 s');
+SQL
+{
+	my $call = held_at($node, 'partition-bound', "SELECT relation, moves, reason FROM tier_plan('wanders')");
+	sql('ALTER TABLE by_uuid DETACH PARTITION wanders; ALTER TABLE by_number ATTACH PARTITION wanders FOR VALUES FROM (1) TO (2)');
+	let_go($call);
+	my (undef, $planned, $problem) = finish_call($call);
+	is("$planned$problem", '', 'a bound is read as of the type that it is of');
+	sql('DELETE FROM tier_policy; DROP TABLE by_uuid, by_number');
+}
 # children by inheritance, whose CHECK constraints say their ranges; none of their functions is called
 sql(<<'SQL');
 CREATE TABLE logs (d date NOT NULL, n int, at timestamptz, late date, note text);
@@ -616,12 +631,12 @@ sql("UPDATE tier_policy SET max_bytes_per_run = 4000000");
 is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but a later run moves it: max_bytes_per_run", 'a bound for each run');
 sql("UPDATE tier_policy SET max_bytes_per_run = NULL");
 $use->(90, 95);
-is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but it is skipped. Tablespace \"regress_slow\" has no space for it.",
-	'the target is full');
+my $no_space = join '', "|f|$why; but only 2696 kB of 4883 kB may be moved\nfull_of.cold|t|$why",
+	map { "\nfull_of.$_|f|$why; but it is skipped. Tablespace \"regress_slow\" has no space for it." } qw(cool warm hot);
+is(sql($plan), $no_space, 'the target is full');
 $use->(90, 85);
 sql(q(UPDATE tier_policy SET settings = '{"min_free_space": "10%"}'));
-is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but it is skipped. Tablespace \"regress_slow\" has no space for it.",
-	'the policy leaves more of it free');
+is(sql($plan), $no_space, 'the policy leaves more of it free');
 sql(q(UPDATE tier_policy SET settings = '{"min_free_space": "0"}'));
 sql(q(ALTER DATABASE postgres SET index_mover.min_free_space = '14%'));
 is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|t|$why", 'or less than others do');
@@ -638,6 +653,17 @@ is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'full'"), 
 	'which is no state to be silent about');
 is(sql("SELECT detail FROM index_mover_check() WHERE kind = 'hindered policy'"), "$why; but only 0 bytes of 4883 kB may be moved",
 	'nor is the check');
+# though its numbers change, it is one trouble
+{
+	my $from = -s $node->logfile;
+	foreach my $used (91, 92)
+	{
+		$use->($used, 100);
+		sql("SELECT count(*) FROM run_tier_policies('full')");
+	}
+	unlike(slurp_file($node->logfile, $from), qr/tier policy "full" is hindered/, 'one line in the server log tells of it');
+	like(sql("SELECT message FROM tier_policy_status WHERE policy = 'full'"), qr/is 92% full/, 'and the status what it is now');
+}
 
 # what cannot move is not in the way of others: too large for the target, or an
 # index that a move would skip
@@ -680,6 +706,23 @@ SQL
 	sql('UPDATE tier_policy SET max_bytes_per_run = NULL, settings = NULL; DELETE FROM index_mover.policy_run');
 }
 
+# in small runs it comes to stop_at, too, and begins no other before start_at
+{
+	my $moves = sub { return sql("SELECT string_agg(name, ' ') FROM run_tier_policies('full', wait => true) WHERE kind = 'table'") };
+	sql('UPDATE tier_policy SET max_bytes_per_run = 4000000');
+	is($moves->(), 'full_of.cold', 'a run that leaves something for the next');
+	$use->(89, 10);
+	is($moves->(), 'full_of.cool', 'which goes on below start_at');
+	$use->(84, 10);
+	is($moves->(), '', 'up to stop_at');
+	$use->(89, 10);
+	is($moves->(), '', 'and then not before start_at');
+	sql('UPDATE tier_policy SET max_bytes_per_run = NULL; DELETE FROM index_mover.policy_run');
+	sql("SELECT count(*) FROM move_table('full_of.$_', 'regress_fast'); DELETE FROM index_mover.move_log WHERE relation_name = '$_'")
+	  foreach qw(cold cool);
+	$use->(90, 10);
+}
+
 # what leaves it already counts; and what has come back stays
 $job = sql(q{SELECT max(job) FROM move_table('full_of.cold', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
 is(sql($plan), "full_of.cold|f|$why; but job $job is at work on its table\nfull_of.cool|t|$why", 'one that another job moves out');
@@ -694,6 +737,20 @@ is(sql("SELECT day = current_date, relations FROM tier_policy_days WHERE policy 
 $job = sql("SELECT max(job) FROM move_table('full_of.cold', 'regress_fast')");
 is(sql($plan), "full_of.cold|f|$why; but job $job has moved it less than 7 days ago\nfull_of.warm|t|$why\nfull_of.hot|t|$why",
 	'what was moved stays for min_stay, and others go');
+
+# also an index that was built again since
+{
+	my $stays = q{SELECT moves FROM tier_plan('full') WHERE relation = 'full_of.hot_id'::regclass};
+	sql("UPDATE tier_policy SET parts = 'indexes', stop_at = 0.1");
+	is(sql($stays), 't', 'an index that was not moved');
+	sql("SELECT count(*) FROM move_indexes('full_of.hot_id', $_, 'copy')") foreach q('regress_slow'), q('regress_fast');
+	sql('REINDEX INDEX CONCURRENTLY full_of.hot_id');
+	is(sql($stays), 'f', 'REINDEX CONCURRENTLY makes an index that has moved as lately as the one before');
+	sql('ALTER INDEX full_of.hot_id RENAME TO other; CREATE INDEX hot_id ON full_of.hot (id) TABLESPACE regress_fast; '
+		. 'DROP INDEX full_of.other');
+	sql("DELETE FROM index_mover.move_log WHERE relation_name = 'hot_id'");
+	is(sql($stays), 't', 'without a move on record it may');
+}
 
 # it cannot be met
 sql("UPDATE tier_policy SET stop_at = 0.1, parts = 'all'");
@@ -743,6 +800,12 @@ foreach my $case (
 }
 sql("UPDATE tier_policy SET relation = 'full_of.old' WHERE name = 'full'");
 is(sql($fills), "full_of.old_1|f|$ends; but $above policy \"full\" moves relations out", 'but for one of the table above it');
+# one that was dropped is none
+sql("CREATE TABLE full_of.gone (); UPDATE tier_policy SET relation = 'full_of.gone' WHERE name = 'full'; DROP TABLE full_of.gone");
+is(sql($fills), "full_of.old_1|t|$ends", 'nor for a table that was dropped');
+is(sql("SELECT status FROM move_table('full_of.old_1', 'regress_fast', dry_run => true) WHERE kind = 'table'"), 'planned',
+	'which stops no call by hand');
+is(sql("SELECT object FROM index_mover_check() WHERE kind = 'contradicting policies'"), '', 'nor the check');
 sql("UPDATE tier_policy SET relation = NULL WHERE name = 'full'");
 sql("ALTER DATABASE postgres SET index_mover.test_file_systems = 'regress_fast:1:11000000:100000000,regress_slow:1:11000000:100000000'");
 is(sql($fills), "full_of.old_1|t|$ends", 'nor for one that can move nothing, to the same file system');
@@ -759,7 +822,27 @@ sql('GRANT USAGE ON SCHEMA full_of TO another');
 is(sql($fills), "full_of.old_1|f|$ends; but $above another policy moves relations out", 'but of one that may, whose policy has no name');
 sql("UPDATE tier_policy SET enabled = false WHERE name = 'full'");
 is(sql($fills), "full_of.old_1|t|$ends", 'nor for one that is disabled');
-sql("UPDATE tier_policy SET enabled = true, owner = current_user WHERE name = 'full'; DELETE FROM tier_policy WHERE name = 'fills'");
+sql("UPDATE tier_policy SET enabled = true, owner = current_user WHERE name = 'full'");
+# another role's many policies cost others next to nothing: neither looks at tablespaces, nor at the history of other tables
+my $looks = sub {
+	return sql(<<SQL);
+BEGIN; INSERT INTO index_mover.move_log (job, item, relation, old_relation, relation_name, kind, table_oid, table_name, from_tablespace,
+	to_tablespace, from_tablespace_oid, to_tablespace_oid, requested, method, status, finished_at, idle, lock_attempts)
+  SELECT g, 0, 1, 1, 'other', 'table', 1, 'other', 'a', 'b', 1, 1, 'copy', 'copy', 'moved', now() - interval '1 year', 0, 0
+    FROM generate_series(1000001, 1001000) g;
+SELECT count(*) FROM tier_plan('fills');
+SELECT 'moves ' || sum(pg_stat_get_xact_tuples_returned(oid)) FROM pg_class WHERE relname ~ '^move_log_[^p]';
+SELECT count(*) FROM move_table('full_of.old_1', 'regress_fast', dry_run => true);
+SELECT 'scans ' || sum(pg_stat_get_xact_numscans(r)) FROM unnest('{pg_tablespace, pg_inherits}'::regclass[]) r; ROLLBACK
+SQL
+};
+sql('ALTER TABLE full_of.old_1 OWNER TO CURRENT_USER');
+my $without = $looks->();
+like($without, qr/^moves \d{1,2}$/m, 'a plan reads the history of its tables');
+sql("INSERT INTO tier_policy (name, relation, from_tablespace, to_tablespace, start_at, stop_at, min_stay, owner) SELECT 'many ' || g, "
+	. "'full_of.hot', 'regress_fast', 'regress_slow', 0.02, 0.01, '100 years', 'another' FROM generate_series(1, 50) g");
+is($looks->(), $without, 'and no more of it for policies of others, nor the catalogs');
+sql("DELETE FROM tier_policy WHERE name <> 'full'");
 
 # a budget has what is there, and what fits below the limit; what pressure has moved out stays there
 sql("INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget, min_stay) VALUES ('heats', 'full_of', "
@@ -797,8 +880,12 @@ is(sql("SELECT policy FROM index_mover.policy_conflicts()"), '', 'none contradic
 sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('ages', 'full_of.old', 'regress_slow', '1 day'), "
 	. "('ages elsewhere', 'orders', 'pg_default', '1 day'); UPDATE tier_policy SET budget = 90000000 WHERE name = 'heats'");
 is(sql(q{SELECT object, detail FROM index_mover_check() WHERE kind = 'contradicting policies'}),
-	"heats|policy \"ages\" moves relations to tablespace \"regress_slow\", from where this one takes them to \"regress_fast\"\n"
-		. 'heats|policy "renamed" leaves at most 85 MB for its budget of 86 MB', 'the check names those that do');
+	'heats|policy "ages" moves relations to tablespace "regress_slow", from where this one takes them to "regress_fast"',
+	'the check names those that do, each once');
+sql("UPDATE tier_policy SET enabled = false WHERE name = 'ages'");
+is(sql(q{SELECT object, detail FROM index_mover_check() WHERE kind = 'contradicting policies'}),
+	'heats|policy "renamed" leaves at most 85 MB for its budget of 86 MB', 'or whose budget another keeps from being used');
+sql("UPDATE tier_policy SET enabled = true WHERE name = 'ages'");
 sql("UPDATE tier_policy SET owner = 'another' WHERE name = 'renamed'");
 is(sql("SELECT count(*) FROM index_mover.policy_conflicts() WHERE detail ~ 'leaves at most'"), 0,
 	'a limit is nothing to relations that the other role may not move');

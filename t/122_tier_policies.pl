@@ -419,6 +419,17 @@ my $logged = PostgreSQL::Test::Utils::slurp_file($node->logfile, $log_before);
 is(join(' ', map { scalar(() = $logged =~ /$_/g) } 'LOG:  \w+: tier policy "alice" is hindered',
 	'LOG:  \w+: tier policy "alice" is well again',
 	'policy "alice" moves nothing'), '1 1 0', 'one line in the server log when it begins, and one when it ends');
+# others' tables hinder no policy that names none, and are in its plan
+as('alice', q{INSERT INTO tier_policy (name, to_tablespace, older_than, min_stay) VALUES ('any', 'regress_slow', '1 year', '0')});
+sql("ALTER TABLE good_1 SET TABLESPACE pg_default; SELECT count(*) FROM run_tier_policies('any')");
+is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'any'"), 'nothing to move|',
+	'a policy for all tables does not have those of others to move');
+is(sql("SELECT moves, reason FROM tier_plan('any') WHERE relation = 'good_1'::regclass"),
+	'f|its rows end at 2020-02-01; but it is skipped. Must be owner of table "good_1".', 'which its plan says');
+sql("REVOKE CREATE ON TABLESPACE regress_slow FROM index_admin; ALTER TABLE alices_1 SET TABLESPACE pg_default; "
+	. "SELECT count(*) FROM run_tier_policies('any')");
+is(sql("SELECT result FROM tier_policy_status WHERE policy = 'any'"), 'hindered', 'but those of its own');
+sql("GRANT CREATE ON TABLESPACE regress_slow TO index_admin; DELETE FROM tier_policy WHERE name = 'any'");
 # nor is each failure of the same move a line
 sql("DELETE FROM tier_policy; ALTER TABLE good_1 SET TABLESPACE pg_default; $insert, min_stay, settings) VALUES ('fails', 'good', "
 	. q{'regress_slow', '1 day', '0', '{"on_blocker": "fail", "lock_wait": "100ms"}')});

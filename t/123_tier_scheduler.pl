@@ -234,10 +234,25 @@ foreach my $case ([ '= 5', '5 hours' ], [ q(ZONE INTERVAL '-08:30' HOUR TO MINUT
 	is(sql("SET TimeZone = 'UTC'; SELECT (next_run + interval '$ahead')::time = window_start FROM tier_policy_status, tier_policy "
 		. "WHERE policy = 'old' AND name = 'old'"), 't', "as a number, or an interval: $zone");
 }
+my $change = "timestamp '" . sql("SET TimeZone = 'UTC'; SELECT date_trunc('minute', now() + interval '30 min')::timestamp") . "'";
 my $forward = sql("SET TimeZone = 'UTC'; SELECT extract(doy FROM m) - 1 || to_char(m, '/HH24:MI') "
-	. "FROM (SELECT now() + interval '30 min') t(m)");
+	. "FROM (SELECT $change) t(m)");
 my $back = (sql('SELECT extract(doy FROM now())::int') + 100) % 365;
 sql("ALTER DATABASE postgres SET TimeZone = '<AAA>0<BBB>-1,$forward,$back'");
+# a window all of which the clock goes forward over does not open that day, and one of which it leaves a part opens then
+foreach my $case ([ '10 min', '20 min', "interval '23 h' + interval '10 min'" ], [ '0 min', '60 min', "interval '23 h'" ],
+	[ '30 min', '75 min', "interval '0'" ], [ '-4 h', '10 min', undef ])
+{
+	my ($start, $end, $opens) = @$case;
+	my $at = sub { return "($change + interval '$_[0]')::time" };
+	sql("SET TimeZone = 'UTC'; UPDATE tier_policy SET window_start = " . $at->($start) . ', window_end = ' . $at->($end)
+		. " WHERE name = 'old'");
+	my $next = sql("SELECT to_char(next_run AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), next_run <= now() FROM tier_policy_status "
+		. "WHERE policy = 'old'");
+	my ($moment, $is_now) = split /\|/, $next;
+	my $expected = defined $opens ? "f " . sql("SET TimeZone = 'UTC'; SELECT to_char($change + $opens, 'YYYY-MM-DD HH24:MI:SS')") : 't';
+	is(defined $opens ? "$is_now $moment" : $is_now, $expected, "a window from $start to $end of the clock's change");
+}
 my $summer = '';
 foreach my $window ([ 'closed', '4 h', '6 h' ], [ 'open', '-1 min', '4 h' ])
 {
@@ -277,6 +292,28 @@ sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
 look_to_end();
 wait_for_jobs($node);
 is(sql($place), 'default', 'a policy without "every" is for calls only');
+
+# moments that a role may write, and that no scheduler has set
+{
+	my $since = "SELECT scheduled_since BETWEEN now() - interval '1 h' AND now() FROM tier_policy WHERE name = 'since'";
+	foreach my $at ('infinity', '-infinity', '294276-12-31 23:59:59 UTC', '4714-11-24 BC UTC', '3000-01-01 UTC', '1999-01-01 UTC')
+	{
+		sql("INSERT INTO tier_policy (name, to_tablespace, older_than, every, window_start, window_end, owner_oid, scheduled_since) "
+			. "VALUES ('since', 'regress_slow', '1000 years', '1 day', '1:00', '2:00', current_user::regrole, '$at')");
+		is(sql($since), 't', "a policy since $at is one since now");
+		sql("ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check; UPDATE tier_policy SET scheduled_since = '$at' WHERE name = "
+			. "'since'; ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check");
+		is(sql("SET TimeZone = 'Etc/GMT+12'; SELECT s.policy, p.due FROM tier_policy_status s JOIN index_mover.policy_status() p "
+			. "USING (policy) WHERE policy = 'since'; SELECT count(*) FROM index_mover_check() WHERE kind = 'overdue policy'"), "since|\n0",
+			'... and the views bear it');
+		sql("DELETE FROM tier_policy WHERE name = 'since'");
+	}
+	sql("INSERT INTO tier_policy (name, to_tablespace, older_than, every, owner_oid, scheduled_since) "
+		. "VALUES ('since', 'regress_slow', '1000 years', '1 day', current_user::regrole, '2025-01-01 UTC')");
+	is(sql("SELECT scheduled_since FROM tier_policy WHERE name = 'since' AND scheduled_since = '2025-01-01 UTC'") ne '', 1,
+		'that of a dump stays');
+	sql("DELETE FROM tier_policy WHERE name = 'since'");
+}
 
 # a window that ends while the policy is planned, which waits for a lock of an own table
 {

@@ -29,6 +29,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 #include "cleanup/cleanup.h"
 #include "compat.h"
@@ -98,12 +99,14 @@ plan_aclcheck(Oid heap_oid, bool indexes)
 
 /*
  * Return whether a role may make files in a tablespace; as in core, the database's default
- * tablespace requires no right.
+ * tablespace requires no right.  False if it was dropped, which is an error in core.
  */
 bool
 plan_role_may_fill(Oid role, Oid tablespace)
 {
-	return tablespace == MyDatabaseTableSpace ||
+	if (tablespace == MyDatabaseTableSpace)
+		return true;
+	return SearchSysCacheExists1(TABLESPACEOID, ObjectIdGetDatum(tablespace)) &&
 		object_aclcheck(TableSpaceRelationId, tablespace, role, ACL_CREATE) == ACLCHECK_OK;
 }
 

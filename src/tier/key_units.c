@@ -113,19 +113,6 @@ key_text(Oid type, Datum key)
 
 /* Dates and timestamps */
 
-/* Return a local moment by the session's time zone, infinity if it is none. */
-static TimestampTz
-of_local(Timestamp local)
-{
-	/* no time zone is a day off */
-	if (local < MIN_TIMESTAMP + USECS_PER_DAY)
-		return DT_NOBEGIN;
-	if (local >= END_TIMESTAMP - USECS_PER_DAY)
-		return DT_NOEND;
-	return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz,
-												   TimestampGetDatum(local)));
-}
-
 /* Return when a day begins, which is counted from 2000 on. */
 static TimestampTz
 of_date(DateADT date)
@@ -135,7 +122,7 @@ of_date(DateADT date)
 	/* dates go on for longer than timestamps */
 	if (DATE_IS_NOEND(date) || date >= TIMESTAMP_END_JULIAN - POSTGRES_EPOCH_JDATE)
 		return DT_NOEND;
-	return of_local(date * USECS_PER_DAY);
+	return moment_of_local(date * USECS_PER_DAY);
 }
 
 /* Numbers */
@@ -282,7 +269,7 @@ key_moment(Oid type, Datum key, const KeyMeaning *meaning, TimestampTz *moment)
 			*moment = of_date(DatumGetDateADT(key));
 			return NULL;
 		case TIMESTAMPOID:
-			*moment = of_local(DatumGetTimestamp(key));
+			*moment = moment_of_local(DatumGetTimestamp(key));
 			return NULL;
 		case TIMESTAMPTZOID:
 			*moment = DatumGetTimestampTz(key);

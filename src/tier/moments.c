@@ -73,6 +73,31 @@ moment_minus(TimestampTz moment, const Interval *interval)
 	return shift(moment, interval, -1);
 }
 
+/* Return what clocks show at a moment, by the session's time zone; an infinity if it is none. */
+Timestamp
+moment_local(TimestampTz moment)
+{
+	/* no time zone is a day off */
+	if (moment < MIN_TIMESTAMP + USECS_PER_DAY)
+		return DT_NOBEGIN;
+	if (moment >= END_TIMESTAMP - USECS_PER_DAY)
+		return DT_NOEND;
+	return DatumGetTimestamp(DirectFunctionCall1(timestamptz_timestamp,
+												 TimestampTzGetDatum(moment)));
+}
+
+/* Return the moment at which clocks show this, an infinity if it is none. */
+TimestampTz
+moment_of_local(Timestamp local)
+{
+	if (local < MIN_TIMESTAMP + USECS_PER_DAY)
+		return DT_NOBEGIN;
+	if (local >= END_TIMESTAMP - USECS_PER_DAY)
+		return DT_NOEND;
+	return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz,
+												   TimestampGetDatum(local)));
+}
+
 /*
  * Return whether a moment on record is in the future, so that the clock was ahead then.
  * What it tells of counts as none: it would hold until then.

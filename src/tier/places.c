@@ -41,6 +41,18 @@ places_find(const List *places, Oid tablespace)
 	return NULL;
 }
 
+/* Return the tablespace of this name, NULL if there is none, or it is NULL. */
+Place *
+places_named(const List *places, const char *name)
+{
+	foreach_ptr(Place, place, places)
+	{
+		if (name != NULL && strcmp(NameStr(place->name), name) == 0)
+			return place;
+	}
+	return NULL;
+}
+
 static int
 compare_numbers(const void *a, const void *b)
 {
@@ -78,17 +90,14 @@ set_probed(Place *place, const ProbeRow *probes, int n, TimestampTz oldest)
 	pfree(read_ms);
 }
 
-/* Return all tablespaces but pg_global, a List of Place. */
+/*
+ * Return all tablespaces but pg_global, a List of Place, without what probes say: that needs a
+ * lock on a table of ours.
+ */
 List *
-places_read(void)
+places_unprobed(void)
 {
-	TimestampTz oldest = GetCurrentTimestamp() - PROBE_DAYS * USECS_PER_DAY;
 	List	   *result = NIL;
-	int			room = 16;
-	int			n = 0;
-	ProbeRow   *probes = palloc_array(ProbeRow, room);
-	ExtensionScan scan;
-	const Datum *values = scan.row.values;
 
 	foreach_ptr(HeapTupleData, row, catalog_all(TableSpaceRelationId))
 	{
@@ -103,6 +112,21 @@ places_read(void)
 		place->is_there = file_system_facts(form->oid, &place->facts);
 		result = lappend(result, place);
 	}
+	return result;
+}
+
+/* The same, with what probes say. */
+List *
+places_read(void)
+{
+	TimestampTz oldest = GetCurrentTimestamp() - PROBE_DAYS * USECS_PER_DAY;
+	List	   *result = places_unprobed();
+	int			room = 16;
+	int			n = 0;
+	ProbeRow   *probes = palloc_array(ProbeRow, room);
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
+
 	extension_scan_begin(&scan, "probe", 0, NULL);
 	while (extension_scan_next(&scan))
 	{

@@ -192,6 +192,19 @@ key_meaning(const PolicyRow *row)
 	return result;
 }
 
+/*
+ * Return from when on the scheduler counts, 0 if the row does not say it.  Who may write rows may
+ * write what was before there was any scheduler, or is ahead.
+ */
+static TimestampTz
+scheduled_since(const PolicyRow *row)
+{
+	TimestampTz result = row->null.scheduled_since ? 0 :
+		DatumGetTimestampTz(row->value.scheduled_since);
+
+	return result < 0 || moment_is_ahead(result) ? 0 : result;
+}
+
 static Policy *
 read_policy(HeapTuple tuple, TupleDesc desc)
 {
@@ -226,7 +239,7 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->every = INTERVAL(every);
 	policy->window_start = VALUE_OR(window_start, TimeADT, -1);
 	policy->window_end = VALUE_OR(window_end, TimeADT, -1);
-	policy->scheduled_since = VALUE_OR(scheduled_since, TimestampTz, 0);
+	policy->scheduled_since = scheduled_since(&row);
 	policy->settings = row.null.settings ? NULL : DatumGetJsonbPCopy(row.value.settings);
 	if (!row.null.owner)
 		policy->owner_name = *DatumGetName(row.value.owner);
@@ -485,7 +498,7 @@ before_row(const TriggerData *data)
 		row.value.scheduled_since = before.value.scheduled_since;
 		row.null.scheduled_since = before.null.scheduled_since;
 	}
-	else if (!is_restored || row.null.scheduled_since)
+	else if (!is_restored || scheduled_since(&row) == 0)
 	{
 		row.value.scheduled_since = TimestampTzGetDatum(GetCurrentTimestamp());
 		row.null.scheduled_since = false;

@@ -7,7 +7,7 @@
  * with a move that the other has just made.  So no policy moves in what it would take back from
  * there, above a little less than start_at; see applies_to().  Such a limit counts only
  * for relations that its policy could move out: it covers them, and its owner may move them to
- * its target; see concerns().  Else any role could keep the others' out of a tablespace.
+ * its target; see conflict_find().  Else any role could keep the others' out of a tablespace.
  *
  * Calls by hand are not held up; a NOTICE tells of the policy.
  *
@@ -20,7 +20,6 @@
 #include <math.h>
 
 #include "catalog/namespace.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "commands/tablespace.h"
 #include "funcapi.h"
@@ -38,98 +37,135 @@
 
 PG_FUNCTION_INFO_V1(index_mover_policy_conflicts);
 
-/* Return the bytes that jobs of this database still have to move to a file system. */
-static int64
-bytes_arriving(int64 device)
+/* Return whether a move between two tablespaces brings bytes to a file system from another. */
+static bool
+arrives(const List *places, Oid from_tablespace, Oid to_tablespace, int64 device)
+{
+	const Place *from = places_find(places, from_tablespace);
+	const Place *to = places_find(places, to_tablespace);
+
+	if (to == NULL || !to->is_there || to->facts.device != device)
+		return false;
+	return from == NULL || !from->is_there || from->facts.device != device;
+}
+
+/* Count bytes that come from one tablespace to another as used in the file system of that. */
+static void
+count_arriving(PressureLimits *limits, Oid from, Oid to, int64 bytes)
+{
+	foreach_ptr(PressureDevice, device, limits->devices)
+	{
+		if (arrives(limits->places, from, to, device->device))
+			device->used += bytes;
+	}
+}
+
+/* Count what jobs of this database still have to move. */
+static void
+count_jobs(PressureLimits *limits)
 {
 	JobSlot		slots[IM_MAX_JOBS];
-	int			nslots = job_read_slots(slots, NULL);
-	int64		result = 0;
-	FileSystemFacts from;
-	FileSystemFacts to;
+	int			nslots = limits->devices != NIL ? job_read_slots(slots, NULL) : 0;
 
 	for (int i = 0; i < nslots; i++)
 	{
 		foreach_ptr(const HistoryEntry, entry, history_read(slots[i].job))
 		{
-			if (entry->status != STATUS_QUEUED && entry->status != STATUS_RUNNING)
-				continue;
-			if (!file_system_facts(entry->to_tablespace, &to) || to.device != device)
-				continue;
-			if (!file_system_facts(entry->from_tablespace, &from) || from.device != device)
-				result += entry->size;
+			if (entry->status == STATUS_QUEUED || entry->status == STATUS_RUNNING)
+				count_arriving(limits, entry->from_tablespace, entry->to_tablespace, entry->size);
 		}
 	}
+}
+
+/* Return the entry of the file system of a place, which is made for the first that asks. */
+static PressureDevice *
+device_of(PressureLimits *limits, const Place *place)
+{
+	PressureDevice *result;
+
+	foreach_ptr(PressureDevice, device, limits->devices)
+	{
+		if (device->device == place->facts.device)
+			return device;
+	}
+	result = palloc_object(PressureDevice);
+	result->device = place->facts.device;
+	result->total = place->facts.total_bytes;
+	result->used = place->facts.total_bytes - place->facts.free_bytes;
+	limits->devices = lappend(limits->devices, result);
 	return result;
 }
 
 /*
- * Set the limit of a policy with start_at.  Returns false if it has none, since it can move
- * nothing out: that takes another file system, and CREATE on its tablespace.
+ * Add the limit of a policy with start_at, unless it can move nothing out: that takes another
+ * file system, and CREATE on its tablespace.
  */
-static bool
-set_limit(PressureLimit *limit, const Policy *policy)
+static void
+add_limit(PressureLimits *limits, const Policy *policy)
 {
-	double		share = policy->start_at - (policy->start_at - policy->stop_at) / 10;
-	FileSystemFacts facts;
-	FileSystemFacts target;
+	const Place *from = places_named(limits->places, policy->from_tablespace);
+	const Place *to = places_named(limits->places, NameStr(*policy->to_tablespace));
+	PressureLimit limit = {.policy = policy};
+	PressureLimit *copy;
 
-	limit->policy = policy;
-	limit->from = get_tablespace_oid(policy->from_tablespace, true);
-	limit->to = get_tablespace_oid(NameStr(*policy->to_tablespace), true);
-	if (!OidIsValid(limit->from) || !OidIsValid(limit->to) ||
-		!plan_role_may_fill(policy->owner, limit->to) ||
-		!file_system_facts(limit->from, &facts) || facts.total_bytes == 0)
-		return false;
-	if (file_system_facts(limit->to, &target) && target.device == facts.device)
-		return false;
+	if (from == NULL || to == NULL || !from->is_there || from->facts.total_bytes == 0 ||
+		(to->is_there && to->facts.device == from->facts.device) ||
+		!plan_role_may_fill(policy->owner, to->oid))
+		return;
 	if (policy->schema != NULL)
 	{
-		limit->schema = get_namespace_oid(policy->schema, true);
-		if (!OidIsValid(limit->schema))
-			return false;
+		limit.schema = get_namespace_oid(policy->schema, true);
+		if (!OidIsValid(limit.schema))
+			return;
 	}
-	if (OidIsValid(policy->relation))
-		limit->tables = find_all_inheritors(policy->relation, NoLock, NULL);
-	limit->device = facts.device;
-	limit->share = share;
-	limit->total = facts.total_bytes;
-	limit->used = facts.total_bytes - facts.free_bytes;
-	return true;
+	limit.from = from->oid;
+	limit.to = to->oid;
+	limit.device = device_of(limits, from);
+	limit.share = policy->start_at - (policy->start_at - policy->stop_at) / 10;
+	copy = palloc_object(PressureLimit);
+	*copy = limit;
+	limits->limits = lappend(limits->limits, copy);
 }
 
-/* Return the limits that these policies set, a List of PressureLimit. */
-static List *
-limits_of(const List *policies)
+/* By owner, and of an owner in the order of the names. */
+static int
+compare_limits(const ListCell *a, const ListCell *b)
 {
-	List	   *result = NIL;
+	const Policy *policy1 = ((const PressureLimit *) lfirst(a))->policy;
+	const Policy *policy2 = ((const PressureLimit *) lfirst(b))->policy;
 
+	if (policy1->owner != policy2->owner)
+		return policy1->owner < policy2->owner ? -1 : 1;
+	return strcmp(NameStr(policy1->name), NameStr(policy2->name));
+}
+
+/* Return the limits that these policies set. */
+static PressureLimits *
+limits_of(const List *policies, const List *places)
+{
+	PressureLimits *result = palloc0_object(PressureLimits);
+
+	result->places = places;
 	foreach_ptr(const Policy, policy, policies)
 	{
-		PressureLimit *limit;
-
-		if (policy->kind != POLICY_START_AT || !policy->enabled || policy_obstacle(policy) != NULL)
-			continue;
-		limit = palloc0_object(PressureLimit);
-		if (set_limit(limit, policy))
-			result = lappend(result, limit);
+		CHECK_FOR_INTERRUPTS();
+		if (policy->kind == POLICY_START_AT && policy->enabled && policy_obstacle(policy) == NULL)
+			add_limit(result, policy);
 	}
+	list_sort(result->limits, compare_limits);
 	return result;
 }
 
 /*
- * Return the limits that policies with start_at set for policies that move relations in, a List
- * of PressureLimit.  Relations that jobs are moving there count as there.
+ * Return the limits that policies with start_at set for policies that move relations in.
+ * Relations that jobs are moving there count as there.
  */
-List *
-conflict_limits(void)
+PressureLimits *
+conflict_limits(const List *places)
 {
-	List	   *result = limits_of(policies_read(NULL, true));
+	PressureLimits *result = limits_of(policies_read(NULL, true), places);
 
-	foreach_ptr(PressureLimit, limit, result)
-	{
-		limit->used += bytes_arriving(limit->device);
-	}
+	count_jobs(result);
 	return result;
 }
 
@@ -150,22 +186,25 @@ applies_to(const PressureLimit *limit, const Policy *policy)
 static bool
 may_move(Oid role, Oid relid, Oid heap_oid)
 {
+	bool		may_all = superuser_arg(role);
 	Oid			schema = get_rel_namespace(relid);
 
-	/* it can have been dropped */
-	if (!OidIsValid(schema) || get_rel_relkind(heap_oid) == '\0')
+	/* they can have been dropped, which is an error in core */
+	if (get_namespace_name(schema) == NULL || get_rel_relkind(heap_oid) == '\0')
 		return false;
+	if (may_all)
+		return true;
 	if (object_aclcheck(NamespaceRelationId, schema, role, ACL_USAGE) != ACLCHECK_OK)
 		return false;
 	return plan_role_aclcheck(role, heap_oid, relid != heap_oid) == ACLCHECK_OK;
 }
 
 /*
- * Return whether the policy of a limit could move a table or index out again: it covers it,
- * and its owner may move it.
+ * Return whether the policy of a limit could move a table or index out again: it covers it.
+ * The caller has seen that its owner may move it.
  */
 static bool
-concerns(const PressureLimit *limit, Oid relid, Oid heap_oid)
+covers(const PressureLimit *limit, Oid relid, Oid heap_oid)
 {
 	const Policy *policy = limit->policy;
 	bool		of_kind = relid == heap_oid ? policy->tables : policy->indexes;
@@ -174,56 +213,68 @@ concerns(const PressureLimit *limit, Oid relid, Oid heap_oid)
 		return false;
 	if (policy->schema != NULL && get_rel_namespace(relid) != limit->schema)
 		return false;
-	if (OidIsValid(policy->relation) && !list_member_oid(limit->tables, heap_oid))
-		return false;
-	return may_move(policy->owner, relid, heap_oid);
-}
-
-/* Return whether a planned move brings bytes to a file system from another. */
-static bool
-arrives(const MoveItem *item, int64 device)
-{
-	FileSystemFacts from;
-	FileSystemFacts to;
-
-	if (item->outcome.status != STATUS_PLANNED || item->from_tablespace == item->to_tablespace)
-		return false;
-	if (!file_system_facts(item->to_tablespace, &to) || to.device != device)
-		return false;
-	return !file_system_facts(item->from_tablespace, &from) || from.device != device;
+	return !OidIsValid(policy->relation) || is_or_is_below(heap_oid, policy->relation);
 }
 
 /* Return the bytes that planned moves bring to a file system from others. */
 static int64
-bytes_into(const List *moves, int64 device)
+bytes_into(const PressureLimits *limits, const List *moves, int64 device)
 {
 	int64		result = 0;
 
 	foreach_ptr(const PlannedMove, move, moves)
 	{
-		if (arrives(&move->item, device))
-			result += Max(move->item.size_before, 0);
+		const MoveItem *item = &move->item;
+
+		if (item->outcome.status == STATUS_PLANNED &&
+			arrives(limits->places, item->from_tablespace, item->to_tablespace, device))
+			result += Max(item->size_before, 0);
 	}
 	return result;
 }
 
+/* Return the relation that a planned move is for: a TOAST table, and its index, go with the table. */
+static void
+subject_of(const MoveItem *item, Oid *relid, Oid *heap_oid)
+{
+	*relid = item->relid;
+	*heap_oid = item->heap_oid;
+	if (OidIsValid(item->part_of))
+		*relid = *heap_oid = item->part_of;
+}
+
 /* Return whether a limit concerns any of the relations that these moves bring. */
 static bool
-concerns_any(const PressureLimit *limit, const List *moves)
+concerns_any(const PressureLimits *limits, const PressureLimit *limit, const List *moves)
 {
 	foreach_ptr(const PlannedMove, move, moves)
 	{
 		const MoveItem *item = &move->item;
-		bool		concerned;
+		Oid			relid;
+		Oid			heap_oid;
 
-		if (!arrives(item, limit->device))
+		if (item->outcome.status != STATUS_PLANNED ||
+			!arrives(limits->places, item->from_tablespace, item->to_tablespace,
+					 limit->device->device))
 			continue;
-		/* a TOAST table, and its index, go with the table */
-		if (OidIsValid(item->part_of))
-			concerned = concerns(limit, item->part_of, item->part_of);
-		else
-			concerned = concerns(limit, item->relid, item->heap_oid);
-		if (concerned)
+		subject_of(item, &relid, &heap_oid);
+		if (may_move(limit->policy->owner, relid, heap_oid) && covers(limit, relid, heap_oid))
+			return true;
+	}
+	return false;
+}
+
+/* Return whether a role may move any of the relations of these moves. */
+static bool
+may_move_any(Oid role, const List *moves)
+{
+	foreach_ptr(const PlannedMove, move, moves)
+	{
+		Oid			relid;
+		Oid			heap_oid;
+
+		subject_of(&move->item, &relid, &heap_oid);
+		if (may_move(role, relid, heap_oid))
 			return true;
 	}
 	return false;
@@ -246,22 +297,36 @@ leaves_budget(const PressureLimit *limit, const Policy *policy, const List *move
 /*
  * Return the limit that a policy would exceed by these moves of a table or its indexes, or
  * NULL.  with_counted: also relations that count in its budget, see conflict_budget().
+ *
+ * Privileges are looked at first, once for an owner: the many policies of a role that may not
+ * move these relations take next to no time.
  */
 const PressureLimit *
-conflict_find(const List *limits, const Policy *policy, const List *moves, bool with_counted)
+conflict_find(const PressureLimits *limits, const Policy *policy, const List *moves,
+			  bool with_counted)
 {
+	Oid			owner = InvalidOid;
+	bool		may = false;	/* the owner */
+
 	Assert(moves != NIL);
-	foreach_ptr(const PressureLimit, limit, limits)
+	foreach_ptr(const PressureLimit, limit, limits->limits)
 	{
+		const PressureDevice *device = limit->device;
 		int64		bytes;
 
-		if (!applies_to(limit, policy) || (limit->counted && !with_counted) ||
+		if (limit->policy->owner != owner)
+		{
+			CHECK_FOR_INTERRUPTS();
+			owner = limit->policy->owner;
+			may = may_move_any(owner, moves);
+		}
+		if (!may || !applies_to(limit, policy) || (limit->counted && !with_counted) ||
 			leaves_budget(limit, policy, moves))
 			continue;
-		bytes = bytes_into(moves, limit->device);
-		if (bytes == 0 || limit->used + bytes <= limit->share * limit->total)
+		bytes = bytes_into(limits, moves, device->device);
+		if (bytes == 0 || device->used + bytes <= limit->share * device->total)
 			continue;
-		if (concerns_any(limit, moves))
+		if (concerns_any(limits, limit, moves))
 			return limit;
 	}
 	return NULL;
@@ -269,21 +334,37 @@ conflict_find(const List *limits, const Policy *policy, const List *moves, bool 
 
 /* Note that these moves are planned, for the limits of the next. */
 void
-conflict_note_moves(List *limits, const List *moves)
+conflict_note_moves(PressureLimits *limits, const List *moves)
 {
-	foreach_ptr(PressureLimit, limit, limits)
+	foreach_ptr(const PlannedMove, move, moves)
 	{
-		limit->used += bytes_into(moves, limit->device);
+		const MoveItem *item = &move->item;
+
+		if (item->outcome.status == STATUS_PLANNED)
+			count_arriving(limits, item->from_tablespace, item->to_tablespace,
+						   Max(item->size_before, 0));
 	}
 }
 
-/* Return whether a limit concerns all that could move in. */
+/* Return whether a role may move all that could move in. */
 static bool
-concerns_all(const PressureLimit *limit, const Candidate *candidates, int n)
+may_move_all(Oid role, const Candidate *candidates, int n)
 {
 	for (const Candidate *c = candidates; c < candidates + n; c++)
 	{
-		if (!c->is_resident && !concerns(limit, c->heat->facts.relid, c->heat->facts.heap_oid))
+		if (!c->is_resident && !may_move(role, c->heat->facts.relid, c->heat->facts.heap_oid))
+			return false;
+	}
+	return true;
+}
+
+/* Return whether a limit covers all that could move in. */
+static bool
+covers_all(const PressureLimit *limit, const Candidate *candidates, int n)
+{
+	for (const Candidate *c = candidates; c < candidates + n; c++)
+	{
+		if (!c->is_resident && !covers(limit, c->heat->facts.relid, c->heat->facts.heap_oid))
 			return false;
 	}
 	return true;
@@ -295,29 +376,38 @@ concerns_all(const PressureLimit *limit, const Candidate *candidates, int n)
  * some of the candidates does not count here, but for each of these.  busy: of BusyTable.
  */
 int64
-conflict_budget(List *limits, const Policy *policy, const Candidate *candidates, int n,
+conflict_budget(PressureLimits *limits, const Policy *policy, const Candidate *candidates, int n,
 				const Place *target, HTAB *busy, const PressureLimit **found)
 {
 	int64		residents = 0;
 	int64		result = policy->budget;
+	Oid			owner = InvalidOid;
+	bool		may = false;	/* the owner */
 
 	*found = NULL;
+	if (target == NULL || !target->is_there)
+		return result;
 	for (const Candidate *c = candidates; c < candidates + n; c++)
 	{
 		const BusyTable *moving = hash_search(busy, &c->heat->facts.relid, HASH_FIND, NULL);
 
-		/* limit->used has all that a job moves in, too */
-		if (c->is_resident ||
-			(moving != NULL && target != NULL && moving->to_tablespace == target->oid))
+		/* device->used has all that a job moves in, too */
+		if (c->is_resident || (moving != NULL && moving->to_tablespace == target->oid))
 			residents += c->size;
 	}
-	foreach_ptr(PressureLimit, limit, limits)
+	foreach_ptr(PressureLimit, limit, limits->limits)
 	{
-		double		free = limit->share * limit->total - limit->used;
+		const PressureDevice *device = limit->device;
+		double		free = limit->share * device->total - device->used;
 
-		limit->counted = target != NULL && target->is_there &&
-			target->facts.device == limit->device && applies_to(limit, policy) &&
-			concerns_all(limit, candidates, n);
+		if (limit->policy->owner != owner)
+		{
+			CHECK_FOR_INTERRUPTS();
+			owner = limit->policy->owner;
+			may = may_move_all(owner, candidates, n);
+		}
+		limit->counted = may && target->facts.device == device->device &&
+			applies_to(limit, policy) && covers_all(limit, candidates, n);
 		if (!limit->counted || residents + Max(free, 0) >= result)
 			continue;
 		result = residents + (int64) Max(free, 0);
@@ -335,6 +425,8 @@ policies_notice_pressure(const List *moves)
 {
 	Oid			table = policy_table();
 	bool		locked = false;
+	List	   *policies = NIL;
+	const PressureLimits *limits;
 
 	if (OidIsValid(table))
 		locked = ConditionalLockRelationOid(table, AccessShareLock);
@@ -346,12 +438,19 @@ policies_notice_pressure(const List *moves)
 		UnlockRelationOid(table, AccessShareLock);
 		return;
 	}
-	foreach_ptr(const PressureLimit, limit, limits_of(policies_of_table(table)))
+	foreach_ptr(Policy, policy, policies_of_table(table))
 	{
-		int64		bytes = bytes_into(moves, limit->device);
-		double		share = (limit->used + bytes) / limit->total;
+		if (policy->is_visible)
+			policies = lappend(policies, policy);
+	}
+	limits = limits_of(policies, places_unprobed());
+	foreach_ptr(const PressureLimit, limit, limits->limits)
+	{
+		const PressureDevice *device = limit->device;
+		int64		bytes = bytes_into(limits, moves, device->device);
+		double		share = (device->used + bytes) / device->total;
 
-		if (bytes > 0 && share >= limit->policy->start_at && limit->policy->is_visible)
+		if (bytes > 0 && share >= limit->policy->start_at)
 			ereport(NOTICE,
 					(errmsg("tier policy \"%s\" moves relations out of tablespace \"%s\"",
 							NameStr(limit->policy->name), limit->policy->from_tablespace),
@@ -480,42 +579,57 @@ contradiction(HTAB *named, const Policy *policy, const Policy *other)
  * relations of a role only if the limit's owner has its privileges.
  */
 static char *
-vain_budget(HTAB *named, const Policy *policy, const PressureLimit *limit)
+vain_budget(HTAB *named, const Policy *policy, const PressureLimit *limit, const List *places)
 {
-	Oid			target = get_tablespace_oid(NameStr(*policy->to_tablespace), true);
-	double		most = limit->share * limit->total;
-	FileSystemFacts facts;
+	const Place *target = places_named(places, NameStr(*policy->to_tablespace));
+	double		most = limit->share * limit->device->total;
 
 	if (policy->kind != POLICY_BUDGET || policy->budget <= most)
 		return NULL;
+	if (target == NULL || !target->is_there || target->facts.device != limit->device->device)
+		return NULL;
 	if (!has_privs_of_role(limit->policy->owner, policy->owner) ||
 		!scopes_overlap(named, policy, limit->policy))
-		return NULL;
-	if (!OidIsValid(target) || !file_system_facts(target, &facts) || facts.device != limit->device)
 		return NULL;
 	return psprintf("policy \"%s\" leaves at most %s for its budget of %s",
 					NameStr(limit->policy->name), size_text((int64) most),
 					size_text(policy->budget));
 }
 
-static void
-put_conflict(ReturnSetInfo *rsinfo, const Policy *policy, const char *detail)
+/* Return how a policy contradicts another, or cannot use its budget; NULL if neither. */
+static char *
+first_conflict(HTAB *named, const Policy *policy, const List *policies,
+			   const PressureLimits *limits)
 {
-	Row			row;
+	foreach_ptr(const Policy, other, policies)
+	{
+		char	   *result;
 
-	if (detail == NULL)
-		return;
-	row_clear(&row);
-	row_set(&row, 1, NameGetDatum(&policy->name));
-	row_text(&row, 2, detail);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
+		CHECK_FOR_INTERRUPTS();
+		if (other == policy)
+			break;
+		result = contradiction(named, policy, other);
+		if (result != NULL)
+			return result;
+	}
+	foreach_ptr(const PressureLimit, limit, limits->limits)
+	{
+		char	   *result;
+
+		CHECK_FOR_INTERRUPTS();
+		result = vain_budget(named, policy, limit, limits->places);
+		if (result != NULL)
+			return result;
+	}
+	return NULL;
 }
 
 /*
  * index_mover.policy_conflicts(OUT policy name, OUT detail text) RETURNS SETOF record
  *
- * The enabled policies that contradict another: of each pair a row.  None while another
- * session has locked tier_policy.  EXECUTE: pg_monitor.
+ * The enabled policies that contradict another, or whose budget another keeps from being used:
+ * of each a row, which tells of the first.  None while another session has locked
+ * tier_policy.  EXECUTE: pg_monitor.
  */
 Datum
 index_mover_policy_conflicts(PG_FUNCTION_ARGS)
@@ -527,7 +641,7 @@ index_mover_policy_conflicts(PG_FUNCTION_ARGS)
 	HTAB	   *named = hash_create("index_mover named tables", 64, &info,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	List	   *policies = NIL;
-	List	   *limits;
+	const PressureLimits *limits;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (!OidIsValid(table))
@@ -537,20 +651,18 @@ index_mover_policy_conflicts(PG_FUNCTION_ARGS)
 		if (policy->enabled && policy_obstacle(policy) == NULL)
 			policies = lappend(policies, policy);
 	}
-	limits = limits_of(policies);
+	limits = limits_of(policies, places_unprobed());
 	foreach_ptr(const Policy, policy, policies)
 	{
-		foreach_ptr(const Policy, other, policies)
-		{
-			CHECK_FOR_INTERRUPTS();
-			if (other == policy)
-				break;
-			put_conflict(rsinfo, policy, contradiction(named, policy, other));
-		}
-		foreach_ptr(const PressureLimit, limit, limits)
-		{
-			put_conflict(rsinfo, policy, vain_budget(named, policy, limit));
-		}
+		const char *detail = first_conflict(named, policy, policies, limits);
+		Row			row;
+
+		if (detail == NULL)
+			continue;
+		row_clear(&row);
+		row_set(&row, 1, NameGetDatum(&policy->name));
+		row_text(&row, 2, detail);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
 	return (Datum) 0;
 }

@@ -26,7 +26,6 @@
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_inherits.h"
 #include "common/string.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -127,12 +126,21 @@ typedef struct PolicyWork
 	TierRow    *row;			/* of that */
 	TierScope	scope;
 	List	   *rows;			/* of TierRow */
-	HTAB	   *moved;			/* within the longest min_stay that counts;
-								 * NULL = not read yet */
+	HTAB	   *moved;			/* of MovedTable; NULL = none is read yet */
 	const char *pressure;		/* why relations have to leave; NULL = they do
 								 * not have to */
 	double		excess;			/* bytes that have to */
+	char	   *goes_on;		/* why the next run goes on with that; NULL =
+								 * it does so only if it has to begin again */
 } PolicyWork;
+
+/* A table that a policy wants, and what was moved of it lately */
+typedef struct MovedTable
+{
+	Oid			relid;			/* hash key */
+	List	   *moves;			/* of TableMove, within the longest min_stay
+								 * that counts */
+} MovedTable;
 
 /* A table of which a policy before, in this call, moves something */
 typedef struct CoveredTable
@@ -151,7 +159,7 @@ struct TierPlan
 								 * before */
 	HTAB	   *busy;			/* of BusyTable */
 	HTAB	   *covered;		/* of CoveredTable */
-	List	   *limits;			/* of PressureLimit */
+	PressureLimits *limits;
 	HTAB	   *chunks;			/* of ChunkPair; NULL = none are known */
 	const char *chunk_problem;	/* why; NULL = there is no timescaledb */
 	PlanParts  *parts;			/* used space goes on from policy to policy */
@@ -172,7 +180,7 @@ tier_plan_begin(TimestampTz at)
 	plan->busy = job_busy_tables();
 	plan->covered = hash_create("index_mover covered tables", 64, &info,
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	plan->limits = conflict_limits();
+	plan->limits = conflict_limits(plan->places);
 	plan->chunks = chunks_read(&plan->chunk_problem);
 	plan->parts = plan_parts_begin();
 	return plan;
@@ -321,9 +329,23 @@ reason_of(const Policy *policy, const TierRow *row)
 
 /* Hindrances of a move */
 
+/*
+ * Return whether a relation is none of the policy's: it names none, and its owner may not move
+ * the table.  All others are wanted, too, which hinders nothing that could be mended.
+ */
+static bool
+is_anothers(const Policy *policy, const MoveItem *item)
+{
+	Oid			table = OidIsValid(item->part_of) ? item->part_of : item->heap_oid;
+	bool		indexes = !OidIsValid(item->part_of) && relkind_is_index(item->relkind);
+
+	return !OidIsValid(policy->relation) && get_rel_relkind(table) != '\0' &&
+		plan_role_aclcheck(policy->owner, table, indexes) != ACLCHECK_OK;
+}
+
 /* Take the hindrance of the first of the items that cannot move. */
 static void
-take_hindrance(TierRow *row)
+take_hindrance(const PolicyWork *work, TierRow *row)
 {
 	foreach_ptr(const PlannedMove, move, row->items)
 	{
@@ -332,14 +354,21 @@ take_hindrance(TierRow *row)
 
 		if (item->outcome.status != STATUS_SKIPPED)
 			continue;
-		decide(row, VERDICT_HINDERED, reason);
+		decide(row, is_anothers(work->policy, item) ? VERDICT_STAYS : VERDICT_HINDERED, reason);
 		return;
 	}
 }
 
+/* Return whether it was found that a relation cannot move. */
+static bool
+is_kept(const TierRow *row)
+{
+	return row->decision.verdict == VERDICT_HINDERED || row->decision.verdict == VERDICT_STAYS;
+}
+
 /* Add the items of a relation, or of an index that moves with it. */
 static void
-add_items(TierRow *row, List *items)
+add_items(const PolicyWork *work, TierRow *row, List *items)
 {
 	row->items = list_concat(row->items, items);
 	foreach_ptr(const PlannedMove, move, items)
@@ -353,7 +382,7 @@ add_items(TierRow *row, List *items)
 	if (row->decision.verdict == VERDICT_NONE && row->items != NIL)
 		row->decision.verdict = VERDICT_MOVES;
 	if (row->decision.verdict == VERDICT_MOVES)
-		take_hindrance(row);
+		take_hindrance(work, row);
 }
 
 static void
@@ -363,7 +392,7 @@ plan_one(void *arg)
 	List	   *items = plan_single(&work->request, work->row->wish.relid);
 
 	plan_skip_parts(items);
-	add_items(work->row, items);
+	add_items(work, work->row, items);
 }
 
 /* Return whether a relation has to move for a wish, whoever asks. */
@@ -399,17 +428,75 @@ plan_row(PolicyWork *work, TierRow *row)
 		decide_text(row, VERDICT_HINDERED, error->message);
 }
 
-/* Return the relations moved within the policy's min_stay, or that of a limit's policy. */
-static HTAB *
-last_moves(const TierPlan *plan)
+/*
+ * Return since when moves count for relations that come into a tablespace: those within the
+ * policy's min_stay, and within that of a policy that moves relations out of there.
+ */
+static TimestampTz
+moves_count_since(const TierPlan *plan, Oid to)
 {
-	TimestampTz since = moment_minus(plan->now, plan->work->policy->min_stay);
+	TimestampTz result = moment_minus(plan->now, plan->work->policy->min_stay);
 
-	foreach_ptr(const PressureLimit, limit, plan->limits)
+	foreach_ptr(const PressureLimit, limit, plan->limits->limits)
 	{
-		since = Min(since, moment_minus(plan->now, limit->policy->min_stay));
+		if (limit->from == to)
+			result = Min(result, moment_minus(plan->now, limit->policy->min_stay));
 	}
-	return history_last_moves(since);
+	return result;
+}
+
+/* Return the moves of a table that count, a List of TableMove, the newest first. */
+static List *
+moves_of_table(const TierPlan *plan, Oid table, Oid to)
+{
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(MovedTable),
+	.hcxt = CurrentMemoryContext};
+	PolicyWork *work = plan->work;
+	MovedTable *result;
+	bool		found;
+
+	if (work->moved == NULL)
+		work->moved = hash_create("index_mover moved tables", 64, &info,
+								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	result = hash_search(work->moved, &table, HASH_ENTER, &found);
+	if (!found)
+	{
+		result->moves = NIL;
+		result->moves = history_moves_of_table(table, moves_count_since(plan, to));
+	}
+	return result->moves;
+}
+
+/*
+ * Return whether a move was of a relation.  REINDEX CONCURRENTLY makes another index of the
+ * same name.
+ */
+static bool
+is_move_of(const TableMove *move, const RelationFacts *facts)
+{
+	if (move->relid == facts->relid)
+		return true;
+	return relkind_is_index(facts->relkind) && get_rel_relkind(move->relid) == '\0' &&
+		strcmp(move->relname, NameStr(facts->relname)) == 0;
+}
+
+/*
+ * Return the last move of a relation that counts or, not "itself", of an index of that table;
+ * NULL if there is none.
+ */
+static const TableMove *
+last_move(const TierPlan *plan, Oid relid, Oid to, bool itself)
+{
+	RelationFacts facts;
+
+	if (!relation_facts(relid, &facts))
+		return NULL;
+	foreach_ptr(const TableMove, move, moves_of_table(plan, facts.heap_oid, to))
+	{
+		if (itself ? is_move_of(move, &facts) : move->relid != facts.heap_oid)
+			return move;
+	}
+	return NULL;
 }
 
 /*
@@ -419,35 +506,26 @@ last_moves(const TierPlan *plan)
 static TierReason
 stay_of_relation(const TierPlan *plan, Oid relid, Oid to, bool itself)
 {
-	PolicyWork *work = plan->work;
+	const TableMove *last = last_move(plan, relid, to, itself);
 	TierReason	result = {.code = REASON_NONE};
-	const LastMove *last;
-	const Mover *mover;
 	HistoryJob	job;
 
-	if (work->moved == NULL)
-		work->moved = last_moves(plan);
-	last = hash_search(work->moved, &relid, HASH_FIND, NULL);
-	if (last == NULL)
+	if (last == NULL || moment_is_ahead(last->moved_at))
 		return result;
-	/* of a table of whose parts only the indexes move */
-	mover = itself ? &last->mover : &last->index_mover;
-	result.job = mover->job;
-	if (mover->job == 0 || moment_is_ahead(mover->moved_at))
-		return result;
-	if (mover->moved_at > moment_minus(plan->now, work->policy->min_stay))
+	result.job = last->job;
+	if (last->moved_at > moment_minus(plan->now, plan->work->policy->min_stay))
 	{
 		result.code = REASON_MOVED_LATELY;
 		return result;
 	}
-	if (mover->from_tablespace != to || !history_read_job(mover->job, &job))
+	if (last->from_tablespace != to || !history_read_job(last->job, &job))
 		return result;
-	foreach_ptr(const PressureLimit, limit, plan->limits)
+	foreach_ptr(const PressureLimit, limit, plan->limits->limits)
 	{
 		/* another role may have a policy of this name by now */
 		if (strcmp(NameStr(limit->policy->name), NameStr(job.terms.policy)) != 0 ||
-			limit->policy->owner != job.role || limit->from != mover->from_tablespace ||
-			mover->moved_at <= moment_minus(plan->now, limit->policy->min_stay))
+			limit->policy->owner != job.role || limit->from != last->from_tablespace ||
+			last->moved_at <= moment_minus(plan->now, limit->policy->min_stay))
 			continue;
 		result.code = REASON_MOVED_OUT;
 		result.limit = limit;
@@ -499,7 +577,8 @@ find_table(HTAB *tables, const TierRow *row)
 static void
 apply_policy(TierPlan *plan, TierRow *row, bool itself)
 {
-	const Policy *policy = plan->work->policy;
+	const PolicyWork *work = plan->work;
+	const Policy *policy = work->policy;
 	const CoveredTable *covered = find_table(plan->covered, row);
 	const BusyTable *busy = find_table(plan->busy, row);
 	const TierReason stay = stay_of(plan, row, itself);
@@ -527,8 +606,8 @@ apply_policy(TierPlan *plan, TierRow *row, bool itself)
 	else
 	{
 		/* without the moves before it in a run, which decide_all() counts */
-		plan_complete(plan_parts_alone(plan->parts), row->items, &plan->work->request);
-		take_hindrance(row);
+		plan_complete(plan_parts_alone(plan->parts), row->items, &work->request);
+		take_hindrance(work, row);
 		reason.limit = conflict_find(plan->limits, policy, row->items, false);
 		reason.code = REASON_PRESSURE;
 		if (reason.limit != NULL && row->decision.verdict == VERDICT_MOVES)
@@ -557,12 +636,12 @@ examine_companion(PolicyWork *work, TierRow *row)
 
 		part->wish.relid = relid;
 		plan_row(work, part);
-		if (part->decision.verdict == VERDICT_HINDERED)
+		if (is_kept(part))
 		{
 			row->decision = part->decision;
 			return;
 		}
-		add_items(row, part->items);
+		add_items(work, row, part->items);
 	}
 }
 
@@ -579,10 +658,10 @@ examine(TierPlan *plan, TierRow *row)
 
 	CHECK_FOR_INTERRUPTS();
 	examine_companion(work, row);
-	if (itself && row->decision.verdict != VERDICT_HINDERED)
+	if (itself && !is_kept(row))
 		plan_row(work, row);
 	/* without their table, its indexes do not go */
-	if (by_age && work->policy->indexes && row->decision.verdict != VERDICT_HINDERED)
+	if (by_age && work->policy->indexes && !is_kept(row))
 	{
 		foreach_oid(index, indexes_of_table(row->wish.relid))
 		{
@@ -590,10 +669,10 @@ examine(TierPlan *plan, TierRow *row)
 
 			part->wish.relid = index;
 			plan_row(work, part);
-			if (part->decision.verdict == VERDICT_HINDERED)
+			if (is_kept(part))
 				work->rows = lappend(work->rows, part);
 			else
-				add_items(row, part->items);
+				add_items(work, row, part->items);
 		}
 	}
 	if (row->decision.verdict == VERDICT_MOVES)
@@ -675,6 +754,7 @@ decide_all(TierPlan *plan)
 	double		leaving = 0;
 	bool		leaves = false; /* a resident in this run */
 	bool		stays = false;	/* a resident that has to leave the budget */
+	bool		later = false;	/* something moves in a later run */
 
 	postpone_failed(work);
 	list_sort(work->rows, compare_rows);
@@ -686,7 +766,6 @@ decide_all(TierPlan *plan)
 			examine(plan, row);
 		if (row->decision.verdict != VERDICT_MOVES)
 			continue;
-		leaving += row->size;
 		if (stays && row->wish.turn != TURN_LEAVES)
 			decide_code(row, VERDICT_WAITS, REASON_NO_SPACE_YET);
 		else if (most > 0 && row->size > most - so_far)
@@ -697,7 +776,7 @@ decide_all(TierPlan *plan)
 			if (row->decision.verdict == VERDICT_MOVES)
 				plan_complete(plan->parts, row->items, &work->request);
 			if (row->decision.verdict == VERDICT_MOVES)
-				take_hindrance(row);
+				take_hindrance(work, row);
 		}
 		if (row->decision.verdict == VERDICT_MOVES)
 		{
@@ -707,7 +786,12 @@ decide_all(TierPlan *plan)
 		}
 		else if (row->wish.turn == TURN_LEAVES)
 			stays = true;
+		later |= row->decision.reason.code == REASON_LATER_RUN;
+		if (row->decision.verdict == VERDICT_MOVES || row->decision.reason.code == REASON_LATER_RUN)
+			leaving += row->size;
 	}
+	if (work->pressure != NULL && later)
+		work->goes_on = psprintf("%s; a later run moves the rest: max_bytes_per_run", work->pressure);
 	if (work->pressure != NULL && leaving <= work->excess)
 		say(work, VERDICT_HINDERED,
 			psprintf("%s; but only %s of %s may be moved", work->pressure,
@@ -800,7 +884,7 @@ want_by_age(TierPlan *plan)
 		roots = relations_such(is_root);
 	/* a hypertable without chunks, or a table that is to have children */
 	if (OidIsValid(policy->relation) && get_rel_relkind(policy->relation) == RELKIND_RELATION &&
-		find_inheritance_children(policy->relation, NoLock) == NIL)
+		children_of(policy->relation, false) == NIL)
 	{
 		say(work, VERDICT_STAYS,
 			psprintf("\"%s\" has no partitions or children yet", get_rel_name(policy->relation)));
@@ -997,6 +1081,16 @@ bytes_leaving(Oid tablespace)
 	return result;
 }
 
+/* Return whether the last run of a policy with start_at has left something for the next. */
+static bool
+has_begun(const Policy *policy)
+{
+	PolicyRun	run;
+
+	policy_run_read(policy, &run);
+	return run.result == RUN_JOB && run.message != NULL;
+}
+
 /* Of a file system that is too full the coldest.  ERROR if no move would help. */
 static void
 want_by_pressure(TierPlan *plan)
@@ -1024,7 +1118,7 @@ want_by_pressure(TierPlan *plan)
 	total = facts.total_bytes;
 	used = total - facts.free_bytes;
 	work->excess = used - policy->stop_at * total - leaving;
-	if (used < policy->start_at * total || work->excess < 0)
+	if (work->excess < 0 || (used < policy->start_at * total && !has_begun(policy)))
 		return;
 	work->pressure = psprintf("file system of \"%s\" is %g%% full, stop_at is %g%%", policy->from_tablespace,
 							  rint(used * 1000 / total) / 10, rint(policy->stop_at * 1000) / 10);
@@ -1165,7 +1259,7 @@ work_on(TierPlan *plan, const Policy *policy)
 	plan->work = palloc0_object(PolicyWork);
 	plan->work->policy = policy;
 	plan->work->excess = get_float8_infinity();
-	foreach_ptr(PressureLimit, limit, plan->limits)
+	foreach_ptr(PressureLimit, limit, plan->limits->limits)
 	{
 		limit->counted = false;
 	}
@@ -1240,6 +1334,7 @@ tier_plan_policy(TierPlan *plan, const Policy *policy)
 	if (result->items != NIL)
 	{
 		result->result = RUN_JOB;
+		result->reason = work->goes_on;
 		return result;
 	}
 	/* full names */

@@ -22,6 +22,8 @@
 /* moments.c: arithmetic without an error; a result out of range is an infinity */
 extern TimestampTz moment_plus(TimestampTz moment, const Interval *interval);
 extern TimestampTz moment_minus(TimestampTz moment, const Interval *interval);
+extern Timestamp moment_local(TimestampTz moment);
+extern TimestampTz moment_of_local(Timestamp local);
 extern bool moment_is_ahead(TimestampTz moment);
 extern const char *moment_text(TimestampTz moment);
 
@@ -124,7 +126,9 @@ typedef enum PlaceBasis
 	PLACE_HEAT_ALONE,			/* neither probed, costs equal: counts as 1 ms */
 } PlaceBasis;
 
+extern List *places_unprobed(void);
 extern List *places_read(void);
+extern Place *places_named(const List *places, const char *name);
 extern Place *places_find(const List *places, Oid tablespace);
 extern double places_used(const List *places, Oid tablespace);
 extern void places_move(List *places, Oid from, Oid to, int64 bytes);
@@ -305,6 +309,14 @@ extern void policy_check_target(const char *tablespace, bool tables);
 
 /* policy_conflict.c */
 
+/* A file system that policies empty */
+typedef struct PressureDevice
+{
+	int64		device;
+	double		total;
+	double		used;			/* with all that was planned before */
+} PressureDevice;
+
 /* Up to where other policies may fill a file system that a policy empties */
 typedef struct PressureLimit
 {
@@ -312,21 +324,27 @@ typedef struct PressureLimit
 	Oid			from;			/* its tablespaces */
 	Oid			to;
 	Oid			schema;			/* of the relations that it is for; 0 = any */
-	List	   *tables;			/* OIDs of these; NIL = any */
-	int64		device;			/* of "from" */
+	PressureDevice *device;		/* of "from" */
 	double		share;			/* of its bytes that may be in use */
-	double		total;
-	double		used;			/* with all that was planned before */
 	bool		counted;		/* in the budget of the policy that is planned */
 } PressureLimit;
 
-extern List *conflict_limits(void);
-extern const PressureLimit *conflict_find(const List *limits, const Policy *policy,
+/* The limits of a call */
+typedef struct PressureLimits
+{
+	const List *places;
+	List	   *devices;		/* of PressureDevice */
+	List	   *limits;			/* of PressureLimit, those of an owner in a
+								 * row */
+} PressureLimits;
+
+extern PressureLimits *conflict_limits(const List *places);
+extern const PressureLimit *conflict_find(const PressureLimits *limits, const Policy *policy,
 										  const List *moves, bool with_counted);
-extern void conflict_note_moves(List *limits, const List *moves);
-extern int64 conflict_budget(List *limits, const Policy *policy, const Candidate *candidates,
-							 int n, const Place *target, HTAB *busy,
-							 const PressureLimit **found);
+extern void conflict_note_moves(PressureLimits *limits, const List *moves);
+extern int64 conflict_budget(PressureLimits *limits, const Policy *policy,
+							 const Candidate *candidates, int n, const Place *target,
+							 HTAB *busy, const PressureLimit **found);
 
 /* policy_run.c */
 
@@ -348,8 +366,8 @@ typedef struct PolicyRun
 	int64		job;			/* 0 = it has none */
 	int			failures;		/* runs before it that failed in a row */
 	RunResult	result;
-	char	   *message;		/* why, if it waits, is hindered or failed;
-								 * else NULL */
+	char	   *message;		/* why, if it waits, is hindered or failed, or
+								 * the next run goes on; else NULL */
 	int64		waits_for;		/* job; 0 = none */
 	TimestampTz waits_since;	/* for this job and those before; 0 = no job */
 	bool		in_trouble;		/* it is hindered or has failed, or was so
@@ -376,7 +394,8 @@ typedef struct PolicyPlan
 	List	   *items;			/* of PlannedMove; NIL = nothing */
 	RunResult	result;
 	const ErrorData *error;		/* of RUN_FAILED; else NULL */
-	char	   *reason;			/* why it is hindered, or waits; else NULL */
+	char	   *reason;			/* why it is hindered, or waits, or the next
+								 * run goes on; else NULL */
 	int64		waits_for;		/* job; 0 = none */
 } PolicyPlan;
 

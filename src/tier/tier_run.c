@@ -11,7 +11,7 @@
  * of its own.  No user's code runs in a plan, so none of them can sleep, nor go on.
  *
  * How a run ends is on record in policy_run.  A line in the server log tells when that
- * changes, and not in each run.
+ * changes, but for numbers, and not in each run.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,11 +53,25 @@ typedef struct ScheduledRun
 
 /* On record */
 
+/* Return whether two messages are the same but for numbers: percentages, sizes, jobs. */
+static bool
+say_the_same(const char *a, const char *b)
+{
+	static const char *const numbers = "0123456789.";
+
+	while (*a != '\0' && *a == *b)
+	{
+		a += 1 + strspn(a + 1, numbers);
+		b += 1 + strspn(b + 1, numbers);
+	}
+	return *a == *b;
+}
+
 static bool
 is_same_trouble(const PolicyRun *run, const PolicyRun *before)
 {
 	return run->result == before->result && run->message != NULL && before->message != NULL &&
-		strcmp(run->message, before->message) == 0;
+		say_the_same(run->message, before->message);
 }
 
 /* Write changes since the run before, which a wait is not, to the server log. */
@@ -127,7 +141,7 @@ run_of_plan(const PolicyPlan *plan)
 
 	if (plan->error != NULL)
 		result.message = plan->error->message;
-	else if (plan->result == RUN_HINDERED || plan->result == RUN_WAITS)
+	else
 		result.message = plan->reason;
 	result.waits_for = plan->waits_for;
 	return result;

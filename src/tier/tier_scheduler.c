@@ -40,18 +40,59 @@ PGDLLEXPORT void index_mover_look_main(Datum arg);
 
 /* When a policy is due */
 
-/* Return the first moment after this at which it is a time of day. */
+/* Return the time of day of what clocks show. */
+static TimeADT
+time_of_day(Timestamp local)
+{
+	TimeADT		result = local % USECS_PER_DAY;
+
+	return result < 0 ? result + USECS_PER_DAY : result;
+}
+
+/* Return the first moment after this at which clocks show this or later: they go forward over it. */
+static TimestampTz
+first_beyond(TimestampTz after, TimestampTz beyond, Timestamp local)
+{
+	while (beyond - after > 1)
+	{
+		TimestampTz middle = after + (beyond - after) / 2;
+
+		if (moment_local(middle) >= local)
+			beyond = middle;
+		else
+			after = middle;
+	}
+	return beyond;
+}
+
+/* Return the first moment after this at which it is a time of day, or clocks go forward over it. */
 static TimestampTz
 next_time(TimestampTz after, TimeADT time)
 {
-	Datum		now = DirectFunctionCall1(timestamptz_timestamp, TimestampTzGetDatum(after));
-	TimeADT		time_now = DatumGetTimeADT(DirectFunctionCall1(timestamp_time, now));
-	Timestamp	result = DatumGetTimestamp(now) - time_now + time;
+	Timestamp	now = moment_local(after);
+	Timestamp	local;
+	TimestampTz result;
 
-	if (time <= time_now)
-		result += USECS_PER_DAY;
-	return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz,
-												   TimestampGetDatum(result)));
+	if (TIMESTAMP_NOT_FINITE(now))
+		return now;
+	local = now - time_of_day(now) + time;
+	if (local <= now)
+		local += USECS_PER_DAY;
+	result = moment_of_local(local);
+	if (TIMESTAMP_NOT_FINITE(result) || moment_local(result) == local)
+		return result;
+	return first_beyond(after, result, local);
+}
+
+/* Return whether a window is open at a moment: by the clock alone, which may go forward or back. */
+static bool
+is_open(TimeADT start, TimeADT end, TimestampTz at)
+{
+	TimeADT		time = time_of_day(moment_local(at));
+
+	if (start < end)
+		return time >= start && time < end;
+	return time >= start || time < end;
 }
 
 /*
@@ -70,12 +111,12 @@ tier_next_run(TimestampTz last, const Interval *every, TimeADT window_start, Tim
 		result = Max(now, moment_plus(last, every));
 	if (window_start < 0)
 		return result;
-	*end = next_time(result, window_end);
-	if (*end > next_time(result, window_start))
+	/* on a day on which clocks go forward over all of it, it does not open */
+	for (int days = 0; days <= 2 && !is_open(window_start, window_end, result); days++)
 	{
 		result = next_time(result, window_start);
-		*end = next_time(result, window_end);
 	}
+	*end = next_time(result, window_end);
 	return result;
 }
 
@@ -155,12 +196,15 @@ typedef struct DatabaseLook
 	List	   *due;			/* of DuePolicy */
 } DatabaseLook;
 
+/* By owner, and of an owner by the last run. */
 static int
-compare_last(const ListCell *a, const ListCell *b)
+compare_owners(const ListCell *a, const ListCell *b)
 {
 	const DuePolicy *due1 = lfirst(a);
 	const DuePolicy *due2 = lfirst(b);
 
+	if (due1->policy->owner != due2->policy->owner)
+		return due1->policy->owner < due2->policy->owner ? -1 : 1;
 	return (due1->last > due2->last) - (due1->last < due2->last);
 }
 
@@ -185,18 +229,16 @@ compare_turns(const ListCell *a, const ListCell *b)
 static void
 order_due(List *due, Oid last_owner)
 {
-	list_sort(due, compare_last);
+	const DuePolicy *before = NULL;
+
+	list_sort(due, compare_owners);
 	foreach_ptr(DuePolicy, policy, due)
 	{
 		/* modulo 2^32 */
 		policy->place = policy->policy->owner - last_owner - 1;
-		foreach_ptr(const DuePolicy, before, due)
-		{
-			if (before == policy)
-				break;
-			if (before->policy->owner == policy->policy->owner)
-				policy->turn = before->turn + 1;
-		}
+		if (before != NULL && before->policy->owner == policy->policy->owner)
+			policy->turn = before->turn + 1;
+		before = policy;
 	}
 	list_sort(due, compare_turns);
 }
