@@ -27,6 +27,8 @@
  * without	longest-rest	a rest has a bound	-DTIME
  * without	queue			a bid queues	-DTIME
  * without	lock-timeout	a bid queues for lock_timeout at most	-DTIME
+ * without	window			the bids of a job's workers end together	-DTIME
+ * without	gap				there is time between two of their windows	-DTIME
  */
 #define CLAIM(condition, words) if :: (condition) :: else -> printf(words); assert(false) fi
 

@@ -2,6 +2,10 @@
  * swap_time.pml
  *	  When to ask for the exclusive lock, a part of swap.pml: the rules of
  *	  wait/attempts.c, in ticks of 50 ms.
+ *
+ * Two workers of a job, each of which wants the lock of its own partition.  The first one keeps
+ * the rules; the other one bids at any moment at which "window" allows it.  Client 0 queries
+ * both partitions, in this order, the others the first one alone.
  */
 #ifndef CLIENTS
 #define CLIENTS		2
@@ -14,13 +18,22 @@
 #define LONGEST_REST	20
 #define REST_JITTER	4
 
-byte left[CLIENTS];				/* ticks to the end of its transaction; 0: it waits behind us */
-byte waited;					/* the longest of them */
-byte rest = FIRST_REST, bids;	/* ticks to the next bid; the last rest */
-byte queued;					/* ticks for which we have queued, plus 1; 0: we rest */
+byte left[CLIENTS];				/* ticks to the end of its transaction; 0: it waits */
+byte at[CLIENTS];				/* it waits behind this worker, plus 1; at the second one it has the first lock */
+byte waited[CLIENTS];			/* ticks */
+byte queued[2];					/* a worker's: ticks for which it queues yet; 0: it rests */
+byte window;					/* ticks to the end of that of the job */
+bool gap;						/* it has ended in this tick */
+byte rest = FIRST_REST, bids;	/* of the first worker: ticks to the next bid; the last rest */
 byte since_bid;
 bool stays, will_end, swapped;
-byte seen_again;				/* looks in a row that have found a holder again */
+
+#define HOLDS_FIRST(c)	(left[c] > 0 || at[c] == 2)
+#ifndef WITHOUT_WINDOW
+#define BID_TICKS	(window > 0 -> window : (gap -> 0 : LOCK_TIMEOUT))
+#else
+#define BID_TICKS	LOCK_TIMEOUT
+#endif
 
 /* A transaction of the client begins when its last one ends, or when we do not queue any more */
 inline next_transaction(c)
@@ -34,9 +47,35 @@ inline next_transaction(c)
 	fi
 }
 
+/* Its locks, in order */
+inline lock_all(c)
+{
+	if
+	:: queued[0] > 0 && at[c] != 2 -> left[c] = 0; at[c] = 1
+	:: else ->
+		if
+		:: c == 0 && queued[1] > 0 -> left[c] = 0; at[c] = 2
+		:: else -> at[c] = 0; next_transaction(c)
+		fi
+	fi;
+	if
+	:: at[c] > 0 -> waited[c]++;
+		CLAIM(waited[c] <= LOCK_TIMEOUT, "REFUTED Q3: nobody waits behind the workers of a job for longer than lock_timeout\n")
+	:: at[c] == 0 -> waited[c] = 0
+	fi
+}
+
+inline begin_bid(w)
+{
+	queued[w] = BID_TICKS;		/* step: window */
+	if
+	:: window == 0 -> window = queued[w]; printf("worker %d begins a bid\n", w)
+	:: window > 0 -> printf("worker %d joins it, for %d ticks\n", w, queued[w])
+	fi
+}
+
 inline end_bid()
 {
-	queued = 0; waited = 0;
 	if
 #ifndef WITHOUT_LONGEST_REST
 	:: bids >= 4 -> rest = LONGEST_REST		/* step: rest */
@@ -69,54 +108,82 @@ active proctype Clock()
 	do
 	:: atomic { !swapped ->
 		/* the clients */
-		holders = false;
+		holders = false; gap = false;
 		do
-		:: c < CLIENTS && left[c] > 1 -> left[c]--; holders = true; c++
-		:: c < CLIENTS && left[c] <= 1 && queued > 0 -> left[c] = 0; c++
-		:: c < CLIENTS && left[c] <= 1 && queued == 0 -> next_transaction(c); holders = true; c++
+		:: c < CLIENTS ->
+			if
+			:: left[c] > 1 -> left[c]--
+			:: else -> lock_all(c)
+			fi;
+			holders = holders || HOLDS_FIRST(c);
+			c++
 		:: c == CLIENTS -> c = 0; break
 		od;
 		printf("a tick: the clients' transactions have %d and %d more\n", left[0], left[1]);
 
-		/* the worker */
+		/* the other worker, whose partition others may hold, goes on with the next one */
 		if
-		:: queued > 0 && !holders -> swapped = true; printf("the lock is granted\n")
-		:: queued > 0 && holders ->
-			waited++;
-			CLAIM(waited <= LOCK_TIMEOUT, "REFUTED Q3: nobody waits behind us for longer than lock_timeout\n");
-			if
+		:: queued[1] > 0 && left[0] == 0 -> queued[1] = 0
+		:: true
+		fi;
+		/* the first worker */
+		if
+		:: queued[0] > 0 && !holders -> swapped = true; printf("the lock is granted\n")
 #ifndef WITHOUT_LOCK_TIMEOUT
-			:: queued == LOCK_TIMEOUT ->		/* step: queue */
-				CLAIM(!will_end, "REFUTED (b): if all holders end within lock_timeout, the lock is granted\n");
+		:: queued[0] > 0 && holders -> queued[0]--;		/* step: queue */
+			if
+			:: queued[0] == 0 ->
+				CLAIM(!will_end, "REFUTED (b): if all holders end in the time of a bid, the lock is granted\n");
 				printf("lock_timeout is over\n"); end_bid()
-			:: queued < LOCK_TIMEOUT -> queued++
-#else
-			:: true -> queued++
-#endif
+			:: else
 			fi
-		:: queued == 0 && (rest == 0 || !holders) ->
+#else
+		:: queued[0] > 0 && holders
+#endif
+		:: queued[0] == 0
+		fi;
+#ifndef WITHOUT_LOCK_TIMEOUT
+		if :: queued[1] > 0 -> queued[1]-- :: else fi;
+#endif
+		if
+		:: window > 0 -> window--; gap = (window == 0)
+		:: else
+		fi;
+#ifdef WITHOUT_GAP
+		gap = false;
+#endif
+		if
+		:: swapped || queued[0] > 0
+		:: !swapped && queued[0] == 0 && (rest == 0 || !holders) && BID_TICKS > 0 ->
 			/* stay: pg_dump or VACUUM is among the holders */
 			if
 			:: holders && !stays -> stays = true; since_bid = 0; rest = FIRST_REST		/* step: stay */
 			:: true -> stays = false;
-				printf("an attempt begins\n");
 				since_bid = 0;
-				will_end = left[0] <= LOCK_TIMEOUT && left[1] <= LOCK_TIMEOUT && (CLIENTS < 3 || left[CLIENTS - 1] <= LOCK_TIMEOUT);
+				will_end = true;
+				do
+				:: c < CLIENTS -> will_end = will_end && left[c] <= BID_TICKS && at[c] != 2; c++
+				:: c == CLIENTS -> c = 0; break
+				od;
 #ifdef WITHOUT_QUEUE
-				CLAIM(!will_end || !holders, "REFUTED (b): if all holders end within lock_timeout, the lock is granted\n");
+				CLAIM(!will_end || !holders, "REFUTED (b): if all holders end in the time of a bid, the lock is granted\n");
 				end_bid()
 #else
-				queued = 1
+				begin_bid(0)
 #endif
 			fi
-		:: queued == 0 && rest > 0 && holders -> since_bid++;
+		:: !swapped && queued[0] == 0 && !((rest == 0 || !holders) && BID_TICKS > 0) -> since_bid++;
 #ifdef WITHOUT_BID
 			/* until 2026-11: who is seen at two looks is waited for, and the looks begin again */
-			if :: left[0] > 3 || left[1] > 3 -> rest = FIRST_REST :: else -> rest-- fi;
+			if :: left[0] > 3 || left[1] > 3 -> rest = FIRST_REST :: rest > 0 && left[0] <= 3 && left[1] <= 3 -> rest-- :: else fi;
 #else
-			rest--;		/* step: bid */
+			if :: rest > 0 -> rest-- :: else fi;		/* step: bid */
 #endif
-			CLAIM(since_bid <= LONGEST_REST + REST_JITTER, "REFUTED (a): a bid begins within 24 ticks of the last, whoever holds the lock\n")
+			CLAIM(since_bid <= LONGEST_REST + REST_JITTER + 1, "REFUTED (a): a bid begins within 25 ticks of the last, whoever holds the lock\n")
+		fi;
+		if
+		:: !swapped && queued[1] == 0 && BID_TICKS > 0 -> begin_bid(1)
+		:: true
 		fi }
 	:: swapped -> break
 	od

@@ -116,6 +116,14 @@ errors_was_canceled(const ErrorData *error)
 		strcmp(error->funcname, "runner_check_step_back") == 0;
 }
 
+/* Return whether the error is that another transaction was in the way for lock_timeout. */
+bool
+errors_was_hindered(const ErrorData *error)
+{
+	return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
+}
+
 /* In ereport() that repeats the message of another error: its SQLSTATE, detail and hint. */
 int
 errors_repeat(const ErrorData *error)

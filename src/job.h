@@ -227,8 +227,9 @@ typedef struct JobShared
 								 * under the area's lock */
 	bool		starting;		/* one is just being started; likewise */
 	JobAccount	accounts[IM_BUDGETS];
-	TimestampTz bid_began;		/* a runner's, see runner_begin_bid(); under
-								 * the area's lock */
+	TimestampTz bid_began;		/* the window of the runners' bids, see
+								 * runner_begin_bid(); under the area's lock */
+	TimestampTz bid_ends;
 	Look		look;			/* that a cleanup ends with, for the launcher;
 								 * database 0 = none.  By its runner */
 
@@ -436,8 +437,8 @@ extern bool runner_of_same_job(int pid);
 extern double runner_use(JobBudget budget, double amount);
 extern double runner_owes(JobBudget budget, double mark, double rate);
 extern bool runner_is_alone(void);
-extern void runner_begin_bid(void);
-extern TimestampTz runner_bid_began(void);
+extern int	runner_bid_ms(int timeout_ms, TimestampTz *began);
+extern int	runner_begin_bid(int timeout_ms);
 extern bool runner_rows_are_final(void);
 
 /* Results of runner_claim() other than the number of an item */

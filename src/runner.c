@@ -9,6 +9,8 @@
  *
  * Locks: the area's lock, for moments.
  *
+ * proof/swap.pml is a model of this protocol.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -28,6 +30,9 @@
 #include "job_private.h"
 
 #define MOST_OF_COMMAND		120 /* bytes that describe_command() shows */
+
+/* Between two windows of bids; what is left of a window is no shorter, nor worth a bid */
+#define BID_GAP_MS			20
 
 #define STEP_BACK_WAIT_MS	5000	/* for a runner to notice that it is to */
 
@@ -294,26 +299,79 @@ runner_owes(JobBudget budget, double mark, double rate)
 	return rate > 0 ? Max(owed, 0) * 1000 / rate : 0;
 }
 
-/*
- * Tell the other runners of the job that we begin to queue for an exclusive lock,
- * so that all that wait for a lock do so in the same moment.
- */
-void
-runner_begin_bid(void)
+/* Return whether the window of a bid runs; not one beyond timeout_ms: the clock was set back. */
+static bool
+window_runs(int timeout_ms, TimestampTz now)
 {
+	return my_shared->bid_ends > now &&
+		my_shared->bid_ends <= TimestampTzPlusMilliseconds(now, timeout_ms);
+}
+
+/*
+ * window: return for how many milliseconds a bid of ours that began now could queue; 0: it must
+ * not begin now.  That is as long as the window of another runner's bid still lasts, or
+ * timeout_ms if none runs.  So a query of all partitions of a table waits behind all runners of
+ * the job at the same time, not behind one after the other; and it has time between two windows
+ * to lock all of them.
+ */
+static int
+bid_ms(int timeout_ms, TimestampTz now)
+{
+	int64		left_us = my_shared->bid_ends - now;
+
+	Assert(LWLockHeldByMe(&area->lock));
+	if (!window_runs(timeout_ms, now))
+		return left_us <= 0 && left_us > -BID_GAP_MS * INT64CONST(1000) ? 0 : timeout_ms;
+	if (left_us < Min(BID_GAP_MS, timeout_ms / 2.0) * 1000)
+		return 0;
+	return (left_us + 999) / 1000;
+}
+
+/* The same, from outside; *began = when the window that runs has begun, 0 = none does. */
+int
+runner_bid_ms(int timeout_ms, TimestampTz *began)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			ms;
+
+	*began = 0;
+	if (my_shared == NULL)
+		return timeout_ms;
+	LWLockAcquire(&area->lock, LW_SHARED);
+	ms = bid_ms(timeout_ms, now);
+	if (window_runs(timeout_ms, now))
+		*began = my_shared->bid_began;
+	LWLockRelease(&area->lock);
+	return ms;
+}
+
+/*
+ * Begin a bid, just before we queue for an exclusive lock.  If it begins a window, tell the
+ * other runners of the job, so that all that wait for a lock queue at the same time.  Returns
+ * as bid_ms().
+ */
+int
+runner_begin_bid(int timeout_ms)
+{
+	TimestampTz now = GetCurrentTimestamp();
 	int			pids[IM_MAX_RUNNERS];
 	int			n = 0;
+	int			ms;
 
 	if (my_shared == NULL)
-		return;
+		return timeout_ms;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_shared->bid_began = GetCurrentTimestamp();
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	/* step: window */
+	ms = bid_ms(timeout_ms, now);
+	if (ms > 0 && !window_runs(timeout_ms, now))
 	{
-		RunnerSlot *runner = &area->runners[i];
-
-		if (runner->in_use && runner != my_runner && runner->slot == my_runner->slot)
-			pids[n++] = runner->pid;
+		my_shared->bid_began = now;
+		my_shared->bid_ends = TimestampTzPlusMilliseconds(now, timeout_ms);
+		for (int i = 0; i < IM_MAX_RUNNERS; i++)
+		{
+			if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner)
+				pids[n++] = area->runners[i].pid;
+		}
 	}
 	LWLockRelease(&area->lock);
 	for (int i = 0; i < n; i++)
@@ -323,20 +381,7 @@ runner_begin_bid(void)
 		if (proc != NULL)
 			SetLatch(&proc->procLatch);
 	}
-}
-
-/* Return when a runner of the job has done so last; 0 = none yet. */
-TimestampTz
-runner_bid_began(void)
-{
-	TimestampTz result;
-
-	if (my_shared == NULL)
-		return 0;
-	LWLockAcquire(&area->lock, LW_SHARED);
-	result = my_shared->bid_began;
-	LWLockRelease(&area->lock);
-	return result;
+	return ms;
 }
 
 /* Return whether this is the only runner of its job. */

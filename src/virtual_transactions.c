@@ -60,6 +60,20 @@ virtual_transaction_prepared(VirtualTransactionId vxid)
 	return TwoPhaseGetXidByVirtualXID(vxid, &have_more);
 }
 
+/* Return the transaction of a parallel worker's leader; of any other process, its own. */
+VirtualTransactionId
+virtual_transaction_of_leader(VirtualTransactionId vxid)
+{
+	PGPROC	   *proc = im_vxid_proc(vxid);
+	PGPROC	   *leader = proc == NULL ? NULL : proc->lockGroupLeader;
+	VirtualTransactionId result;
+
+	if (leader == NULL || leader == proc || PROC_LXID(proc) != vxid.localTransactionId)
+		return vxid;
+	GET_VXID_FROM_PGPROC(result, *leader);
+	return VirtualTransactionIdIsValid(result) ? result : vxid;
+}
+
 /* Return a transaction's process; 0 if it is prepared, -1 if it has ended. */
 int
 virtual_transaction_pid(VirtualTransactionId vxid)

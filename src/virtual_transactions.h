@@ -14,6 +14,7 @@ extern bool virtual_transactions_have(const VirtualTransactionId *vxids, int cou
 									  VirtualTransactionId vxid);
 extern VirtualTransactionId *virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 													  const VirtualTransactionId *more, int nmore);
+extern VirtualTransactionId virtual_transaction_of_leader(VirtualTransactionId vxid);
 extern TransactionId virtual_transaction_prepared(VirtualTransactionId vxid);
 extern int	virtual_transaction_pid(VirtualTransactionId vxid);
 extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,

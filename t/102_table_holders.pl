@@ -6,6 +6,8 @@
 #
 # Fault (tables): in the way of the swap: an open GRANT, a reader of the kind of pg_dump, COPY,
 #   LOCK TABLE
+# Fault (tables): queries before a bid, and behind it, a parallel worker beside it; two workers that bid
+# Fault (tables): a locked catalog, and a change of its row, as the default of a partitioned table is set
 # Fault (tables): the same of the TOAST table alone: a reader, a prepared transaction, VACUUM,
 #   autovacuum; one lock of the three not to be had (also 059)
 # Fault (tables): REINDEX, VACUUM FULL, a rewrite, TRUNCATE, DROP of a table, its TOAST table
@@ -252,6 +254,60 @@ if (part('catalogs'))
 	leftovers_ok($node, 'locked catalogs', within => 5);
 }
 
+# ---- the same of a partitioned table, whose default is set ------------------------------
+# It has no file, so its tablespace is in pg_shdepend, too.
+if (part('default'))
+{
+	$s->run('CREATE TABLE parts (i int) PARTITION BY LIST (i)');
+	my @to = ('regress_fast', 'regress_slow');
+	foreach my $catalog ('pg_shdepend', 'pg_class')
+	{
+		my $locker = IndexMover::Session->new($node);
+		$locker->run("BEGIN; LOCK TABLE $catalog IN SHARE MODE");
+		my $call = start_call($node, 'mover', "SELECT status, sqlstate FROM move_table('parts', '$to[0]')");
+		poll_until($node, q{SELECT count(*) FILTER (WHERE relation = 'parts'::regclass AND mode = 'AccessExclusiveLock') FROM pg_locks }
+			. "HAVING count(*) FILTER (WHERE relation = '$catalog'::regclass AND NOT granted) > 0", '0',
+			"default, $catalog is locked: waited for without the exclusive lock");
+		is($s->run('SELECT count(*) FROM parts'), '0', "default, $catalog is locked: readers pass");
+		$locker->run('COMMIT');
+		$locker->end;
+		my ($rc, $out, $err) = finish_call($call);
+		is($out, "moved|\n", "default, $catalog is locked: moved") or diag $err;
+		@to = reverse @to;
+	}
+
+	# the row is changed after the last look at it (from 18 on GRANT takes a lock on the table: by hand, then)
+	foreach my $how ('open', 'commits')
+	{
+		my $call = held_at($node, 'default-row', "SELECT status, sqlstate FROM move_table('parts', '$to[0]', settings => "
+			. ($how eq 'open' ? q['{"lock_timeout": "100ms"}')] : q['{"lock_timeout": "20s"}')]));
+		my $holder = IndexMover::Session->new($node);
+		$holder->run(q{BEGIN; UPDATE pg_class SET relacl = coalesce(relacl, acldefault('r', relowner)) }
+			. q{|| makeaclitem('regress_reader'::regrole, relowner, 'SELECT', false) WHERE oid = 'parts'::regclass});
+		let_go($call);
+		if ($how eq 'open')
+		{
+			poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't',
+				'default, a change of its row: it gives the lock back, and publishes who is in the way');
+			is($s->run('SELECT count(*) FROM parts'), '0', 'default, a change of its row: readers pass');
+		}
+		else
+		{
+			poll_until($node, "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted "
+				. "AND pid = $call->{worker}", '1', 'default, a change of its row: it waits for that');
+		}
+		$holder->run('COMMIT');
+		$holder->end;
+		my ($rc, $out, $err) = finish_call($call);
+		is($out, "moved|\n", "default, a change of its row, $how: moved") or diag $err;
+		set_test_point($node, '');
+		is($s->run(q{SELECT has_table_privilege('regress_reader', 'parts', 'SELECT')}), 't', "default, $how: what it did is in the catalog");
+		$s->run('REVOKE ALL ON parts FROM regress_reader');
+		@to = reverse @to;
+	}
+	$s->run('DROP TABLE parts');
+}
+
 # ---- others who ask with NOWAIT, as a parallel pg_dump -------------------------------
 # Its first process has the table; the others would fail if we stood in a queue.
 if (part('nowait'))
@@ -338,6 +394,65 @@ if (part('writers'))
 	is($out, "moved\n", 'COPY TO: moved, when there is a gap') or diag $err;
 	$s->run('DROP TABLE bare');
 	leftovers_ok($node, 'writers', within => 5);
+}
+
+# ---- who has waited behind a bid in vain --------------------------------------------------
+# Who came before it has not, nor has a parallel worker, which passes; a short query has.  And the
+# bids of two workers of a job end together.
+if (part('bids'))
+{
+	my $in_vain = sub { my ($what, $ms, $n) = @_; return qr/queued for the exclusive lock on relation $what for $ms ms in vain, and $n /; };
+	my $oid = $s->run(q{SELECT 'held'::regclass::oid});
+	my $queued = q{SELECT count(*) FROM pg_locks WHERE relation = 'held'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted};
+	my @q = map { IndexMover::Session->new($node) } 1 .. 3;
+	$q[0]->run('BEGIN; SELECT 1 FROM held LIMIT 1');
+	my $log = -s $node->logfile;
+	my $call = held_at($node, 'swap-asking', move(lock_timeout => '2s'));
+	$q[1]->run('BEGIN; SELECT 1 FROM held LIMIT 1');
+	$q[0]->run('COMMIT');
+	let_go($call);
+	$node->wait_for_log($in_vain->($oid, 2000, '\d+'), $log);
+	like(slurp_file($node->logfile, $log), $in_vain->($oid, 2000, 0), 'a query that came after the look, and before the bid');
+	set_test_point($node, '');
+
+	poll_until($node, $queued, '1', 'the next bid');
+	my $setting = $node->pg_version < 16 ? 'force_parallel_mode' : 'debug_parallel_query';
+	$q[1]->send("SET $setting = on; SELECT count(*), pg_sleep(6) FROM held");
+	poll_until($node, q{SELECT count(*) FROM pg_locks l JOIN pg_stat_activity USING (pid) WHERE backend_type = 'parallel worker' }
+		. q{AND l.relation = 'held'::regclass}, '1', 'a parallel worker beside it');
+	$log = -s $node->logfile;
+	$node->wait_for_log($in_vain->($oid, '\d+', '\d+'), $log);
+	like(slurp_file($node->logfile, $log), $in_vain->($oid, '\d+', 0), 'a parallel worker is its leader');
+	$q[1]->answer;
+
+	poll_until($node, $queued, '1', 'another bid');
+	$log = -s $node->logfile;
+	$q[2]->send('SELECT count(*) FROM held');
+	$node->wait_for_log($in_vain->($oid, '\d+', 1), $log);
+	pass('a short query that waited, and has ended, is known');
+	$q[2]->answer;
+	$q[1]->run('COMMIT');
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "moved||\n", 'bids: moved') or diag $err;
+
+	# one worker queues; the other one may do so later, but not for longer
+	$s->run('CREATE SCHEMA windows; CREATE TABLE windows.a (i int); CREATE TABLE windows.b (i int)');
+	$oid = $s->run(q{SELECT 'windows.b'::regclass::oid});
+	$q[0]->run('BEGIN; SELECT FROM windows.a');
+	$q[1]->run('BEGIN; LOCK TABLE windows.b IN ACCESS SHARE MODE');
+	$log = -s $node->logfile;
+	my $job = $s->run(q{SELECT max(job) FROM move_schema_tables('windows', 'regress_fast', wait => false, }
+		. q[settings => '{"max_workers": 2, "lock_timeout": "3s"}')]);
+	poll_until($node, $queued =~ s/held/windows.a/r, '1', 'one worker queues');
+	$q[2]->run('BEGIN; SELECT FROM windows.b');
+	$q[1]->run('COMMIT');
+	$node->wait_for_log($in_vain->($oid, '(?!3000 )\d+', '\d+'), $log);
+	pass('the other one, for the rest of that time');
+	$_->end foreach @q;
+	wait_for_job_end($node, $job);
+	is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'moved', 'both are moved');
+	$s->run('DROP SCHEMA windows CASCADE');
+	leftovers_ok($node, 'bids', within => 5);
 }
 
 # ---- those that hold the table itself ----------------------------------------------

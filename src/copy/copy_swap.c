@@ -11,7 +11,7 @@
  * far, the lock is not asked for, or is given back, and the attempt repeated after
  * another round; each time twice as much is allowed, up to index_mover.max_lock_time.
  *
- * Before the lock everything is done that could block under it (lock_catalogs())
+ * Before the lock everything is done that could block under it (attempts_prepare())
  * or be slow (read_pages(), wal_ahead(), copy_catch_up()).  There remain two flushes
  * of the WAL, one to make its end readable and one by the commit.
  *
@@ -31,22 +31,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/objectaccess.h"
-#include "catalog/pg_am.h"
-#include "catalog/pg_amproc.h"
-#include "catalog/pg_attrdef.h"
-#include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_constraint.h"
-#include "catalog/pg_extension.h"
-#include "catalog/pg_index.h"
-#include "catalog/pg_inherits.h"
-#include "catalog/pg_namespace.h"
-#include "catalog/pg_opclass.h"
-#include "catalog/pg_policy.h"
-#include "catalog/pg_proc.h"
-#include "catalog/pg_rewrite.h"
-#include "catalog/pg_trigger.h"
-#include "catalog/pg_type.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -92,34 +77,6 @@ measure_commit(XactEvent event, void *arg)
 	measuring = NULL;
 }
 
-/*
- * The catalogs whose rows the swap changes, and the others from which core may have to build
- * a relcache entry under the exclusive lock: see utils/cache/relcache.c, of each version.
- */
-static const Oid swap_catalogs[] = {
-	AccessMethodRelationId, AccessMethodProcedureRelationId, AttrDefaultRelationId,
-	AttributeRelationId, ConstraintRelationId, ExtensionRelationId, IndexRelationId,
-	InheritsRelationId, NamespaceRelationId, OperatorClassRelationId, PolicyRelationId,
-	ProcedureRelationId, RelationRelationId, RewriteRelationId, TriggerRelationId,
-	TypeRelationId,
-};
-
-/*
- * Lock the catalogs and the ledger for the swap; false if a lock cannot be had in this time, or
- * the job is paused.
- */
-static bool
-lock_catalogs(Oid ledger, int timeout_ms)
-{
-	Assert(IsTransactionState());
-	for (int i = 0; i < lengthof(swap_catalogs); i++)
-	{
-		if (!attempts_queue(swap_catalogs[i], RowExclusiveLock, timeout_ms, NULL, NULL, NULL))
-			return false;
-	}
-	return attempts_queue(ledger, RowExclusiveLock, timeout_ms, NULL, NULL, NULL);
-}
-
 /* Read the pages of the relations' rows, of their future index entries, and of the ledger. */
 static void
 read_pages(void *arg)
@@ -152,7 +109,7 @@ read_pages(void *arg)
 	table_close(pg_class, NoLock);
 }
 
-/* For attempts_queue() */
+/* For a long bid */
 static bool
 stay_near(void *arg)
 {
@@ -165,15 +122,14 @@ stay_near(void *arg)
  * that was paused since the last catch-up: read_pages() may have waited for a lock, too.
  */
 static bool
-lock_files(CopyMove *move, CopyFile *queue_for)
+lock_files(CopyMove *move, Attempts *attempts, CopyFile *queue_for)
 {
 	if (job_pause_requested())
 		return false;
 	/* step: queue-for-one */
 	if (queue_for != NULL)
 	{
-		if (!attempts_queue(queue_for->relid, AccessExclusiveLock, move->settings->lock_timeout,
-							&granted_at, stay_near, move))
+		if (!attempts_queue_for_bid(attempts, queue_for->relid, &granted_at))
 			return false;
 		measuring = move->item;
 		IM_POINT("swap-file-locked");
@@ -194,21 +150,6 @@ lock_files(CopyMove *move, CopyFile *queue_for)
 	return true;
 }
 
-static ItemPointerData
-row_position(const CopyFile *file)
-{
-	HeapTuple	tuple;
-	ItemPointerData position;
-
-	AcceptInvalidationMessages();
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(file->relid));
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", file->relid);
-	position = tuple->t_self;
-	ReleaseSysCache(tuple);
-	return position;
-}
-
 /*
  * Return whether no other transaction is changing a row of pg_class that we will change, as
  * GRANT does without a lock on the table (from 18 on, with a lock).  We would wait for the end
@@ -224,7 +165,7 @@ rows_are_free(CopyMove *move)
 	{
 		CopyFile   *file = &move->files[i];
 
-		file->row = row_position(file);
+		file->row = relation_row_position(file->relid);
 		if (relation_row_changer(file->relid, &changer))
 			return false;
 	}
@@ -279,14 +220,12 @@ try_unhindered(void (*work) (void *arg), CopyMove *move)
 		for (int i = 0; i < move->nfiles; i++)
 		{
 			CopyFile   *file = &move->files[i];
-			ItemPointerData now = row_position(file);
 
-			if (!ItemPointerEquals(&file->row, &now))
+			if (relation_row_has_moved(file->relid, &file->row))
 				changed = true;
 		}
 	}
-	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED && !changed)
+	if (!errors_was_hindered(error) && !changed)
 		ReThrowError(error);
 	return false;
 }
@@ -355,12 +294,10 @@ give_back(CopyMove *move, AttemptOutcome outcome)
  * transaction ID, even in vain, so each attempt is a transaction of its own.
  */
 static AttemptOutcome
-attempt(CopyMove *move, CopyFile *queue_for, int64 most_us)
+attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 {
 	AttemptOutcome outcome;
 	MovePhase	phase;
-	int			timeout_ms = move->settings->lock_timeout;
-	char		timeout[32];
 	RelationFacts facts;
 
 	Assert(!IsTransactionState() && measuring == NULL && move->has_locks);
@@ -375,14 +312,10 @@ attempt(CopyMove *move, CopyFile *queue_for, int64 most_us)
 						NameStr(move->item->relname)),
 				 errdetail("This server cannot recover from a crash after the file of such an index was removed."),
 				 errhint("Switch it on, and CHECKPOINT, before the move.")));
-	commit_locally();
-	snprintf(timeout, sizeof(timeout), "%dms", timeout_ms);
-	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	progress_set(lock_attempts, move->item->outcome.lock_attempts);
 
 	/* first the locks and pages for which we could wait under the lock */
-	if (!lock_catalogs(move->ledger, timeout_ms))
+	if (!attempts_prepare(move->settings, move->ledger))
 		return give_back(move, LOCK_NOT_GRANTED);
 	if (!try_unhindered(read_pages, move))
 		return give_back(move, LOCK_NOT_GRANTED);
@@ -390,7 +323,7 @@ attempt(CopyMove *move, CopyFile *queue_for, int64 most_us)
 
 	IM_POINT("swap-asking");
 	/* step: lock */
-	if (!lock_files(move, queue_for))
+	if (!lock_files(move, attempts, queue_for))
 		return give_back(move, move->again != NULL ? START_AGAIN : LOCK_NOT_GRANTED);
 	move->stage = COPY_LOCKED;
 	phase = progress_phase(PHASE_SWAPPING);
@@ -475,7 +408,7 @@ look_at_holders(CopyMove *move, Wait *wait)
 
 /* Make an attempt, if the rest fits into *most_us, which is doubled each time it does not. */
 static AttemptOutcome
-try_swap(CopyMove *move, CopyFile *queue_for, int64 *most_us)
+try_swap(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 *most_us)
 {
 	int64		longest_us = move->settings->max_lock_time * INT64CONST(1000);
 	AttemptOutcome outcome = TOO_MUCH_LEFT;
@@ -491,7 +424,7 @@ try_swap(CopyMove *move, CopyFile *queue_for, int64 *most_us)
 	if (copy_last_us(move) <= *most_us)
 	{
 		move->item->outcome.lock_attempts++;
-		outcome = attempt(move, queue_for, *most_us);
+		outcome = attempt(move, attempts, queue_for, *most_us);
 	}
 	if (outcome != TOO_MUCH_LEFT)
 		return outcome;
@@ -575,6 +508,8 @@ make_attempts(CopyMove *move)
 	if (!relkind_is_index(move->item->relkind))
 		table = move->item->relid;
 	attempts_begin(&attempts, move->mc, move->item->relid);
+	attempts.keep_up = stay_near;
+	attempts.keep_up_arg = move;
 	for (int i = 0; i < move->nfiles; i++)
 	{
 		if (move->files[i].pace.outpaced)
@@ -620,7 +555,7 @@ make_attempts(CopyMove *move)
 		if (tries && !ready)
 			continue;			/* it catches up, and looks again */
 		if (tries)
-			outcome = try_swap(move, queue_for, &catch_up.most_us);
+			outcome = try_swap(move, &attempts, queue_for, &catch_up.most_us);
 		if (outcome == SWAPPED)
 			return true;
 		copy_check_locks(move);

@@ -13,7 +13,8 @@
  *	stay	but not behind a reader of the whole table, or VACUUM
  *	rest	how long to rest between two bids
  *	aim		a bid may come sooner, when the transactions behind us should end
- *	join	the runners of a job make their bids together
+ *	window	the bids of a job's runners end together
+ *	join	and so a runner may make its bid sooner
  *	alone	a bid behind which no session has waited comes again soon
  *
  * Assumption: nothing that conflicts with AccessExclusiveLock is asked for while another
@@ -28,8 +29,26 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_amproc.h"
+#include "catalog/pg_attrdef.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_opclass.h"
+#include "catalog/pg_policy.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_rewrite.h"
+#include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
 #include "common/pg_prng.h"
+#include "utils/guc.h"
 
+#include "own_tables.h"
 #include "test_points.h"
 #include "wait/wait.h"
 
@@ -53,13 +72,8 @@
 /* The same while no session has waited behind a bid */
 #define ALONE_REST_MS		20
 
-/* A bid that began so long ago is not joined, nor so soon after our last one */
-#define JOIN_US				(50 * INT64CONST(1000))
+/* Once a session has waited behind a bid, none is joined so soon after the last one */
 #define JOIN_REST_US		(250 * INT64CONST(1000))
-#define JOIN_ALONE_US		(25 * INT64CONST(1000))
-
-/* Who has waited behind a bid is found so soon after its end */
-#define DELAYED_US			(100 * INT64CONST(1000))
 
 /* Who has held a table for so long, and neither an index nor a lock of writers, reads all of it */
 #define READER_US			(10 * USECS_PER_SEC)
@@ -78,55 +92,17 @@ attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid)
 	attempts->wait.ignore_deadlocks = true;
 }
 
-/*
- * Return whether a holder has waited behind the last bid, as far as can be seen: it was found
- * soon after the bid's end, in a transaction that had begun by then.
- */
+/* Return whether a holder is there for longer than any rest between two bids but for its age. */
 static bool
-was_delayed(const Attempts *attempts, Holder *holder)
+holder_stays(const Wait *wait)
 {
-	if (holder->since < attempts->bid_ended ||
-		holder->since >= attempts->bid_ended + DELAYED_US)
-		return false;
-	/* once for each holder, since it reads the state of all sessions */
-	if (holder->began == 0)
-	{
-		int			pid = virtual_transaction_pid(holder->vxid);
-		const PgBackendStatus *status = pid > 0 ? blockers_find(pid) : NULL;
-
-		/*
-		 * not known, too, of a session with track_activities = off: it may
-		 * have waited
-		 */
-		holder->began = DT_NOBEGIN;
-		if (status != NULL && status->st_xact_start_timestamp != 0)
-			holder->began = status->st_xact_start_timestamp;
-	}
-	return holder->began <= attempts->bid_ended;
-}
-
-/*
- * alone: return whether no session has waited behind the last bid, so far, and no holder stays.
- * Such a bid has cost no session anything, and the next may meet the end of a transaction.
- */
-static bool
-was_alone(Attempts *attempts)
-{
-	Wait	   *wait = &attempts->wait;
-	TimestampTz now = GetCurrentTimestamp();
-
-	for (int i = 0; i < wait->nholders; i++)
-	{
-		if (now - wait->holders[i].since >= REST_MS * INT64CONST(1000) ||
-			was_delayed(attempts, &wait->holders[i]))
-			return false;
-	}
-	return true;
+	return wait->nholders > 0 &&
+		GetCurrentTimestamp() - wait->holders[0].since >= REST_MS * INT64CONST(1000);
 }
 
 /* rest: return the milliseconds from the end of a bid to the next. */
 static int64
-rest_ms(Attempts *attempts)
+rest_ms(const Attempts *attempts)
 {
 	const Wait *wait = &attempts->wait;
 	int64		ms = REST_MS;
@@ -138,10 +114,14 @@ rest_ms(Attempts *attempts)
 	if (wait_is_over(wait))
 		return LONGEST_REST_MS;
 
-	if (attempts->delays == 0 && was_alone(attempts))
+	/*
+	 * alone: no bid has cost any session anything; the next may meet the end
+	 * of a transaction
+	 */
+	if (attempts->delays == 0 && !holder_stays(wait))
 		ms = ALONE_REST_MS;
 	else if (attempts->delays < 8)
-		ms = Min(FIRST_REST_MS << attempts->delays, REST_MS);
+		ms = Min(FIRST_REST_MS << Max(attempts->delays - 1, 0), REST_MS);
 	if (wait->nholders > 0)
 	{
 		int64		age_ms = (GetCurrentTimestamp() - wait->holders[0].since) / 1000;
@@ -154,7 +134,7 @@ rest_ms(Attempts *attempts)
 
 /* Return the milliseconds to the next bid; not above 0: it is due. */
 static int64
-next_bid_ms(Attempts *attempts)
+next_bid_ms(const Attempts *attempts)
 {
 	return rest_ms(attempts) - (GetCurrentTimestamp() - attempts->bid_ended) / 1000;
 }
@@ -166,9 +146,9 @@ next_bid_ms(Attempts *attempts)
  * begin together, and the next one delays them again, with those that end a little later.
  */
 static bool
-holders_should_end(Attempts *attempts)
+holders_should_end(const Attempts *attempts)
 {
-	Wait	   *wait = &attempts->wait;
+	const Wait *wait = &attempts->wait;
 	int64		half = attempts->limits.mc->settings->lock_timeout * INT64CONST(1000) / 2;
 	TimestampTz now = GetCurrentTimestamp();
 	bool		all = true;
@@ -186,7 +166,7 @@ holders_should_end(Attempts *attempts)
 		bool		ends = left <= half && left >= -half;
 
 		all = all && ends;
-		if (was_delayed(attempts, &wait->holders[i]))
+		if (virtual_transactions_have(attempts->delayed, attempts->ndelayed, wait->holders[i].vxid))
 		{
 			ndelayed++;
 			delayed = delayed && ends;
@@ -196,52 +176,75 @@ holders_should_end(Attempts *attempts)
 }
 
 /*
- * join: return whether another runner of the job has just begun a bid, and the last one of
- * ours is not so near.  A query of all partitions of a table would wait behind each runner in
- * turn; and when it ends, all that queue by then get their locks.
+ * join: return whether another runner of the job has begun a bid since our last one, which is not
+ * so near.  When a query of all partitions of a table ends, all that queue by then get their
+ * locks.
  */
 static bool
-joins_bid(Attempts *attempts)
+joins_bid(const Attempts *attempts, TimestampTz began)
 {
-	TimestampTz began = runner_bid_began();
-	int64		least_rest_us = attempts->delays == 0 ? JOIN_ALONE_US : JOIN_REST_US;
-
-	if (attempts->bids == 0)
-		least_rest_us = 0;
-	if (GetCurrentTimestamp() - began >= JOIN_US ||
-		began - attempts->bid_ended < least_rest_us)
+	if (began <= attempts->bid_ended)
+		return false;
+	if (attempts->delays > 0 && GetCurrentTimestamp() - attempts->bid_ended < JOIN_REST_US)
 		return false;
 	return rest_ms(attempts) <= REST_MS * (1 + REST_JITTER);
 }
 
-/*
- * bid: return whether it is time to ask for the lock, whoever holds it; then others join, once,
- * though a copy that has too much left catches up, and comes here, again and again.
- */
+/* bid: return whether it is time to ask for the lock, whoever holds it. */
 bool
-attempts_bid_is_due(Attempts *attempts)
+attempts_bid_is_due(const Attempts *attempts)
 {
-	bool		due = next_bid_ms(attempts) <= 0;
+	TimestampTz began;
 
-	if (!due)
-		due = holders_should_end(attempts);
+	/* window */
+	if (runner_bid_ms(attempts->limits.mc->settings->lock_timeout, &began) == 0)
+		return false;
 	/* step: bid */
-	if (due && !attempts->barred && !attempts->announced)
+	if (next_bid_ms(attempts) <= 0)
+		return true;
+	if (holders_should_end(attempts))
+		return true;
+	return joins_bid(attempts, began);
+}
+
+/*
+ * Note who holds the lock now and did not before we queued for it: these have waited behind us.
+ * An end of our wait has granted them their locks, if they can have them.
+ */
+static void
+note_delayed(Attempts *attempts)
+{
+	int			count;
+	VirtualTransactionId *holders = relation_lock_holders(attempts->queued_for, AccessExclusiveLock,
+														  &count);
+
+	for (int i = 0; i < count && attempts->ndelayed < WAIT_MAX_PIDS; i++)
 	{
-		attempts->announced = true;
-		runner_begin_bid();
+		if (!virtual_transactions_have(attempts->before, attempts->nbefore, holders[i]) &&
+			!virtual_transactions_have(attempts->delayed, attempts->ndelayed, holders[i]))
+			attempts->delayed[attempts->ndelayed++] = holders[i];
 	}
-	return due || joins_bid(attempts);
+	pfree(holders);
 }
 
 /* Note the end of a bid, with an attempt or, if attempts_may_queue() forbids it, without. */
 void
 attempts_end_bid(Attempts *attempts)
 {
-	if (attempts->bids > 0 && !was_alone(attempts))
+	/* it has begun too late for its window, and is still due */
+	if (attempts->missed)
+	{
+		attempts->missed = false;
+		return;
+	}
+	if (!OidIsValid(attempts->queued_for))
+		attempts->ndelayed = 0;
+	else if (attempts->granted)
+		note_delayed(attempts);
+	attempts->queued_for = InvalidOid;
+	if (attempts->ndelayed > 0 || holder_stays(&attempts->wait))
 		attempts->delays++;
 	attempts->bids++;
-	attempts->announced = false;
 	attempts->bid_ended = GetCurrentTimestamp();
 	attempts->jitter = 1 + REST_JITTER * pg_prng_double(&pg_global_prng_state);
 }
@@ -367,26 +370,95 @@ attempts_may_queue(Attempts *attempts, Oid table)
 }
 
 /*
- * Lock a relation until the end of the transaction, queueing for timeout_ms in all, in pieces of
- * a second: in the queue we cannot see a pause, nor read WAL.  Between two pieces keep_up(arg),
- * unless it is NULL, does the latter.  Others pass there, so a long timeout is several bids.
- * Return false, with nothing changed, if the lock was not granted in that time, the job is paused
- * or keep_up() returns false.  *granted_at: as lock_relation_within().
+ * Queue for a lock, of a bid or (attempts is NULL) of another kind, for timeout_ms in all, in
+ * pieces of a second: in the queue we cannot see a pause, nor read WAL.  Between two pieces
+ * keep_up() does the latter.  Others pass there, so a long timeout is several bids.
  */
-bool
-attempts_queue(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *granted_at,
-			   bool (*keep_up) (void *arg), void *arg)
+static bool
+queue(Attempts *attempts, Oid relid, LOCKMODE mode, int timeout_ms, instr_time *granted_at)
 {
 	/* step: queue */
 	for (int left = timeout_ms; !job_pause_requested(); left -= QUEUE_PIECE_MS)
 	{
+		if (attempts != NULL)
+		{
+			int			count;
+			VirtualTransactionId *holders = relation_lock_holders(relid, mode, &count);
+
+			attempts->nbefore = Min(count, WAIT_MAX_PIDS);
+			memcpy(attempts->before, holders, attempts->nbefore * sizeof(VirtualTransactionId));
+		}
 		if (lock_relation_within(relid, mode, Min(QUEUE_PIECE_MS, left), granted_at))
 			return true;
+		if (attempts != NULL)
+			note_delayed(attempts);
 		if (left <= QUEUE_PIECE_MS)
 			return false;
-		if (keep_up != NULL && !keep_up(arg))
+		if (attempts != NULL && attempts->keep_up != NULL &&
+			!attempts->keep_up(attempts->keep_up_arg))
 			return false;
 		IM_POINT("swap-queue-again");
 	}
 	return false;
+}
+
+/*
+ * The catalogs whose rows are changed under the exclusive lock, and the others from which core may
+ * have to build a relcache entry then: see utils/cache/relcache.c, of each version.
+ */
+static const Oid swap_catalogs[] = {
+	AccessMethodRelationId, AccessMethodProcedureRelationId, AttrDefaultRelationId,
+	AttributeRelationId, ConstraintRelationId, ExtensionRelationId, IndexRelationId,
+	InheritsRelationId, NamespaceRelationId, OperatorClassRelationId, PolicyRelationId,
+	ProcedureRelationId, RelationRelationId, RewriteRelationId, TriggerRelationId,
+	TypeRelationId,
+};
+
+/*
+ * Prepare a transaction for an attempt, so that under the exclusive lock it waits for no session
+ * without limit, nor for a standby: lock the catalogs, and one more that it changes.  Return false
+ * if a lock cannot be had within lock_timeout, or the job is paused.
+ */
+bool
+attempts_prepare(const MoveSettings *settings, Oid catalog)
+{
+	int			timeout_ms = settings->lock_timeout;
+	char		timeout[32];
+
+	Assert(IsTransactionState());
+	commit_locally();
+	snprintf(timeout, sizeof(timeout), "%dms", timeout_ms);
+	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	for (int i = 0; i < lengthof(swap_catalogs); i++)
+	{
+		if (!queue(NULL, swap_catalogs[i], RowExclusiveLock, timeout_ms, NULL))
+			return false;
+	}
+	return queue(NULL, catalog, RowExclusiveLock, timeout_ms, NULL);
+}
+
+/*
+ * Lock a relation in AccessExclusiveLock until the end of the transaction, queueing until the
+ * window of the job's bids ends.  Return false, with nothing changed, if the lock was not granted
+ * in that time, the job is paused or keep_up() returns false.  *granted_at: as
+ * lock_relation_within().
+ */
+bool
+attempts_queue_for_bid(Attempts *attempts, Oid relid, instr_time *granted_at)
+{
+	int			ms = runner_begin_bid(attempts->limits.mc->settings->lock_timeout);
+
+	attempts->missed = (ms == 0);
+	attempts->granted = false;
+	attempts->ndelayed = 0;
+	if (attempts->missed)
+		return false;
+	attempts->queued_for = relid;
+	attempts->granted = queue(attempts, relid, AccessExclusiveLock, ms, granted_at);
+	if (!attempts->granted)
+		ereport(DEBUG1,
+				(errmsg_internal("index_mover has queued for the exclusive lock on relation %u for %d ms in vain, and %d have waited behind it",
+								 relid, ms, attempts->ndelayed)));
+	return attempts->granted;
 }

@@ -23,6 +23,7 @@
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "errors.h"
 #include "own_tables.h"
@@ -75,8 +76,7 @@ lock_relation_within(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *grant
 	if (error == NULL)
 		return true;
 	Assert(CheckRelationOidLockedByMe(relid, mode, false) == held);
-	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+	if (!errors_was_hindered(error))
 		ReThrowError(error);
 	FreeErrorData(error);
 	return false;
@@ -179,14 +179,59 @@ relation_is_free(const MoveItem *item)
 	return count == 0 && heap_count == 0;
 }
 
-/* Return, without queueing, the transactions that hold a conflicting lock, palloc'd. */
+/*
+ * Return, without queueing, the transactions that hold a conflicting lock, palloc'd.  A parallel
+ * worker counts as its leader: it comes and goes in the leader's transaction, and passes who
+ * stands in the queue.
+ */
 VirtualTransactionId *
 relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 {
 	LOCKTAG		tag;
+	VirtualTransactionId *vxids;
+	int			kept = 0;
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	return GetLockConflicts(&tag, wanted, count);
+	vxids = GetLockConflicts(&tag, wanted, count);
+	for (int i = 0; i < *count; i++)
+	{
+		VirtualTransactionId vxid = virtual_transaction_of_leader(vxids[i]);
+
+		if (!virtual_transactions_have(vxids, kept, vxid))
+			vxids[kept++] = vxid;
+	}
+	*count = kept;
+	return vxids;
+}
+
+/* Return where the row of a relation is in pg_class; invalid if it was dropped. */
+ItemPointerData
+relation_row_position(Oid relid)
+{
+	HeapTuple	tuple;
+	ItemPointerData position;
+
+	AcceptInvalidationMessages();
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	ItemPointerSetInvalid(&position);
+	if (HeapTupleIsValid(tuple))
+	{
+		position = tuple->t_self;
+		ReleaseSysCache(tuple);
+	}
+	return position;
+}
+
+/*
+ * Return whether another transaction has changed the row since then.  Core's "tuple concurrently
+ * updated", which our update then has raised, is an internal error.
+ */
+bool
+relation_row_has_moved(Oid relid, const ItemPointerData *since)
+{
+	ItemPointerData now = relation_row_position(relid);
+
+	return memcmp(since, &now, sizeof(now)) != 0;
 }
 
 /* Find the transaction that is changing a pg_class row, as GRANT does without a lock. */

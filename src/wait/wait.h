@@ -9,6 +9,7 @@
 #define IM_WAIT_H
 
 #include "portability/instr_time.h"
+#include "storage/itemptr.h"
 #include "storage/lockdefs.h"
 
 #include "compat.h"
@@ -30,6 +31,8 @@ extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpid
 #define extension_lock_waiters(pids, maxpids) \
 	relation_lock_waiters(InvalidOid, AccessShareLock, pids, maxpids)
 extern bool relation_row_changer(Oid relid, VirtualTransactionId *vxid);
+extern ItemPointerData relation_row_position(Oid relid);
+extern bool relation_row_has_moved(Oid relid, const ItemPointerData *since);
 extern bool relation_is_free(const MoveItem *item);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
@@ -60,8 +63,6 @@ typedef struct Holder
 {
 	VirtualTransactionId vxid;
 	TimestampTz since;			/* when it was found first */
-	TimestampTz began;			/* of the transaction, if attempts.c has
-								 * asked; DT_NOBEGIN: not known; else 0 */
 } Holder;
 
 /* State of a wait. */
@@ -125,22 +126,33 @@ typedef struct Attempts
 	bool		barred;			/* at the last bid attempts_may_queue()
 								 * forbade it */
 
+	/* between two pieces of a long bid; NULL: nothing, see attempts.c */
+	bool		(*keep_up) (void *arg);
+	void	   *keep_up_arg;
+
 	/* private */
 	int			bids;			/* so far */
 	int			delays;			/* bids of these that were not alone */
-	bool		announced;		/* this bid, to the other runners of the job */
 	TimestampTz bid_ended;		/* the last one; at first, when the looks
 								 * began */
 	double		jitter;			/* of the rest after it */
+	bool		missed;			/* this one began too late for the window */
+	Oid			queued_for;		/* by this one; 0 = it has not queued */
+	bool		granted;		/* and got it */
+	VirtualTransactionId before[WAIT_MAX_PIDS]; /* who had that lock then */
+	int			nbefore;
+	VirtualTransactionId delayed[WAIT_MAX_PIDS];	/* who has waited behind
+													 * the last one */
+	int			ndelayed;
 } Attempts;
 
 extern void attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid);
-extern bool attempts_bid_is_due(Attempts *attempts);
+extern bool attempts_bid_is_due(const Attempts *attempts);
 extern bool attempts_may_queue(Attempts *attempts, Oid table);
 extern void attempts_end_bid(Attempts *attempts);
 extern int	attempts_nap_ms(const Attempts *attempts);
-extern bool attempts_queue(Oid relid, LOCKMODE mode, int timeout_ms, instr_time *granted_at,
-						   bool (*keep_up) (void *arg), void *arg);
+extern bool attempts_prepare(const MoveSettings *settings, Oid catalog);
+extern bool attempts_queue_for_bid(Attempts *attempts, Oid relid, instr_time *granted_at);
 
 /* turn.c */
 extern bool turn_is_given(MoveContext *mc, const WaitLimits *limits, int64 rested_us);

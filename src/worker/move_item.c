@@ -16,6 +16,7 @@
 #include "access/xlog.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_shdepend.h"
 #include "commands/tablecmds.h"
 #include "commands/tablespace.h"
 #include "commands/vacuum.h"
@@ -45,7 +46,8 @@
 
 /*
  * look: find who is in the way of a partitioned index or table.  Return whether to ask for
- * its lock would help, which it does not against DDL of its table or a change of its row.
+ * its lock would help, which it does not against DDL of its table, a change of its row, or a
+ * lock on pg_class.
  */
 static bool
 look_at_partitioned(const MoveItem *item, Wait *wait)
@@ -59,6 +61,13 @@ look_at_partitioned(const MoveItem *item, Wait *wait)
 
 	Assert(!IsTransactionState());
 	StartTransactionCommand();
+	if (!lock_relation_within(RelationRelationId, AccessShareLock,
+							  wait->limits->mc->settings->lock_timeout, NULL))
+	{
+		wait_forget_ended(wait);
+		CommitTransactionCommand();
+		return false;
+	}
 	if (item->heap_oid != item->relid)
 	{
 		holders = relation_lock_holders(item->heap_oid, AccessShareLock, &nholders);
@@ -75,26 +84,90 @@ look_at_partitioned(const MoveItem *item, Wait *wait)
 }
 
 /*
- * Lock a partitioned index, and its table, or a partitioned table; begins a transaction,
- * and ends it if it returns false.  Queues for the relation only, before it has a lock.
+ * Lock a partitioned index, and its table, or a partitioned table.  Queues for the relation only,
+ * before it has a lock on it.
  */
 static bool
-lock_partitioned(const MoveItem *item, const MoveSettings *settings, bool queue)
+lock_partitioned(const MoveItem *item, Attempts *attempts, bool queue)
 {
-	VirtualTransactionId changer;
 	bool		locked;
 
-	StartTransactionCommand();
 	if (queue)
-		locked = attempts_queue(item->relid, AccessExclusiveLock, settings->lock_timeout,
-								NULL, NULL, NULL);
+		locked = attempts_queue_for_bid(attempts, item->relid, NULL);
 	else
 		locked = ConditionalLockRelationOid(item->relid, AccessExclusiveLock);
 	if (locked && item->heap_oid != item->relid)
 		locked = ConditionalLockRelationOid(item->heap_oid, AccessShareLock);
+	return locked;
+}
+
+/* Set the tablespace of a partitioned relation, or skip it. */
+static void
+set_default(void *arg)
+{
+	MoveItem   *item = arg;
+	Relation	rel;
+
+	if (!plan_recheck(item, false))
+		return;
+	rel = relation_open(item->relid, NoLock);
+	if (CheckRelationTableSpaceMove(rel, item->to_tablespace))
+	{
+		SetRelationTableSpace(rel, item->to_tablespace, InvalidOid);
+		InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);
+	}
+	relation_close(rel, NoLock);
+	item->outcome.status = STATUS_MOVED;
+	item->outcome.size_after = 0;
+}
+
+/* Do so in a subtransaction; return false if another transaction was in the way. */
+static bool
+try_default(MoveItem *item)
+{
+	VirtualTransactionId changer;
+	ItemPointerData row = relation_row_position(item->relid);
+	MovePhase	phase;
+	ErrorData  *error;
+	bool		changed;
+
 	/* with the lock, do not wait for a GRANT */
-	if (locked && !relation_row_changer(item->relid, &changer))
+	if (relation_row_changer(item->relid, &changer))
+		return false;
+	phase = progress_phase(PHASE_SWAPPING);
+	IM_POINT("default-row");
+	error = errors_catch(set_default, item);
+	if (error == NULL)
 		return true;
+	(void) progress_phase(phase);
+	changed = error->sqlerrcode == ERRCODE_INTERNAL_ERROR &&
+		relation_row_has_moved(item->relid, &row);
+	if (!errors_was_hindered(error) && !changed)
+		ReThrowError(error);
+	return false;
+}
+
+/*
+ * Make an attempt at the lock of a partitioned relation, queueing or not, and set its tablespace.
+ * Return false if it was in vain.
+ */
+static bool
+attempt_default(MoveContext *mc, Attempts *attempts, bool queue)
+{
+	bool		done;
+
+	StartTransactionCommand();
+	/* that of a relation without a file is in pg_shdepend, too */
+	done = attempts_prepare(mc->settings, SharedDependRelationId);
+	if (done)
+		done = lock_partitioned(mc->item, attempts, queue);
+	if (done)
+		done = try_default(mc->item);
+	if (done)
+	{
+		CommitTransactionCommand();
+		return true;
+	}
 
 	/* see give_back() of copy_swap.c */
 	set_commit("off");
@@ -126,7 +199,8 @@ default_wait_is_over(const MoveContext *mc, const Wait *wait, bool *told)
 			 errmsg("the change of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
 					relation_noun(item->relkind), NameStr(item->relname),
 					mc->settings->lock_wait / 1000.0),
-			 errdetail("The lock is held by: %s.", blockers_describe(named, nnamed)),
+			 nnamed > 0 ? errdetail("The lock is held by: %s.", blockers_describe(named, nnamed)) :
+			 errdetail("No transaction holds it: a system catalog is locked."),
 			 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
 					 printed_command("cancel_move", mc->job->job))));
 	CommitTransactionCommand();
@@ -144,7 +218,6 @@ move_default(MoveContext *mc)
 	MoveItem   *item = mc->item;
 	bool		is_table = !relkind_is_index(item->relkind);
 	Attempts	attempts;
-	Relation	rel;
 	bool		told = false;
 
 	pacing_rest_while_paused();
@@ -158,14 +231,14 @@ move_default(MoveContext *mc)
 		bool		helps = look_at_partitioned(item, &attempts.wait);
 		bool		is_over = wait_look(&attempts.wait);
 		bool		queue = false;
-		bool		locked = false;
+		bool		done = false;
 
 		if (is_bid && helps)
 			queue = attempts_may_queue(&attempts, is_table ? item->relid : InvalidOid);
 		/* free, bid */
 		if (queue || (helps && attempts.wait.nholders == 0))
-			locked = lock_partitioned(item, mc->settings, queue);
-		if (locked)
+			done = attempt_default(mc, &attempts, queue);
+		if (done)
 			break;
 		if (is_over)
 			default_wait_is_over(mc, &attempts.wait, &told);
@@ -185,22 +258,6 @@ move_default(MoveContext *mc)
 		InvalidateCatalogSnapshot();
 	}
 	progress_blockers(NULL, 0);
-	if (plan_recheck(item, false))
-	{
-		Oid			target = item->to_tablespace;
-
-		progress_phase(PHASE_SWAPPING);
-		rel = relation_open(item->relid, NoLock);
-		if (CheckRelationTableSpaceMove(rel, target))
-		{
-			SetRelationTableSpace(rel, target, InvalidOid);
-			InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);
-		}
-		relation_close(rel, NoLock);
-		item->outcome.status = STATUS_MOVED;
-		item->outcome.size_after = 0;
-	}
-	CommitTransactionCommand();
 }
 
 /*
