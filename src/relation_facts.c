@@ -64,7 +64,8 @@ relation_facts(Oid relid, RelationFacts *facts)
 	facts->schema_oid = class_form->relnamespace;
 	facts->relkind = class_form->relkind;
 	facts->persistence = class_form->relpersistence;
-	facts->pages = (BlockNumber) Max(class_form->relpages, 0);
+	/* from 2^31 on it is negative there; a partitioned table has -1 */
+	facts->pages = class_form->relpages == -1 ? 0 : (BlockNumber) class_form->relpages;
 	facts->tablespace = tablespace_from_catalog(class_form->reltablespace);
 	facts->relam = class_form->relam;
 	facts->relfilenumber = class_form->relfilenode;

@@ -177,6 +177,103 @@ like($said, qr/estimated bloat of 0\.[4-9]/, 'and it decides');
 ($blocks, $said) = deciding('large_t', "SET index_mover.test_point = 'measure:sleep';");
 cmp_ok($blocks, '<=', 30, 'slow storage: it reads for a second');
 like($said, qr/^Copy; its bloat could not be measured\. Writes /, 'and says so');
+
+# ---------------------------------------------------------------------------
+# Numbers that a damaged page has
+# ---------------------------------------------------------------------------
+
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE n (id int, a int[]) WITH (autovacuum_enabled = off);
+INSERT INTO n SELECT g, ARRAY[g % 50, g % 1000] FROM generate_series(1, 5000) g;
+CREATE INDEX n_gin ON n USING gin (a) WITH (fastupdate = off);
+CREATE INDEX n_long ON n USING gin (a) WITH (fastupdate = off);
+CREATE INDEX n_hash ON n USING hash (id) TABLESPACE regress_fast;
+CREATE INDEX n_brin ON n USING brin (id) WITH (pages_per_range = 1) TABLESPACE regress_fast;
+CREATE INDEX n_bloom ON n USING bloom (id) TABLESPACE regress_fast;
+-- all pages are looked at
+UPDATE pg_class SET relpages = 99999 WHERE relname IN ('n_hash', 'n_brin');
+CHECKPOINT;
+SQL
+my $page_size = block_size($node);
+my %files = map { split /\|/ } split /\n/, $node->safe_psql('postgres',
+	q(SELECT relname || '|' || pg_relation_filepath(oid) FROM pg_class WHERE relname ~ '^n_'));
+
+# Change the pages of an index by $change, which gets a page and its number.
+sub damage_file
+{
+	my ($name, $change) = @_;
+	my $path = $node->data_dir . "/$files{$name}";
+	my $file = slurp_file($path);
+	for my $block (1 .. length($file) / $page_size - 1)
+	{
+		my $page = substr($file, $page_size * $block, $page_size);
+		$change->(\$page, $block);
+		substr($file, $page_size * $block, $page_size) = $page;
+	}
+	open(my $fh, '>:raw', $path) or die $!;
+	print $fh $file;
+	close $fh;
+	return;
+}
+
+# The places of the line pointers of a page of GIN's keys that are in use.
+sub gin_items
+{
+	my ($page) = @_;
+	my $flags = unpack('v', substr($$page, $page_size - 2, 2));
+	# GIN_LEAF, and not GIN_DATA
+	return if ($flags & 3) != 2;
+	return map { unpack('V', substr($$page, $_, 4)) & 0x7FFF } map { 24 + 4 * $_ } 0 .. (unpack('v', substr($$page, 12, 2)) - 24) / 4 - 1;
+}
+$node->stop;
+my $lists = 0;
+damage_file('n_gin', sub {
+	my ($page) = @_;
+	foreach my $at (gin_items($page))
+	{
+		my ($high, $low) = unpack('vv', substr($$page, $at, 4));
+		my $list = $at + (($high & 0x7FFF) << 16 | $low);
+		# the first row of a compressed list
+		next unless $high & 0x8000 && $list < $page_size - 6;
+		substr($$page, $list, 6) = "\xFF" x 6;
+		$lists++;
+	}
+});
+damage_file('n_long', sub {
+	my ($page) = @_;
+	return unless gin_items($page);
+	# one tuple, above half a page
+	my $upper = $page_size / 4;
+	substr($$page, 12, 4) = pack('vv', 28, $upper);
+	substr($$page, 24, 4) = pack('V', $upper | 1 << 15 | ($page_size - 8 - $upper) << 17);
+});
+damage_file('n_hash', sub {
+	my ($page, $block) = @_;
+	return unless $block == 1;
+	# LH_META_PAGE, and hashm_maxbucket
+	substr($$page, $page_size - 4, 2) = pack('v', 1 << 3);
+	substr($$page, 24, 64) = "\xFF" x 64;
+});
+damage_file('n_brin', sub {
+	my ($page, $block) = @_;
+	return unless $block == 2;
+	# BRIN_PAGETYPE_META, and lastRevmapPage
+	substr($$page, $page_size - 2, 2) = pack('v', 0xF091);
+	substr($$page, 24, 64) = "\xFF" x 64;
+});
+$node->start;
+cmp_ok($lists, '>', 100, 'lists of rows whose first is damaged');
+my $trusting = 'SET ignore_checksum_failure = on; SET client_min_messages = error; ';
+is($node->safe_psql('postgres', "$trusting SELECT $sane FROM index_bloat('n_gin')"), 't', 'GIN: a row of block 4294967295');
+like(($node->psql('postgres', "$trusting SELECT * FROM index_bloat('n_long')"))[2],
+	qr/index "n_long" contains corrupted page at block \d+\n.*: invalid tuple\./,
+	'GIN: a tuple of three quarters of a page');
+is($node->safe_psql('postgres', "$trusting SELECT object, action FROM index_mover.problems(true) ORDER BY 1"),
+	"public.n_brin|block 2 is invalid\npublic.n_hash|block 1 is invalid", 'a metapage that is not the first');
+# as of an index of 17 TB
+$node->safe_psql('postgres', "UPDATE pg_class SET relpages = -2147483648 WHERE relname = 'n_bloom'");
+like($node->safe_psql('postgres', "SELECT action FROM index_mover.problems(true) WHERE object = 'public.n_bloom'"),
+	qr/^its file has \d+ pages, and had 2147483648$/, 'a number of pages that is stored as a negative one');
 no_finding_ok($node);
 
 $node->stop;

@@ -81,6 +81,8 @@ look_for_segments(LostFile *lost)
 	BlockNumber end = lost->nblocks / RELSEG_SIZE;
 	BlockNumber last = Max(end, lost->facts->pages / RELSEG_SIZE) + MOST_MISSING;
 
+	last = Min(last, MaxBlockNumber / RELSEG_SIZE);
+
 	for (BlockNumber segment = end + 1; segment <= last; segment++)
 	{
 		/* asked again, because the file may have grown */
@@ -92,7 +94,8 @@ look_for_segments(LostFile *lost)
 
 /*
  * Read a page through shared buffers, ERROR if it is not valid.  Returns whether it is one of
- * the access method, which a page of zeros may be; else that is the problem.
+ * the access method, which a page of zeros may be, and no metapage but the first; else that is
+ * the problem.
  */
 static bool
 look_at_page(LostFile *lost, BlockNumber block, char *page)
@@ -104,7 +107,8 @@ look_at_page(LostFile *lost, BlockNumber block, char *page)
 	buffer = ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, lost->ring,
 									   is_permanent);
 	buffer_copy_page(buffer, page);
-	if (page_is_of(lost->facts->relam, page))
+	if (page_is_of(lost->facts->relam, page) &&
+		(block == 0 || !page_is_meta(lost->facts->relam, page)))
 		return true;
 	lost->problem = psprintf("block %u is invalid", block);
 	return false;

@@ -33,6 +33,7 @@
 #include "access/nbtree.h"
 #include "access/spgist_private.h"
 #include "catalog/pg_am_d.h"
+#include "miscadmin.h"
 
 #include "report/report.h"
 
@@ -98,7 +99,7 @@ btree_links(const LinkVisitor *visitor, Page page)
 		report_downlinks(visitor, page, P_FIRSTDATAKEY(opaque));
 }
 
-/* The caller has checked the first page by page_root(). */
+/* The caller has checked the first page by page_root(): its buckets are in the file. */
 static void
 hash_links(const LinkVisitor *visitor, Page page)
 {
@@ -108,7 +109,10 @@ hash_links(const LinkVisitor *visitor, Page page)
 	if ((opaque->hasho_flag & LH_META_PAGE) != 0)
 	{
 		for (Bucket bucket = 0; bucket <= meta->hashm_maxbucket; bucket++)
+		{
+			CHECK_FOR_INTERRUPTS();
 			report_link(visitor, BUCKET_TO_BLKNO(meta, bucket));
+		}
 		for (uint32 i = 0; i < Min(meta->hashm_nmaps, HASH_MAX_BITMAPS); i++)
 			report_link(visitor, meta->hashm_mapp[i]);
 	}
@@ -211,7 +215,10 @@ brin_links(const LinkVisitor *visitor, Page page)
 		BlockNumber last = ((BrinMetaPageData *) PageGetContents(page))->lastRevmapPage;
 
 		for (BlockNumber block = 1; block <= last && block != InvalidBlockNumber; block++)
+		{
+			CHECK_FOR_INTERRUPTS();
 			report_link(visitor, block);
+		}
 	}
 	else if (BRIN_IS_REVMAP_PAGE(page))
 	{
@@ -227,8 +234,9 @@ brin_links(const LinkVisitor *visitor, Page page)
 
 /*
  * Call found() for each block that must not be empty if a private copy of a page is what
- * it should be.  The page is one of this access method by page_is_of(), and the first one
- * by page_root(), and has its blocks in the file.  Nothing for other access methods.
+ * it should be.  The page is one of this access method by page_is_of().  One that
+ * page_is_meta() is the first by page_root(), and has its blocks in the file.  Nothing for
+ * other access methods.
  */
 void
 page_links(Oid relam, Page page, PageLinkFunction found, void *arg)

@@ -240,6 +240,24 @@ page_is_of(Oid relam, const char *page)
 }
 
 /*
+ * Return whether a page that page_is_of() an access method says that it is a metapage, which
+ * only the first page can be.
+ */
+bool
+page_is_meta(Oid relam, Page page)
+{
+	const Method *method = find_method(relam);
+
+	if (PageIsNew(page) || method == NULL)
+		return false;
+	if (relam == BRIN_AM_OID)
+		return BRIN_IS_META_PAGE(page);
+	if (relam == SPGIST_AM_OID)
+		return SpGistPageIsMeta(page);
+	return (page_flags(method, page) & method->meta) != 0;
+}
+
+/*
  * Return a block that a relation with this first page must have, not empty: the
  * root, the last bucket, the last page of BRIN's map.  InvalidBlockNumber if the
  * page is not the first of this access method.  *spare, unless spare is NULL, is
@@ -267,7 +285,8 @@ page_root(Oid relam, Page page, BlockNumber *spare)
 		case HASH_AM_OID:
 			if (hash->hashm_maxbucket >= PG_INT32_MAX ||
 				hash->hashm_ovflpoint >= HASH_MAX_SPLITPOINTS ||
-				_hash_spareindex(hash->hashm_maxbucket + 1) > hash->hashm_ovflpoint)
+				_hash_spareindex(hash->hashm_maxbucket + 1) > hash->hashm_ovflpoint ||
+				BUCKET_TO_BLKNO(hash, hash->hashm_maxbucket) <= hash->hashm_maxbucket)
 				return InvalidBlockNumber;
 			if (spare != NULL)
 			{
@@ -289,6 +308,9 @@ count_items(const IndexFacts *facts, const Method *method, Page page, PageMeasur
 	PageHeader	ph = (PageHeader) page;
 	OffsetNumber last = (ph->pd_lower - SizeOfPageHeaderData) / sizeof(ItemIdData);
 	OffsetNumber first = FirstOffsetNumber;
+
+	/* of GIN three fit on a page, on which the simulated build relies */
+	Size		most = facts->relam == GIN_AM_OID ? GinMaxItemSize : BLCKSZ;
 	double		all = 0;
 	IndexItem	item = {0};
 
@@ -304,7 +326,7 @@ count_items(const IndexFacts *facts, const Method *method, Page page, PageMeasur
 		item.data = (char *) page + start;
 		item.len = ItemIdGetLength(iid);
 		item.bytes = sizeof(ItemIdData) + MAXALIGN(item.len);
-		if (item.len < method->min_tuple || start < ph->pd_upper ||
+		if (item.len < method->min_tuple || item.len > most || start < ph->pd_upper ||
 			start + item.len > ph->pd_special || start != MAXALIGN(start))
 			return "invalid tuple";
 		all += item.bytes;

@@ -12,7 +12,7 @@
  *
  * Rows are those that are in the pages: where a row is in the table says in which batch it
  * comes.  Of a posting tree only the key is known; it counts with the average number of
- * rows, spread evenly.
+ * rows, spread evenly: so each batch has some for it.
  *
  * Tricky: nothing on a page is trusted, not even after page_measure().
  *
@@ -69,7 +69,7 @@ typedef struct GinBuiltPage
 	int			next;			/* -1 = none */
 } GinBuiltPage;
 
-/* A key that a batch has rows for */
+/* A key that a batch has rows for, which the pages tell: no tree */
 typedef struct GinEvent
 {
 	int			key;
@@ -85,6 +85,8 @@ typedef struct GinBuild
 	int			max_rows;
 	double		tree_rows;		/* on average */
 	double		tree_bytes;
+	int		   *lists;			/* keys of trees that are still lists */
+	int			nlists;
 	double		scale;			/* index to sample */
 	int			nbatches;
 	double		batches;		/* the last one is not full */
@@ -198,6 +200,13 @@ add_keys(GinBuild *build, Page page)
 	}
 }
 
+/* Return where a block is among the bins, below BINS; of a damaged page it may be any. */
+static double
+bin_of(BlockNumber block, double width)
+{
+	return Min(block / width, BINS - 0.001);
+}
+
 /* Set the positions of all rows in the table: the share of rows that are before them. */
 static void
 set_positions(GinBuild *build)
@@ -213,12 +222,12 @@ set_positions(GinBuild *build)
 	}
 	width = (highest + 1.0) / BINS;
 	for (int i = 0; i < build->nrows; i++)
-		before[Min((int) (build->rows[i].block / width), BINS - 1) + 1]++;
+		before[(int) bin_of(build->rows[i].block, width) + 1]++;
 	for (int i = 1; i <= BINS; i++)
 		before[i] += before[i - 1];
 	for (int i = 0; i < build->nrows; i++)
 	{
-		double		bin = Min(build->rows[i].block / width, BINS - 0.001);
+		double		bin = bin_of(build->rows[i].block, width);
 		int			whole = (int) bin;
 		double		rows = before[whole] + (bin - whole) * (before[whole + 1] - before[whole]);
 
@@ -261,6 +270,7 @@ memory_of_batch(const GinBuild *build)
 
 	for (const GinKey *key = build->keys; key < build->keys + build->nkeys; key++)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (key->is_tree)
 			result += build->nbatches *
 				(key->memory + memory_of_rows(build->tree_rows / build->batches));
@@ -320,6 +330,7 @@ split_page(GinBuild *build, int page, int end)
 
 	while (key < end && used <= total / 2)
 		used += build->keys[key++].size;
+	Assert(key > left->first && key < end);
 	*right = (GinBuiltPage)
 	{
 		.first = key,.used = total - used,.next = left->next
@@ -328,47 +339,67 @@ split_page(GinBuild *build, int page, int end)
 	left->next = build->npages++;
 }
 
-/* Insert the keys of a batch, which are in order, each with its rows. */
+/* Insert a key, with bytes of its list, on its page or one of those behind. */
+static int
+insert_key(GinBuild *build, int page, int number, double list)
+{
+	GinKey	   *key = &build->keys[number];
+	GinBuiltPage *p;
+	int			next;
+	int			before = key->size;
+
+	while (build->pages[page].next >= 0 &&
+		   build->pages[build->pages[page].next].first <= number)
+		page = build->pages[page].next;
+	p = &build->pages[page];
+	next = p->next;
+	key->list += list;
+	key->size = tuple_size(key);
+	p->used += key->size - before;
+	if (p->used + sizeof(ItemIdData) > PAGE_BYTES)
+		split_page(build, page, next >= 0 ? build->pages[next].first : build->nkeys);
+	return page;
+}
+
+/* Insert the keys of a batch, those with events and those of trees, each with its rows. */
 static void
 insert_batch(GinBuild *build, const GinEvent *events, int nevents)
 {
+	const GinEvent *end = events + nevents;
+	double		tree_list = build->tree_bytes / build->nbatches;
 	int			page = 0;
+	int			kept = 0;
 
-	CHECK_FOR_INTERRUPTS();
-	for (int i = 0; i < nevents; i++)
+	/* both are in the order of keys */
+	for (int i = 0; i < build->nlists || events < end;)
 	{
-		GinKey	   *key = &build->keys[events[i].key];
-		GinBuiltPage *p;
-		int			next;
-		int			before = key->size;
+		CHECK_FOR_INTERRUPTS();
+		if (i == build->nlists || (events < end && events->key < build->lists[i]))
+		{
+			page = insert_key(build, page, events->key, events->list);
+			events++;
+		}
+		else
+		{
+			int			number = build->lists[i++];
 
-		while (build->pages[page].next >= 0 &&
-			   build->pages[build->pages[page].next].first <= events[i].key)
-			page = build->pages[page].next;
-		p = &build->pages[page];
-		next = p->next;
-		key->list += events[i].list;
-		key->size = tuple_size(key);
-		p->used += key->size - before;
-		if (p->used + sizeof(ItemIdData) > PAGE_BYTES)
-			split_page(build, page, next >= 0 ? build->pages[next].first : build->nkeys);
+			page = insert_key(build, page, number, tree_list);
+			/* the tuple of a tree does not change any more */
+			if (build->keys[number].list <= GinMaxItemSize)
+				build->lists[kept++] = number;
+		}
 	}
+	build->nlists = kept;
 }
 
-/* Call found() for each batch that a key has rows in. */
+/* Call found() for each batch that the pages have rows of a key for. */
 static void
 each_event(const GinBuild *build, int number, void (*found) (int batch, GinEvent event, void *arg),
 		   void *arg)
 {
 	const GinKey *key = &build->keys[number];
 
-	if (key->is_tree)
-	{
-		GinEvent	event = {number, build->tree_bytes / build->nbatches};
-
-		for (int batch = 0; batch < build->nbatches; batch++)
-			found(batch, event, arg);
-	}
+	CHECK_FOR_INTERRUPTS();
 	for (int i = key->first; i < key->first + key->nrows;)
 	{
 		int			n = rows_together(build, key, i);
@@ -410,8 +441,13 @@ carry_out(GinBuild *build)
 	GinEvents	events = {palloc0_array(int, build->nbatches + 2)};
 	int			begin = 0;
 
+	build->lists = palloc_array(int, build->nkeys);
 	for (int i = 0; i < build->nkeys; i++)
+	{
+		if (build->keys[i].is_tree)
+			build->lists[build->nlists++] = i;
 		each_event(build, i, count_event, &events);
+	}
 	for (int i = 1; i <= build->nbatches; i++)
 		events.ends[i] += events.ends[i - 1];
 	events.events = palloc_extended(Max(events.ends[build->nbatches], 1) * sizeof(GinEvent),
@@ -419,7 +455,10 @@ carry_out(GinBuild *build)
 	for (int i = 0; i < build->nkeys; i++)
 		each_event(build, i, put_event, &events);
 
-	/* a key is on one page, and a split page has one key at least */
+	/*
+	 * A key is on one page, and a split page has one key at least: no tuple
+	 * takes more than a third of a page (page_measure()).
+	 */
 	build->pages = palloc_array(GinBuiltPage, build->nkeys + 2);
 	build->pages[0] = (GinBuiltPage)
 	{
@@ -431,6 +470,7 @@ carry_out(GinBuild *build)
 		insert_batch(build, events.events + begin, events.ends[i] - begin);
 		begin = events.ends[i];
 	}
+	pfree(build->lists);
 	pfree(events.ends);
 	pfree(events.events);
 	pfree(build->pages);

@@ -27,6 +27,7 @@ typedef struct PendingList
 typedef void (*PageLinkFunction) (BlockNumber block, void *arg);
 
 extern bool page_is_of(Oid relam, const char *page);
+extern bool page_is_meta(Oid relam, Page page);
 extern bool page_is_known(Oid relam);
 extern BlockNumber page_root(Oid relam, Page page, BlockNumber *spare);
 extern void page_links(Oid relam, Page page, PageLinkFunction found, void *arg);
