@@ -68,7 +68,7 @@ sub survived
 	return;
 }
 
-use constant { EIO => 5, ENOSPC => 28, EUCLEAN => 117, EDQUOT => 122, ALWAYS => 1_000_000 };
+use constant { EIO => 5, EINVAL => 22, ENOSPC => 28, EUCLEAN => 117, EDQUOT => 122, ALWAYS => 1_000_000 };
 
 # ---- a copy ---------------------------------------------------------------------------
 # name, operation, errno or bytes, first, times, whose file, the row or 'down', moved,
@@ -161,6 +161,18 @@ foreach my $case (
 		like($err, qr/HINT:  Check free disk space and quotas\./, "$name: the hint") if $sqlstate eq '53100';
 		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.probe'), '0', "$name: no result is kept");
 		is(join(' ', grep { -f } glob("$directory*/pgsql_tmp/*")), '', "$name: no file is left");
+	}
+	SKIP:
+	{
+		skip 'no O_DIRECT on this file system', 4 unless writes_directly();
+		foreach my $operation (qw(write read))
+		{
+			break_calls($operation, EINVAL, 1, 1, '.index_mover.');
+			is($node->safe_psql('postgres', "SELECT random_read_ms > 0, direct_io FROM tablespace_probe('regress_fast', '50 ms')"), 't|f',
+				"a file system that takes O_DIRECT, and no direct $operation: a probe through the page cache");
+			is(mend_calls(), 1, "no direct $operation: it did");
+		}
+		$node->safe_psql('postgres', 'DELETE FROM index_mover.probe');
 	}
 	is($node->safe_psql('postgres', "SELECT random_read_ms > 0 FROM tablespace_probe('regress_fast', '50 ms')"), 't',
 		'the next probe works');

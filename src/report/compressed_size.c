@@ -197,7 +197,7 @@ sample(Relation rel, int runs, int zstd_level, CompressedShare * zstd, Compresse
  * Estimate which share of the bytes of a relation a file system stores that compresses with
  * zstd at this level, or with lz4; NaN if the server has no such library.  Reads at most so
  * many runs.  Returns false if that is not possible: the relation is locked exclusively, was
- * dropped, is another session's temporary one, or has no blocks.
+ * dropped, is temporary, or has no blocks.
  */
 bool
 compressed_size_sample(Oid relation, int runs, int zstd_level,
@@ -215,7 +215,7 @@ compressed_size_sample(Oid relation, int runs, int zstd_level,
 		UnlockRelationOid(relation, AccessShareLock);
 		return false;
 	}
-	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) && !RELATION_IS_OTHER_TEMP(rel))
+	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) && !RelationUsesLocalBuffers(rel))
 	{
 		/* a plan samples many relations */
 		MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index_mover sample",

@@ -13,7 +13,8 @@
  * -9, crash) leaves it behind.  Before that it has a name that the server
  * removes at start.  fd.c closes the descriptors with the transaction.
  *
- * Space: at most PROBE_MAX_BYTES and a tenth of the free space.
+ * Space: at most PROBE_MAX_BYTES and a tenth of the free space; PROBE_MIN_BYTES if that is
+ * not known.
  *
  *-------------------------------------------------------------------------
  */
@@ -100,6 +101,16 @@ fail(const Probe *probe, const char *what)
 			 errmsg("could not %s file \"%s\": %m", what, probe->path)));
 }
 
+/* Return whether the file, which is empty, can be written and read past the page cache. */
+static bool
+is_direct_taken(const Probe *probe)
+{
+	/* any other error comes again, and is raised */
+	return (pg_pwrite(probe->fd, probe->chunk, PROBE_CHUNK, 0) >= 0 || errno != EINVAL) &&
+		(pg_pwrite(probe->fd, probe->chunk, BLCKSZ, 0) >= 0 || errno != EINVAL) &&
+		(pg_pread(probe->fd, probe->chunk, BLCKSZ, 0) >= 0 || errno != EINVAL);
+}
+
 /* Create the file, open it twice, and unlink it. */
 static void
 open_file(Probe *probe, Oid tablespace)
@@ -115,9 +126,14 @@ open_file(Probe *probe, Oid tablespace)
 	probe->buffered_fd = OpenTransientFile(probe->path, O_RDWR | O_CREAT | O_EXCL | PG_BINARY);
 	if (probe->buffered_fd < 0)
 		fail(probe, "create");
-	/* tmpfs and others refuse it */
+	/* some file systems refuse it here, others only when it is used */
 	probe->fd = PG_O_DIRECT == 0 ? -1 :
 		OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PG_O_DIRECT);
+	if (probe->fd >= 0 && !is_direct_taken(probe))
+	{
+		CloseTransientFile(probe->fd);
+		probe->fd = -1;
+	}
 	if (probe->fd < 0)
 		probe->fd = probe->buffered_fd;
 	if (unlink(probe->path) < 0)
@@ -236,19 +252,21 @@ run_phase(Probe *probe, const Phase *phase, double seconds)
 /*
  * Measure for about this many seconds, longer only by a slow single call, with a
  * temporary file in the tablespace that is gone when this returns, fails or is
- * canceled.  ERROR 53100 if free_bytes is too small.
+ * canceled.  ERROR 53100 if there is too little free space.
  */
 static void
-run_probe(Probe *probe, Oid tablespace, double seconds, int64 free_bytes)
+run_probe(Probe *probe, Oid tablespace, double seconds, const FileSystemFacts *facts)
 {
-	int64		max_bytes = Min(PROBE_MAX_BYTES, free_bytes / 10);
+	int64		max_bytes = Min(PROBE_MAX_BYTES, facts->free_bytes / 10);
 
+	if (facts->total_bytes <= 0)
+		max_bytes = PROBE_MIN_BYTES;
 	if (max_bytes < PROBE_MIN_BYTES)
 		ereport(ERROR,
 				(errcode(ERRCODE_DISK_FULL),
 				 errmsg("not enough free space for a probe"),
 				 errdetail("The probe writes at least %lld bytes and uses at most a tenth of the free space, which is %lld bytes.",
-						   (long long) PROBE_MIN_BYTES, (long long) free_bytes)));
+						   (long long) PROBE_MIN_BYTES, (long long) facts->free_bytes)));
 
 	probe->chunk = palloc_aligned(PROBE_CHUNK, PG_IO_ALIGN_SIZE, 0);
 	open_file(probe, tablespace);
@@ -387,6 +405,10 @@ check_can_sample(Oid relation)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move system relation \"%s\"", get_rel_name(relation))));
+	if (get_rel_persistence(relation) == RELPERSISTENCE_TEMP)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move temporary relation \"%s\"", get_rel_name(relation))));
 }
 
 /* Set a column to the compression ratio of a share, rounded down; NaN: to NULL. */
@@ -455,7 +477,8 @@ check_may_probe(const char *name)
  *
  * EXECUTE: pg_monitor; and the caller needs CREATE on the tablespace (42501).
  * Errors: 22004 and 22023 arguments, 42704 no such tablespace, 42P01 no such relation,
- * 42809 one without contents, 0A000 a catalog, 22023 pg_global, 53100 less than 40 MB free,
+ * 42809 one without contents, 0A000 a catalog or a temporary one, 22023 pg_global, 53100 less
+ * than 40 MB free,
  * 58030 and others from the file system.
  */
 Datum
@@ -497,7 +520,7 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 				(errcode_for_file_access(),
 				 errmsg("could not look at the file system of tablespace \"%s\": %m", name)));
 
-	run_probe(probe, tablespace, seconds, facts.free_bytes);
+	run_probe(probe, tablespace, seconds, &facts);
 	record_probe(tablespace, probe);
 
 	/* on the line between 4.0 for a disk of 8 ms and 1.1 for flash of 0.1 ms */
@@ -514,8 +537,11 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	/* four significant digits */
 	for (int i = 0; i < PROBE_RESULTS; i++)
 		row_float8(&row, i + 1, strtod(psprintf("%.4g", probe->result[i]), NULL));
-	row_int64(&row, 6, facts.free_bytes);
-	row_int64(&row, 7, facts.total_bytes);
+	if (facts.total_bytes > 0)
+	{
+		row_int64(&row, 6, facts.free_bytes);
+		row_int64(&row, 7, facts.total_bytes);
+	}
 	foreach_ptr(char, other, tablespaces_on_device(facts.device, tablespace))
 		accumArrayResult(others, DirectFunctionCall1(namein, CStringGetDatum(other)), false,
 						 NAMEOID, CurrentMemoryContext);
