@@ -3,9 +3,7 @@
  * file_compression.c
  *	  Whether the file system of a tablespace compresses, and by what.
  *
- * The type of a file system and its options are read from the list of mounts, by the
- * number of the mount.  (The device number does not do: on btrfs that of a file is not
- * that of its mount.)  On btrfs, a flag or a property of the directory, which new files
+ * The type of a file system and its options are read from the list of mounts.  On btrfs, a flag or a property of the directory, which new files
  * inherit, comes before the mount option.  So we look at the directory of this database
  * where it exists.  The level is always that of the mount option.
  *
@@ -22,68 +20,17 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "common/string.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
 
 #include "file_compression.h"
-#include "test_points.h"
+#include "file_system.h"
 
 /* if btrfs is not told a level */
 #define BTRFS_ZSTD_LEVEL	3
-
-/* Return the number of the mount that a directory is on; 0 = not known. */
-static uint64
-mount_number(const char *directory)
-{
-#ifdef STATX_MNT_ID
-	struct statx st;
-
-	if (statx(AT_FDCWD, directory, 0, STATX_MNT_ID, &st) == 0 && (st.stx_mask & STATX_MNT_ID) != 0)
-		return st.stx_mnt_id;
-#endif
-	return 0;
-}
-
-/*
- * Find the type of the file system of a directory, and its options, in the list of mounts.
- * Returns whether it is there; both are palloc'd.
- */
-static bool
-find_mount(const char *directory, char **type, char **options)
-{
-	uint64		number = mount_number(directory);
-	FILE	   *file = number == 0 ? NULL : AllocateFile(IM_MOUNTS, "r");
-	StringInfoData line;
-	bool		found = false;
-
-	if (file == NULL)
-		return false;
-	initStringInfo(&line);
-	/* number ... - type source options */
-	while (!found && pg_get_line_buf(file, &line))
-	{
-		char	   *at = strstr(line.data, " - ");
-		char	   *rest = NULL;
-		char	   *name;
-
-		if (at == NULL || strtoul(line.data, NULL, 10) != number)
-			continue;
-		name = strtok_r(at + 3, " ", &rest);
-		if (name == NULL || strtok_r(NULL, " ", &rest) == NULL)
-			continue;
-		*type = pstrdup(name);
-		*options = pstrdup(rest);
-		(*options)[strcspn(*options, "\n")] = '\0';
-		found = true;
-	}
-	FreeFile(file);
-	return found;
-}
 
 /* Get the flags of a directory, as lsattr(1) shows them; 0 if there are none. */
 static int
@@ -164,21 +111,20 @@ file_compression(Oid tablespace, FileCompression * result)
 {
 	static const char *const never[] = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "ramfs"};
 	char	   *directory = GetDatabasePath(MyDatabaseId, tablespace);
-	char	   *type;
-	char	   *options;
+	Mount		mount;
 
 	memset(result, 0, sizeof(*result));
 	/* core makes it with the first relation there */
 	if (access(directory, F_OK) != 0)
 		get_parent_directory(directory);
-	if (!find_mount(directory, &type, &options))
+	if (!directory_mount(directory, &mount))
 		return;
-	strlcpy(result->file_system, type, sizeof(result->file_system));
-	if (strcmp(type, "btrfs") == 0)
-		set_of_btrfs(result, directory, options);
+	strlcpy(result->file_system, mount.type, sizeof(result->file_system));
+	if (strcmp(mount.type, "btrfs") == 0)
+		set_of_btrfs(result, directory, mount.options);
 	for (int i = 0; i < lengthof(never); i++)
 	{
-		if (strcmp(type, never[i]) == 0)
+		if (strcmp(mount.type, never[i]) == 0)
 			strcpy(result->algorithm, "none");
 	}
 }

@@ -6,9 +6,11 @@
  * Nothing is cached here: file systems are mounted and grown under a running
  * server.
  *
- * Two tablespaces with the same device number share a file system, and so its
- * space and its speed.  Different numbers do not prove different disks: two
- * partitions or logical volumes may share a disk.
+ * Two tablespaces with the same device share a file system, and so its space and its
+ * speed.  Different ones do not prove different disks: two partitions or logical volumes
+ * may share a disk.  A subvolume of btrfs and a dataset of ZFS has a device number of its
+ * own, and the free space of all: there the source of the mount is the device, of ZFS its
+ * pool.
  *
  * A server that starts before a file system is mounted must not take its tablespace
  * for lost.  So the mount point of a tablespace in order is noted, when a job begins
@@ -22,7 +24,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -30,7 +31,9 @@
 #include "access/htup_details.h"
 #include "catalog/pg_tablespace.h"
 #include "commands/tablespace.h"
+#include "common/hashfn.h"
 #include "common/relpath.h"
+#include "common/string.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/fd.h"
@@ -50,6 +53,12 @@
 /* linux/magic.h is not everywhere */
 #define TMPFS_TYPE	0x01021994
 #define RAMFS_TYPE	0x858458f6
+#define BTRFS_TYPE	0x9123683e
+#define ZFS_TYPE	0x2fc12fc1
+
+/* Whether file systems of this type can share their free space */
+#define FS_MAY_SHARE_SPACE(type) \
+	((unsigned int) (type) == BTRFS_TYPE || (unsigned int) (type) == ZFS_TYPE)
 
 /* Copy the page of a pinned buffer under its share lock, and release the buffer. */
 void
@@ -319,18 +328,98 @@ tablespace_loses_tables(Oid tablespace)
 	return medium;
 }
 
+/* Return the number of the mount that a directory is on; 0 = not known. */
+static uint64
+mount_number(const char *directory)
+{
+#ifdef STATX_MNT_ID
+	struct statx st;
+
+	if (statx(AT_FDCWD, directory, 0, STATX_MNT_ID, &st) == 0 && (st.stx_mask & STATX_MNT_ID) != 0)
+		return st.stx_mnt_id;
+#endif
+	return 0;
+}
+
+/*
+ * Find the mount of a directory in the list of mounts.  Returns whether it is there.
+ *
+ * By its number: on btrfs the device number of a file is not that of its mount.
+ */
+bool
+directory_mount(const char *directory, Mount * mount)
+{
+	uint64		number = mount_number(directory);
+	FILE	   *file = number == 0 ? NULL : AllocateFile(IM_MOUNTS, "r");
+	StringInfoData line;
+	bool		found = false;
+
+	if (file == NULL)
+		return false;
+	initStringInfo(&line);
+	/* number ... - type source options */
+	while (!found && pg_get_line_buf(file, &line))
+	{
+		char	   *at = strstr(line.data, " - ");
+		char	   *rest = NULL;
+		char	   *type;
+		char	   *source;
+
+		if (at == NULL || strtoul(line.data, NULL, 10) != number)
+			continue;
+		type = strtok_r(at + 3, " ", &rest);
+		source = strtok_r(NULL, " ", &rest);
+		if (type == NULL || source == NULL)
+			continue;
+		strlcpy(mount->type, type, sizeof(mount->type));
+		strlcpy(mount->source, source, sizeof(mount->source));
+		strlcpy(mount->options, rest, sizeof(mount->options));
+		mount->options[strcspn(mount->options, "\n")] = '\0';
+		found = true;
+	}
+	FreeFile(file);
+	pfree(line.data);
+	return found;
+}
+
+/* Return a number for the device of a mount if others share its free space; else 0. */
+static int64
+shared_device(const char *directory)
+{
+	Mount		mount;
+	uint64		hash;
+
+	if (!directory_mount(directory, &mount))
+		return 0;
+	if (strcmp(mount.type, "zfs") == 0)
+		mount.source[strcspn(mount.source, "/")] = '\0';
+	else if (strcmp(mount.type, "btrfs") != 0)
+		return 0;
+	hash = hash_bytes_extended((const unsigned char *) mount.source, strlen(mount.source), 0);
+	/* greater than any device number */
+	return (int64) ((hash >> 2) | (UINT64CONST(1) << 62));
+}
+
 /* Get the facts about the file system of a directory; false if unreadable. */
 bool
 directory_facts(const char *directory, FileSystemFacts *facts)
 {
-	struct statvfs vfs;
+	struct statfs fs;
 	struct stat st;
 
-	if (stat(directory, &st) != 0 || statvfs(directory, &vfs) != 0)
+	if (stat(directory, &st) != 0 || statfs(directory, &fs) != 0)
 		return false;
-	facts->free_bytes = (int64) vfs.f_bavail * vfs.f_frsize;
-	facts->total_bytes = (int64) vfs.f_blocks * vfs.f_frsize;
+	facts->free_bytes = (int64) fs.f_bavail * fs.f_frsize;
+	facts->total_bytes = (int64) fs.f_blocks * fs.f_frsize;
 	facts->device = (int64) st.st_dev;
+	/* to read the list of mounts before each megabyte of a copy takes long */
+	if (IM_MAY_SHARE_SPACE(fs.f_type))
+	{
+		int64		shared = shared_device(directory);
+
+		if (shared != 0)
+			facts->device = shared;
+	}
 	return true;
 }
 
@@ -426,6 +515,27 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 	RelFileLocator locator = make_locator(tablespace, MyDatabaseId, relfilenumber);
 
 	return relation_file_size(&locator);
+}
+
+/*
+ * Return the bytes that its file system stores of a relation of this database so far: fewer
+ * where its files have holes, or are compressed.
+ */
+int64
+relation_stored_size(Oid tablespace, RelFileNumber relfilenumber)
+{
+	RelFileLocator locator = make_locator(tablespace, MyDatabaseId, relfilenumber);
+	int64		total = 0;
+
+	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
+	{
+		const char *path = relation_fork_path(locator, fork);
+		struct stat st;
+
+		for (unsigned int segment = 0; stat(segment_path(path, segment), &st) == 0; segment++)
+			total += (int64) st.st_blocks * 512;
+	}
+	return total;
 }
 
 static char *

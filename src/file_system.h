@@ -19,12 +19,22 @@
 typedef struct FileSystemFacts
 {
 	int64		free_bytes;		/* available to the server */
-	int64		total_bytes;
-	int64		device;			/* the same number means the same file system */
+	int64		total_bytes;	/* 0 = not known, and neither are the free
+								 * ones */
+	int64		device;			/* the same number means the same free space */
 } FileSystemFacts;
+
+/* What the list of mounts says of a directory */
+typedef struct Mount
+{
+	char		type[32];		/* of the file system */
+	char		source[MAXPGPATH];
+	char		options[MAXPGPATH]; /* of the file system, not of the mount */
+}			Mount;
 
 extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
 extern bool directory_facts(const char *directory, FileSystemFacts *facts);
+extern bool directory_mount(const char *directory, Mount * mount);
 extern const char *tablespace_hindrance(Oid tablespace);
 extern const char *tablespace_name(Oid tablespace);
 extern bool tablespace_is_missing(Oid tablespace);
@@ -48,5 +58,6 @@ extern TimestampTz file_birth(const RelationFacts *facts);
 extern int64 relation_file_size(const RelFileLocator *locator);
 extern int64 relation_main_size(const RelationFacts *facts);
 extern int64 relation_files_size(Oid tablespace, RelFileNumber relfilenumber);
+extern int64 relation_stored_size(Oid tablespace, RelFileNumber relfilenumber);
 
 #endif							/* IM_FILE_SYSTEM_H */

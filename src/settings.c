@@ -172,7 +172,7 @@ static const Setting settings[] = {
 				 NULL),
 	ENUM_SETTING(direct_io, auto_switch_options, SWITCH_AUTO, PGC_USERSET, 0,
 				 "Whether a copy reads and writes past the operating system's cache.",
-				 "\"auto\" does so for a relation larger than an eighth of effective_cache_size."),
+				 "\"auto\" does so for a relation larger than an eighth of effective_cache_size, unless the target compresses."),
 	INT_SETTING(resumable_size, 10 * 1024 * 1024, -1, INT_MAX, PGC_SUSET, GUC_UNIT_KB,
 				"Size above which a copy records how far it is, so that it can go on after its end.",
 				"Needs summarize_wal, and so PostgreSQL 17. -1 is never."),

@@ -41,6 +41,8 @@ extern char *test_mounts;
 	test_file_system(tablespace, device, free, total)
 #define IM_BLOCK_DEVICES	(*test_block_devices ? test_block_devices : "/sys/dev/block")
 #define IM_MOUNTS		(*test_mounts ? test_mounts : "/proc/self/mountinfo")
+/* a list that a test has made up says of what type a file system is */
+#define IM_MAY_SHARE_SPACE(type)	(*test_mounts || FS_MAY_SHARE_SPACE(type))
 
 #else
 
@@ -55,6 +57,7 @@ extern char *test_mounts;
 #define IM_FILE_SYSTEM(tablespace, device, free, total)	false
 #define IM_BLOCK_DEVICES	"/sys/dev/block"
 #define IM_MOUNTS		"/proc/self/mountinfo"
+#define IM_MAY_SHARE_SPACE(type)	FS_MAY_SHARE_SPACE(type)
 
 #endif
 

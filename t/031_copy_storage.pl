@@ -67,6 +67,32 @@ SELECT detail !~ 'Does not fit' FROM move_indexes('store_s', 'regress_fast', 're
 SQL
 }
 
+# ---- sort files count once on a file system, however many of temp_tablespaces are there
+foreach my $case ([ 1.5, 'f' ], [ 2.5, 't' ])
+{
+	my ($times, $fits) = @$case;
+	my $free = int($size * $times);
+	is($node->safe_psql('postgres', <<SQL), $fits, "two of temp_tablespaces and the target on one file system, $times times the size");
+SET index_mover.test_file_systems = 'regress_fast:1:$free:$free,regress_slow:1:$free:$free';
+SET index_mover.min_free_space = 0;
+SET temp_tablespaces = regress_slow, regress_fast;
+SET maintenance_work_mem = '1MB';
+SET client_min_messages = error;
+SELECT detail !~ 'Does not fit' FROM move_indexes('store_s', 'regress_fast', 'rebuild', dry_run => true);
+SQL
+}
+
+# ---- a file system that does not say how full it is
+$node->safe_psql('postgres', "ALTER DATABASE postgres SET index_mover.test_file_systems = 'regress_fast:1:0:0'");
+is($node->safe_psql('postgres', "SELECT detail !~ 'Does not fit' FROM move_indexes('small_s', 'regress_fast', 'copy', dry_run => true)"),
+	't', 'it does not say how full it is: the plan');
+is($node->safe_psql('postgres', "SELECT status, sqlstate FROM move_indexes('small_s', 'regress_fast', 'copy')"), 'moved|',
+	'it does not say how full it is: the move');
+is($node->safe_psql('postgres', "SELECT random_read_ms > 0, free_bytes, total_bytes FROM tablespace_probe('regress_fast', '10 ms')"),
+	't||', 'it does not say how full it is: a probe');
+$node->safe_psql('postgres', 'ALTER DATABASE postgres RESET index_mover.test_file_systems');
+$node->safe_psql('postgres', "SELECT FROM move_indexes('small_s', 'regress_slow')");
+
 # ---- and for one of two moves at the same time: the message counts both
 {
 	my $free = $size + $node->safe_psql('postgres', "SELECT pg_relation_size('small_s') / 10");

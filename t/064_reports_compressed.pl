@@ -1,7 +1,7 @@
 # A file system that compresses: tablespace_probe() says so, and foretells the ratio of a relation
 # by a sample; a plan counts what is stored, at most, and the worker does, too; writes past
-# the page cache, which may not be compressed, are off.  The list of mounts is made up here; a real
-# btrfs is in bench/compressed.
+# the page cache, which may not be compressed, are off.  And which file systems share their free
+# space.  The list of mounts is made up here; a real btrfs is in bench/compressed.
 use strict;
 use warnings;
 
@@ -146,7 +146,8 @@ foreach my $case ([ 'noise', 'failed|53100' ], [ 'words', $without ? 'failed|531
 SKIP:
 {
 	skip $without, 3 if $without;
-	my $device = (stat $node->data_dir . '/pg_wal')[0];
+	# that of the source of the mount, as file_system.c makes it
+	my $device = sql("SELECT ((hashtextextended('source', 0) >> 2) & ((1::bigint << 62) - 1)) | (1::bigint << 62)");
 	my $move = "SET client_min_messages = error; SELECT status, sqlstate FROM move_table('words', 'regress_slow') WHERE name = 'words'";
 	sql("SELECT pg_create_physical_replication_slot('keeps', true)");
 	sql('CREATE TABLE more AS SELECT * FROM noise; CHECKPOINT');
@@ -196,6 +197,38 @@ SKIP:
 		my $share = $out / -s $file;
 		cmp_ok($cached ? $share : 1 - $share, '>', 0.8, "direct_io = auto, $type with $options: " . ($cached ? 'off' : 'on'));
 	}
+}
+
+like(($node->psql('postgres', "CREATE TEMP TABLE passing AS SELECT 1; SELECT FROM tablespace_probe('regress_fast', '10 ms', relation => "
+	. "'passing')"))[2], qr/ERROR:  cannot move temporary relation "passing"/, 'a relation that never moves');
+
+# ---- free space that file systems share --------------------------------------------
+$node->stop;
+my $other = $node->basedir . '/other';
+my $problem = start_with_file_system($node, $other, '64m');
+SKIP:
+{
+	skip "cannot mount a small file system in a namespace of its own: $problem", 6 if $problem;
+	sql("CREATE TABLESPACE regress_other LOCATION '$other'");
+	# the numbers of the mounts, in the namespace of the server
+	my $program = "for d in . $other; do exec 3< \$d; sed -n s/^mnt_id:.//p /proc/self/fdinfo/3; done";
+	sql("CREATE TABLE number (n int); COPY number FROM PROGRAM '$program'");
+	my ($here, $there) = split /\n/, sql('SELECT n FROM number ORDER BY ctid');
+	foreach my $case (
+		[ 'zfs pool/data', 'zfs pool/cold', 't' ],
+		[ 'zfs pool', 'zfs pool/cold', 't' ],
+		[ 'zfs pool/data', 'zfs tank/data', 'f' ],
+		[ 'btrfs /dev/sdx', 'btrfs /dev/sdx', 't' ],
+		[ 'btrfs /dev/sdx', 'btrfs /dev/sdy', 'f' ],
+		[ 'tmpfs none', 'tmpfs none', 'f' ])
+	{
+		my ($one, $two, $expected) = @$case;
+		unlink $mounts;
+		append_to_file($mounts, "$here 1 0:2 / / rw - $one rw\n$there 1 0:3 / /other rw - $two rw\n");
+		is(sql("SELECT 'regress_fast' = ANY (same_device_as) FROM tablespace_probe('regress_other', '10 ms')"), $expected,
+			"whether $one and $two share their free space");
+	}
+	sql('DROP TABLESPACE regress_other');
 }
 $node->stop;
 done_testing();

@@ -6,6 +6,7 @@
 #
 # Fault (storage): pg_wal's file system is full in mid-copy: of WAL that goes, or that a slot
 #   or the archiver keeps, or of others' files; and it is that which the move frees
+# Fault (storage): the clock is set back while a copy rests for free space
 use strict;
 use warnings;
 
@@ -20,6 +21,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 needs_test_points();
+my $clock = preload_library('clock');
 
 # every move keeps 48 MB free, but one that frees the disk 8 MB
 my $node = new_node('space', extra => [ '--wal-segsize=4' ], conf => <<CONF);
@@ -45,7 +47,7 @@ SQL
 cmp_ok(sql("SELECT pg_relation_size('sp')"), '>', 16 << 20, 'the table is larger than max_wal_size');
 my $disk = $node->basedir . '/disk';
 $node->stop('fast');
-my $problem = start_with_file_system($node, $disk, '96m', wal => 1);
+my $problem = do { local $ENV{LD_PRELOAD} = $clock; start_with_file_system($node, $disk, '96m', wal => 1) };
 plan skip_all => "cannot mount a small file system in a namespace of its own: $problem" if $problem;
 set_tests($node, test_mutation => 'least-reserved:' . (4 << 20));
 sql("CREATE TABLESPACE regress_disk LOCATION '$disk/tablespace'");
@@ -135,7 +137,12 @@ poll_until($node, 'SELECT last_archived_time > last_failed_time FROM pg_stat_arc
 fill(20);
 begin('regress_slow');
 rests_ok('free space in pg_wal, without limit', 'others have filled the disk');
+# it looks again, also while the time of its last look is ahead
+append_to_file($ENV{CLOCK}, '');
+cmp_ok(sql('SELECT extract(epoch FROM now())'), '<', time - 1800, 'the clock is set back');
 free();
+poll_until($node, "SELECT count(*) = 0 FROM index_mover_progress WHERE job = $job AND throttled_by <> ''", 't', 'the rest to end');
+unlink $ENV{CLOCK};
 moves_ok('others have freed it');
 
 # ---- a finished copy: its swap needs next to nothing ------------------------------------

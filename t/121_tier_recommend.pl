@@ -255,6 +255,9 @@ like(sql("SELECT gain_ms_per_second, reason FROM recommend_moves('regress_fast',
 file_systems((map { $_ => '1:1000000000:1000000000' } keys %file_system), pg_default => '0:0:0');
 like(notice("SELECT * FROM recommend_moves('pg_default', 1000000000)"),
 	qr/^NOTICE:  nothing to gain: the directory of tablespace "pg_default" is missing$/, 'a missing directory');
+file_systems(regress_same => '3:0:0');
+is(notice("SELECT * FROM recommend_moves('regress_same')"),
+	'NOTICE:  nothing to gain without a budget: the file system of "regress_same" does not say how full it is', 'no size, and no budget');
 file_systems((map { $_ => '1:1000000000:1000000000' } keys %file_system), pg_default => '4:1:1');
 is(notice("SELECT * FROM recommend_moves('regress_same')"), $no_slower, 'no other is slower');
 file_systems();

@@ -128,7 +128,8 @@ notice_plan(const List *plan, const MoveSettings *settings)
 					   item->bytes_to_write, item->from_tablespace, item->to_tablespace, -1);
 		wal += Max(item->wal_bytes, 0);
 	}
-	if (OidIsValid(totals.tablespace) && file_system_facts(totals.tablespace, &facts))
+	if (OidIsValid(totals.tablespace) && file_system_facts(totals.tablespace, &facts) &&
+		facts.total_bytes > 0)
 		space = psprintf("; tablespace \"%s\" has %s free",
 						 get_tablespace_name(totals.tablespace), size_text(facts.free_bytes));
 	if (totals.total == 0)

@@ -347,7 +347,8 @@ stored_size(PlanParts *parts, PlannedMove *move, const FileSystemFacts *target, 
 
 	foreach_ptr(const PlannedMove, part, move->parts)
 		result += new_file_size(&part->item);
-	if (used + result <= target->free_bytes * PART_WITHOUT_SAMPLE)
+	if (target->total_bytes <= 0 ||
+		used + result <= target->free_bytes * PART_WITHOUT_SAMPLE)
 		return result;
 	compression = target_compression(parts->samples, move->item.to_tablespace);
 	if (compression->zstd_level == 0)

@@ -17,9 +17,12 @@
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
+
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
+#include "catalog/pg_am_d.h"
 #include "commands/tablespace.h"
 #include "storage/fd.h"
 #include "storage/lwlock.h"
@@ -28,6 +31,7 @@
 #include "file_system.h"
 #include "job.h"
 #include "plan/space.h"
+#include "relation_facts.h"
 #include "settings.h"
 #include "wait/wait.h"
 
@@ -79,6 +83,17 @@ check_needs(const SpaceNeeds *needs, bool with_others)
 			 errhint("Free some space, or lower index_mover.min_free_space.")));
 }
 
+static bool
+is_seen(int64 device, const int64 *seen, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (seen[i] == device)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Collect the needs of a move on the file systems of its target, of pg_wal and, if
  * anything is sorted on disk, of temp_tablespaces.  wal_free: what was free for pg_wal when
@@ -111,7 +126,10 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,
 		Oid			places[SPACE_PLACES - 2];
 		int			n;
 
-		/* any of them may get the sort files: each must have the space */
+		int64		seen[SPACE_PLACES];
+		int			nseen = 0;
+
+		/* any of them may get the sort files: each device must have the space */
 		PrepareTempTablespaces();
 		n = GetTempTablespaces(places, lengthof(places));
 		if (n == 0)
@@ -120,8 +138,9 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,
 		{
 			Oid			place = tablespace_from_catalog(places[i]);
 
-			if (!file_system_facts(place, &facts))
+			if (!file_system_facts(place, &facts) || is_seen(facts.device, seen, nseen))
 				continue;
+			seen[nseen++] = facts.device;
 			free_space_add(needs, place, &facts, facts.device == wal.device ?
 						   reserved : free_space_reserved(rule, &facts, -1), sort_bytes);
 		}
@@ -145,17 +164,92 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,
 						   free_space_wal_on_disk()));
 }
 
+/* What a rebuild that runs has stored so far */
+typedef struct Built
+{
+	int64		bytes;			/* of the new index */
+	int64		sort_bytes;		/* of its sort files, also if they are removed
+								 * again */
+}			Built;
+
+/* Return the bytes that are stored of a directory's files whose names begin so. */
+static int64
+stored_of_directory(const char *path, const char *prefix)
+{
+	DIR		   *dir = AllocateDir(path);
+	struct dirent *entry;
+	int64		result = 0;
+
+	while ((entry = ReadDirExtended(dir, path, DEBUG1)) != NULL)
+	{
+		char	   *file = psprintf("%s/%s", path, entry->d_name);
+		struct stat st;
+
+		if (entry->d_name[0] == '.' || strncmp(entry->d_name, prefix, strlen(prefix)) != 0 ||
+			lstat(file, &st) != 0)
+			continue;
+		/* workers share files in a directory of their leader */
+		result += S_ISDIR(st.st_mode) ? stored_of_directory(file, "") : (int64) st.st_blocks * 512;
+	}
+	if (dir != NULL)
+		FreeDir(dir);
+	return result;
+}
+
+/* Return the bytes that are stored of the temporary files of a process. */
+static int64
+stored_for_sort(int pid)
+{
+	char	   *prefix = psprintf("%s%d.", PG_TEMP_FILE_PREFIX, pid);
+	Oid			places[SPACE_PLACES];
+	int64		result = 0;
+	int			n;
+
+	PrepareTempTablespaces();
+	n = GetTempTablespaces(places, lengthof(places));
+	if (n == 0)
+		places[n++] = InvalidOid;
+	for (int i = 0; i < n; i++)
+	{
+		char		path[MAXPGPATH];
+
+		TempTablespacePath(path, tablespace_from_catalog(places[i]));
+		result += stored_of_directory(path, prefix);
+	}
+	return result;
+}
+
+/* Get what a rebuild of this job has stored, which the ledger's rows tell. */
+static void
+find_built(const MoveItem *item, int64 job, const List *rows, Built * built)
+{
+	memset(built, 0, sizeof(*built));
+	foreach_ptr(const LedgerEntry, entry, rows)
+	{
+		RelationFacts facts;
+
+		if (entry->kind != LEDGER_INDEX || entry->job != job || entry->relid != item->relid ||
+			!relation_facts(entry->new_index_oid, &facts))
+			continue;
+		built->bytes = relation_stored_size(facts.tablespace, facts.relfilenumber);
+		built->sort_bytes = stored_for_sort(entry->pid);
+		/* a btree is written when all is sorted */
+		if (facts.relam == BTREE_AM_OID && built->bytes > BLCKSZ)
+			built->sort_bytes = item->sort_bytes;
+	}
+}
+
 /*
  * Return the bytes that a move will still write of the new file, which has no bloat after a
  * rebuild.
  */
 static int64
-left_to_write(const MoveItem *item)
+left_to_write(const MoveItem *item, int64 built)
 {
 	int64		size = space_to_copy(item);
 
 	if (item->method == METHOD_REBUILD && item->bytes_to_write >= 0)
-		size = item->bytes_to_write - Max(item->sort_bytes, 0);
+		size = item->bytes_to_write - Max(item->sort_bytes, 0) - built;
 	return Max(size - Max(item->outcome.blocks_copied * BLCKSZ, leftover_kept_bytes(item)), 0);
 }
 
@@ -164,9 +258,9 @@ left_to_write(const MoveItem *item)
  * target compresses it.
  */
 static int64
-left_to_store(const MoveItem *item)
+left_to_store(const MoveItem *item, int64 built)
 {
-	int64		size = left_to_write(item);
+	int64		size = left_to_write(item, built);
 
 	return item->method == METHOD_COPY ? size * item->stored_share : size;
 }
@@ -179,25 +273,34 @@ void
 space_check(const JobShared *job, const MoveItem *item,
 			const MoveSettings *settings)
 {
-	int64		bytes = left_to_write(item);
-	int64		stored = left_to_store(item);
+	int64		bytes = left_to_write(item, 0);
+	int64		stored = left_to_store(item, 0);
 	int64		others = 0;		/* files of this move, too */
 	int64		others_stored = 0;
 	int64		others_sort = 0;
 	int64		sort_bytes = 0;
 	int64		wal_bytes = 0;
 	bool		with_others = false;
+	List	   *rows = NIL;
 	SpaceNeeds	needs;
 
 	for (int i = 0; i < job->nitems; i++)
 	{
 		const MoveItem *other = &job->items[i];
+		Built		built = {0};
 
 		if (other == item || other->outcome.status != STATUS_RUNNING)
 			continue;
-		others += left_to_write(other);
-		others_stored += left_to_store(other);
-		others_sort += Max(other->sort_bytes, 0);
+		/* not for small ones, as leftover_kept_bytes() */
+		if (other->method == METHOD_REBUILD && other->bytes_to_write > 1024 * 1024)
+		{
+			if (rows == NIL)
+				rows = ledger_read();
+			find_built(other, job->job, rows, &built);
+		}
+		others += left_to_write(other, built.bytes);
+		others_stored += left_to_store(other, built.bytes);
+		others_sort += Max(other->sort_bytes - built.sort_bytes, 0);
 		with_others |= other->part_of != item->relid;
 	}
 

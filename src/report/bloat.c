@@ -35,6 +35,7 @@
 
 #include "errors.h"
 #include "file_system.h"
+#include "job.h"
 #include "report/report.h"
 #include "report/report_private.h"
 
@@ -56,7 +57,7 @@ typedef struct Bloat
 {
 	/* arguments */
 	int			sample_pages;	/* the most blocks to read, at least 1 */
-	TimestampTz deadline;		/* 0 = none */
+	double		deadline;		/* as clock_seconds(); 0 = none */
 	bool		exact;			/* read all blocks; set if all were read */
 
 	/* results; NaN = not known */
@@ -206,7 +207,7 @@ read_sample(Bloat *bloat)
 		PageMeasure pm;
 		const char *problem;
 
-		if (bloat->deadline != 0 && GetCurrentTimestamp() >= bloat->deadline)
+		if (bloat->deadline != 0 && clock_seconds() >= bloat->deadline)
 			return false;
 		/* the operating system reads ahead by itself where all is read */
 		if (!bloat->exact)
@@ -461,7 +462,7 @@ bloat_estimate(Oid index_oid, double *ratio)
 {
 	Bloat		bloat = {
 		.sample_pages = PLAN_SAMPLE,
-		.deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS)
+		.deadline = clock_seconds() + PLAN_MILLISECONDS / 1000.0
 	};
 	bool		ok = report_run(index_oid, true, bloat_measure, &bloat);
 

@@ -385,6 +385,9 @@ say_nothing_gained(const Advice *advice, const List *places)
 	else if (!advice->target->is_there)
 		ereport(NOTICE,
 				(errmsg("nothing to gain: the directory of tablespace \"%s\" is missing", target)));
+	else if (advice->budget == 0 && advice->target->facts.total_bytes <= 0)
+		ereport(NOTICE,
+				(errmsg("nothing to gain without a budget: the file system of \"%s\" does not say how full it is", target)));
 	else if (!any_elsewhere)
 		ereport(NOTICE,
 				(errmsg("nothing to gain: all tablespaces are on the same device as \"%s\"", target)));

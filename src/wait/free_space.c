@@ -77,8 +77,8 @@ typedef struct SpaceRest
 	bool		is_short;
 	bool		in_vain;		/* it has lasted for lock_wait */
 	bool		is_kept;		/* WAL that no checkpoint removes */
-	TimestampTz looked_at;
-	int64		waited_us;		/* that count for lock_wait */
+	double		looked_at;		/* as clock_seconds() */
+	double		waited;			/* seconds that count for lock_wait */
 	XLogRecPtr	mark;			/* a checkpoint from here on can help */
 	WalKeeper	keeper;
 	char		why[IM_THROTTLED_LEN];
@@ -106,7 +106,7 @@ free_space_for_wal(void)
 {
 	FileSystemFacts wal;
 
-	return directory_facts(XLOGDIR, &wal) ? wal.free_bytes : -1;
+	return directory_facts(XLOGDIR, &wal) && wal.total_bytes > 0 ? wal.free_bytes : -1;
 }
 
 /* Return whether a move from one tablespace to another frees the file system of pg_wal. */
@@ -123,7 +123,10 @@ free_space_is_freed(Oid from_tablespace, Oid to_tablespace)
 	return from.device == wal.device && to.device != wal.device;
 }
 
-/* Add bytes to the need on the file system of a tablespace, or of pg_wal (InvalidOid). */
+/*
+ * Add bytes to the need on the file system of a tablespace, or of pg_wal (InvalidOid).  One that
+ * does not say how full it is has no need.
+ */
 void
 free_space_add(SpaceNeeds *needs, Oid tablespace, const FileSystemFacts *facts,
 			   int64 reserved, int64 bytes)
@@ -132,7 +135,7 @@ free_space_add(SpaceNeeds *needs, Oid tablespace, const FileSystemFacts *facts,
 
 	while (need < needs->need + needs->n && need->device != facts->device)
 		need++;
-	if (bytes <= 0 || need == needs->need + SPACE_PLACES)
+	if (bytes <= 0 || facts->total_bytes <= 0 || need == needs->need + SPACE_PLACES)
 		return;
 	if (need == needs->need + needs->n)
 	{
@@ -143,6 +146,8 @@ free_space_add(SpaceNeeds *needs, Oid tablespace, const FileSystemFacts *facts,
 		};
 	}
 	need->needed += bytes;
+	/* a dataset of a pool can have a quota */
+	need->available = Min(need->available, facts->free_bytes);
 }
 
 /* Return the first need that exceeds the free space; NULL if none does. */
@@ -307,11 +312,14 @@ free_space_wal_keeper(void)
 static void
 ask_for_checkpoint(XLogRecPtr redo, pg_time_t began)
 {
-	static pg_time_t asked = 0;
-	pg_time_t	now = (pg_time_t) time(NULL);
+	static double asked = -1;	/* as clock_seconds() */
+	double		now = clock_seconds();
+	pg_time_t	ago = (pg_time_t) time(NULL) - began;
 	int			pause = CheckPointTimeout / 5;
 
-	if (GetRedoRecPtr() != redo || now - began < pause || now - asked < pause)
+	/* if the clock was set back, it began long ago, for all we know */
+	if (GetRedoRecPtr() != redo || (ago >= 0 && ago < pause) ||
+		(asked >= 0 && now - asked < pause))
 		return;
 	asked = now;
 	/* also on a quiet server, where core would find nothing to do */
@@ -426,7 +434,7 @@ give_up(const SpaceWatch *watch, const SpaceNeed *need)
 bool
 free_space_is_short(const SpaceWatch *watch, const MoveSettings *settings, const char **why)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	double		now = clock_seconds();
 	SpaceNeeds	needs;
 	const SpaceNeed *need;
 	bool		hopes = false;	/* for a checkpoint */
@@ -435,7 +443,7 @@ free_space_is_short(const SpaceWatch *watch, const MoveSettings *settings, const
 	if (watch->bytes <= 0 && watch->wal_bytes <= 0)
 		return false;
 	*why = rest.why;
-	if (rest.is_short && !TimestampDifferenceExceeds(rest.looked_at, now, LOOK_MS))
+	if (rest.is_short && now - rest.looked_at < LOOK_MS / 1000.0)
 		return true;
 	collect_next(&needs, watch, &settings->min_free_space);
 	need = free_space_missing(&needs);
@@ -461,10 +469,10 @@ free_space_is_short(const SpaceWatch *watch, const MoveSettings *settings, const
 		hopes = look_at_wal();
 	/* not the time of a pause */
 	if (!hopes)
-		rest.waited_us += Min(now - rest.looked_at, USECS_PER_SEC);
+		rest.waited += Min(now - rest.looked_at, 1);
 	if (settings->lock_wait == 0)
 		strlcat(rest.why, ", without limit", sizeof(rest.why));
-	else if (!hopes && (rest.in_vain || rest.waited_us / 1000 >= settings->lock_wait))
+	else if (!hopes && (rest.in_vain || rest.waited * 1000 >= settings->lock_wait))
 		give_up(watch, need);
 	if (!rest.is_short)
 		ereport(LOG,

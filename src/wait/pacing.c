@@ -190,19 +190,20 @@ static bool
 replays_late(const Laggard *laggard, bool begins, int64 limit)
 {
 	static Laggard first;		/* as at "since" */
-	static TimestampTz since;
-	TimestampTz now = GetCurrentTimestamp();
+	static double since;
+	double		now = clock_seconds();
 	bool		same = !begins && laggard->pid == first.pid;
 	bool		goes_on = laggard->applied != first.applied;
 	bool		steady = false;
 
-	if (same && !TimestampDifferenceExceeds(since, now, goes_on ? STEADY_MS : STANDS_MS))
+	if (same && now - since < (goes_on ? STEADY_MS : STANDS_MS) / 1000.0)
 		return false;
 	/* a standby at its limit would have got nearer, or further away */
 	if (!goes_on)
 		steady = true;
 	else if (first.apply_lag >= 0 && laggard->apply_lag >= 0)
-		steady = llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20;
+		steady = llabs((long long) (laggard->apply_lag - first.apply_lag)) <
+			(now - since) * USECS_PER_SEC / 20;
 	if (same && steady && laggard->unreceived <= limit / 2)
 		return true;
 	first = *laggard;
@@ -409,6 +410,13 @@ pacing_tell_of_drop(const char *job_does)
 	told = pid;
 }
 
+/* Return the microseconds since a moment of clock_seconds(). */
+static int64
+us_since(double moment)
+{
+	return (int64) ((clock_seconds() - moment) * USECS_PER_SEC);
+}
+
 /*
  * Rest as long as the job is paused; with settings, as long as a standby or a slot
  * is too far behind for so much WAL at once; with throttle, as long as there is too
@@ -425,7 +433,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 			bool (*keep_up) (void *arg), void *arg)
 {
 	int			most_ms = keep_up != NULL ? SHORT_REST_MS : LOOK_MS;
-	TimestampTz start = 0;
+	double		start = -1;		/* as clock_seconds(); -1 = it has not rested */
 	int64		idle = 0;
 	int64		rested_before = 0;
 
@@ -436,7 +444,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 		bool		paused = job_pause_requested();
 		bool		stands = paused;	/* until others let it go on */
 		const char *why = "pause_move()";
-		TimestampTz iteration;
+		double		iteration;
 
 		if (!stands && settings != NULL)
 		{
@@ -452,9 +460,9 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 		progress_throttled(why);
 		if (stands && !paused)
 			progress_rests_for_others();
-		if (start == 0)
+		if (start < 0)
 		{
-			start = GetCurrentTimestamp();
+			start = clock_seconds();
 			/* keep_up() may have rested before */
 			rested_before = rested_us;
 			idle = progress_idle();
@@ -466,20 +474,20 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 			progress_blockers(NULL, 0);
 			pacing_tell_of_drop("is paused");
 		}
-		iteration = GetCurrentTimestamp();
+		iteration = clock_seconds();
 		throttle_rest(Min(ms, most_ms));
 		if (throttle != NULL && stands)
 			throttle->rested = true;
 		if (!stands && strcmp(why, THROTTLED_MAX_RATE) == 0)
-			throttle->rested_us += GetCurrentTimestamp() - iteration;
+			throttle->rested_us += us_since(iteration);
 		/* where keep_up() has given way, that is counted already */
-		progress_rested(GetCurrentTimestamp() - start - (progress_idle() - idle));
-		rested_us = rested_before + (GetCurrentTimestamp() - start);
+		progress_rested(us_since(start) - (progress_idle() - idle));
+		rested_us = rested_before + us_since(start);
 	}
 	/* a throttled copy rests after each piece: show that until it does not */
-	if (start == 0 || throttle == NULL)
+	if (start < 0 || throttle == NULL)
 		progress_throttled(NULL);
-	return start != 0;
+	return start >= 0;
 }
 
 /* Return how long this process has rested: such time is no part of time limits. */
