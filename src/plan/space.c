@@ -24,6 +24,7 @@
 #include "access/xlog_internal.h"
 #include "catalog/pg_am_d.h"
 #include "commands/tablespace.h"
+#include "common/file_utils.h"
 #include "storage/fd.h"
 #include "storage/lwlock.h"
 
