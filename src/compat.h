@@ -61,6 +61,7 @@
 #define IM_STAT_RESET(stats) ((stats)->stat_reset_time)
 #define IM_AREA_INIT_ARGS	void *ptr, void *arg
 #define LWLockRegisterTranche(tranche, name) ((void) 0)
+#define CHECKPOINT_IMMEDIATE CHECKPOINT_FAST
 #define IM_HEAP_DELETE(rel, tid, wait, failure) \
 	heap_delete(rel, tid, GetCurrentCommandId(true), TABLE_DELETE_NO_LOGICAL, \
 				InvalidSnapshot, wait, failure)

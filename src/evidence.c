@@ -720,6 +720,13 @@ has_lost_files(const KnownDevice *device)
 	return device->lost.below != 0 || device->lost_unlogged.below != 0;
 }
 
+/* Return whether some are lost, or unknown. */
+static bool
+is_doubtful(const KnownDevice *device)
+{
+	return has_lost_files(device) || device->unknown_below != 0;
+}
+
 /* Let a loss be of all files from before this moment, too. */
 static void
 extend_loss(Horizon *lost, const Horizon *to)
@@ -954,7 +961,10 @@ horizon_of_checkpoint(const ControlFileData *control)
 	const CheckPoint *checkpoint = &control->checkPointCopy;
 	Horizon		result = {.below = checkpoint->nextOid};
 
-	result.certain = result.below - Min(result.below, OIDS_AHEAD);
+	/* of a server that was shut down it is exact */
+	result.certain = result.below;
+	if (control->state != DB_SHUTDOWNED)
+		result.certain -= Min(result.below, OIDS_AHEAD);
 	/* at the end of a server there were no others */
 	result.xid = XidFromFullTransactionId(checkpoint->nextXid);
 	/* this one was looked up before the redo position was determined */
@@ -1386,15 +1396,22 @@ forget_dropped(Oid tablespace)
 	LWLockRelease(lock);
 }
 
-/* Return the tablespaces that are on the list. */
+/* Return the tablespaces that are on the list, or those of which is_such() is true. */
 static List *
-known_tablespaces(void)
+list_devices(bool (*is_such) (const KnownDevice *device))
 {
 	List	   *result = NIL;
 
+	if (area == NULL)
+		return NIL;
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
 	for (int i = 0; i < area->list.ndevices; i++)
-		result = lappend_oid(result, area->list.devices[i].tablespace);
+	{
+		const KnownDevice *device = &area->list.devices[i];
+
+		if (is_such == NULL || is_such(device))
+			result = lappend_oid(result, device->tablespace);
+	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
 	return result;
 }
@@ -1435,31 +1452,43 @@ is_from_before(HeapTuple row, const Horizon *lost)
 }
 
 /*
- * Return whether a file of this database is lost, by its number and the row of pg_class that
- * names it, or NULL.  It is if it is from before the loss for certain.
+ * Return whether this database had what it has in the tablespace before a loss, for certain.
  *
- * Files with numbers from before come later with a database that is copied, or gets
- * another tablespace.  Then the row of pg_database is a later one.  The counter is known
+ * Files with numbers from before come later with a database that is copied: its OID, from the
+ * same counter, is a later one.  And into the tablespace that ALTER DATABASE gives it, as its
+ * default one only: then its row is a later one, as after any other change of that row.
+ */
+static bool
+database_is_from_before(const KnownDevice *device, const Horizon *lost)
+{
+	HeapTuple	row;
+	bool		result;
+
+	if (MyDatabaseId < lost->certain && device->tablespace != MyDatabaseTableSpace)
+		return true;
+	row = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	result = is_from_before(row, lost);
+	if (HeapTupleIsValid(row))
+		ReleaseSysCache(row);
+	return result;
+}
+
+/*
+ * Return whether a file of this database is lost, by its number and the row of pg_class that
+ * names it, or NULL.  It is if it is from before the loss for certain.  The counter is known
  * to OIDS_AHEAD; in that range the row of pg_class has to be from before.
  */
 static bool
 is_lost(const KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
 {
 	const Horizon *lost = &device->lost;
-	HeapTuple	database;
-	bool		result;
 
 	if (HeapTupleIsValid(row) &&
 		((Form_pg_class) GETSTRUCT(row))->relpersistence == RELPERSISTENCE_UNLOGGED)
 		lost = &device->lost_unlogged;
-	if (relfilenumber >= lost->below)
+	if (relfilenumber >= lost->below || !database_is_from_before(device, lost))
 		return false;
-	database = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
-	result = is_from_before(database, lost) &&
-		(relfilenumber < lost->certain || is_from_before(row, lost));
-	if (HeapTupleIsValid(database))
-		ReleaseSysCache(database);
-	return result;
+	return relfilenumber < lost->certain || is_from_before(row, lost);
 }
 
 /* The same by its number alone.  In a transaction. */
@@ -1680,7 +1709,7 @@ evidence_may_empty(Oid tablespace)
 	KnownDevice device;
 
 	/* where there is none, it is not looked for at each query */
-	if (!recall(tablespace, &device))
+	if (!recall(tablespace, &device) || !has_lost_files(&device))
 		return false;
 	if (!device.is_here && !TimestampDifferenceExceeds(looked_at, GetCurrentTimestamp(), AWAY_MS))
 		return false;
@@ -1695,6 +1724,23 @@ evidence_may_empty(Oid tablespace)
 	if (!recall(tablespace, &device) || !has_lost_files(&device))
 		return false;
 	return device.is_here && !device.is_pending;
+}
+
+/* Return the tablespaces for which evidence_may_empty() is true.  *is_all: all that have lost files. */
+List *
+evidence_may_be_emptied(bool *is_all)
+{
+	List	   *result = NIL;
+
+	*is_all = true;
+	foreach_oid(tablespace, list_devices(has_lost_files))
+	{
+		if (evidence_may_empty(tablespace))
+			result = lappend_oid(result, tablespace);
+		else
+			*is_all = false;
+	}
+	return result;
 }
 
 /*
@@ -1832,7 +1878,7 @@ evidence_look(void)
 {
 	if (area == NULL || area->list.max_devices == 0)
 		return;
-	foreach_oid(tablespace, known_tablespaces())
+	foreach_oid(tablespace, list_devices(NULL))
 	{
 		if (!tablespace_exists(tablespace))
 			forget_dropped(tablespace);
@@ -1864,20 +1910,7 @@ evidence_look(void)
 List *
 evidence_doubtful(void)
 {
-	List	   *result = NIL;
-
-	if (area == NULL)
-		return NIL;
-	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
-	for (int i = 0; i < area->list.ndevices; i++)
-	{
-		KnownDevice *device = &area->list.devices[i];
-
-		if (has_lost_files(device) || device->unknown_below != 0)
-			result = lappend_oid(result, device->tablespace);
-	}
-	LWLockRelease(evidence_lock(AREA_LOCK));
-	return result;
+	return list_devices(is_doubtful);
 }
 
 /* Begin a round through all databases, after which all that nobody has refuted is settled. */
@@ -1893,7 +1926,7 @@ evidence_begin_round(void)
 		KnownDevice *device = &area->list.devices[i];
 
 		device->is_refuted = false;
-		device->is_in_round = has_lost_files(device) || device->unknown_below != 0;
+		device->is_in_round = is_doubtful(device);
 	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
 	LWLockRelease(evidence_lock(CHANGE_LOCK));

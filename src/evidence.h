@@ -34,6 +34,7 @@ extern const char *evidence_reason(Oid tablespace);
 extern const char *evidence_file_name(void);
 extern uint32 evidence_losses(void);
 extern bool evidence_may_empty(Oid tablespace);
+extern List *evidence_may_be_emptied(bool *is_all);
 extern bool evidence_knows_lost(HeapTuple row);
 
 /* for the launcher, and its cleanups: they wait for no device */

@@ -18,13 +18,27 @@
  *	  reads block 0 first.  Nothing of value is removed.  That is not logged, because the
  *	  file of a standby may be whole; recovery may fill it again, and the verdict stays.
  *
- * On a standby no file is emptied, because replay needs its blocks; nothing but queries,
- * and TOAST, reads indexes there.  Nor without full_page_writes, when recovery would need
- * them.
+ * Each process does so before the first statement in a database: at the end of the
+ * transaction in which InitPostgres() connects, which no other hook comes before.  A loss
+ * that is found later it meets when it plans, or ends a transaction.
  *
- * Locks: AccessExclusiveLock on an index while its file is emptied, not waited for: who
- * holds it is met again by the next query.  None while an index is marked: it is only
- * the session's own cache entry.
+ * On a standby no file is emptied, because replay needs its blocks; nothing but queries,
+ * and TOAST, reads indexes there.
+ *
+ * Recovery fails at a record that changes a page of an emptied file, unless an earlier one
+ * has an image of that page.  So the WAL from the redo position on must have images of all
+ * pages, or nothing about the file.  The second is so if writers were kept out since
+ * before a checkpoint began: the janitor does that if full_page_writes is off, or was when
+ * the last checkpoint began.
+ *
+ * Locks, none of which is waited for: AccessExclusiveLock on an index while its file is
+ * emptied; who holds it is met again by the next query.  ShareLock before, if the janitor
+ * requests a checkpoint: queries of the table go on.  While an index is marked,
+ * AccessShareLock, so that nobody drops it then.  No device is looked at under a lock,
+ * but for the last look before a file is emptied.
+ *
+ * Errors of a device (permissions, a file system that is read-only, I/O) are caught: they
+ * must not fail the queries of all other tables.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,8 +52,13 @@
 #include "access/xlog.h"
 #include "catalog/catalog.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
+#include "miscadmin.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/planner.h"
+#include "postmaster/bgwriter.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -47,16 +66,37 @@
 #include "utils/rel.h"
 #include "utils/relcache.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 #include "compat.h"
+#include "errors.h"
 #include "evidence.h"
 #include "file_system.h"
 #include "lost_guard.h"
 #include "relation_facts.h"
 #include "test_points.h"
 
+/* After an error of a device a session does not try to empty files for so long */
+#define AFTER_ERROR_MS	1000
+
+/* The janitor, which has kept writers out by a checkpoint, tries this often to keep readers out, too */
+#define MOST_TRIES		20
+#define TRY_NAP_MS		50
+
+/* An index whose file is to be emptied */
+typedef struct LostIndex
+{
+	Oid			oid;
+	bool		is_stopped;		/* ShareLock is held: there are no writers */
+	bool		is_done;		/* it is empty, or not lost any more */
+}			LostIndex;
+
 /* in a session: the losses for which all files of the database are empty */
 static uint32 losses_met = 0;
+
+/* in a session: when the last error of a device was caught; 0 = never */
+static TimestampTz failed_at = 0;
 
 /* in a session: the lost indexes of the database, and for which losses it is their list */
 static List *lost_indexes = NIL;
@@ -83,73 +123,216 @@ index_is_lost(Oid index_oid)
 	return result;
 }
 
-/*
- * Empty the file of a lost index.  Returns false if another session has locked it, this
- * one is reading it, or its device is not there.
- */
-static bool
-empty_file(Oid index_oid)
+/* Return the blocks of a lost index, which is open. */
+static BlockNumber
+blocks_of(Relation index)
 {
+	SMgrRelation smgr = RelationGetSmgr(index);
+
+	return smgrexists(smgr, MAIN_FORKNUM) ? smgrnblocks(smgr, MAIN_FORKNUM) : 0;
+}
+
+/*
+ * Empty the file of a lost index, unless another session has locked it, this one is
+ * reading it, or its device is not there.  For errors_catch().
+ */
+static void
+empty_file(void *arg)
+{
+	LostIndex  *lost = arg;
 	Relation	index;
 	SMgrRelation smgr;
 	ForkNumber	fork = MAIN_FORKNUM;
 	BlockNumber old_nblocks;
 	BlockNumber nblocks = 0;
-	bool		is_free;
 
-	if (!ConditionalLockRelationOid(index_oid, AccessExclusiveLock))
-		return false;
+	if (!ConditionalLockRelationOid(lost->oid, AccessExclusiveLock))
+		return;
 	/* it may be another file by now, or gone */
-	if (!index_is_lost(index_oid))
+	if (!index_is_lost(lost->oid))
 	{
-		UnlockRelationOid(index_oid, AccessExclusiveLock);
-		return true;
+		UnlockRelationOid(lost->oid, AccessExclusiveLock);
+		lost->is_done = true;
+		return;
 	}
-	index = index_open(index_oid, NoLock);
-	is_free = index->rd_refcnt == 1;
-	smgr = RelationGetSmgr(index);
-	if (is_free && smgrexists(smgr, fork))
+	index = index_open(lost->oid, NoLock);
+	if (index->rd_refcnt == 1)
 	{
-		old_nblocks = smgrnblocks(smgr, fork);
-		/* another device may have come */
-		if (old_nblocks > 0 && !evidence_may_empty(index->rd_locator.spcOid))
-			is_free = false;
-		else if (old_nblocks > 0)
+		old_nblocks = blocks_of(index);
+		lost->is_done = old_nblocks == 0;
+		/* another device may have come since the locks were taken */
+		if (old_nblocks > 0 && evidence_may_empty(index->rd_locator.spcOid))
 		{
+			smgr = RelationGetSmgr(index);
 			file_drop_buffers(&index->rd_locator, false);
 			smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
+			lost->is_done = true;
 		}
 	}
 	index_close(index, AccessExclusiveLock);
-	return is_free;
+}
+
+/* Keep writers from a lost index that has pages, until the end of the transaction.  For errors_catch(). */
+static void
+stop_writers(void *arg)
+{
+	LostIndex  *lost = arg;
+	Relation	index;
+
+	if (!ConditionalLockRelationOid(lost->oid, ShareLock))
+		return;
+	if (index_is_lost(lost->oid))
+	{
+		index = index_open(lost->oid, NoLock);
+		lost->is_done = blocks_of(index) == 0;
+		index_close(index, NoLock);
+		lost->is_stopped = !lost->is_done;
+	}
+	else
+		lost->is_done = true;
+	if (!lost->is_stopped)
+		UnlockRelationOid(lost->oid, ShareLock);
+}
+
+/* For errors_catch(). */
+static void
+request_checkpoint(void *arg)
+{
+	RequestCheckpoint(CHECKPOINT_IMMEDIATE | CHECKPOINT_FORCE | CHECKPOINT_WAIT);
+}
+
+/* Run a step, and return whether it had no error.  One that ends the statement goes on. */
+static bool
+succeeds(void (*step) (void *arg), void *arg, bool tells)
+{
+	ErrorData  *error = errors_catch(step, arg);
+
+	if (error == NULL)
+		return true;
+	if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+		ReThrowError(error);
+	failed_at = GetCurrentTimestamp();
+	if (tells)
+		ereport(LOG,
+				(errmsg("could not empty the files of lost indexes: %s", error->message),
+				 errors_repeat(error)));
+	FreeErrorData(error);
+	return false;
 }
 
 /*
- * Empty the files of the lost indexes of this database.  Called in a transaction, before
- * a session's first query since the loss, and by the janitor's worker.
+ * Return whether the WAL has an image of each page that was changed since the redo position.
+ * (Switching full_page_writes off and on again between two checkpoints is not covered.)
  */
-void
-lost_guard_empty_files(void)
+static bool
+has_images(void)
 {
-	uint32		losses = evidence_losses();
-	bool		done = true;
+	bool		crc_ok;
+	ControlFileData *control;
+	bool		result;
 
-	if (losses == losses_met || RecoveryInProgress() || IsInParallelMode())
-		return;
-	if (!fullPageWrites || IM_MUTATION("keep-lost"))
-		return;
+	if (!fullPageWrites)
+		return false;
+	control = get_controlfile(DataDir, &crc_ok);
+	result = crc_ok && control->checkPointCopy.fullPageWrites;
+	pfree(control);
+	return result;
+}
+
+/* Return the lost indexes of this database in these tablespaces. */
+static List *
+list_lost_in(const List *tablespaces)
+{
+	List	   *result = NIL;
+
 	foreach_ptr(HeapTupleData, tuple, catalog_all(RelationRelationId))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		LostIndex  *lost;
 
 		if (form->relkind != RELKIND_INDEX || form->oid < FirstNormalObjectId)
 			continue;
-		if (!evidence_knows_lost(tuple))
+		if (!list_member_oid(tablespaces, tablespace_from_catalog(form->reltablespace)) ||
+			!evidence_knows_lost(tuple))
 			continue;
-		if (!empty_file(form->oid))
-			done = false;
+		lost = palloc0_object(LostIndex);
+		lost->oid = form->oid;
+		result = lappend(result, lost);
 	}
-	if (done)
+	return result;
+}
+
+/*
+ * Empty lost indexes of which the WAL may have changes without images: behind a checkpoint,
+ * since which nobody has written to them.
+ */
+static void
+empty_behind_checkpoint(List *indexes)
+{
+	bool		has_stopped = false;
+
+	foreach_ptr(LostIndex, lost, indexes)
+	{
+		(void) succeeds(stop_writers, lost, true);
+		if (lost->is_stopped)
+			has_stopped = true;
+	}
+	if (!has_stopped || !succeeds(request_checkpoint, NULL, true))
+		return;
+	foreach_ptr(LostIndex, lost, indexes)
+	{
+		/* a query may be planned just now */
+		for (int try = 0; try < MOST_TRIES && lost->is_stopped && !lost->is_done; try++)
+		{
+			if (try > 0)
+				(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, TRY_NAP_MS,
+								 IM_WAIT_EVENT("IndexMoverLost"));
+			CHECK_FOR_INTERRUPTS();
+			if (!succeeds(empty_file, lost, true))
+				break;
+		}
+		if (lost->is_stopped)
+			UnlockRelationOid(lost->oid, ShareLock);
+	}
+}
+
+/*
+ * Empty the files of the lost indexes of this database.  In a transaction; by the janitor's
+ * worker also if that takes a checkpoint, and an error is written to the server log.
+ */
+void
+lost_guard_empty_files(bool is_janitor)
+{
+	uint32		losses = evidence_losses();
+	List	   *tablespaces;
+	List	   *indexes;
+	bool		is_all;
+
+	if (losses == 0 || losses == losses_met || RecoveryInProgress() || IsInParallelMode())
+		return;
+	if (IM_MUTATION("keep-lost"))
+		return;
+	if (!is_janitor && failed_at != 0 &&
+		!TimestampDifferenceExceeds(failed_at, GetCurrentTimestamp(), AFTER_ERROR_MS))
+		return;
+	/* where there is no device, no catalog is read for it */
+	tablespaces = evidence_may_be_emptied(&is_all);
+	if (tablespaces == NIL || (!is_janitor && !has_images()))
+		return;
+	indexes = list_lost_in(tablespaces);
+	if (is_janitor && !has_images())
+		empty_behind_checkpoint(indexes);
+	else
+	{
+		foreach_ptr(LostIndex, lost, indexes)
+			(void) succeeds(empty_file, lost, is_janitor);
+	}
+	foreach_ptr(LostIndex, lost, indexes)
+	{
+		if (!lost->is_done)
+			is_all = false;
+	}
+	if (is_all)
 		losses_met = losses;
 }
 
@@ -197,7 +380,23 @@ list_lost(uint32 losses)
 	losses_listed = losses;
 }
 
-/* Have this session's relcache say of the lost indexes that they are not valid. */
+/* Have this session's relcache say of a lost index that it is not valid.  For errors_catch(). */
+static void
+mark_index(void *arg)
+{
+	Oid			index_oid = *(const Oid *) arg;
+	Relation	index;
+
+	if (!index_is_lost(index_oid))
+		return;
+	index = RelationIdGetRelation(index_oid);
+	if (!RelationIsValid(index))
+		return;
+	index->rd_index->indisvalid = false;
+	RelationClose(index);
+}
+
+/* The same of all lost indexes. */
 static void
 mark_indexes(void)
 {
@@ -205,32 +404,47 @@ mark_indexes(void)
 	are_marked = true;
 	foreach_oid(index_oid, lost_indexes)
 	{
-		Relation	index;
-
-		if (!index_is_lost(index_oid))
-			continue;
-		index = RelationIdGetRelation(index_oid);
-		if (!RelationIsValid(index))
-			continue;
-		index->rd_index->indisvalid = false;
-		RelationClose(index);
+		/* who drops it could end between two reads of its catalog entries */
+		if (ConditionalLockRelationOid(index_oid, AccessShareLock))
+		{
+			mark_index(&index_oid);
+			UnlockRelationOid(index_oid, AccessShareLock);
+		}
+		/* it is just being emptied, or dropped */
+		else if (IsInParallelMode())
+			are_marked = false;
+		else if (!succeeds(mark_index, &index_oid, false))
+			are_marked = false;
 	}
+}
+
+/* Meet losses that were found since: empty files, and have all statements planned again. */
+static void
+meet_losses(uint32 losses)
+{
+	if (losses != 0)
+		lost_guard_empty_files(false);
+	if (losses != losses_listed)
+		list_lost(losses);
 }
 
 static PlannedStmt *
 plan_without_lost(PLANNER_PARAMS)
 {
-	uint32		losses = IM_MUTATION("show-lost") ? 0 : evidence_losses();
-
-	if (losses != 0)
-		lost_guard_empty_files();
-	if (losses != losses_listed)
-		list_lost(losses);
+	meet_losses(IM_MUTATION("show-lost") ? 0 : evidence_losses());
 	if (!are_marked)
 		mark_indexes();
 	if (prev_planner_hook)
 		return prev_planner_hook(PLANNER_ARGS);
 	return standard_planner(PLANNER_ARGS);
+}
+
+/* The end of the transaction that connects a process to its database, or of a later one */
+static void
+lost_xact_callback(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_PRE_COMMIT && OidIsValid(MyDatabaseId))
+		meet_losses(IM_MUTATION("show-lost") ? 0 : evidence_losses());
 }
 
 /* Take lost indexes off the planner's list. */
@@ -261,4 +475,5 @@ lost_guard_init(void)
 	prev_relation_info_hook = relation_info_hook;
 	relation_info_hook = hide_lost;
 	CacheRegisterRelcacheCallback(note_invalidation, (Datum) 0);
+	RegisterXactCallback(lost_xact_callback, NULL);
 }

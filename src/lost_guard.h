@@ -9,6 +9,6 @@
 #define IM_LOST_GUARD_H
 
 extern void lost_guard_init(void);
-extern void lost_guard_empty_files(void);
+extern void lost_guard_empty_files(bool is_janitor);
 
 #endif							/* IM_LOST_GUARD_H */

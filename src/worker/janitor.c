@@ -135,6 +135,27 @@ look_at(void *arg)
 						 printed_command("heal", name))));
 }
 
+static void
+empty_files(void *arg)
+{
+	lost_guard_empty_files(true);
+}
+
+/*
+ * Empty the files of the lost indexes of this database, with no transaction open.  Before
+ * anything else, because a cleanup can wait for long.
+ */
+void
+janitor_empty_files(void)
+{
+	ErrorData  *error = errors_catch_in_transaction(empty_files, NULL);
+
+	if (error != NULL)
+		ereport(LOG,
+				(errmsg("could not empty the files of lost indexes: %s", error->message),
+				 errors_repeat(error)));
+}
+
 /*
  * Look for lost indexes in this database, in the tablespaces in which there is
  * nothing else, or whose device is not known.  Called with no transaction open.  Stops
@@ -153,7 +174,6 @@ janitor_look(Look *look)
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
-	lost_guard_empty_files();
 	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);

@@ -768,6 +768,8 @@ static void
 run_cleanup(JobShared *shared)
 {
 	runner_serve_cancel(true);
+	if (OidIsValid(shared->look.database))
+		janitor_empty_files();
 	if (wait_for_extension(shared))
 		remove_leftovers(shared);
 	if (OidIsValid(shared->look.database))

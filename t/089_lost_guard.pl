@@ -1,0 +1,148 @@
+# The guard of lost indexes: from the first statement of each session on, whatever it is, nobody
+# uses the old files, and what the device does fails no other query.
+#
+# Fault (storage): a device that was away in a crash comes back with whole, old files; a session
+#   begins with COPY; the database or the index gets another ACL or name; the device cannot be
+#   read; full_page_writes is off, and a crash follows
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path rmtree);
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $location = "$dir/fast";
+make_path($location);
+my $node = new_node('guard', conf => <<CONF);
+shared_preload_libraries = 'index_mover'
+checkpoint_timeout = 1h
+max_prepared_transactions = 2
+CONF
+sub value { return $node->safe_psql('postgres', $_[0]); }
+
+value("CREATE TABLESPACE fast LOCATION '$location'");
+my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
+value(<<'SQL');
+CREATE TABLE t (id int);
+INSERT INTO t SELECT generate_series(1, 5000);
+CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast;
+SQL
+
+sub verdict
+{
+	my $path = $node->data_dir . '/index_mover.evidence';
+	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) /m;
+	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
+}
+
+sub wait_until
+{
+	my ($what, $is_so) = @_;
+	for (my $left = 60; $left > 0; $left -= 0.05)
+	{
+		return if $is_so->();
+		usleep(50_000);
+	}
+	die "in vain: $what: " . verdict();
+}
+sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
+
+# A crash, a start without the device, and a start with its old files.
+sub lose
+{
+	my ($settings) = @_;
+	value('CHECKPOINT');
+	value('INSERT INTO t SELECT max(id) + 1 FROM t');
+	$node->stop('immediate');
+	rename $location, "$location.away" or die $!;
+	make_path($location);
+	$node->start;
+	watched();
+	$node->stop;
+	rmtree($location);
+	rename "$location.away", $location or die $!;
+	$node->append_conf('postgresql.conf', $settings // '');
+	$node->start;
+	return;
+}
+
+my $look_up = 'SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = (SELECT max(id) FROM t)';
+my $insert = 'INSERT INTO t SELECT max(id) FROM t';
+
+sub heal
+{
+	my ($name) = @_;
+	is(value($look_up), 1, "$name: the right answer");
+	isnt($node->psql('postgres', $insert), 0, "$name: no duplicate");
+	is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved', "$name: healed");
+	$node->restart;
+	wait_until('settled', sub { verdict() eq 'same' });
+	watched();
+	isnt($node->psql('postgres', $insert), 0, "$name: healed, no duplicate");
+	return;
+}
+
+# ---- the first statement is not planned, and the janitor has to wait -----------------------------
+value("BEGIN; LOCK TABLE index_mover.ledger; PREPARE TRANSACTION 'ledger'");
+my $newest = value('SELECT max(id) + 1 FROM t');
+lose();
+my ($rc, undef, $err) = $node->psql('postgres', "COPY t FROM PROGRAM 'echo $newest'");
+like($err, qr/could not read block 0/, 'the first statement of the first session, COPY, gets no duplicate in');
+value("ROLLBACK PREPARED 'ledger'");
+
+# ---- another ACL of the database, another name of the index --------------------------------------
+value('GRANT CONNECT ON DATABASE postgres TO PUBLIC');
+is(verdict(), 'lost', 'GRANT on the database: still lost');
+is(value($look_up), 1, 'GRANT on the database: the right answer');
+value('ALTER INDEX t_id RENAME TO t_key');
+is(value($look_up), 1, 'another name: the right answer');
+isnt($node->psql('postgres', $insert), 0, 'another name: no duplicate');
+
+# ---- a device that cannot be read ----------------------------------------------------------------
+my ($files) = glob("$location/PG_*/*");
+foreach my $closed ($location, $files)
+{
+	chmod 0000, $closed or die $!;
+	is($node->psql('postgres', 'SELECT 1'), 0, "$closed cannot be read: other queries work");
+	is(value($look_up), 1, "$closed cannot be read: those of its table, too");
+	is($node->psql('postgres', 'SELECT * FROM index_mover_check()'), 0, "$closed cannot be read: so does index_mover_check()");
+	chmod 0700, $closed or die $!;
+}
+chmod 0000, $files or die $!;
+my $from = -s $node->logfile;
+$node->restart;
+$node->wait_for_log(qr/LOG: .*could not empty the files of lost indexes: could not open file/, $from);
+is(value('SELECT 1'), 1, 'the server log tells of it, and queries work');
+chmod 0700, $files or die $!;
+heal('in the end');
+
+# ---- full_page_writes is off ---------------------------------------------------------------------
+sub file { return $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_key')"); }
+my $file = file();
+lose("full_page_writes = off\n");
+wait_until('emptied', sub { -z $file });
+isnt($node->psql('postgres', $insert), 0, 'full_page_writes is off: the file is empty, no duplicate');
+$node->stop('immediate');
+is($node->start(fail_ok => 1), 1, 'full_page_writes is off: a crash after that');
+heal('full_page_writes is off');
+
+# A query keeps the janitor from emptying the file; sessions write to it without images.
+$file = file();
+value("BEGIN; SET LOCAL enable_seqscan = off; SELECT count(*) FROM t WHERE id = 7; PREPARE TRANSACTION 'reader'");
+lose();
+wait_for_no_worker($node);
+ok(-s $file, 'full_page_writes is off, and a query reads the index: the file is not emptied');
+value('INSERT INTO t SELECT max(id) + g FROM t, generate_series(1, 500) g GROUP BY g');
+value($_) foreach 'ALTER SYSTEM SET full_page_writes = on', 'SELECT pg_reload_conf()', "ROLLBACK PREPARED 'reader'";
+$node->poll_query_until('postgres', "SELECT current_setting('full_page_writes')::bool") or die;
+is(value($look_up), 1, 'full_page_writes is on again: the right answer');
+$node->stop('immediate');
+is($node->start(fail_ok => 1), 1, 'full_page_writes is on again: a crash before the next checkpoint');
+heal('full_page_writes is on again');
+done_testing();
