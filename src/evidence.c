@@ -1726,23 +1726,6 @@ evidence_may_empty(Oid tablespace)
 	return device.is_here && !device.is_pending;
 }
 
-/* Return the tablespaces for which evidence_may_empty() is true.  *is_all: all that have lost files. */
-List *
-evidence_may_be_emptied(bool *is_all)
-{
-	List	   *result = NIL;
-
-	*is_all = true;
-	foreach_oid(tablespace, list_devices(has_lost_files))
-	{
-		if (evidence_may_empty(tablespace))
-			result = lappend_oid(result, tablespace);
-		else
-			*is_all = false;
-	}
-	return result;
-}
-
 /*
  * Return whether the file of a row of pg_class is known to be lost, without looking at the
  * device: one atomic read where nothing is.
@@ -1913,6 +1896,18 @@ evidence_doubtful(void)
 	return list_devices(is_doubtful);
 }
 
+/* Return whether a file is lost or unknown by its number, without looking at the device. */
+bool
+evidence_doubts(Oid tablespace, RelFileNumber relfilenumber)
+{
+	KnownDevice device;
+
+	if (area == NULL || !recall(tablespace, &device))
+		return false;
+	return relfilenumber < device.lost.below || relfilenumber < device.lost_unlogged.below ||
+		relfilenumber < device.unknown_below;
+}
+
 /* Begin a round through all databases, after which all that nobody has refuted is settled. */
 void
 evidence_begin_round(void)
@@ -1932,7 +1927,7 @@ evidence_begin_round(void)
 	LWLockRelease(evidence_lock(CHANGE_LOCK));
 }
 
-/* In a worker of the round: this database has files there that are lost. */
+/* In a worker of the round: this database has files there that are lost, or could not be looked at. */
 void
 evidence_refute(Oid tablespace)
 {

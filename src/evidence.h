@@ -34,7 +34,6 @@ extern const char *evidence_reason(Oid tablespace);
 extern const char *evidence_file_name(void);
 extern uint32 evidence_losses(void);
 extern bool evidence_may_empty(Oid tablespace);
-extern List *evidence_may_be_emptied(bool *is_all);
 extern bool evidence_knows_lost(HeapTuple row);
 
 /* for the launcher, and its cleanups: they wait for no device */
@@ -43,6 +42,7 @@ extern void evidence_note_running(void);
 extern bool evidence_look_is_wanted(void);
 extern int	evidence_beat_ms(void);
 extern List *evidence_doubtful(void);
+extern bool evidence_doubts(Oid tablespace, RelFileNumber relfilenumber);
 extern void evidence_begin_round(void);
 extern void evidence_refute(Oid tablespace);
 

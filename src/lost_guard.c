@@ -77,8 +77,8 @@
 #include "relation_facts.h"
 #include "test_points.h"
 
-/* After an error of a device a session does not try to empty files for so long */
-#define AFTER_ERROR_MS	1000
+/* A session that could not empty files, by an error, or as there is no device, tries again after this time */
+#define AGAIN_MS		1000
 
 /* The janitor, which has kept writers out by a checkpoint, tries this often to keep readers out, too */
 #define MOST_TRIES		20
@@ -88,6 +88,7 @@
 typedef struct LostIndex
 {
 	Oid			oid;
+	Oid			tablespace;
 	bool		is_stopped;		/* ShareLock is held: there are no writers */
 	bool		is_done;		/* it is empty, or not lost any more */
 }			LostIndex;
@@ -95,7 +96,7 @@ typedef struct LostIndex
 /* in a session: the losses for which all files of the database are empty */
 static uint32 losses_met = 0;
 
-/* in a session: when the last error of a device was caught; 0 = never */
+/* in a session: when it has last tried in vain to empty files; 0 = never */
 static TimestampTz failed_at = 0;
 
 /* in a session: the lost indexes of the database, and for which losses it is their list */
@@ -239,9 +240,9 @@ has_images(void)
 	return result;
 }
 
-/* Return the lost indexes of this database in these tablespaces. */
+/* Return the lost indexes (LostIndex) of this database. */
 static List *
-list_lost_in(const List *tablespaces)
+lost_of_database(void)
 {
 	List	   *result = NIL;
 
@@ -252,13 +253,38 @@ list_lost_in(const List *tablespaces)
 
 		if (form->relkind != RELKIND_INDEX || form->oid < FirstNormalObjectId)
 			continue;
-		if (!list_member_oid(tablespaces, tablespace_from_catalog(form->reltablespace)) ||
-			!evidence_knows_lost(tuple))
+		if (!evidence_knows_lost(tuple))
 			continue;
 		lost = palloc0_object(LostIndex);
 		lost->oid = form->oid;
+		lost->tablespace = tablespace_from_catalog(form->reltablespace);
 		result = lappend(result, lost);
 	}
+	return result;
+}
+
+/* Return those whose devices are there.  Each is looked at once, and may hang: no lock is held. */
+static List *
+those_that_are_here(const List *indexes)
+{
+	List	   *here = NIL;
+	List	   *away = NIL;
+	List	   *result = NIL;
+
+	foreach_ptr(LostIndex, lost, indexes)
+	{
+		if (!list_member_oid(here, lost->tablespace) && !list_member_oid(away, lost->tablespace))
+		{
+			if (evidence_may_empty(lost->tablespace))
+				here = lappend_oid(here, lost->tablespace);
+			else
+				away = lappend_oid(away, lost->tablespace);
+		}
+		if (list_member_oid(here, lost->tablespace))
+			result = lappend(result, lost);
+	}
+	if (away != NIL)
+		failed_at = GetCurrentTimestamp();
 	return result;
 }
 
@@ -304,35 +330,39 @@ void
 lost_guard_empty_files(bool is_janitor)
 {
 	uint32		losses = evidence_losses();
-	List	   *tablespaces;
 	List	   *indexes;
-	bool		is_all;
+	List	   *here;
+	bool		images;
+	bool		is_done = true;
 
 	if (losses == 0 || losses == losses_met || RecoveryInProgress() || IsInParallelMode())
 		return;
 	if (IM_MUTATION("keep-lost"))
 		return;
 	if (!is_janitor && failed_at != 0 &&
-		!TimestampDifferenceExceeds(failed_at, GetCurrentTimestamp(), AFTER_ERROR_MS))
+		!TimestampDifferenceExceeds(failed_at, GetCurrentTimestamp(), AGAIN_MS))
 		return;
-	/* where there is no device, no catalog is read for it */
-	tablespaces = evidence_may_be_emptied(&is_all);
-	if (tablespaces == NIL || (!is_janitor && !has_images()))
+	indexes = lost_of_database();
+	images = indexes == NIL || has_images();
+	if (!images && !is_janitor)
+	{
+		failed_at = GetCurrentTimestamp();
 		return;
-	indexes = list_lost_in(tablespaces);
-	if (is_janitor && !has_images())
-		empty_behind_checkpoint(indexes);
+	}
+	here = those_that_are_here(indexes);
+	if (!images)
+		empty_behind_checkpoint(here);
 	else
 	{
-		foreach_ptr(LostIndex, lost, indexes)
+		foreach_ptr(LostIndex, lost, here)
 			(void) succeeds(empty_file, lost, is_janitor);
 	}
 	foreach_ptr(LostIndex, lost, indexes)
 	{
 		if (!lost->is_done)
-			is_all = false;
+			is_done = false;
 	}
-	if (is_all)
+	if (is_done)
 		losses_met = losses;
 }
 

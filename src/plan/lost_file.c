@@ -18,7 +18,8 @@
  * costs is a rebuild.
  *
  * Locks, none of which is waited for: AccessShareLock on the relation while pages are read,
- * which keeps its file.  Without it only the file's name and size are looked at.
+ * which keeps its file.  Without it only the file's name and size are looked at, and what is
+ * unknown stays so (evidence_refute()).
  *
  *-------------------------------------------------------------------------
  */
@@ -320,6 +321,9 @@ lost_file(const RelationFacts *facts, LostLook look)
 		lost.problem = NULL;
 	else if (locked)
 		error = errors_catch(look_at_pages, &lost);
+	/* nobody knows, so the janitor's round settles nothing */
+	else if (evidence == EVIDENCE_UNKNOWN && lost.problem == NULL && has_use)
+		evidence_refute(facts->tablespace);
 	if (locked)
 		UnlockRelationOid(facts->relid, AccessShareLock);
 	if (error == NULL)

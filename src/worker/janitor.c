@@ -8,7 +8,9 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
@@ -19,6 +21,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -135,6 +138,33 @@ look_at(void *arg)
 						 printed_command("heal", name))));
 }
 
+/*
+ * Let nothing be settled while a transaction has made a file that may be lost, or unknown, and has
+ * not committed its row: one that was prepared before a crash, say.
+ */
+static void
+refute_uncommitted(void)
+{
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SnapshotData dirty;
+	SysScanDesc scan;
+	HeapTuple	row;
+
+	InitDirtySnapshot(dirty);
+	scan = systable_beginscan(pg_class, InvalidOid, false, &dirty, 0, NULL);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+		Oid			tablespace = tablespace_from_catalog(form->reltablespace);
+
+		if (TransactionIdIsValid(dirty.xmin) && RelFileNumberIsValid(form->relfilenode) &&
+			evidence_doubts(tablespace, form->relfilenode))
+			evidence_refute(tablespace);
+	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+}
+
 static void
 empty_files(void *arg)
 {
@@ -174,6 +204,9 @@ janitor_look(Look *look)
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
+	/* what commits from here on is seen below */
+	if (evidence_doubtful() != NIL)
+		refute_uncommitted();
 	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);

@@ -127,6 +127,7 @@ typedef struct Round
 	int64		began;
 	uint64		missing;		/* of the answer of the watch, then */
 	List	   *doubtful;		/* evidence_doubtful() then */
+	List	   *databases;		/* that were to be visited so far */
 	bool		is_first_pass;
 	int			put_off;		/* cleanups that go on in the next pass */
 	bool		is_complete;	/* all cleanups so far came to their end */
@@ -189,9 +190,9 @@ reload_configuration(void)
 	return true;
 }
 
-/* List the databases that accept connections, or that of this name. */
+/* List the databases that accept connections, with closed_too also the others; or that of this name. */
 static List *
-list_databases(const char *name)
+list_databases(const char *name, bool closed_too)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *result = NIL;
@@ -203,7 +204,8 @@ list_databases(const char *name)
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(row);
 
 		MemoryContextSwitchTo(context);
-		if (database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB &&
+		if ((database->datallowconn || closed_too) &&
+			database->datconnlimit != DATCONNLIMIT_INVALID_DB &&
 			(name == NULL || strcmp(NameStr(database->datname), name) == 0))
 			result = lappend_oid(result, database->oid);
 	}
@@ -414,7 +416,7 @@ static bool
 start_look(Visit *visit, int64 now)
 {
 	LookTask   *task = &visit->task;
-	List	   *found = list_databases(NameStr(task->name));
+	List	   *found = list_databases(NameStr(task->name), false);
 
 	visit->due = now + LOOK_MS;
 	if (found == NIL && !visit->is_missing)
@@ -465,6 +467,33 @@ end_look(Visit *visit, int64 now)
 
 /* ---- cleanups ---- */
 
+/*
+ * Have all databases visited that the round has not listed yet, and return whether there are
+ * some.  If something is lost or unknown, those that accept no connections have files, too, which a
+ * database that is made of such a template gets.
+ */
+static bool
+visit_databases(int64 now)
+{
+	Round	   *round = &current_round;
+	List	   *databases = list_databases(NULL, round->doubtful != NIL);
+	bool		result = false;
+
+	foreach_oid(database, databases)
+	{
+		MemoryContext oldcontext;
+
+		if (list_member_oid(round->databases, database))
+			continue;
+		add_visit(VISIT_CLEANUP, now)->look.database = database;
+		oldcontext = MemoryContextSwitchTo(launcher_context);
+		round->databases = lappend_oid(round->databases, database);
+		MemoryContextSwitchTo(oldcontext);
+		result = true;
+	}
+	return result;
+}
+
 /* Begin a round, after an answer of the watch: a cleanup of each database is due. */
 static void
 begin_cleanup_round(int64 now)
@@ -480,6 +509,8 @@ begin_cleanup_round(int64 now)
 			remove_visit(visit);
 	}
 	list_free(round->doubtful);
+	list_free(round->databases);
+	round->databases = NIL;
 	round->began = now;
 	round->missing = round->missing_now;
 	oldcontext = MemoryContextSwitchTo(launcher_context);
@@ -490,8 +521,7 @@ begin_cleanup_round(int64 now)
 	round->is_first_pass = true;
 	round->is_complete = true;
 	round->told = false;
-	foreach_oid(database, list_databases(NULL))
-		add_visit(VISIT_CLEANUP, now)->look.database = database;
+	(void) visit_databases(now);
 }
 
 /* Return the number of cleanups that are due in this pass; *put_off: that are in the next one. */
@@ -633,7 +663,12 @@ serve_round(int64 now)
 				begin_cleanup_round(now);
 			break;
 		case ROUND_VISITS:
-			if (count_cleanups(&put_off) == 0)
+
+			/*
+			 * one that was made meanwhile may be a copy of one that was
+			 * healed since
+			 */
+			if (count_cleanups(&put_off) == 0 && !visit_databases(now))
 				end_pass(put_off);
 			break;
 		case ROUND_PASS_ENDS:
@@ -708,7 +743,7 @@ why_not_resume(const RunningJob *job, bool *has_room)
 	MemoryContext context = CurrentMemoryContext;
 	bool		has_role;
 
-	if (!list_member_oid(list_databases(NULL), job->database))
+	if (!list_member_oid(list_databases(NULL, false), job->database))
 		return "Its database does not exist, or does not accept connections.";
 	StartTransactionCommand();
 	has_role = SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(job->role));
