@@ -77,7 +77,8 @@ byte ends, numbers = 1, changes;
 #define IS_EMPTY	(D.has == NO_DIRECTORY || D.has == EMPTY)
 #define IS_OURS		(D.id != NONE && !D.is_copy)
 #define IS_EXPECTED	(IS_OURS && D.id == known.id && D.epoch >= known.marked && D.epoch <= known.epoch)
-#define IS_OLDER	((IS_OURS && D.epoch < known.written) || (D.is_copy && D.id == known.id && D.epoch < known.marked))
+#define IS_COPY_OF_OLDER	(D.is_copy && ((D.id == known.id && D.epoch < known.marked) || (D.id != known.id && known.id != NONE && D.epoch < known.written)))
+#define IS_OLDER	((IS_OURS && D.epoch < known.written) || IS_COPY_OF_OLDER)
 
 inline copy_knowledge(a, b)
 {

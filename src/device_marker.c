@@ -7,9 +7,9 @@
  * within that it would be in base backups, and DROP TABLESPACE would refuse.  It has the
  * version in its name, because two clusters may share a location, as they do after
  * pg_upgrade.  In it are a random number, by which the device is known, its epoch
- * (evidence.c), the server that wrote it, and its own inode and birth time: one that a
- * program has copied (rsync, pg_rewind, a restored backup) names another file, and proves
- * nothing.  A session of a server without the library in its postmaster writes no number:
+ * (evidence.c), the server that wrote it, its own inode and birth time, and those of the
+ * directory beside it.  One that a program has copied (rsync, a restored backup) names
+ * another file, and one beside which the directory was copied names another directory.  A session of a server without the library in its postmaster writes no number:
  * nobody records it.  Such a marker says only whose the location is.
  *
  * A tablespace in place has no marker: DROP TABLESPACE removes that directory, which must
@@ -278,13 +278,11 @@ look_at_marker(const char *directory, DeviceLook *look)
 {
 	char		path[MAXPGPATH];
 	ServerIdentity *owner = &look->owner;
-	FileIdentity marker;
+	FileIdentity *beside = &look->beside;
 	bool		is_itself;
 	char	   *contents;
 
 	marker_path(path, directory);
-	if (file_identity(path, &marker))
-		look->marker_birth = marker.birth;
 	contents = own_file_read(path, MARKER_HEAD, &is_itself);
 	if (contents == NULL && (errno == ENOENT || errno == ENOTDIR || errno == 0))
 		look->marker = MARKER_NONE;
@@ -292,10 +290,12 @@ look_at_marker(const char *directory, DeviceLook *look)
 		look->marker = MARKER_UNREADABLE;
 	else if (sscanf(contents, "device %32[0-9a-f] %u\n"
 					"directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
-					"host %63[^\n]\npath %1023[^\n]",
+					"host %63[^\n]\npath %1023[^\n]\n"
+					"beside " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
 					look->id, &look->epoch,
 					&owner->directory.inode, &owner->directory.birth, &owner->directory.device,
-					owner->host, owner->path) != 7)
+					owner->host, owner->path,
+					&beside->inode, &beside->birth, &beside->device) < 7)
 		look->id[0] = '\0';
 	else if (!is_itself)
 		look->marker = MARKER_COPY;
@@ -332,7 +332,7 @@ device_look(Oid tablespace, DeviceLook *look)
 	}
 }
 
-/* Write a marker with this number, and set it in look.  False with errno. */
+/* Write a marker with this number beside the directory in look, and set it there.  False with errno. */
 static bool
 write_marker(Oid tablespace, const char *id, uint32 epoch, DeviceLook *look)
 {
@@ -348,14 +348,19 @@ write_marker(Oid tablespace, const char *id, uint32 epoch, DeviceLook *look)
 	marker_path(path, directory);
 	contents = psprintf("device %s %u\n"
 						"directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
-						"host %s\npath %s\n",
+						"host %s\npath %s\n"
+						"beside " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n",
 						id, epoch,
 						us.directory.inode, us.directory.birth, us.directory.device,
-						us.host, us.path);
+						us.host, us.path,
+						look->directory.inode, look->directory.birth, look->directory.device);
 	done = own_file_write(path, MARKER_HEAD, contents);
 	pfree(contents);
 	if (done)
+	{
 		look->marker = MARKER_OURS;
+		look->beside = look->directory;
+	}
 	return done;
 }
 

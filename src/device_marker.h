@@ -52,7 +52,7 @@ typedef struct DeviceLook
 	char		id[DEVICE_ID_SIZE]; /* "" if there is no marker, or none with
 									 * a number */
 	uint32		epoch;			/* as the marker says */
-	int64		marker_birth;	/* of the marker's file; 0: not known */
+	FileIdentity beside;		/* the directory as the marker names it */
 	ServerIdentity owner;		/* as the marker says */
 	FileIdentity directory;		/* that of the server's version */
 	bool		is_empty;		/* no directory of a database is in it */

@@ -445,9 +445,16 @@ has_expected(const KnownDevice *device, const DeviceLook *look)
 	return look->epoch >= device->marked && look->epoch <= device->epoch;
 }
 
+/* Return whether the marker was written beside the directory that is there. */
+static bool
+names_directory(const DeviceLook *look)
+{
+	return file_identity_equals(&look->beside, &look->directory);
+}
+
 /*
  * Return whether another device is there, with which the server has been before, or an earlier
- * state of the expected one: a copy, too, if it was made of that.
+ * state of the expected one: a copy, too, if it was made of one of these with its marker.
  */
 static bool
 has_older(const KnownDevice *device, const DeviceLook *look)
@@ -455,17 +462,18 @@ has_older(const KnownDevice *device, const DeviceLook *look)
 	if (look->is_in_place || look->id[0] == '\0')
 		return false;
 	if (look->marker == MARKER_COPY)
-		return strcmp(look->id, device->id) == 0 && look->epoch < device->marked;
+	{
+		if (strcmp(look->id, device->id) == 0)
+			return look->epoch < device->marked;
+		/* one that could not be marked may be in use */
+		if (device->id[0] == '\0')
+			return false;
+		return server_is_us(&look->owner) && look->epoch < device->written;
+	}
 	if (look->marker != MARKER_OURS || has_expected(device, look))
 		return false;
-
-	/*
-	 * a directory that came after the marker was copied there: the marker
-	 * does not tell its age
-	 */
-	if (look->marker_birth != 0 && look->directory.birth > look->marker_birth)
-		return false;
-	return look->epoch < device->written;
+	/* what was copied there since is of another age than the marker */
+	return names_directory(look) && look->epoch < device->written;
 }
 
 /* Return whether it is the same directory, too. */
@@ -598,6 +606,16 @@ look_after_recovery(KnownDevice *device, const DeviceLook *look, const Circumsta
 }
 
 /*
+ * Return whether the marker of the expected device is to be written again: it is time, or it names
+ * another directory.  If that could not be written, it waits for its time.
+ */
+static bool
+is_to_beat(const KnownDevice *device, const DeviceLook *look, const Circumstances *now)
+{
+	return now->beats || (!names_directory(look) && device->mark_errno == 0);
+}
+
+/*
  * If the marker of the expected device is to be written again, give it a higher epoch, which is
  * on record before.  So a device that is set back to an earlier state has a lower one.  Return
  * whether it is.
@@ -615,16 +633,16 @@ note_beat(KnownDevice *device, const DeviceLook *look)
 
 /* Write the marker of the expected device again.  If that fails, the one that is there serves. */
 static bool
-beat(KnownDevice *device, DeviceLook *look)
+beat(KnownDevice *device, DeviceLook *look, uint32 epoch)
 {
 	device->mark_errno = 0;
-	if (!device_mark_again(device->tablespace, device->epoch, look))
+	if (!device_mark_again(device->tablespace, epoch, look))
 	{
 		device->mark_errno = errno;
 		return false;
 	}
 	device->marked = look->epoch;	/* step: beat */
-	device->written = look->epoch;
+	device->written = Max(device->written, look->epoch);
 	return true;
 }
 
@@ -679,10 +697,13 @@ mark(KnownDevice *device, DeviceLook *look, const Circumstances *now)
 	if (has_expected(device, look) && (look->is_empty || look->is_in_place))
 	{
 		device->mark_errno = 0; /* there is nothing to be written */
+		/* but files may come into a new directory */
+		if (!look->is_in_place && !device->is_pending && !names_directory(look))
+			return beat(device, look, look->epoch);
 		return false;
 	}
 	if (has_expected(device, look))
-		return now->beats && beat(device, look);
+		return is_to_beat(device, look, now) && beat(device, look, device->epoch);
 	/* recovery may need nothing there, and the device come back */
 	if (device->is_pending && look->is_empty)
 		return false;
@@ -841,7 +862,7 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 		changed = true;
 	}
 	device->seen = now->horizon;
-	if (now->beats && note_beat(device, look))
+	if (is_to_beat(device, look, now) && note_beat(device, look))
 		changed = true;
 	return changed;
 }

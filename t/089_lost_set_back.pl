@@ -203,12 +203,21 @@ rename "$location.copy", $location or die $!;
 $node->start;
 lost_ok('restored from an old copy');
 
+# and one from before the server has gone on with another copy, whose number is another one
+value('CHECKPOINT');
 $node->stop;
+system("cp -a '$location' '$location.copy'") == 0 or die;
 rename $location, "$location.old" or die $!;
 system("cp -a '$location.old' '$location'") == 0 or die;
 rmtree("$location.old");
 $node->start;
 same_ok('restored from a copy of the present state');
+write_some();
+$node->stop;
+rmtree($location);
+rename "$location.copy", $location or die $!;
+$node->start;
+lost_ok('restored from an old copy, of another number');
 
 # ---- the old device, after a copy of it was in use ------------------------------------------------
 # A file that is damaged keeps the server from knowing the copy.
@@ -337,23 +346,47 @@ $node->start;
 lost_ok('a record that is set back, with a device that is not');
 
 # ---- a directory that is copied back to where its old marker is ------------------------------------------
-$node->stop;
+# Into a new directory; or into the old one, from which the marker was removed (guide.md)
 make_path("$dir/elsewhere");
-system("cp -a '$location'/PG_* '$dir/elsewhere'") == 0 or die;
 my $link = $node->data_dir . "/pg_tblspc/$oid";
-unlink $link;
-symlink "$dir/elsewhere", $link or die $!;
-$node->start;
-settled();
+sub link_to
+{
+	unlink $link or die $!;
+	symlink $_[0], $link or die $!;
+	return $node->start;
+}
+foreach my $back ("rm -r '$location'/PG_*", "rm '$location'/index_mover.*")
+{
+	$node->stop;
+	system("rm -rf '$dir/elsewhere'/* && cp -a '$location'/PG_* '$dir/elsewhere'") == 0 or die;
+	link_to("$dir/elsewhere");
+	settled();
+	watched();
+	write_some();
+	$node->stop;
+	system("$back && cp -a '$dir/elsewhere'/PG_* '$location'") == 0 or die;
+	link_to($location);
+	is((known())[0], 0, "copied away and back, $back: nothing is lost");
+	same_ok("copied away and back, $back");
+}
+
+# ---- a directory that is younger than the marker beside it -----------------------------------------
+# (a file that is damaged keeps the round from writing the marker again)
+value('CREATE TABLE d (id int); CREATE INDEX d_id ON d (id) TABLESPACE fast');
+rmtree("$location/$version");
+is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast')"), 'moved', 'a directory that is made again');
+value('CHECKPOINT');
+truncate $node->data_dir . '/' . value("SELECT pg_relation_filepath('d_id')"), 0;
+take_snapshot();
+$node->restart;
 watched();
 write_some();
+value('CHECKPOINT');
 $node->stop;
-system("rm -r '$location'/PG_* && cp -a '$dir/elsewhere'/PG_* '$location'") == 0 or die;
-unlink $link;
-symlink $location, $link or die $!;
+set_back();
 $node->start;
-is((known())[0], 0, 'copied away and back, without the marker: nothing is lost');
-same_ok('copied away and back, without the marker');
+value('DROP TABLE d');
+lost_ok('a directory that was made beside an older marker, set back');
 
 # ---- unlogged relations --------------------------------------------------------------------------
 # A crash empties the table, and not the index on a device that is away.
