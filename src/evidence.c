@@ -396,39 +396,54 @@ list_save(const DeviceList *list)
 	return result;
 }
 
-/* Read the state file; false if there is none of this server, in this data directory. */
-static bool
-list_load(DeviceList *list)
+static DeviceList *
+list_make(int max)
 {
-	bool		is_itself;
-	const char *contents = own_file_read(STATE_FILE, STATE_HEAD, &is_itself);
+	DeviceList *list = palloc0(list_size(max));
+
+	list->max_devices = max;
+	return list;
+}
+
+/*
+ * Read the state file, and set whether it is of this server, in this data directory; a copy
+ * tells of another server.  NULL if there is none, or a part of one.
+ */
+static DeviceList *
+list_load(bool *is_ours)
+{
+	const char *contents = own_file_read(STATE_FILE, STATE_HEAD, is_ours);
+	DeviceList *list;
 	ServerIdentity owner = {0};
 	ServerIdentity us;
+	int			max = 0;
 	int			length = 0;
 
-	list->ndevices = 0;
-	if (contents == NULL || !is_itself ||
-		sscanf(contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
+	if (contents == NULL)
+		return NULL;
+	/* each tablespace has a line */
+	for (const char *next = contents; (next = strchr(next, '\n')) != NULL; next++)
+		max++;
+	list = list_make(max);
+	if (sscanf(contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
 			   "host %63[^\n]\npath %1023[^\n]\n"
 			   "run %32[0-9a-f]\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n%n",
 			   &owner.directory.inode, &owner.directory.birth, &owner.directory.device,
 			   owner.host, owner.path,
 			   list->run, &list->control_crc, &list->control_time, &list->control_checkpoint,
 			   &length) != 9)
-		return false;
+		return NULL;
 	server_identity(&us);
 	if (!file_identity_equals(&owner.directory, &us.directory) || !server_is_us(&owner))
-		return false;
+		*is_ours = false;
 	for (contents += length; strcmp(contents, "end\n") != 0; contents += length)
 	{
-		if (list->ndevices == list->max_devices)
-			return false;
 		length = device_load(&list->devices[list->ndevices], contents);
 		if (length == 0)
-			return false;
+			return NULL;
 		list->ndevices++;
 	}
-	return true;
+	return list;
 }
 
 /* ---- verdicts ---- */
@@ -958,6 +973,42 @@ area_save(void)
 
 /* ---- the postmaster ---- */
 
+/*
+ * Forget what another server has known of its devices.  In its base backup are old files of a device
+ * that it has lost: that is kept.
+ */
+static void
+forget_devices(DeviceList *list, bool keeps_losses)
+{
+	for (int i = 0; i < list->ndevices; i++)
+	{
+		KnownDevice *device = &list->devices[i];
+		KnownDevice kept = {.tablespace = device->tablespace,.reason = device->reason,
+		.lost = device->lost,.lost_unlogged = device->lost_unlogged};
+
+		*device = kept;
+	}
+	if (!keeps_losses)
+		list->ndevices = 0;
+}
+
+/* Return the tablespaces that pg_tblspc names, first those on the list. */
+static List *
+known_first(DeviceList *list)
+{
+	List	   *known = NIL;
+	List	   *others = NIL;
+
+	foreach_oid(tablespace, list_tablespaces())
+	{
+		if (known_device(list, tablespace) != NULL)
+			known = lappend_oid(known, tablespace);
+		else
+			others = lappend_oid(others, tablespace);
+	}
+	return list_concat(known, others);
+}
+
 static bool
 is_running(const char *run)
 {
@@ -1007,7 +1058,8 @@ look_before_recovery(void)
 {
 	bool		crc_ok;
 	ControlFileData *control = get_controlfile(DataDir, &crc_ok);
-	DeviceList *old = palloc0(list_size(area->list.max_devices));
+	bool		is_ours;
+	DeviceList *old = list_load(&is_ours);
 	DeviceLook *looks = palloc0_array(DeviceLook, Max(area->list.max_devices, 1));
 	int			nlooks = 0;
 	bool		is_marked = false;
@@ -1029,22 +1081,26 @@ look_before_recovery(void)
 	/* after a clean stop, the watch does that: the device may hang */
 	now.beats = now.recovers;
 	now.checkpoint = control->checkPoint;
-	old->max_devices = area->list.max_devices;
-	now.is_trusted = list_load(old);
-	if (now.is_restored || !crc_ok)
-		now.is_trusted = false;
+	if (old == NULL)
+	{
+		old = list_make(0);
+		is_ours = false;
+	}
+	now.is_trusted = is_ours && !now.is_restored && crc_ok;
 	if (now.is_trusted)
 		now.is_watched = has_looked_before || is_running(old->run) ||
 			(old->control_time != 0 && old->control_crc == control->crc &&
 			 old->control_time == control->time && old->control_checkpoint == control->checkPoint);
 	else
-		old->ndevices = 0;
-	remove_devices(old, unmark_dropped(old));
+		forget_devices(old, now.is_restored);
+	if (now.is_trusted)
+		remove_devices(old, unmark_dropped(old));
 
 	area->made_before = now.below;
-	foreach_oid(tablespace, list_tablespaces())
+	/* what is known comes first: places are few after a crash */
+	foreach_oid(tablespace, known_first(old))
 	{
-		KnownDevice *known = known_device(old, tablespace);
+		const KnownDevice *known = known_device(old, tablespace);
 		KnownDevice *device = add_device(&area->list, tablespace);
 
 		if (device == NULL)
@@ -1052,7 +1108,7 @@ look_before_recovery(void)
 		if (known != NULL)
 			*device = *known;
 		device_look(device->tablespace, &looks[nlooks]);
-		(void) conclude(device, known != NULL, &looks[nlooks], &now);
+		(void) conclude(device, known != NULL && now.is_trusted, &looks[nlooks], &now);
 		nlooks++;
 	}
 	device_id_make(area->list.run);
@@ -1078,15 +1134,15 @@ note_end(int code, Datum arg)
 	bool		crc_ok;
 	ControlFileData *control;
 	DeviceList *list;
+	bool		is_ours;
 
 	/* a restart after a crash; or that of the postmaster */
 	if (code != 0 || !area->is_saved)
 		return;
 	/* a process that was killed may have left the shared memory half changed */
-	list = palloc0(list_size(area->list.max_devices));
-	list->max_devices = area->list.max_devices;
 	control = get_controlfile(DataDir, &crc_ok);
-	if (!list_load(list))
+	list = list_load(&is_ours);
+	if (list == NULL || !is_ours)
 		return;
 	if (!crc_ok)
 		return;

@@ -19,7 +19,7 @@ use Time::HiRes qw(usleep);
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $location = "$dir/fast";
 make_path($location);
-my $node = new_node('guard', conf => <<CONF);
+my $node = new_node('guard', streaming => 1, conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 checkpoint_timeout = 1h
 max_prepared_transactions = 2
@@ -145,4 +145,21 @@ is(value($look_up), 1, 'full_page_writes is on again: the right answer');
 $node->stop('immediate');
 is($node->start(fail_ok => 1), 1, 'full_page_writes is on again: a crash before the next checkpoint');
 heal('full_page_writes is on again');
+
+# ---- a base backup of a server with lost files ---------------------------------------------------
+lose();
+my $backup = $node->backup_dir . '/restored';
+$node->run_log([ 'pg_basebackup', '-D', $backup, '-h', $node->host, '-p', $node->port, '-c', 'fast', '-X', 'stream', '--no-sync',
+		"--tablespace-mapping=$location=$dir/restored" ]) or die 'pg_basebackup';
+# core's module does not like the link
+unlink "$backup/pg_tblspc/$oid" or die $!;
+my $restored = PostgreSQL::Test::Cluster->new('restored');
+$restored->init_from_backup($node, 'restored');
+symlink("$dir/restored", $restored->data_dir . "/pg_tblspc/$oid") or die $!;
+$restored->start;
+is($restored->safe_psql('postgres', $look_up), 1, 'a base backup has lost what its origin has: the right answer');
+is($restored->safe_psql('postgres', "SELECT kind, object FROM index_mover_check() WHERE kind = 'lost device'"), 'lost device|fast',
+	'and index_mover_check() says so');
+$restored->stop;
+heal('its origin');
 done_testing();
