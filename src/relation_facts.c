@@ -187,20 +187,27 @@ relation_and_below(Oid relid)
 	return result;
 }
 
-/* Return whether a relation is another, or is below it. */
+/* Return whether a relation is another, or is below it, by whatever way of many. */
 bool
 is_or_is_below(Oid relid, Oid other)
 {
-	check_stack_depth();
-	if (relid == other)
-		return true;
-	foreach_ptr(HeapTupleData, row, catalog_rows(InheritsRelationId, InheritsRelidSeqnoIndexId,
-												 Anum_pg_inherits_inhrelid, relid, 0, InvalidOid))
-	{
-		Form_pg_inherits form = (Form_pg_inherits) GETSTRUCT(row);
+	List	   *above = list_make1_oid(relid);
 
-		if (!form->inhdetachpending && is_or_is_below(form->inhparent, other))
+	/* it grows meanwhile */
+	foreach_oid(child, above)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (child == other)
 			return true;
+		foreach_ptr(HeapTupleData, row,
+					catalog_rows(InheritsRelationId, InheritsRelidSeqnoIndexId,
+								 Anum_pg_inherits_inhrelid, child, 0, InvalidOid))
+		{
+			Form_pg_inherits form = (Form_pg_inherits) GETSTRUCT(row);
+
+			if (!form->inhdetachpending)
+				above = list_append_unique_oid(above, form->inhparent);
+		}
 	}
 	return false;
 }

@@ -267,6 +267,19 @@ soon_ok(time - $start, 1, 'their check');
 sql(q{DELETE FROM tier_policy WHERE name !~ ' 1$'; UPDATE tier_policy SET relation = 'many_1_7' WHERE name ~ 'fast'});
 is(sql("SELECT object FROM index_mover_check() WHERE kind = 'contradicting policies'"), 'regress_slow 1',
 	'one of a partition of the other');
+# one whose tables are below each other in more levels than a stack has room for, as any role can make them
+sql(<<'SQL');
+CREATE TABLE deep_0 (i int);
+DO $$ BEGIN FOR n IN 1 .. 3000 LOOP
+	EXECUTE format('CREATE TABLE deep_%s () INHERITS (deep_%s)', n, n - 1);
+	IF n % 100 = 0 THEN COMMIT; END IF;
+END LOOP; END $$;
+UPDATE tier_policy SET relation = 'deep_0' WHERE name ~ 'fast';
+SQL
+is(sql("SET max_stack_depth = '100kB'; SELECT object FROM index_mover_check() WHERE kind = 'contradicting policies'"), '',
+	'one of tables in three thousand levels');
+sql(q{DO $$ BEGIN FOR n IN REVERSE 3000 .. 0 LOOP EXECUTE format('DROP TABLE deep_%s', n); IF n % 100 = 0 THEN COMMIT; END IF; END LOOP; }
+	. 'END $$');
 sql("UPDATE tier_policy SET older_than = '0', idle_for = NULL, min_stay = '1 s', relation = 'of_regress_alice', enabled = name ~ 'slow'; "
 	. "ALTER TABLE of_regress_alice_1 SET TABLESPACE pg_default");
 is(sql("BEGIN; SELECT count(*) FROM tier_plan(); SELECT pg_stat_get_xact_numscans('index_mover.move_log'::regclass)"), "1\n0",

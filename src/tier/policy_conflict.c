@@ -488,9 +488,10 @@ named_tables(HTAB *named, const Policy *policy)
 	if (found)
 		return result->tables;
 	result->tables = NIL;
-	foreach_ptr(const PartitionLeaf, leaf, partition_leaves(policy->relation, &policy->key))
+	foreach_oid(relid, relation_and_below(policy->relation))
 	{
-		result->tables = lappend_oid(result->tables, leaf->relid);
+		if (RELKIND_HAS_STORAGE(get_rel_relkind(relid)))
+			result->tables = lappend_oid(result->tables, relid);
 	}
 	list_sort(result->tables, list_oid_cmp);
 	return result->tables;

@@ -1195,10 +1195,7 @@ look_up_names(PolicyWork *work)
 	if (!OidIsValid(policy->relation))
 		return;
 	check_named_relation(policy, scope->schema);
-	/* a partitioned table without partitions is not every table */
-	scope->within = list_make1_oid(policy->relation);
-	foreach_ptr(const PartitionLeaf, leaf, partition_leaves(policy->relation, &policy->key))
-		scope->within = lappend_oid(scope->within, leaf->relid);
+	scope->within = relation_and_below(policy->relation);
 }
 
 /* Plan the policy of plan->work, as its owner.  ERROR if the policy itself is wrong. */
