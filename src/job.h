@@ -208,6 +208,8 @@ typedef struct JobShared
 								 * unknown; constant */
 	int			first_queued;	/* no item before is queued; under the area's
 								 * lock */
+	int			first_untried;	/* no item before is queued and has had no
+								 * turn; likewise */
 	bool		recorded;		/* constant: the submitter has inserted the
 								 * rows */
 	int			caller_pid;		/* constant; 0 = no caller waits */
@@ -319,6 +321,7 @@ typedef struct RunnerSlot
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
 	bool		rows_final;		/* it only cleans up from now on */
 	bool		has_item;		/* that it has claimed last, and not ended */
+	int			item;			/* the number of that */
 	bool		tight_space;	/* that of the item */
 	bool		gives_turn;		/* it gives up its relation for another one,
 								 * which it has not claimed yet */

@@ -34,6 +34,10 @@
 /* Between two windows of bids; what is left of a window is no shorter, nor worth a bid */
 #define BID_GAP_MS			20
 
+/* How many items that are free a runner knows, and at how many others it looks at once */
+#define MAX_FREE			(2 * MAX_WORKERS)
+#define FREE_LOOKS			8
+
 #define STEP_BACK_WAIT_MS	5000	/* for a runner to notice that it is to */
 
 static JobArea *area = NULL;
@@ -467,6 +471,43 @@ is_being_put_back(const MoveItem *item)
 	return false;
 }
 
+/* Return whether an item, not a part of one, is queued and has had no turn. */
+static bool
+is_untried(const MoveItem *item)
+{
+	return item->outcome.status == STATUS_QUEUED && item->turns == 0 && !OidIsValid(item->part_of);
+}
+
+/* Return whether an item is queued, and has given its turn. */
+static bool
+is_put_back(const MoveItem *item)
+{
+	return item->outcome.status == STATUS_QUEUED && item->turns > 0 && !OidIsValid(item->part_of);
+}
+
+/* Return whether an item has to wait for one on which a runner works, or for a part of that. */
+static bool
+has_to_wait_for(const JobShared *shared, const MoveItem *item, const RunnerSlot *runner)
+{
+	int			last = job_last_part(shared, runner->item);
+
+	for (int i = runner->item; i <= last; i++)
+	{
+		const MoveItem *other = &shared->items[i];
+
+		if (other == item || other->outcome.status != STATUS_RUNNING)
+			continue;
+		/* a part goes with its table */
+		if (item->method == METHOD_DEFAULT && other->method != METHOD_DEFAULT &&
+			other->turns == 0 && i == runner->item)
+			return true;
+		if (other->heap_oid == item->heap_oid &&
+			(item->method != METHOD_COPY || other->method != METHOD_COPY))
+			return true;
+	}
+	return false;
+}
+
 /*
  * Return whether this item may begin now.  Indexes of a table are rebuilt
  * one after the other, and not while any of them is copied, because a rebuild
@@ -477,43 +518,96 @@ static bool
 may_begin(const JobShared *shared, const MoveItem *item)
 {
 	Assert(LWLockHeldByMe(&area->lock));
-	for (int i = 0; i < shared->nitems; i++)
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
-		const MoveItem *other = &shared->items[i];
-		bool		running = (other->outcome.status == STATUS_RUNNING);
+		const RunnerSlot *runner = &area->runners[i];
 
-		if (other == item)
-			continue;
-		/* a part goes with its table */
-		if (item->method == METHOD_DEFAULT && other->method != METHOD_DEFAULT &&
-			(running || other->outcome.status == STATUS_QUEUED) &&
-			other->turns == 0 && !OidIsValid(other->part_of))
+		if (is_of_our_job(runner) && runner->has_item && has_to_wait_for(shared, item, runner))
 			return false;
-		if (running && other->heap_oid == item->heap_oid &&
-			(item->method != METHOD_COPY || other->method != METHOD_COPY))
+	}
+	for (int i = shared->first_untried; i < shared->nitems && item->method == METHOD_DEFAULT; i++)
+	{
+		if (shared->items[i].method != METHOD_DEFAULT && is_untried(&shared->items[i]))
 			return false;
 	}
 	return !is_being_put_back(item);
 }
 
-/* Return whether an item could begin now, and has had no turn or is locked by no session. */
+/*
+ * Numbers of items that have given their turn, and that no session had locked at our last look.
+ * A look reads the lock table, so it takes no lock of the area: clients may stand behind that.
+ */
+static int	free_items[MAX_FREE];
+static int	nfree = 0;
+static int	next_look = 0;
+
 static bool
-is_ready(const JobShared *shared, const MoveItem *item, RelationCheck is_free)
+was_free(int n)
 {
-	return item->outcome.status == STATUS_QUEUED && !OidIsValid(item->part_of) &&
-		may_begin(shared, item) && (item->turns == 0 || is_free(item));
+	for (int i = 0; i < nfree; i++)
+	{
+		if (free_items[i] == n)
+			return true;
+	}
+	return false;
 }
 
-/* Return how many items of the job are ready, except one; "most" are enough. */
+/*
+ * Look again at those that were free, and at so many others, in turn.  What a runner claims
+ * meanwhile, the caller sees under the area's lock.
+ */
+static void
+look_for_free(const JobShared *shared, int most, RelationCheck is_free)
+{
+	int			kept = 0;
+
+	Assert(!LWLockHeldByMe(&area->lock));
+	for (int i = 0; i < nfree; i++)
+	{
+		const MoveItem *item = &shared->items[free_items[i]];
+
+		if (is_put_back(item) && is_free(item))
+			free_items[kept++] = free_items[i];
+	}
+	nfree = kept;
+	for (int i = 0; i < shared->nitems && most > 0 && nfree < MAX_FREE; i++)
+	{
+		int			n = next_look++ % shared->nitems;
+
+		next_look %= shared->nitems;
+		if (!is_put_back(&shared->items[n]) || was_free(n))
+			continue;
+		most--;
+		if (is_free(&shared->items[n]))
+			free_items[nfree++] = n;
+	}
+}
+
+/*
+ * Return how many items of the job are ready, except one; "most" are enough.  Ready is what may
+ * begin, and has had no turn or was free at our last look.
+ */
 static int
-count_ready(const JobShared *shared, const MoveItem *except, int most, RelationCheck is_free)
+count_ready(JobShared *shared, const MoveItem *except, int most)
 {
 	int			result = 0;
 
-	Assert(LWLockHeldByMe(&area->lock));
-	for (int i = shared->first_queued; i < shared->nitems && result < most; i++)
+	Assert(LWLockHeldByMeInMode(&area->lock, LW_EXCLUSIVE));
+	while (shared->first_untried < shared->nitems &&
+		   !is_untried(&shared->items[shared->first_untried]))
+		shared->first_untried++;
+	for (int i = shared->first_untried; i < shared->nitems && result < most; i++)
 	{
-		if (&shared->items[i] != except && is_ready(shared, &shared->items[i], is_free))
+		const MoveItem *item = &shared->items[i];
+
+		if (item != except && is_untried(item) && may_begin(shared, item))
+			result++;
+	}
+	for (int i = 0; i < nfree && result < most; i++)
+	{
+		const MoveItem *item = &shared->items[free_items[i]];
+
+		if (item != except && is_put_back(item) && may_begin(shared, item))
 			result++;
 	}
 	return result;
@@ -566,6 +660,14 @@ runner_start_another(JobShared *shared)
 	return started;
 }
 
+/* Return whether there may be one more runner, since others only wait for locks. */
+static bool
+has_room(const JobShared *shared)
+{
+	return !shared->starting && free_number(shared) < shared->max_runners &&
+		my_job->runners - count_runners(is_waiting) < shared->settings.max_workers;
+}
+
 /*
  * room: the copy of our item waits for its lock.  If fewer than max_workers of the job's
  * runners do anything else, and a relation is ready, have one more started for it.  With
@@ -578,11 +680,16 @@ runner_make_room(JobShared *shared, const MoveItem *item, RelationCheck is_free)
 
 	if (my_runner == NULL || shared->settings.max_workers == 1 || item->tight_space)
 		return;
+	LWLockAcquire(&area->lock, LW_SHARED);
+	wanted = has_room(shared);
+	LWLockRelease(&area->lock);
+	if (!wanted)
+		return;
+	look_for_free(shared, FREE_LOOKS, is_free);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	wanted = !shared->starting && free_number(shared) < shared->max_runners &&
-		my_job->runners - count_runners(is_waiting) < shared->settings.max_workers;
+	wanted = has_room(shared);
 	if (wanted)
-		wanted = count_ready(shared, item, 1, is_free) > 0;
+		wanted = count_ready(shared, item, 1) > 0;
 	LWLockRelease(&area->lock);
 	if (wanted)
 		(void) runner_start_another(shared);
@@ -621,11 +728,11 @@ leave_to_others(JobShared *shared)
 
 /*
  * Return the number of the item that has given its turn, and is to come again next: of those
- * that are free or, if none is, of all, the one that has given the fewest turns; or
- * CLAIM_NONE.
+ * that were free at our last look or, if none was, of all, the one that has given the fewest
+ * turns; or CLAIM_NONE.
  */
 static int
-find_put_back(const JobShared *shared, RelationCheck is_free)
+find_put_back(const JobShared *shared)
 {
 	int			result = CLAIM_NONE;
 	bool		result_is_free = false;
@@ -633,19 +740,59 @@ find_put_back(const JobShared *shared, RelationCheck is_free)
 	for (int i = shared->first_queued; i < shared->nitems; i++)
 	{
 		const MoveItem *item = &shared->items[i];
-		bool		free_now;
+		bool		is_free;
 
-		if (item->outcome.status != STATUS_QUEUED || item->turns == 0 ||
-			OidIsValid(item->part_of) || !may_begin(shared, item))
+		if (!is_put_back(item))
 			continue;
-		free_now = is_free(item);
-		if (result != CLAIM_NONE && free_now == result_is_free &&
+		is_free = was_free(i);
+		if (result != CLAIM_NONE && is_free == result_is_free &&
 			item->turns >= shared->items[result].turns)
 			continue;
-		if (result != CLAIM_NONE && result_is_free && !free_now)
+		if (result != CLAIM_NONE && result_is_free && !is_free)
+			continue;
+		if (!may_begin(shared, item))
 			continue;
 		result = i;
-		result_is_free = free_now;
+		result_is_free = is_free;
+	}
+	return result;
+}
+
+/*
+ * Return the number of the next item to claim, not one that has given its turn unless
+ * anything_left; CLAIM_NONE if nothing is queued, else CLAIM_LATER.  *has_given: one that has is
+ * queued, and could be claimed.
+ */
+static int
+find_next(JobShared *shared, bool anything_left, bool *has_given)
+{
+	bool		room = anything_left ||
+		count_runners(is_another_at_work) < shared->settings.max_workers;
+	int			result = CLAIM_NONE;
+
+	*has_given = false;
+	for (int i = shared->first_queued; i < shared->nitems; i++)
+	{
+		const MoveItem *item = &shared->items[i];
+
+		if (item->outcome.status != STATUS_QUEUED)
+		{
+			if (i == shared->first_queued)
+				shared->first_queued++;
+			continue;
+		}
+		/* that is claimed with its table */
+		if (OidIsValid(item->part_of))
+			continue;
+		result = CLAIM_LATER;
+		if (!room)
+			break;
+		if (anything_left && !is_being_put_back(item))
+			return i;
+		if (!anything_left && item->turns == 0 && may_begin(shared, item))
+			return i;
+		if (item->turns > 0)
+			*has_given = true;
 	}
 	return result;
 }
@@ -663,45 +810,26 @@ find_put_back(const JobShared *shared, RelationCheck is_free)
 int
 runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 {
-	int			result = CLAIM_NONE;
-	bool		room;
+	int			result;
+	bool		has_given;
 
 	/* an item that is queued again, it leaves to the others */
 	if (my_runner->rows_final)
 		return CLAIM_NONE;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	my_runner->has_item = false;
-	room = anything_left || count_runners(is_another_at_work) < shared->settings.max_workers;
-	for (int i = shared->first_queued; i < shared->nitems; i++)
+	result = find_next(shared, anything_left, &has_given);
+	if (result == CLAIM_LATER && has_given && !anything_left)
 	{
-		const MoveItem *item = &shared->items[i];
-		bool		may_claim;
-
-		if (item->outcome.status != STATUS_QUEUED)
-		{
-			if (i == shared->first_queued)
-				shared->first_queued++;
-			continue;
-		}
-		/* that is claimed with its table */
-		if (OidIsValid(item->part_of))
-			continue;
-		result = CLAIM_LATER;
-		if (!room)
-			break;
-		if (anything_left)
-			may_claim = !is_being_put_back(item);
-		else
-			may_claim = item->turns == 0 && may_begin(shared, item);
-		if (may_claim)
-		{
-			result = i;
-			break;
-		}
+		LWLockRelease(&area->lock);
+		look_for_free(shared, shared->nitems, is_free);
+		LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+		/* others have claimed and queued items meanwhile */
+		result = find_next(shared, anything_left, &has_given);
 	}
-	if (result == CLAIM_LATER && room && !anything_left)
+	if (result == CLAIM_LATER && has_given && !anything_left)
 	{
-		int			put_back = find_put_back(shared, is_free);
+		int			put_back = find_put_back(shared);
 
 		if (put_back != CLAIM_NONE)
 			result = put_back;
@@ -711,6 +839,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 		shared->items[result].outcome.status = STATUS_RUNNING;
 		(void) job_parts_follow(shared, result);
 		my_runner->has_item = true;
+		my_runner->item = result;
 		my_runner->tight_space = shared->items[result].tight_space;
 	}
 	my_runner->gives_turn = false;
@@ -742,11 +871,12 @@ runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
 	if (my_runner == NULL)
 		return false;
 	Assert(item->outcome.status == STATUS_RUNNING && !my_runner->gives_turn);
+	look_for_free(shared, FREE_LOOKS, is_free);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	room = shared->settings.max_workers - count_runners(is_another_at_work);
 	/* idle runners claim only so many, and leave room for this one */
 	idle = Min(count_runners(is_idle), is_waiting(my_runner) ? room : room - 1);
-	claimed = count_ready(shared, item, idle, is_free);
+	claimed = count_ready(shared, item, idle);
 	if (claimed + count_runners(gives_turn) < room)
 	{
 		/* some may be ready only when this item is queued */
@@ -755,7 +885,7 @@ runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
 		/* count the items that could begin if this item were queued */
 		item->outcome.status = STATUS_QUEUED;
 		item->turns++;
-		my_runner->gives_turn = count_ready(shared, item, enough, is_free) == enough;
+		my_runner->gives_turn = count_ready(shared, item, enough) == enough;
 		item->outcome.status = STATUS_RUNNING;
 		if (!my_runner->gives_turn)
 			item->turns--;
