@@ -93,7 +93,7 @@ value("BEGIN; LOCK TABLE index_mover.ledger; PREPARE TRANSACTION 'ledger'");
 my $newest = value('SELECT max(id) + 1 FROM t');
 lose();
 my ($rc, undef, $err) = $node->psql('postgres', "COPY t FROM PROGRAM 'echo $newest'");
-like($err, qr/could not read block 0/, 'the first statement of the first session, COPY, gets no duplicate in');
+like($err, qr/could not read block/, 'the first statement of the first session, COPY, gets no duplicate in');
 value("ROLLBACK PREPARED 'ledger'");
 
 # ---- another ACL of the database, another name of the index --------------------------------------
