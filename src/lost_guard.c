@@ -25,8 +25,8 @@
  * On a standby no file is emptied, because replay needs its blocks; nothing but queries,
  * and TOAST, reads indexes there.
  *
- * Recovery fails at a record that changes a page of an emptied file, unless an earlier one
- * has an image of that page.  So the WAL from the redo position on must have images of all
+ * Recovery, at least that of a crashed primary that becomes a standby, fails at a record that
+ * changes a page of an emptied file, unless an earlier one has an image of that page.  So the WAL from the redo position on must have images of all
  * pages, or nothing about the file.  The second is so if writers were kept out since
  * before a checkpoint began: the janitor does that if full_page_writes is off, or was when
  * the last checkpoint began.
