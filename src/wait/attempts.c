@@ -283,7 +283,7 @@ command_begin(const char *command)
 		if (strncmp(command, "--", 2) == 0)
 			end = strchr(command, '\n');
 		else if (strncmp(command, "/*", 2) == 0)
-			end = strstr(command, "*/");
+			end = strstr(command + 2, "*/");
 		else
 			return command;
 		if (end == NULL)
