@@ -217,36 +217,21 @@ history_insert_job(int64 job, const HistoryJob *entry)
 }
 
 /*
- * Lock a job's row, as an object of the table, to the end of the transaction: in
- * ShareLock to close it or, to alter the job, in ExclusiveLock.  Returns false if
- * the lock is not available.
- */
-static bool
-lock_job(int64 job, LOCKMODE mode)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension_relation(JOB_TABLE),
-					   (uint32) job, (uint16) (job >> 32));
-	return LockAcquire(&tag, mode, false, true) != LOCKACQUIRE_NOT_AVAIL;
-}
-
-/*
  * Let no other transaction alter this job until the end of ours.  ERROR 55P03 if the
- * transaction of another session that has altered it stays open.
+ * transaction of another session that has submitted or altered it stays open.
  */
 void
 history_lock_job(int64 job)
 {
-	TimestampTz begin = GetCurrentTimestamp();
+	double		begin = clock_seconds();
 
 	while (!lock_job(job, ExclusiveLock))
 	{
-		if (TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), ALTER_WAIT_MS))
+		if (clock_has_passed(begin, ALTER_WAIT_MS))
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not obtain lock on job " INT64_FORMAT, job),
-					 errdetail("Another session has changed the job, and its transaction is still open.")));
+					 errdetail("Another session has submitted or changed the job, and its transaction is still open.")));
 		latch_nap(ALTER_NAP_MS, "IndexMoverRecord");
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -198,7 +198,10 @@ typedef struct JobShared
 	int64		job;
 	Oid			database;
 	Oid			role;			/* set by the caller, constant */
+	Oid			extension;		/* whose tables have its rows; constant, 0 of
+								 * a cleanup */
 	TimestampTz submitted_at;
+	double		submitted_clock;	/* the same, as clock_seconds() */
 	MoveSettings settings;		/* submitter; alter_move() later, under the
 								 * area's lock.  Runners: runner_settings() */
 	pg_atomic_uint32 settings_version;	/* incremented with each change */
@@ -423,6 +426,13 @@ clock_seconds(void)
 
 	INSTR_TIME_SET_CURRENT(now);
 	return INSTR_TIME_GET_DOUBLE(now);
+}
+
+/* Return whether so many milliseconds have passed since then, by clock_seconds(). */
+static inline bool
+clock_has_passed(double since, int64 ms)
+{
+	return (clock_seconds() - since) * 1000 >= ms;
 }
 
 /* in a runner */

@@ -46,6 +46,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "job.h"
 #include "own_tables.h"
 #include "test_points.h"
 
@@ -60,6 +61,12 @@ PG_FUNCTION_INFO_V1(index_mover_execute);
 
 /* The extension that extension_hold() has locked, or had when an error came. */
 static Oid	held = InvalidOid;
+
+/* The only one that there is for this process, see extension_set_only(); 0 = any */
+static Oid	only = InvalidOid;
+
+/* A table of ours whose lock lock_for_record() has not got: it waits no second time */
+static Oid	locked_for_long = InvalidOid;
 
 /* Set synchronous_commit for the current transaction. */
 void
@@ -77,10 +84,29 @@ commit_locally(void)
 	set_commit("local");
 }
 
+/*
+ * Have this process know that extension only, whose tables have the rows of its job: another
+ * one of the name, which was created since, is as good as none.
+ */
+void
+extension_set_only(Oid extension)
+{
+	only = extension;
+}
+
+/* Return the OID of the extension, InvalidOid if it is not installed. */
+Oid
+extension_oid(void)
+{
+	Oid			result = get_extension_oid(EXTENSION, true);
+
+	return !OidIsValid(only) || result == only ? result : InvalidOid;
+}
+
 bool
 extension_installed(void)
 {
-	return OidIsValid(get_extension_oid(EXTENSION, true));
+	return OidIsValid(extension_oid());
 }
 
 /*
@@ -121,7 +147,7 @@ bool
 extension_owns(Oid table)
 {
 	return get_rel_namespace(table) == extension_schema() ||
-		getExtensionOfObject(RelationRelationId, table) == get_extension_oid(EXTENSION, true);
+		getExtensionOfObject(RelationRelationId, table) == extension_oid();
 }
 
 /* Return the OID of a relation of ours now, InvalidOid if it was dropped. */
@@ -175,7 +201,7 @@ extension_hold(void)
 	extension_lock_tag(&tag);
 	if (OidIsValid(held) && LockHeldByMe(&tag, AccessShareLock, false))
 		return EXTENSION_HELD;
-	held = get_extension_oid(EXTENSION, true);
+	held = extension_oid();
 	if (!OidIsValid(held))
 		return EXTENSION_GONE;
 	extension_lock_tag(&tag);
@@ -184,7 +210,7 @@ extension_hold(void)
 
 	/* it may have been dropped since the lookup */
 	AcceptInvalidationMessages();
-	if (get_extension_oid(EXTENSION, true) == held)
+	if (extension_oid() == held)
 		return EXTENSION_HELD;
 	extension_release();
 	return EXTENSION_GONE;
@@ -204,23 +230,30 @@ extension_release(void)
 
 /*
  * Lock a table of ours for a worker that keeps cancels for later, and has no other locks: no
- * session that has locked the table is waited for without limit.  ERROR 55P03.
+ * session that has locked the table is waited for without limit, and none in each record of
+ * the job.  ERROR 55P03.
  */
 static void
 lock_for_record(Oid table, const char *name, LOCKMODE mode)
 {
-	TimestampTz begin = GetCurrentTimestamp();
+	double		begin = clock_seconds();
+	int64		wait_ms = table == locked_for_long ? 0 : RECORD_WAIT_MS;
 
 	while (!ConditionalLockRelationOid(table, mode))
 	{
-		if (TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), RECORD_WAIT_MS))
+		if (clock_has_passed(begin, wait_ms))
+		{
+			locked_for_long = table;
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not obtain lock on relation \"%s.%s\"", EXTENSION, name)));
+		}
 		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOCK_NAP_MS,
 						 IM_WAIT_EVENT("IndexMoverRecord"));
 		CHECK_FOR_INTERRUPTS();
 	}
+	if (table == locked_for_long)
+		locked_for_long = InvalidOid;
 }
 
 /*

@@ -16,6 +16,8 @@
 #include "compat.h"
 #include "row.h"
 
+extern void extension_set_only(Oid extension);
+extern Oid	extension_oid(void);
 extern bool extension_installed(void);
 pg_noreturn extern void extension_missing(void);
 extern bool extension_owns(Oid table);

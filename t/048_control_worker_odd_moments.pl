@@ -272,16 +272,20 @@ $TARGET = elsewhere($node, 't_1');
 	$TARGET = elsewhere($node, 't_1');
 	$node->safe_psql('postgres', "LOAD 'index_mover'; ALTER SYSTEM SET index_mover.test_mutation = 'record-wait:1000'");
 	$node->reload;
-	$call = held_at($node, 'history-update', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')");
+	$call = held_at($node, 'history-update', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET', settings => "
+		. q['{"max_workers": 1}')]);
 	$session->run('BEGIN; LOCK TABLE index_mover.move_log');
 	let_go($call);
 	(undef, $stdout, $stderr) = finish_call($call);
 	is($stdout, "moved,moved\n", 'a history that a session has locked: the job ends');
 	like($stderr, qr/WARNING:  55P03: could not record the move of index "public\.t_1"\n/, '... with a WARNING');
 	like($stderr, qr/^(?:# )?DETAIL:  could not obtain lock on relation "index_mover\.move_log"/m, '... and why');
+	is(scalar(() = $stderr =~ /WARNING:/g), 1, '... once, for all that is not recorded');
 	wait_for_no_worker($node);
 	$session->run('COMMIT');
 	$session->end;
+	is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'skipped,skipped',
+		'... all are moved');
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET index_mover.test_mutation');
 	$node->reload;
 }

@@ -224,6 +224,31 @@ files_ok($node, 'terminated worker');
 	files_ok($node, 'canceled job');
 }
 
+# ---- another extension of the name is there at once ------------------------------------------
+# As above; the job is none of its, so it ends.
+{
+	$node->safe_psql('postgres', "SELECT FROM move_indexes('t', 'regress_slow')");
+	my $places = "SELECT DISTINCT spcname FROM pg_class c JOIN pg_tablespace s ON s.oid = reltablespace WHERE relname ~ '^t_'";
+	$holder = IndexMover::Session->new($node);
+	$holder->run('BEGIN; SELECT count(*) FROM t');
+	$node->safe_psql('postgres', "SELECT FROM move_indexes('t', 'regress_fast', 'copy', wait => false, settings => "
+			. q['{"max_workers": 1, "lock_wait": "5s", "on_blocker": "fail"}')]);
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", '1', 'a copy waits');
+	$dropper = IndexMover::Session->new($node);
+	$dropper->run('BEGIN; DROP EXTENSION index_mover; CREATE EXTENSION index_mover');
+	$holder->run('COMMIT');
+	$dropper->run('COMMIT');
+	$_->end foreach $dropper, $holder;
+	wait_for_no_worker($node);
+	is($node->safe_psql('postgres', $places), 'regress_slow', 'another extension: the job moves nothing any more');
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), 0, 'another extension: it has no row of the job');
+	is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_fast')"), 'moved',
+		'another extension: the next call works');
+	$node->safe_psql('postgres', "SELECT FROM move_indexes('t', 'regress_slow')");
+	leftovers_ok($node, 'another extension', within => 5);
+	files_ok($node, 'another extension');
+}
+
 # ---- a worker that begins when caller and extension are gone --------------------
 # It can't connect as long as somebody has pg_database locked, and nobody else
 # can, either.

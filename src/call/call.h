@@ -87,11 +87,10 @@ extern void submit_own(void (*write) (void *arg), void *arg);
 extern void submit_now(int64 job, List *items, const MoveSettings *settings);
 extern bool submit_alter_job(int64 job, const char *settings);
 extern void submit_skip_busy(List *plan);
-extern void submit_before_commit(void (*last_step) (void *arg), void *arg);
 extern void submit_at_commit(int64 job, List *items, const MoveSettings *settings);
 extern void wait_for_rows(int64 job, JobSummary *summary, List *items,
 						  const MoveSettings *settings, bool (*is_wanted) (void *arg), void *arg);
-extern bool wait_for_other_job(int64 job, TimestampTz deadline);
+extern bool wait_for_other_job(int64 job, double deadline);
 extern void online_alter_init(void);
 extern void cleanup_call(const List *plan, Oid role);
 

@@ -635,15 +635,15 @@ find_other_job(const AlterJob *job)
  * passed since then; else those of wait_for_other_job().
  */
 static void
-wait_for_other_jobs(const AlterJob *job, TimestampTz *since)
+wait_for_other_jobs(const AlterJob *job, double *since)
 {
-	TimestampTz deadline = 0;
+	double		deadline = 0;
 	int64		other;
 
 	if (*since == 0)
-		*since = GetCurrentTimestamp();
+		*since = clock_seconds();
 	if (LockTimeout > 0)
-		deadline = TimestampTzPlusMilliseconds(*since, LockTimeout);
+		deadline = *since + LockTimeout / 1000.0;
 	ForgetPortalSnapshots();
 	/* one that works on a part of a table only is not found */
 	latch_nap(BUSY_NAP_MS, "IndexMoverWait");
@@ -651,7 +651,7 @@ wait_for_other_jobs(const AlterJob *job, TimestampTz *since)
 	other = find_other_job(job);
 	for (;;)
 	{
-		bool		is_late = deadline != 0 && GetCurrentTimestamp() >= deadline;
+		bool		is_late = deadline != 0 && clock_seconds() >= deadline;
 
 		if (other != 0)
 			is_late = !wait_for_other_job(other, deadline);
@@ -765,7 +765,7 @@ alter_one(const Statement *statement, AlterJob *job)
 {
 	AlterTableStmt *stmt = (AlterTableStmt *) statement->pstmt->utilityStmt;
 	AlterTableCmd *cmd = linitial(stmt->cmds);
-	TimestampTz since = 0;
+	double		since = 0;
 	Hindrance	hindrance;
 	RelationFacts facts;
 	Oid			relid;
@@ -898,7 +898,7 @@ alter_all(const Statement *statement, AlterJob *job)
 	List	   *roles = roleSpecsToIds(stmt->roles);
 	Oid			from = get_tablespace_oid(stmt->orig_tablespacename, false);
 	Oid			to = get_tablespace_oid(stmt->new_tablespacename, false);
-	TimestampTz since = 0;
+	double		since = 0;
 	Hindrance	left_out = {0};
 	Hindrance	hindrance;
 	MemoryContext context;

@@ -58,8 +58,8 @@ typedef struct JobWait
 	int			behind_citus;	/* waits for us in Citus; 0 = none */
 	Oid			lock_class;		/* of wait_tag(), for another session's job;
 								 * else 0 */
-	TimestampTz last_look;
-	TimestampTz last_notice;
+	double		last_look;		/* by clock_seconds() */
+	double		last_notice;
 
 	/* of the call that has started it */
 	JobShared  *shared;			/* else NULL */
@@ -307,9 +307,9 @@ look_for_deadlock(const JobWait *wait)
 static void
 look_and_nap(JobWait *wait, int ms)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	double		now = clock_seconds();
 
-	if (TimestampDifferenceExceeds(wait->last_look, now, LOOK_INTERVAL_MS))
+	if (clock_has_passed(wait->last_look, LOOK_INTERVAL_MS))
 	{
 		/* notice the loss of the client without sending it a message */
 		if (MyProcPort != NULL && whereToSendOutput == DestRemote &&
@@ -325,7 +325,7 @@ look_and_nap(JobWait *wait, int ms)
 		wait->last_look = now;
 	}
 	if (wait->settings->progress_interval > 0 &&
-		TimestampDifferenceExceeds(wait->last_notice, now, wait->settings->progress_interval))
+		clock_has_passed(wait->last_notice, wait->settings->progress_interval))
 	{
 		MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 													  "index_mover notices", ALLOCSET_SMALL_SIZES);
@@ -366,7 +366,7 @@ abandon_job(int code, Datum arg)
 {
 	JobWait    *wait = (JobWait *) DatumGetPointer(arg);
 	JobShared  *shared = wait->shared;
-	TimestampTz start = GetCurrentTimestamp();
+	double		start = clock_seconds();
 	ErrorData  *error;
 	JobTotals	totals;
 	JobSlot		slot;
@@ -378,7 +378,7 @@ abandon_job(int code, Datum arg)
 
 	/* the next command should find the table free; interrupts are not served */
 	while (job_get_slot(shared->slot, &slot) &&
-		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
+		   !clock_has_passed(start, CANCEL_WAIT_MS))
 	{
 		/* a worker that never started will not free the slot */
 		if (slot.state == JOB_STARTING && worker_has_stopped(wait))
@@ -452,7 +452,7 @@ void
 wait_for_rows(int64 job, JobSummary *summary, List *items,
 			  const MoveSettings *settings, bool (*is_wanted) (void *arg), void *arg)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	double		now = clock_seconds();
 
 	/* first, because that may fail, which would cancel the job */
 	JobWait		wait = {
@@ -517,7 +517,7 @@ typedef struct ToldOfJob
 
 /* Tell, once in a wait, which job it is for, and whether that is paused. */
 static void
-tell_of_job(const JobSlot *slot, TimestampTz since, ToldOfJob * told)
+tell_of_job(const JobSlot *slot, double since, ToldOfJob * told)
 {
 	if (slot->flags.pause && !told->paused)
 	{
@@ -526,8 +526,7 @@ tell_of_job(const JobSlot *slot, TimestampTz since, ToldOfJob * told)
 				(errmsg("waiting for job " INT64_FORMAT ", which is paused", slot->job),
 				 errhint("To resume it: %s", printed_command("resume_move", slot->job))));
 	}
-	else if (!told->waits && !told->paused &&
-			 TimestampDifferenceExceeds(since, GetCurrentTimestamp(), SILENT_MS))
+	else if (!told->waits && !told->paused && clock_has_passed(since, SILENT_MS))
 	{
 		told->waits = true;
 		ereport(NOTICE,
@@ -539,13 +538,13 @@ tell_of_job(const JobSlot *slot, TimestampTz since, ToldOfJob * told)
 }
 
 /*
- * Wait until the job of another session has ended; but not beyond the deadline, if it is not
- * 0.  Return whether the job has ended.  A NOTICE tells of it.  The caller holds no
- * snapshot.  ERRORs: 40P01 the job waits for this session, for its lock or its commit; 57014
- * and the like.
+ * Wait until the job of another session has ended; but not beyond the deadline, by
+ * clock_seconds(), if it is not 0.  Return whether the job has ended.  A NOTICE tells of it.
+ * The caller holds no snapshot.  ERRORs: 40P01 the job waits for this session, for its lock
+ * or its commit; 57014 and the like.
  */
 bool
-wait_for_other_job(int64 job, TimestampTz deadline)
+wait_for_other_job(int64 job, double deadline)
 {
 	MoveSettings settings = {0};	/* without messages of progress */
 	JobWait		wait = {
@@ -553,10 +552,10 @@ wait_for_other_job(int64 job, TimestampTz deadline)
 		.settings = &settings,
 		.behind_citus = citus_caller_pid(),
 		.lock_class = extension_relation("move_log"),
-		.last_look = GetCurrentTimestamp(),
+		.last_look = clock_seconds(),
 	};
 	LOCKTAG		tag = wait_tag(wait.lock_class, job);
-	TimestampTz since = GetCurrentTimestamp();
+	double		since = clock_seconds();
 	ToldOfJob	told = {0};
 	bool		is_late = false;
 	JobSlot		slot;
@@ -565,7 +564,7 @@ wait_for_other_job(int64 job, TimestampTz deadline)
 	(void) LockAcquire(&tag, AccessShareLock, false, false);
 	while (job_find(job, &slot) && !is_late)
 	{
-		is_late = deadline != 0 && GetCurrentTimestamp() >= deadline;
+		is_late = deadline != 0 && clock_seconds() >= deadline;
 		tell_of_job(&slot, since, &told);
 		/* step: other-look */
 		if (!is_late)
@@ -682,7 +681,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 		SPI_commit();
 	}
 
-	wait.last_look = wait.last_notice = GetCurrentTimestamp();
+	wait.last_look = wait.last_notice = clock_seconds();
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 

@@ -82,7 +82,8 @@ typedef struct Wait
 
 	/* private */
 	TimestampTz first_look;		/* who was there then had come before */
-	TimestampTz checked_at;		/* for deadlocks and autovacuums */
+	double		checked_at;		/* for deadlocks and autovacuums; by
+								 * clock_seconds() */
 	TimestampTz grace_until;	/* for the processes that were signaled */
 	TimestampTz ours_at;		/* when last our job itself was in the way */
 	long		nap_ms;

@@ -169,10 +169,10 @@ wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 	wait->limits = limits;
 	wait->gave_up = gave_up;
 	wait->nap_ms = SHORTEST_NAP_MS;
-	wait->checked_at = GetCurrentTimestamp();
+	wait->checked_at = clock_seconds();
 	if (limits->since == 0)
 	{
-		limits->since = wait->checked_at;
+		limits->since = GetCurrentTimestamp();
 		limits->rested_before = pacing_rested_ms();
 	}
 }
@@ -386,7 +386,7 @@ wait_look(Wait *wait)
 	}
 	progress_blockers(named, nnamed);
 
-	if (TimestampDifferenceExceeds(wait->checked_at, now, DeadlockTimeout))
+	if (clock_has_passed(wait->checked_at, DeadlockTimeout))
 	{
 		which = 0;
 		if (!wait->ignore_deadlocks)
@@ -412,7 +412,7 @@ wait_look(Wait *wait)
 								   which, describe_command(which))));
 		/* as core does; and again, since the next autovacuum may have come */
 		blockers_cancel_autovacuum(pids, npids);
-		wait->checked_at = now;
+		wait->checked_at = clock_seconds();
 	}
 
 	if (mc != NULL && SIGNALS_BLOCKERS(mc->settings) &&

@@ -15,6 +15,7 @@
 
 #include "channel.h"
 #include "compat.h"
+#include "own_tables.h"
 #include "printed_command.h"
 #include "test_points.h"
 #include "wait/free_space.h"
@@ -69,7 +70,11 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	shared->job = job;
 	shared->database = database;
 	shared->role = role;
+	/* a cleanup can be of another database */
+	if (purpose == JOB_MOVE)
+		shared->extension = extension_oid();
 	shared->submitted_at = GetCurrentTimestamp();
+	shared->submitted_clock = clock_seconds();
 	shared->settings = *settings;
 	shared->nitems = list_length(items);
 	shared->wal_free = free_space_for_wal();

@@ -678,8 +678,7 @@ run_moves(JobShared *shared, bool first)
 			break;
 		}
 		if (runner_settings()->max_duration > 0 &&
-			TimestampDifferenceExceeds(shared->submitted_at, GetCurrentTimestamp(),
-									   runner_settings()->max_duration * 1000))
+			clock_has_passed(shared->submitted_clock, runner_settings()->max_duration * 1000))
 		{
 			give_up_rest(shared, "not started: index_mover.max_duration was over");
 			break;
@@ -728,11 +727,11 @@ extension_is_busy(void)
 static bool
 wait_for_extension(JobShared *shared)
 {
-	TimestampTz start = GetCurrentTimestamp();
+	double		start = clock_seconds();
 
 	while (extension_is_busy())
 	{
-		if (TimestampDifferenceExceeds(start, GetCurrentTimestamp(), DROP_WAIT_MS))
+		if (clock_has_passed(start, DROP_WAIT_MS))
 			return false;
 		runner_nap(shared, PAUSE_POLL_MS);
 	}
@@ -813,6 +812,7 @@ index_mover_worker_main(Datum arg)
 	if (segment == NULL)
 		proc_exit(0);			/* the submitter has given up */
 	my_shared = shared = dsm_segment_address(segment);
+	extension_set_only(shared->extension);
 
 	/* before connecting, so that a waiting caller learns why that fails */
 	if (shared->caller_pid != 0)

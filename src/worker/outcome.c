@@ -118,7 +118,7 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 bool
 outcome_hold_extension(JobShared *shared)
 {
-	TimestampTz start = GetCurrentTimestamp();
+	double		start = clock_seconds();
 
 	for (;;)
 	{
@@ -134,8 +134,7 @@ outcome_hold_extension(JobShared *shared)
 			pg_atomic_write_u32(&shared->extension_gone, 1);
 			return false;
 		}
-		if (job_cancel_requested() &&
-			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), LONGEST_DROP_MS))
+		if (job_cancel_requested() && clock_has_passed(start, LONGEST_DROP_MS))
 			return false;
 		runner_nap(shared, RECORD_POLL_MS);
 	}
@@ -224,34 +223,53 @@ try_to_record(JobShared *shared, bool insert, int first, int last)
 	return error;
 }
 
+/* Warn that the move of an item is not on record; the hint may be NULL. */
+static void
+warn_not_recorded(const MoveItem *item, const ErrorData *error, const char *hint)
+{
+	ereport(WARNING,
+			(errmsg("could not record the move of %s \"%s.%s\"",
+					relation_noun(item->relkind), NameStr(item->schema_name),
+					NameStr(item->relname)),
+			 errors_as_detail(error),
+			 hint != NULL ? errhint("%s", hint) : 0));
+}
+
 /*
  * Update the history rows of all items from one to another, in a single transaction: if
  * each of 10,000 had its own, a canceled job would go on for a minute.  If that fails,
  * try each with its parts again, since a row may have been deleted meanwhile, and a
  * missing row is no error; then a failure is a WARNING, and only the waiting caller
- * learns of the outcome.
+ * learns of the outcome.  But if a session has locked the table for long, each would wait for
+ * it: then there is a single WARNING, until a record succeeds.
  */
 void
 outcome_record(JobShared *shared, int first, int last)
 {
+	static bool told_of_lock = false;
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *error = try_to_record(shared, false, first, last);
+	bool		is_locked = error != NULL && error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 
-	if (error == NULL)
+	if (is_locked && !told_of_lock)
+		warn_not_recorded(&shared->items[first], error,
+						  "Others are not recorded, either, until the transaction that has locked the table ends.");
+	told_of_lock = is_locked;
+	if (is_locked)
+	{
+		/* the next item needs the extension held */
+		(void) outcome_hold_extension(shared);
+		MemoryContextSwitchTo(oldcontext);
+	}
+	if (error == NULL || is_locked)
 		return;
 	for (int n = first; n <= last; n = job_last_part(shared, n) + 1)
 	{
-		const MoveItem *item = &shared->items[n];
 		ErrorData  *again = try_to_record(shared, false, n, job_last_part(shared, n));
 
 		if (again == NULL)
 			continue;
-		ereport(WARNING,
-				(errmsg("could not record the move of %s \"%s.%s\"",
-						relation_noun(item->relkind), NameStr(item->schema_name),
-						NameStr(item->relname)),
-				 errors_as_detail(again)));
-		/* the next item needs the extension held */
+		warn_not_recorded(&shared->items[n], again, NULL);
 		(void) outcome_hold_extension(shared);
 		MemoryContextSwitchTo(oldcontext);
 	}
