@@ -194,12 +194,31 @@ history_next_job(void)
 	return result;
 }
 
-/* Insert the row of a job. */
+/*
+ * Lock a job's row, as an object of the table, to the end of the transaction: in
+ * ShareLock to close it or, to alter the job, in ExclusiveLock.  Returns false if
+ * the lock is not available.
+ */
+static bool
+lock_job(int64 job, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension_relation(JOB_TABLE),
+					   (uint32) job, (uint16) (job >> 32));
+	return LockAcquire(&tag, mode, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * Insert the row of a job.  Until the end of the transaction no other can alter the job, as it
+ * would not find the row.
+ */
 void
 history_insert_job(int64 job, const HistoryJob *entry)
 {
 	Row			row;
 
+	(void) lock_job(job, ExclusiveLock);
 	row_clear(&row);
 	row_set(&row, Anum_job_job, Int64GetDatum(job));
 	row_set(&row, Anum_job_role, ObjectIdGetDatum(entry->role));

@@ -145,9 +145,22 @@ is(sqlstate_of($err), '25006', 'alter_move in a read-only transaction');
 	foreach my $call ("alter_move($job, 'max_rate', '16kB')", "resume_move($job, '{\"max_rate\": \"16kB\"}')")
 	{
 		(undef, undef, $err) = $node->psql('postgres', "SELECT $call", extra_params => [ '-v', 'VERBOSITY=verbose' ], timeout => 60);
-		like($err, qr/ERROR:  55P03: could not obtain lock on job $job\nDETAIL:  Another session has changed the job, and/,
+		like($err, qr/ERROR:  55P03: could not obtain lock on job $job\nDETAIL:  Another session has submitted or changed the job, and/,
 			"another session has altered the job, and its transaction stays open: $call");
 	}
+	$open->end;
+
+	# a job that has no row yet for others
+	my $alter = "SELECT alter_move(%s, 'swap_after', 'infinity')";
+	$open = IndexMover::Session->new($node);
+	my $queued = $open->run("BEGIN; SELECT max(job) FROM move_indexes('small_pkey', 'regress_fast', 'copy', wait => false)");
+	(undef, undef, $err) = $node->psql('postgres', sprintf($alter, $queued), extra_params => [ '-v', 'VERBOSITY=verbose' ], timeout => 60);
+	like($err, qr/ERROR:  55P03: could not obtain lock on job $queued\n/, 'another session has submitted the job, and its transaction is open');
+	is($open->run(sprintf($alter, $queued)), 't', 'but that session can alter it');
+	is($open->run("COMMIT; SELECT settings->>'swap_after' FROM index_mover_jobs WHERE job = $queued"), 'infinity', 'which is on record');
+	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $queued", 'waiting for time to swap', 'and obeyed');
+	sql("SELECT cancel_move($queued)");
+	wait_for_job_end($node, $queued);
 	$open->end;
 }
 $start = time;
