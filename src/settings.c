@@ -15,6 +15,7 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
 #include <limits.h>
 
 #include "access/htup_details.h"
@@ -26,6 +27,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
+#include "pgtime.h"
 #include "utils/builtins.h"
 #include "utils/guc_tables.h"
 #include "utils/json.h"
@@ -293,22 +295,38 @@ settings_reserved(const FreeSpaceRule *rule, int64 total)
 	return rule->share < 0 ? rule->bytes : Min(share, rule->bytes);
 }
 
-static bool
-is_time_of_day(const char *value)
+/*
+ * Return what follows a time of day that index_mover.swap_after begins with: its zone, or "";
+ * NULL if that is no time of day, but a moment.
+ */
+static const char *
+zone_of_time(const char *value)
 {
+	const char *zone;
 	size_t		digits;
 
 	value += strspn(value, " ");
 	digits = strspn(value, "0123456789");
-	return (digits == 1 || digits == 2) && value[digits] == ':' &&
-		value[strspn(value, " 0123456789:.")] == '\0';
+	if ((digits != 1 && digits != 2) || value[digits] != ':')
+		return NULL;
+	zone = value + strspn(value, "0123456789:.");
+	zone += strspn(zone, " ");
+	if (*zone == '\0')
+		return zone;
+	/* a zone without a name, as SHOW TimeZone has it, is in angle brackets */
+	if (!isalpha((unsigned char) *zone) && *zone != '<')
+		return NULL;
+	return strchr(zone, ' ') == NULL && pg_tzset(zone) != NULL ? zone : NULL;
 }
 
+/* Return the moment of a time; of a time of day, on this day in the session's zone. */
 static TimestampTz
-parse_time(const char *day, const char *text)
+parse_time(const char *day, const char *text, const char *zone)
 {
+	char	   *time = zone == NULL ? pstrdup(text) : pnstrdup(text, zone - text);
+
 	return DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
-												   CStringGetDatum(psprintf("%s%s", day, text)),
+												   CStringGetDatum(psprintf("%s%s", day, time)),
 												   ObjectIdGetDatum(InvalidOid),
 												   Int32GetDatum(-1)));
 }
@@ -317,10 +335,17 @@ parse_time(const char *day, const char *text)
 static void
 find_swap_moment(void *moment)
 {
-	TimestampTz result = parse_time(is_time_of_day(swap_after) ? "today " : "", swap_after);
+	const char *zone = zone_of_time(swap_after);
+	int			nestlevel = NewGUCNestLevel();
+	TimestampTz result;
 
-	if (is_time_of_day(swap_after) && result <= GetCurrentTimestamp())
-		result = parse_time("tomorrow ", swap_after);
+	/* days, too, begin at another time there */
+	if (zone != NULL && *zone != '\0')
+		settings_set_here("TimeZone", zone, PGC_USERSET, ERROR);
+	result = parse_time(zone != NULL ? "today " : "", swap_after, zone);
+	if (zone != NULL && result <= GetCurrentTimestamp())
+		result = parse_time("tomorrow ", swap_after, zone);
+	AtEOXact_GUC(true, nestlevel);
 	*(TimestampTz *) moment = result;
 }
 
@@ -413,6 +438,19 @@ default_text(const Setting *s)
 	}
 }
 
+/* Return index_mover.swap_after as it is recorded: a time of day is each time the next, in its zone. */
+static const char *
+describe_swap_after(TimestampTz moment)
+{
+	const char *zone = zone_of_time(swap_after);
+
+	if (zone == NULL)
+		return timestamptz_to_str(moment);
+	if (*zone != '\0')
+		return swap_after;
+	return psprintf("%s %s", swap_after, pg_get_timezone_name(session_timezone));
+}
+
 /* Write the settings that are not the default as a JSON object. */
 static void
 describe_settings(MoveSettings *result)
@@ -431,9 +469,8 @@ describe_settings(MoveSettings *result)
 		appendStringInfo(&buf, "%s\"%s\": ", buf.len > 1 ? ", " : "",
 						 s->name + strlen(PREFIX));
 
-		/* a time of day is each time the next; the rest is a moment */
-		if (s->variable == &swap_after && !is_time_of_day(swap_after))
-			escape_json(&buf, timestamptz_to_str(result->swap_after));
+		if (s->variable == &swap_after)
+			escape_json(&buf, describe_swap_after(result->swap_after));
 		else
 			escape_json(&buf, GetConfigOptionByName(s->name, NULL, false));
 	}
@@ -673,8 +710,11 @@ settings_in_row(HeapTuple row, Oid catalog, AttrNumber column)
 	return isnull ? NIL : untransformRelOptions(settings);
 }
 
-/* The settings of core that a plan obeys, and their defaults */
-static const char *const of_core[][2] = {{"TimeZone", "GMT"}, {"IntervalStyle", "postgres"}};
+/* The settings of core that a plan, or a job, obeys, and their defaults */
+static const char *const of_core[][2] = {
+	{"TimeZone", "GMT"}, {"IntervalStyle", "postgres"},
+	{"maintenance_work_mem", "64MB"}, {"max_parallel_maintenance_workers", "2"},
+};
 
 #define NSETTINGS		((int) (lengthof(settings) + lengthof(of_core)))
 

@@ -345,6 +345,24 @@ poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'wa
 usleep(300_000);
 is(tablespace_of_index($node, 'small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
 is(sql("SELECT eta BETWEEN '22 h' AND '25 h' FROM index_mover_progress WHERE job = $job"), 't', 'which is the time left');
+# in the zone of the session that has said it, or in that which it names
+{
+	my $in = sub { my ($zone) = @_; return "SELECT to_char(now() AT TIME ZONE '$zone' + interval '2 h', 'HH24:MI')" };
+	my $left = "SELECT eta BETWEEN '1 h 50 min' AND '2 h 1 min' FROM index_mover_progress WHERE job = $job";
+	foreach my $zone ('Asia/Tokyo', '<-11>+11')
+	{
+		my $time = sql($in->($zone));
+		is(sql("SET TimeZone = '$zone'; SELECT alter_move($job, 'swap_after', '$time')"), 't', "a time of day in $zone");
+		is(setting($job, 'swap_after'), "$time $zone", 'is on record with it');
+		poll_until($node, $left, 't', 'and counts there');
+		sql("SET TimeZone = 'Europe/Berlin'; SELECT alter_move($job, 'swap_after', 'infinity'), alter_move($job, 'swap_after', '$time $zone')");
+		is(setting($job, 'swap_after'), "$time $zone", 'as if that was named');
+		poll_until($node, $left, 't', 'and wherever that is said');
+	}
+	($rc, $out, $err) = $node->psql('postgres', "SELECT alter_move($job, 'swap_after', '02:00 Nowhere')",
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	is(sqlstate_of($err), '22023', 'a zone that is none');
+}
 # pausing and resuming is not what it waits for
 sql("SELECT pause_move($job)");
 poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
