@@ -28,6 +28,7 @@
 
 #include "compat.h"
 #include "job_private.h"
+#include "running_jobs.h"
 
 #define MOST_OF_COMMAND		120 /* bytes that describe_command() shows */
 
@@ -919,6 +920,19 @@ latch_nap(long ms, const char *wait_event)
 	ResetLatch(MyLatch);
 }
 
+/*
+ * Cancel our job, as a user wants it who has canceled a query of ours: so it does not go on
+ * after a restart, even if the server is just ending.  What another runner cancels because
+ * it is terminated is no user's matter.
+ */
+void
+runner_cancel(JobShared *shared)
+{
+	(void) job_request(shared->job, REQUEST_CANCEL);
+	if (!job_keep_requested())
+		(void) running_jobs_take(shared->database, shared->job);
+}
+
 /* Sleep between two items; a query cancel then cancels the job. */
 void
 runner_nap(JobShared *shared, int ms)
@@ -927,7 +941,7 @@ runner_nap(JobShared *shared, int ms)
 	if (QueryCancelPending)		/* pg_cancel_backend() */
 	{
 		QueryCancelPending = false;
-		(void) job_request(shared->job, REQUEST_CANCEL);
+		runner_cancel(shared);
 	}
 	CHECK_FOR_INTERRUPTS();
 }

@@ -14,7 +14,8 @@
  * No lock: a file is written by its runner, and later by sessions that steer the job; each
  * of these looks again, when it has written, whether the job still runs.
  *
- * Failures are lines in the server log: then the job does not go on.
+ * Failures are lines in the server log: then the job does not go on.  So is why a job does not.
+ * The postmaster may find that before the server has a log, so the launcher says it.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,6 +28,7 @@
 #include "miscadmin.h"
 #include "storage/fd.h"
 #include "storage/pmsignal.h"
+#include "utils/memutils.h"
 #include "utils/pidfile.h"
 
 #include "compat.h"
@@ -39,10 +41,29 @@
 /* set by the postmaster, for its children; "": this server cannot tell what ran before */
 static char current_run[DEVICE_ID_SIZE] = "";
 
+/* A job of before that does not go on */
+typedef struct ForgottenJob
+{
+	RunningJob	job;
+	const char *why;
+} ForgottenJob;
+
+static List *forgotten = NIL;	/* likewise set by the postmaster */
+
 static void
 job_path(char *path, Oid database, int64 job)
 {
 	snprintf(path, MAXPGPATH, FILE_NAME, database, job);
+}
+
+/* Set the job that a file names by its own name; false if it is no more than begun. */
+static bool
+job_of_path(const char *path, RunningJob *job)
+{
+	int			length = 0;
+
+	return sscanf(path, FILE_NAME "%n", &job->database, &job->job, &length) == 2 &&
+		path[length] == '\0';
 }
 
 /* Read the file of a job, and set the run that wrote it; false if it is none of this server. */
@@ -54,17 +75,14 @@ read_file(const char *path, RunningJob *job, char *run)
 	bool		is_itself;
 	int			again;
 	int			paused;
-	int			length = 0;
 	char	   *contents;
 	bool		valid;
 
-	if (sscanf(path, FILE_NAME "%n", &job->database, &job->job, &length) != 2 || path[length] != '\0')
-		return false;
 	contents = own_file_read(path, FILE_HEAD, &is_itself);
 	if (contents == NULL)
 		return false;
-	valid = is_itself && sscanf(contents, "run %32[0-9a-f]\nhost %63[^\n]\nrole %u again %d paused %d\n",
-								run, host, &job->role, &again, &paused) == 5;
+	valid = is_itself && sscanf(contents, "run %32[0-9a-f]\nhost %63[^\n]\nrole %u extension %u again %d paused %d\n",
+								run, host, &job->role, &job->extension, &again, &paused) == 6;
 	pfree(contents);
 	if (!valid)
 		return false;
@@ -92,6 +110,36 @@ list_files(void)
 	return result;
 }
 
+/* Return why the job of a file does not go on after this start, or NULL, and set the job. */
+static const char *
+why_forgotten(const char *path, bool goes_on, bool has_crashed, RunningJob *job)
+{
+	char		ended_run[DEVICE_ID_SIZE];
+	bool		is_ours = read_file(path, job, ended_run);
+
+	if (!goes_on)
+		return "The data directory was copied, restored or rewound, or has run as a standby or without the library.";
+	if (!is_ours)
+		return "The host had another name, or the file that names the job is damaged.";
+	if (job->is_paused)
+		return "It was paused.";
+	if (job->again && has_crashed)
+		return "It had gone on before, and the server has crashed since.";
+	return NULL;
+}
+
+static void
+add_forgotten(const RunningJob *job, const char *why)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	ForgottenJob *it = palloc_object(ForgottenJob);
+
+	it->job = *job;
+	it->why = why;
+	forgotten = lappend(forgotten, it);
+	MemoryContextSwitchTo(oldcontext);
+}
+
 /*
  * In the postmaster, before it starts recovery: a run of the server begins, which has this
  * number.  Forget all jobs unless it goes on where the last run has ended; those that were
@@ -102,15 +150,47 @@ void
 running_jobs_begin(bool goes_on, bool has_crashed, const char *run)
 {
 	strlcpy(current_run, run, sizeof(current_run));
+	list_free_deep(forgotten);
+	forgotten = NIL;
 	foreach_ptr(const char, path, list_files())
 	{
 		RunningJob	job;
-		char		ended_run[DEVICE_ID_SIZE];
+		bool		names_job = job_of_path(path, &job);
+		const char *why = NULL;
 
-		if (!goes_on || !read_file(path, &job, ended_run) || job.is_paused ||
-			(job.again && has_crashed))
+		if (names_job)
+			why = why_forgotten(path, goes_on, has_crashed, &job);
+		if (why != NULL)
+			add_forgotten(&job, why);
+		if (why != NULL || !names_job)
 			(void) durable_unlink(path, LOG);
 	}
+}
+
+/* Write to the server log why a job does not go on. */
+static void
+tell(const RunningJob *job, const char *why)
+{
+	ereport(LOG,
+			(errmsg("job " INT64_FORMAT " of database %u does not go on after the start of the server",
+					job->job, job->database),
+			 errdetail_internal("%s", why)));
+}
+
+/* The same for all jobs that the postmaster has forgotten. */
+void
+running_jobs_tell_forgotten(void)
+{
+	foreach_ptr(const ForgottenJob, it, forgotten)
+		tell(&it->job, it->why);
+}
+
+/* Have a job of before not go on, and say why, unless a user has just ended it. */
+void
+running_jobs_forget(const RunningJob *job, const char *why)
+{
+	if (running_jobs_take(job->database, job->job))
+		tell(job, why);
 }
 
 /* Write the file of a job, durably. */
@@ -125,8 +205,8 @@ running_jobs_put(const RunningJob *job)
 		return;
 	job_path(path, job->database, job->job);
 	server_identity(&us);
-	contents = psprintf("run %s\nhost %s\nrole %u again %d paused %d\n", current_run, us.host,
-						job->role, job->again, job->is_paused);
+	contents = psprintf("run %s\nhost %s\nrole %u extension %u again %d paused %d\n", current_run,
+						us.host, job->role, job->extension, job->again, job->is_paused);
 	if (!own_file_write(path, FILE_HEAD, contents))
 		ereport(LOG,
 				(errcode_for_file_access(),
@@ -256,7 +336,7 @@ running_jobs_of_before(void)
 		char		run[DEVICE_ID_SIZE];
 
 		/* a job of this run may have begun */
-		if (read_file(path, job, run) && strcmp(run, current_run) != 0)
+		if (job_of_path(path, job) && read_file(path, job, run) && strcmp(run, current_run) != 0)
 			result = lappend(result, job);
 	}
 	list_sort(result, compare_jobs);

@@ -16,11 +16,14 @@ typedef struct RunningJob
 	Oid			database;
 	int64		job;
 	Oid			role;
+	Oid			extension;		/* whose tables have its rows */
 	bool		again;			/* it goes on itself with what a job has left */
 	bool		is_paused;
 } RunningJob;
 
 extern void running_jobs_begin(bool goes_on, bool has_crashed, const char *run);
+extern void running_jobs_tell_forgotten(void);
+extern void running_jobs_forget(const RunningJob *job, const char *why);
 extern void running_jobs_put(const RunningJob *job);
 extern bool running_jobs_set_again(Oid database, int64 job);
 extern void running_jobs_set_paused(Oid database, int64 job, bool paused);

@@ -66,8 +66,11 @@ typedef struct JobTerms
 	/* not on record; 0 = the current user, and the next number */
 	bool		quiet;			/* a failure is no news: LOG becomes DEBUG1 */
 	bool		at_start;		/* what the end of the server has left goes on */
+	bool		heals;			/* the janitor begins it again itself */
 	Oid			role;			/* whose job it is */
 	int64		job;			/* a number that was drawn for it */
+	int64		replaces;		/* an ended job that does not go on by itself
+								 * when this one is accepted; 0 = none */
 } JobTerms;
 
 /* whose job it is that the current user submits */

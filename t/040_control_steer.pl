@@ -154,8 +154,10 @@ is(sqlstate_of($err), '25006', 'alter_move in a read-only transaction');
 	my $alter = "SELECT alter_move(%s, 'swap_after', 'infinity')";
 	$open = IndexMover::Session->new($node);
 	my $queued = $open->run("BEGIN; SELECT max(job) FROM move_indexes('small_pkey', 'regress_fast', 'copy', wait => false)");
-	(undef, undef, $err) = $node->psql('postgres', sprintf($alter, $queued), extra_params => [ '-v', 'VERBOSITY=verbose' ], timeout => 60);
-	like($err, qr/ERROR:  55P03: could not obtain lock on job $queued\n/, 'another session has submitted the job, and its transaction is open');
+	(undef, undef, $err) = $node->psql('postgres', sprintf($alter, $queued), extra_params => [ '-v', 'VERBOSITY=verbose' ],
+		timeout => 60);
+	like($err, qr/ERROR:  55P03: could not obtain lock on job $queued\n/,
+		'another session has submitted the job, and its transaction is open');
 	is($open->run(sprintf($alter, $queued)), 't', 'but that session can alter it');
 	is($open->run("COMMIT; SELECT settings->>'swap_after' FROM index_mover_jobs WHERE job = $queued"), 'infinity', 'which is on record');
 	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $queued", 'waiting for time to swap', 'and obeyed');
@@ -355,7 +357,8 @@ is(sql("SELECT eta BETWEEN '22 h' AND '25 h' FROM index_mover_progress WHERE job
 		is(sql("SET TimeZone = '$zone'; SELECT alter_move($job, 'swap_after', '$time')"), 't', "a time of day in $zone");
 		is(setting($job, 'swap_after'), "$time $zone", 'is on record with it');
 		poll_until($node, $left, 't', 'and counts there');
-		sql("SET TimeZone = 'Europe/Berlin'; SELECT alter_move($job, 'swap_after', 'infinity'), alter_move($job, 'swap_after', '$time $zone')");
+		sql("SET TimeZone = 'Europe/Berlin'; "
+			. "SELECT alter_move($job, 'swap_after', 'infinity'), alter_move($job, 'swap_after', '$time $zone')");
 		is(setting($job, 'swap_after'), "$time $zone", 'as if that was named');
 		poll_until($node, $left, 't', 'and wherever that is said');
 	}

@@ -104,6 +104,23 @@ $node->poll_query_until('postgres', $healed) or die 'not healed';
 wait_for_no_worker($node);
 well('heal_at_start');
 
+# ---- it is begun again after a restart, by the janitor alone -----------------------------------------
+$node->append_conf('postgresql.conf', 'index_mover.resume_at_start = on');
+value("BEGIN; LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE; PREPARE TRANSACTION 'holder'");
+my $waits = "SELECT count(*) FROM index_mover_progress WHERE phase LIKE 'waiting%' AND started_at > pg_postmaster_start_time()";
+restart_without();
+foreach my $start ('lost', 'restarted')
+{
+	poll_until($node, $waits, 1, "$start: a job waits");
+	is(join(' ', glob($node->data_dir . '/index_mover.job.*')), '', "$start: it has no file of resume_at_start");
+	$node->restart if $start eq 'lost';
+}
+value("ROLLBACK PREPARED 'holder'");
+$node->poll_query_until('postgres', $healed) or die 'not healed';
+wait_for_no_worker($node);
+is(value("SELECT count(*) FROM index_mover_history WHERE started_at > pg_postmaster_start_time()"), 2, 'no index is rebuilt twice');
+well('heal_at_start, restarted');
+
 # ---- a job that fails: another one follows it ----------------------------------------------------
 if (faults('a job that fails at the start'))
 {

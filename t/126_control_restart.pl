@@ -134,6 +134,13 @@ sub stays_ok
 	return;
 }
 our $newest;
+# Why a job does not go on, says the launcher.
+sub reason_ok
+{
+	my ($job, $reason, $name, $on) = @_;
+	return like(slurp_file(($on // $node)->logfile, $log),
+		qr/LOG: .*job $job of database \d+ does not go on after the start of the server\n.*DETAIL:  $reason/, "$name: the log says why");
+}
 sub ended_ok
 {
 	my ($job, $name) = @_;
@@ -173,8 +180,26 @@ $newest = $u;
 $node->stop('immediate');
 start();
 stays_ok('a crash of what had gone on');
+reason_ok($t, 'It had gone on before, and the server has crashed since\.', 'a crash of what had gone on');
 ended_ok($t, 'a crash of what had gone on');
 value("SELECT cancel_move($_)") foreach $t, $u;
+
+# ---- all its settings: those that a superuser has given it, the time of day in its zone -------------
+{
+	local $ENV{PGOPTIONS} = '-c TimeZone=Asia/Tokyo';
+	$t = begin('mover.t', swap_after => '02:00');
+}
+value("SELECT alter_move($t, name, value) FROM (VALUES ('max_replica_lag', '64MB'), ('lock_timeout', '50ms')) v(name, value)");
+my $settings = value("SELECT settings FROM index_mover_jobs WHERE job = $t");
+like($settings, qr/"swap_after": "02:00 Asia\/Tokyo"/, 'a time of day is on record with its zone');
+value(q[ALTER ROLE CURRENT_USER SET index_mover.on_blocker = 'terminate']);
+$node->stop;
+start();
+goes_on_ok('settings', $t => $t + 1);
+is(value("SELECT settings FROM index_mover_jobs WHERE job = $t + 1"), $settings, 'as the job that it goes on with');
+value(q[ALTER ROLE CURRENT_USER RESET index_mover.on_blocker]);
+value("SELECT cancel_move($t + 1)");
+wait_for_job_end($node, $t + 1);
 
 # ---- a postmaster is killed; a job that had an error ----------------------------------------
 $t = begin('mover.t');
@@ -232,6 +257,7 @@ $node->append_conf('postgresql.conf', 'index_mover.resume_at_start = off');
 start();
 launched($node);
 is(files(), '', 'off again: the file is gone');
+reason_ok($t, 'index_mover\.resume_at_start is off\.', 'off again');
 $node->append_conf('postgresql.conf', 'index_mover.resume_at_start = on');
 $node->restart;
 $t = value("SET ROLE mover; SELECT resume_move($t)");
@@ -326,6 +352,68 @@ stays_ok('steered while they are taken up');
 $node->append_conf('postgresql.conf', 'index_mover.resume_at_start = on');
 $node->reload;
 
+# what users take up, or move back, does not go on; but it does if they have tried so in vain
+sub stop_and_hold
+{
+	set_test_point($node, 'job-taken:wait');
+	value(q[BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder']);
+	$node->stop;
+	return start_held();
+}
+sub let_resume
+{
+	set_test_point($node, '');
+	return value(q[ROLLBACK PREPARED 'holder']);
+}
+@jobs = map { begin($_) } 'mover.t', 'u';
+stop_and_hold();
+value("BEGIN; SELECT $_; ROLLBACK") foreach "resume_move($jobs[0])", "undo_move($jobs[0], wait => false)";
+isnt($node->psql('postgres', "SELECT undo_move($jobs[0], settings => '{\"max_rate\": \"fast\"}')"), 0, 'a call with an error');
+value('REVOKE CREATE ON TABLESPACE regress_fast FROM mover');
+is(value("SET ROLE mover; SELECT resume_move($jobs[0])"), '', 'a role that may not resume a job');
+value('GRANT CREATE ON TABLESPACE regress_fast TO mover');
+is(files(), "@jobs", 'taken up in vain: the jobs are to go on');
+$t = value("SET ROLE mover; SELECT resume_move($jobs[0])");
+copies($t);
+is(files(), "$jobs[1] $t", 'resumed before it is taken up');
+value("SELECT count(*) FROM undo_move($jobs[1])");
+is(files(), $t, 'undone before it is taken up');
+let_resume();
+$node->wait_for_log(qr/unregistering background worker "index_mover resumption"/, $log);
+value("SELECT cancel_move($t)");
+wait_for_no_worker($node);
+is(told(), '', 'taken up by users: nothing else goes on');
+
+# ---- jobs that are hindered again and again starve no other ---------------------------------
+value('CREATE DATABASE d1');
+$node->safe_psql('d1', <<'SQL');
+CREATE EXTENSION index_mover;
+CREATE TABLE t WITH (autovacuum_enabled = off) AS SELECT i FROM generate_series(1, 30000) i;
+CREATE INDEX t_i ON t (i) TABLESPACE regress_slow;
+SQL
+value("CREATE DATABASE $_ TEMPLATE d1") foreach qw(d2 d3);
+foreach my $database (qw(d1 d2 d3))
+{
+	$node->safe_psql($database,
+		q[SELECT FROM move_indexes('t', 'regress_fast', 'copy', wait => false, settings => '{"max_rate": "64kB"}')]);
+	$node->poll_query_until($database, "SELECT throttled_by = 'max_rate' FROM index_mover_progress") or die $database;
+	$node->safe_psql($database, "BEGIN; LOCK TABLE index_mover.job_log; PREPARE TRANSACTION '$database'") if $database ne 'd3';
+}
+$node->stop;
+start();
+$node->wait_for_log(qr/job 1 \(d3\): goes on as job/, $log);
+my $said = slurp_file($node->logfile, $log);
+like($said, qr/job 1 \($_\): does not go on yet/, "$_ is hindered") foreach qw(d1 d2);
+unlike($said, qr/does not go on after/, 'and not given up, when another job goes on');
+foreach my $database (qw(d1 d2))
+{
+	$node->safe_psql($database, "ROLLBACK PREPARED '$database'");
+	$node->wait_for_log(qr/job 1 \($database\): goes on as job/, $log);
+}
+$node->safe_psql($_, 'SELECT cancel_move()') foreach qw(d1 d2 d3);
+wait_for_no_worker($node);
+value("DROP DATABASE $_") foreach qw(d1 d2 d3);
+
 # a worker that ends early is no reason to give the job up
 $t = begin('mover.t');
 set_test_point($node, 'job-taken:1:error');
@@ -346,7 +434,9 @@ sub end_by
 	$how->($job);
 	$node->stop('immediate');
 	start();
-	return stays_ok($name) unless $on;
+	stays_ok($name) unless $on;
+	reason_ok($job, 'It was paused\.', $name) if $name eq 'paused';
+	return unless $on;
 	goes_on_ok($name, $job => $job + 1);
 	value("SELECT cancel_move($job + 1)");
 	wait_for_job_end($node, $job + 1);
@@ -365,6 +455,26 @@ end_by('terminated', sub {
 });
 end_by('canceled by the owner of its table',
 	sub { my ($job) = @_; value("SET ROLE mover; SELECT cancel_move($job)") }, 0, role => 'other');
+# a client is still there, and the server, which is to stop, waits for it and for the job
+{
+	my $job = $newest = begin('mover.t');
+	my $session = IndexMover::Session->new($node);
+	$log = -s $node->logfile;
+	PostgreSQL::Test::Utils::system_or_bail('pg_ctl', '-D', $node->data_dir, '-m', 'smart', '--no-wait', 'stop');
+	$node->wait_for_log(qr/received smart shutdown request/, $log);
+	$session->run("SELECT pg_cancel_backend(pid) FROM index_mover_progress WHERE job = $job");
+	for (1 .. 1000)
+	{
+		last if $session->run("SELECT count(*) FROM index_mover_jobs WHERE job = $job AND status = 'canceled'");
+		select undef, undef, undef, 0.1;
+	}
+	is(files(), '', 'canceled during a smart shutdown: no file is left');
+	$session->end;
+	$node->wait_for_log(qr/database system is shut down/, $log);
+	$node->{_pid} = undef;
+	start();
+	stays_ok('canceled during a smart shutdown');
+}
 # a call that waits: its client is told, and may call again
 {
 	my $call = start_call($node, 'waits', q[SELECT FROM move_indexes('u', 'regress_fast', 'copy', settings => '{"max_rate": "64kB"}')]);
@@ -408,6 +518,40 @@ like(value("SELECT settings->>'max_duration' FROM index_mover.job_log WHERE job 
 value("SELECT cancel_move($t + 1)");
 wait_for_job_end($node, $t + 1);
 
+# the clock was set back
+$t = $newest = begin('mover.t', max_duration => '1h');
+value("UPDATE index_mover.job_log SET submitted_at = submitted_at + interval '5 h' WHERE job = $t");
+$node->stop;
+start();
+goes_on_ok('max_duration, clock set back', $t => $t + 1);
+like(value("SELECT settings->>'max_duration' FROM index_mover.job_log WHERE job = $t + 1"), qr/^(?:59|35)/,
+	'a clock that was set back gives no more time');
+value("SELECT cancel_move($t + 1)");
+wait_for_job_end($node, $t + 1);
+$newest = $t + 1;
+
+# its row is gone; or the extension, and another one has rows of the same number
+$u = begin('u');
+value("DELETE FROM index_mover.job_log WHERE job = $u");
+$node->stop;
+start();
+stays_ok('without its row');
+reason_ok($u, 'The history does not have it any more\.', 'without its row');
+$u = $newest = begin('u');
+stop_and_hold();
+value(<<'SQL');
+CREATE TABLE jobs AS TABLE index_mover.job_log;
+CREATE TABLE moves AS TABLE index_mover.move_log;
+DROP EXTENSION index_mover;
+CREATE EXTENSION index_mover;
+INSERT INTO index_mover.job_log TABLE jobs;
+INSERT INTO index_mover.move_log TABLE moves;
+GRANT EXECUTE ON FUNCTION move_indexes, resume_move, cancel_move TO mover;
+SQL
+let_resume();
+stays_ok('another extension');
+reason_ok($u, 'The extension was dropped\.', 'another extension');
+
 # the role is gone
 value('CREATE ROLE gone SUPERUSER');
 $u = begin('u', role => 'gone');
@@ -428,6 +572,7 @@ is(files($backup), $t, 'a base backup has the file');
 $log = 0;
 $backup->start;
 stays_ok('a base backup', $backup);
+reason_ok($t, 'The data directory was copied, restored or rewound', 'a base backup', $backup);
 $backup->stop;
 $standby->start;
 $node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
@@ -440,6 +585,7 @@ is(files($copy), $t, 'a copy of the data directory has the file');
 $log = -s $copy->logfile || 0;
 $copy->start;
 stays_ok('a copy of the data directory', $copy);
+reason_ok($t, 'The data directory was copied, restored or rewound', 'a copy of the data directory', $copy);
 $copy->stop;
 $log = 0;
 $standby->promote;

@@ -78,7 +78,7 @@ extern void notices_outcome(JobSummary *summary, MoveStatus status, bool is_part
 extern void notices_item(JobSummary *summary, const MoveItem *item, MoveStatus status);
 extern void notices_raise(const JobSummary *summary, int elevel);
 
-extern int64 control_go_on(const RunningJob *before);
+extern int64 control_go_on(const RunningJob *before, const char **why_not);
 
 extern void submit_init(void);
 extern int64 submit_last_job(void);

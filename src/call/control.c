@@ -39,6 +39,7 @@
 
 #include "call/call.h"
 #include "cleanup/cleanup.h"
+#include "own_tables.h"
 #include "printed_command.h"
 #include "running_jobs.h"
 #include "test_points.h"
@@ -61,7 +62,8 @@ log_control(int64 job, const char *what)
 
 /*
  * Note a request that a job has got, in case that the server ends: what was canceled does not
- * go on.  Nor does an ended job when a user takes it up.
+ * go on.  Nor does an ended job; if another one replaces it, only when that is accepted
+ * (JobTerms.replaces).
  */
 static void
 note_request(int64 job, JobRequest request)
@@ -512,6 +514,7 @@ queue_rest(int64 job, bool (*is_wanted) (const HistoryEntry *move), PlanRequest 
 	rest = history_next_job();
 	if (request->settings.terms.rest_of == 0)
 		request->settings.terms.rest_of = job;
+	request->settings.terms.replaces = job;
 	submit_at_commit(rest, items, &request->settings);
 	return rest;
 }
@@ -544,7 +547,8 @@ may_resume(void)
 static void
 shorten_duration(MoveSettings *settings, TimestampTz begin)
 {
-	int64		passed = (GetCurrentTimestamp() - begin) / USECS_PER_SEC + 1;
+	/* the clock may have been set back */
+	int64		passed = Max(GetCurrentTimestamp() - begin, 0) / USECS_PER_SEC + 1;
 	int64		left = settings->max_duration - passed;
 	Datum		value;
 
@@ -560,21 +564,29 @@ shorten_duration(MoveSettings *settings, TimestampTz begin)
 
 /*
  * As its role, queue what the end of the server has left of a job, as resume_move() would, but
- * not what an error has ended.  The time of max_duration goes on from the job's begin.  Returns
- * the new job; 0 if nothing is left, or another job has the number.  ERRORs: as resume_move();
- * 55000 the time is over, or no relation can be moved any more.
+ * not what an error has ended.  It is the same job, so it keeps settings that superusers
+ * have given it, too: only they, and this extension, write its row.  The time of
+ * max_duration goes on from the job's begin.  Returns the new job; 0 if nothing is left or,
+ * with *why_not, there is no such job any more.  ERRORs: as resume_move(); 55000 the time is
+ * over, or no relation can be moved any more.
  */
 int64
-control_go_on(const RunningJob *before)
+control_go_on(const RunningJob *before, const char **why_not)
 {
 	HistoryJob	entry;
 	PlanRequest request = {0};
 	MoveSettings *settings = &request.settings;
 	JobSummary	summary = {0};
 	bool		has_rest = false;
+	int			nestlevel;
 	int64		rest;
 
-	if (!history_read_job(before->job, &entry) || entry.role != before->role)
+	*why_not = NULL;
+	if (before->extension != extension_oid())
+		*why_not = "The extension was dropped.";
+	else if (!history_read_job(before->job, &entry) || entry.role != before->role)
+		*why_not = "The history does not have it any more.";
+	if (*why_not != NULL)
 		return 0;
 	foreach_ptr(const HistoryEntry, move, history_read(before->job))
 	{
@@ -587,7 +599,15 @@ control_go_on(const RunningJob *before)
 	Assert(entry.role == GetUserId());
 	if (!may_resume())
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, "resume_move");
-	settings_load(settings, entry.settings, NULL, superuser(), NULL);
+
+	/*
+	 * for settings of core, which are not on record; before 17 this session
+	 * has others
+	 */
+	nestlevel = NewGUCNestLevel();
+	settings_begin_as(entry.role);
+	settings_load(settings, entry.settings, NULL, true, NULL);
+	AtEOXact_GUC(true, nestlevel);
 	settings->terms = entry.terms;
 	settings->terms.at_start = true;
 	shorten_duration(settings, entry.submitted_at);
@@ -642,7 +662,6 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	}
 
 	call_check_moment("resume_move()", false, false);
-	note_request(job, REQUEST_CANCEL);
 	settings_load(&request.settings, entry.settings, json, superuser(), NULL);
 	request.settings.terms = entry.terms;
 	rest = queue_rest(job, is_left, &request, &summary);
@@ -718,12 +737,11 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 				 errmsg("job " INT64_FORMAT " is still running", job),
 				 errhint("Cancel it first: %s", printed_command("cancel_move", job))));
 
-	if (!call.dry_run)
-		note_request(job, REQUEST_CANCEL);
 	/* the time of the swap was for the way there */
 	settings_load(settings, entry.settings, call_settings_argument(fcinfo, 3), superuser(),
 				  "swap_after");
 	settings->terms.undo_of = job;
+	settings->terms.replaces = job;
 	return result_rows_of_call(fcinfo, plan_from_history(job, true, was_moved, &call.request),
 							   &call);
 }

@@ -21,7 +21,6 @@
 
 #include "call/call.h"
 #include "channel.h"
-#include "own_tables.h"
 #include "printed_command.h"
 #include "test_points.h"
 #include "worker/worker.h"
@@ -35,10 +34,10 @@ typedef struct Resumption
 	char	   *database;		/* its name */
 	int64		rest;			/* the job that goes on; 0: nothing is left,
 								 * or an error has come */
-	bool		is_steered;		/* the file is gone */
+	const char *why_not;		/* there is no such job any more, or NULL */
 } Resumption;
 
-/* In a transaction: let the job go on, if the extension is installed. */
+/* In a transaction: let the job go on. */
 static void
 go_on(void *arg)
 {
@@ -46,25 +45,13 @@ go_on(void *arg)
 	RunningJob	rest = *resumption->job;
 
 	resumption->database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
-	if (extension_installed())
-		resumption->rest = control_go_on(resumption->job);
+	resumption->rest = control_go_on(resumption->job, &resumption->why_not);
 	if (resumption->rest == 0)
 		return;
 	/* before the other file is gone: the server may be stopped in between */
 	rest.job = resumption->rest;
 	rest.again = true;
 	running_jobs_put(&rest);
-}
-
-/* Take the file, as the last thing before the commit; an error if a user was faster. */
-static void
-take_file(void *arg)
-{
-	Resumption *resumption = arg;
-
-	resumption->is_steered = !running_jobs_take(resumption->job->database, resumption->job->job);
-	if (resumption->is_steered)
-		elog(ERROR, "a user has steered job " INT64_FORMAT, resumption->job->job);
 }
 
 /* Return whether what has raised this error is likely to go away by itself. */
@@ -83,11 +70,11 @@ resume_job(const RunningJob *job, int tries)
 	Resumption	resumption = {.job = job};
 	ErrorData  *error;
 
-	submit_before_commit(take_file, &resumption);
 	error = errors_catch_in_transaction(go_on, &resumption);
 	if (error != NULL && resumption.rest != 0)
 		(void) running_jobs_take(job->database, resumption.rest);
-	if (resumption.is_steered)
+	/* without its file, a user was faster */
+	if (error != NULL && !running_jobs_set_again(job->database, job->job))
 		return RESUME_DONE;
 	if (error != NULL && error->sqlerrcode == ERRCODE_INSUFFICIENT_RESOURCES)
 		return RESUME_WAITS;
@@ -100,7 +87,11 @@ resume_job(const RunningJob *job, int tries)
 					 errors_as_detail(error)));
 		return RESUME_HINDERED;
 	}
-	if (error != NULL || resumption.rest == 0)
+	if (error == NULL && resumption.rest == 0 && resumption.why_not == NULL)
+		(void) running_jobs_take(job->database, job->job);
+	if (resumption.why_not != NULL)
+		running_jobs_forget(job, resumption.why_not);
+	if (error != NULL)
 		(void) running_jobs_take(job->database, job->job);
 	if (error != NULL)
 		ereport(LOG,

@@ -27,13 +27,12 @@ typedef struct QueuedJob
 	int64		job;
 	bool		starts;			/* else there is nothing to move */
 	int			slot;
+	int64		replaces;		/* as in JobTerms */
+	bool		at_start;		/* likewise */
 	SubTransactionId subid;		/* in which it was queued */
 } QueuedJob;
 
 static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
-
-static void (*before_commit) (void *arg) = NULL;
-static void *before_commit_arg;
 
 static int64 last_job = 0;		/* of this session, not queued */
 
@@ -139,6 +138,8 @@ submit_at_commit(int64 job, List *items, const MoveSettings *settings)
 	bool		ours = only_ours();
 
 	queued->job = job;
+	queued->replaces = settings->terms.replaces;
+	queued->at_start = settings->terms.at_start;
 	queued->subid = GetCurrentSubTransactionId();
 	queued_jobs = lappend(queued_jobs, queued);
 	MemoryContextSwitchTo(oldcontext);
@@ -200,12 +201,21 @@ submit_alter_job(int64 job, const char *settings)
 	return result;
 }
 
-/* Have a function called in each transaction that queues jobs, when it can commit but for its error. */
-void
-submit_before_commit(void (*last_step) (void *arg), void *arg)
+/*
+ * Have no ended job go on by itself that another one replaces.  ERROR 55000 if the server
+ * was to have it go on, and a user was faster.
+ */
+static void
+replace_ended(const QueuedJob *queued)
 {
-	before_commit = last_step;
-	before_commit_arg = arg;
+	bool		taken = false;
+
+	if (queued->replaces != 0)
+		taken = running_jobs_take(MyDatabaseId, queued->replaces);
+	if (queued->at_start && !taken)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg_internal("a user has steered job " INT64_FORMAT, queued->replaces)));
 }
 
 static void
@@ -236,8 +246,12 @@ xact_callback(XactEvent event, void *arg)
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that has queued moves")));
 	}
-	if (event == XACT_EVENT_PRE_COMMIT && queued_jobs != NIL && before_commit != NULL)
-		before_commit(before_commit_arg);
+	/* as the last step that can fail: all these jobs have their workers */
+	foreach_ptr(const QueuedJob, queued, queued_jobs)
+	{
+		if (event == XACT_EVENT_PRE_COMMIT)
+			replace_ended(queued);
+	}
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
 	{
 		list_free_deep(queued_jobs);

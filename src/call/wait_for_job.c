@@ -477,6 +477,8 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 		/* before the job can start */
 		snapshot_guard_begin();
 		wait.worker = job_launch_worker(wait.shared->slot, job);
+		if (settings->terms.replaces != 0)
+			(void) running_jobs_take(MyDatabaseId, settings->terms.replaces);
 		if (items != NIL && settings->progress_interval > 0)
 		{
 			summary->totals = job_totals(wait.shared->items, wait.shared->nitems);

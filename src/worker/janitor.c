@@ -98,6 +98,7 @@ look_at(void *arg)
 	HTAB	   *busy = job_busy_tables();
 
 	settings_capture(&request.settings, NULL, false);
+	request.settings.terms.heals = true;
 	plan = plan_healing(&request, tablespace);
 	foreach_ptr(PlannedMove, move, plan)
 	{

@@ -732,7 +732,7 @@ schedule_resumptions(int64 now)
 		if (resume_at_start)
 			add_visit(VISIT_RESUME, now)->resume.job = *job;
 		else
-			(void) running_jobs_take(job->database, job->job);
+			running_jobs_forget(job, "index_mover.resume_at_start is off.");
 	}
 }
 
@@ -743,6 +743,9 @@ why_not_resume(const RunningJob *job, bool *has_room)
 	MemoryContext context = CurrentMemoryContext;
 	bool		has_role;
 
+	/* it can be switched off since the start */
+	if (!resume_at_start)
+		return "index_mover.resume_at_start is off.";
 	if (!list_member_oid(list_databases(NULL, false), job->database))
 		return "Its database does not exist, or does not accept connections.";
 	StartTransactionCommand();
@@ -791,22 +794,11 @@ start_resumption(Visit *visit, int64 now)
 	const char *why_not;
 	BackgroundWorker worker = {0};
 
-	if (!resume_at_start)
-	{
-		/* it was switched off since the start */
-		visit->due = NOT_DUE;
-		(void) running_jobs_take(job->database, job->job);
-		return false;
-	}
 	why_not = why_not_resume(job, &has_room);
 	if (why_not != NULL)
 	{
 		visit->due = NOT_DUE;
-		(void) running_jobs_take(job->database, job->job);
-		ereport(LOG,
-				(errmsg("job " INT64_FORMAT " of database %u does not go on after the start of the server",
-						job->job, job->database),
-				 errdetail_internal("%s", why_not)));
+		running_jobs_forget(job, why_not);
 		return false;
 	}
 	/* no resource owner: it lasts until forget_worker() */
@@ -841,13 +833,7 @@ end_resumption(Visit *visit, int64 now)
 		put_off_resumption(visit, now);
 	}
 	else if (answer.end == RESUME_HINDERED)
-	{
-		(void) running_jobs_take(answer.job.database, answer.job.job);
-		ereport(LOG,
-				(errmsg("job " INT64_FORMAT " of database %u does not go on after the start of the server",
-						answer.job.job, answer.job.database),
-				 errdetail("The worker that was to resume it has ended early.")));
-	}
+		running_jobs_forget(&answer.job, "The worker that was to resume it has ended early.");
 }
 
 /* ---- visits of all kinds ---- */
@@ -916,35 +902,65 @@ start_visit(Visit *visit, int64 now)
 		forget_worker(visit);
 }
 
+/* Of these only one is at work at a time. */
+static bool
+is_single(const Visit *visit)
+{
+	return visit->kind == VISIT_CLEANUP || visit->kind == VISIT_RESUME;
+}
+
+/* Return whether a visit, which no worker makes, has to wait for one of its kind. */
+static bool
+waits_for_turn(const Visit *visit)
+{
+	if (!is_single(visit))
+		return false;
+	foreach_ptr(const Visit, other, visits)
+	{
+		if (other->kind == visit->kind && other->context != NULL)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Return the visit that is to be made next, or NULL: the one that is due longest, so that those
+ * that are soon due again starve no other.
+ */
+static Visit *
+next_visit(int64 now)
+{
+	Visit	   *result = NULL;
+
+	foreach_ptr(Visit, visit, visits)
+	{
+		if (visit->context == NULL && visit->due <= now && !waits_for_turn(visit) &&
+			(result == NULL || visit->due < result->due))
+			result = visit;
+	}
+	return result;
+}
+
 /* Start the visits that are due, but one cleanup and resumption only.  Returns when the next is due. */
 static int64
 start_visits(int64 now)
 {
-	bool		is_made[VISIT_LOOK + 1] = {false};	/* by kind */
 	int64		result = NOT_DUE;
+	Visit	   *next;
 
+	while ((next = next_visit(now)) != NULL)
+		start_visit(next, now);
 	foreach_ptr(const Visit, visit, visits)
 	{
-		if (visit->context != NULL)
-			is_made[visit->kind] = true;
-	}
-	foreach_ptr(Visit, visit, visits)
-	{
-		bool		is_single = visit->kind == VISIT_CLEANUP || visit->kind == VISIT_RESUME;
-		bool		has_turn = !is_single || !is_made[visit->kind];
-
-		if (visit->context == NULL && has_turn && visit->due <= now)
-			start_visit(visit, now);
 		if (visit->context == NULL)
 		{
-			if (has_turn)
+			if (!waits_for_turn(visit))
 				result = Min(result, visit->due);
 			continue;
 		}
 		/* its end sets our latch; this is in case that it does not */
 		result = Min(result, now + LOOK_MS);
-		is_made[visit->kind] = true;
-		if (is_single)
+		if (is_single(visit))
 			result = Min(result, now + RETRY_MS);
 	}
 	return result;
@@ -969,6 +985,7 @@ index_mover_launcher_main(Datum arg)
 									ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(context);
 
+	running_jobs_tell_forgotten();
 	evidence_watch();
 	watch = add_visit(VISIT_WATCH, 0);
 	before_shmem_exit(stop_watch, (Datum) 0);

@@ -545,7 +545,7 @@ run_item(JobShared *shared, int n)
 	{
 		if (canceled)
 		{
-			(void) job_request(shared->job, REQUEST_CANCEL);
+			runner_cancel(shared);
 			give_up_rest(shared, NULL);
 		}
 
@@ -614,7 +614,7 @@ note_running(const JobShared *shared)
 {
 	bool		is_canceled = false;
 	RunningJob	job = {.database = shared->database,.job = shared->job,.role = shared->role,
-	.again = shared->settings.terms.at_start};
+	.extension = shared->extension,.again = shared->settings.terms.at_start};
 
 	running_jobs_put(&job);
 	/* who has steered the job before has not found the file */
@@ -635,7 +635,7 @@ begin_job(JobShared *shared)
 {
 	ErrorData  *error;
 
-	if (resume_at_start && shared->caller_pid == 0)
+	if (resume_at_start && shared->caller_pid == 0 && !shared->settings.terms.heals)
 		note_running(shared);
 	log_start(shared);
 	/* a device can hang, and another session can have locked the table */
