@@ -597,18 +597,51 @@ vain_budget(HTAB *named, const Policy *policy, const PressureLimit *limit, const
 					size_text(policy->budget));
 }
 
-/* Return how a policy contradicts another, or cannot use its budget; NULL if neither. */
+static bool
+same_text(const char *a, const char *b)
+{
+	if (a == NULL || b == NULL)
+		return a == b;
+	return strcmp(a, b) == 0;
+}
+
+/* Return whether whatever contradicts one of two policies contradicts the other, too. */
+static bool
+are_alike(const Policy *a, const Policy *b)
+{
+	return a->owner == b->owner && a->relation == b->relation &&
+		a->tables == b->tables && a->indexes == b->indexes &&
+		same_text(NameStr(*a->to_tablespace), NameStr(*b->to_tablespace)) &&
+		same_text(a->from_tablespace, b->from_tablespace) && same_text(a->schema, b->schema);
+}
+
+/* Add a policy that can contradict those after it, unless one is there that is like it. */
+static List *
+add_other(List *others, const Policy *policy)
+{
+	if (policy->kind == POLICY_START_AT)
+		return others;
+	foreach_ptr(const Policy, other, others)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (are_alike(other, policy))
+			return others;
+	}
+	return lappend(others, (void *) policy);
+}
+
+/*
+ * Return how a policy contradicts one of others, or cannot use its budget; NULL if neither.
+ */
 static char *
-first_conflict(HTAB *named, const Policy *policy, const List *policies,
+first_conflict(HTAB *named, const Policy *policy, const List *others,
 			   const PressureLimits *limits)
 {
-	foreach_ptr(const Policy, other, policies)
+	foreach_ptr(const Policy, other, others)
 	{
 		char	   *result;
 
 		CHECK_FOR_INTERRUPTS();
-		if (other == policy)
-			break;
 		result = contradiction(named, policy, other);
 		if (result != NULL)
 			return result;
@@ -642,6 +675,8 @@ index_mover_policy_conflicts(PG_FUNCTION_ARGS)
 	HTAB	   *named = hash_create("index_mover named tables", 64, &info,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	List	   *policies = NIL;
+	List	   *others = NIL;	/* of Policy: before, and of many that are
+								 * alike one */
 	const PressureLimits *limits;
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -655,9 +690,10 @@ index_mover_policy_conflicts(PG_FUNCTION_ARGS)
 	limits = limits_of(policies, places_unprobed());
 	foreach_ptr(const Policy, policy, policies)
 	{
-		const char *detail = first_conflict(named, policy, policies, limits);
+		const char *detail = first_conflict(named, policy, others, limits);
 		Row			row;
 
+		others = add_other(others, policy);
 		if (detail == NULL)
 			continue;
 		row_clear(&row);
