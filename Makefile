@@ -12,7 +12,6 @@ OBJS = \
 	src/tier/tier_plan.o \
 	src/tier/tier_run.o \
 	src/tier/tier_scheduler.o \
-	src/tier/chunks.o \
 	src/tier/heat.o \
 	src/tier/pending.o \
 	src/tier/places.o \

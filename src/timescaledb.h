@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * timescaledb.h
- *	  TimescaleDB: its catalog, and which tables are its own.
+ *	  TimescaleDB: which tables are its own, and which have a chunk's compressed data.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,7 +10,16 @@
 
 #include "postgres.h"
 
-extern Oid	timescaledb_catalog(const char *name);
+#include "utils/hsearch.h"
+
+/* A chunk of TimescaleDB, and the table with its compressed data */
+typedef struct ChunkPair
+{
+	Oid			chunk;			/* hash key */
+	Oid			compressed;
+} ChunkPair;
+
+extern HTAB *timescaledb_chunk_pairs(const char **problem);
 extern bool timescaledb_has(Oid relid);
 
 #endif							/* IM_TIMESCALEDB_H */

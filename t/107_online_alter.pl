@@ -213,13 +213,14 @@ INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, 
   VALUES (99999, 'timescaledb', 10, 'public'::regnamespace, false, '0');
 CREATE SCHEMA _timescaledb_catalog;
 CREATE TABLE _timescaledb_catalog.hypertable (schema_name name, id int, table_name name);
-CREATE TABLE _timescaledb_catalog.chunk (id int, table_name name, schema_name name);
+CREATE TABLE _timescaledb_catalog.chunk (id int, table_name name, schema_name name, compressed_chunk_id int);
 ALTER EXTENSION timescaledb ADD TABLE _timescaledb_catalog.hypertable;
 ALTER EXTENSION timescaledb ADD TABLE _timescaledb_catalog.chunk;
 INSERT INTO _timescaledb_catalog.hypertable VALUES ('public', 1, 'hyper');
 INSERT INTO _timescaledb_catalog.chunk VALUES (1, 'chunk', 'public'), (2, 't', 'elsewhere');
 CREATE TABLE hyper (i int) TABLESPACE regress_slow;
 CREATE TABLE chunk (i int) TABLESPACE regress_slow;
+CREATE TABLE few (i int) TABLESPACE regress_slow;
 SQL
 foreach my $table ('hyper', 'chunk')
 {
@@ -235,13 +236,29 @@ foreach my $table ('hyper', 'chunk')
 	my ($to, $before) = (other_place(place('t')), jobs());
 	my (undef, $said) = answer('require', "ALTER TABLE t SET TABLESPACE $to;");
 	is($said . place('t') . (jobs() - $before), "${to}1", 'a table beside hypertables goes online');
+	# as from 2.29 on
+	sql(<<'SQL');
+ALTER TABLE _timescaledb_catalog.chunk DROP table_name, ADD relid regclass;
+UPDATE _timescaledb_catalog.chunk SET relid = CASE id WHEN 1 THEN 'chunk'::regclass ELSE 'm' END;
+CREATE TABLE _timescaledb_catalog.compression_settings (relid regclass, compress_relid regclass);
+ALTER EXTENSION timescaledb ADD TABLE _timescaledb_catalog.compression_settings;
+INSERT INTO _timescaledb_catalog.compression_settings VALUES ('hyper', NULL), ('chunk', 'few');
+SQL
+	foreach my $table ('chunk', 'few')
+	{
+		(undef, $said) = answer('require', "ALTER TABLE $table SET TABLESPACE pg_default;");
+		like($said, qr/^ERROR:  0A000: $refusal It is of a hypertable or a chunk/, "TimescaleDB 2.29: $table");
+	}
+	$to = other_place($to);
+	(undef, $said) = answer('require', "ALTER TABLE t SET TABLESPACE $to;");
+	is($said . place('t'), $to, 'TimescaleDB 2.29: a table beside hypertables goes online');
 	# of another shape
-	sql('ALTER TABLE t SET TABLESPACE regress_slow; ALTER TABLE _timescaledb_catalog.chunk RENAME table_name TO other');
+	sql('ALTER TABLE t SET TABLESPACE regress_slow; ALTER TABLE _timescaledb_catalog.chunk RENAME relid TO other');
 	(undef, $said) = answer('require', 'ALTER TABLE t SET TABLESPACE regress_fast;');
 	like($said, qr/^ERROR:  0A000: $refusal It is of a hypertable or a chunk/, 'a catalog that is not known: left to TimescaleDB');
 }
-sql("ALTER EXTENSION timescaledb DROP TABLE _timescaledb_catalog.$_") foreach 'chunk', 'hypertable';
-sql('DROP SCHEMA _timescaledb_catalog CASCADE; DROP TABLE hyper, chunk');
+sql("ALTER EXTENSION timescaledb DROP TABLE _timescaledb_catalog.$_") foreach 'chunk', 'hypertable', 'compression_settings';
+sql('DROP SCHEMA _timescaledb_catalog CASCADE; DROP TABLE hyper, chunk, few');
 sql("SET allow_system_table_mods = on; DELETE FROM pg_extension WHERE extname = 'timescaledb'");
 # ownership is what core needs, and not MAINTAIN, nor USAGE on the schema
 sql(<<'SQL');

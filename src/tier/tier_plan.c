@@ -37,6 +37,7 @@
 #include "call/call.h"
 #include "row.h"
 #include "tier/tier_private.h"
+#include "timescaledb.h"
 
 PG_FUNCTION_INFO_V1(index_mover_tier_plan);
 
@@ -181,7 +182,7 @@ tier_plan_begin(TimestampTz at)
 	plan->covered = hash_create("index_mover covered tables", 64, &info,
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	plan->limits = conflict_limits(plan->places);
-	plan->chunks = chunks_read(&plan->chunk_problem);
+	plan->chunks = timescaledb_chunk_pairs(&plan->chunk_problem);
 	plan->parts = plan_parts_begin();
 	return plan;
 }
@@ -892,7 +893,8 @@ want_by_age(TierPlan *plan)
 	}
 	if (plan->chunk_problem != NULL && OidIsValid(policy->relation) &&
 		get_rel_relkind(policy->relation) == RELKIND_RELATION)
-		say(work, VERDICT_STAYS, psprintf("compressed data of chunks stays: %s", plan->chunk_problem));
+		say(work, VERDICT_HINDERED,
+			psprintf("compressed data of chunks stays: %s", plan->chunk_problem));
 	foreach_oid(root, roots)
 	{
 		if (OidIsValid(work->scope.schema) && get_rel_namespace(root) != work->scope.schema)

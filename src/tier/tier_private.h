@@ -234,17 +234,6 @@ typedef struct PartitionLeaf
 
 extern List *partition_leaves(Oid relid, const KeyMeaning *meaning);
 
-/* chunks.c */
-
-/* A chunk of TimescaleDB, and the table of its compressed data */
-typedef struct ChunkPair
-{
-	Oid			chunk;			/* hash key */
-	Oid			compressed;
-} ChunkPair;
-
-extern HTAB *chunks_read(const char **problem);
-
 /* policy.c */
 typedef enum PolicyKind
 {
