@@ -536,8 +536,8 @@ swap_files(CopyMove *move)
 }
 
 /*
- * Do everything from the locks to the removal of the old files.  Returns false if the copy
- * has ended before, and is to be started again: see copy_start_again().
+ * Do everything from the locks to the swap, after which no error may pass.  Returns false if
+ * the copy has ended before, and is to be started again: see copy_start_again().
  */
 static bool
 copy_once(CopyMove *move)
@@ -564,7 +564,6 @@ copy_once(CopyMove *move)
 		move->item->outcome.status = STATUS_REHEARSED;
 	else if (!swap_files(move))
 		return false;
-	end_move(move);
 	return true;
 }
 
@@ -595,7 +594,7 @@ move_by_copy(MoveContext *mc)
 	for (int start = 1;; start++)
 	{
 		CopyMove   *move = new_move(mc);
-		bool		finished PG_USED_FOR_ASSERTS_ONLY;
+		bool		finished;
 		const char *again;
 
 		if (start > 1)
@@ -606,6 +605,8 @@ move_by_copy(MoveContext *mc)
 		}
 		current = move;
 		finished = copy_once(move);
+		if (finished)
+			end_move(move);
 		again = move->again;
 		Assert(finished == (again == NULL) && !IsTransactionState());
 		MemoryContextSwitchTo(oldcontext);

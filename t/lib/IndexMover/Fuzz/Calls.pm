@@ -374,6 +374,9 @@ sub ddl
 			"REINDEX INDEX CONCURRENTLY fz.${d}_pkey", "REINDEX TABLE CONCURRENTLY fz.$d", "REINDEX TABLE fz.$d",
 			"CREATE INDEX CONCURRENTLY IF NOT EXISTS \"extra $n\" ON fz.$d (k)", "DROP INDEX CONCURRENTLY IF EXISTS fz.\"extra $n\"",
 			"CREATE INDEX IF NOT EXISTS \"extra $n\" ON fz.$d (t) TABLESPACE $space", "DROP INDEX IF EXISTS fz.\"extra $n\"",
+			"ALTER MATERIALIZED VIEW fz.mat SET TABLESPACE $space", "ALTER TABLE fz.months SET TABLESPACE $space",
+			'ALTER ' . $r->pick('TABLE', 'INDEX', 'MATERIALIZED VIEW') . ' ALL IN TABLESPACE ' . $r->pick('fz_a', 'fz_b', 'pg_default')
+			  . " SET TABLESPACE $space",
 			"ALTER TABLE fz.$d SET TABLESPACE $space", "ALTER INDEX IF EXISTS fz.\"$d Ix 0\" SET TABLESPACE $space",
 			"ALTER TABLE fz.$d ADD COLUMN IF NOT EXISTS x$n int DEFAULT 3", "ALTER TABLE fz.$d DROP COLUMN IF EXISTS x$n",
 			"ALTER INDEX IF EXISTS fz.\"$d Ix 1\" RENAME TO \"$d Ix renamed\"",
@@ -432,11 +435,9 @@ sub disturb
 	my $crashes = $self->{round} > 1 ? 1 : 0;
 	my $what = $r->weighted(cancel => 10, terminate => 5, cancel_worker => 8, terminate_worker => 6, kill_worker => 4 * $crashes,
 		kill_backend => $crashes,
-		restart => 1, immediate => $crashes, settings => 6, checkpoint => 8, switch => 3, steer => 12, cleanup => 5, vacuum => 6, full =>
-			3,
-			unreadable => 2, stop_process =>
-			3, lock => 5,
-		owner => 2, standby => 1, sleep => 10);
+		restart => 1, immediate => $crashes, settings => 6, checkpoint => 8, switch => 3, steer => 12, cleanup => 5, vacuum => 6, full => 3,
+		unreadable => 2, stop_process => 3, lock => 5, owner => 2, standby => 1, extension => 1, database => 1, tablespace => 4,
+		sleep => 10);
 	my $schema = $self->{catalogs}{schema};
 	my %statement = (
 		map({ $_ => "\\$_ $nth" } 'cancel', 'terminate', 'cancel_worker', 'terminate_worker', 'kill_worker', 'kill_backend', 'database',
@@ -444,7 +445,7 @@ sub disturb
 		map({ $_ => "\\$_" } 'restart', 'immediate', 'standby', 'extension'),
 		tablespace => $r->pick("CREATE TABLESPACE fz_brief LOCATION ''", 'DROP TABLESPACE IF EXISTS fz_brief'),
 		settings => '\set ' . $r->pick('index_mover.verify = on', 'index_mover.verify = off', 'autovacuum = on', 'autovacuum = off',
-			'index_mover.online_alter = on', 'index_mover.online_alter = off',
+			'index_mover.online_alter = on', 'index_mover.online_alter = off', 'index_mover.online_alter = require',
 			"index_mover.scheduler_databases = '*'", "index_mover.scheduler_databases = ''", 'full_page_writes = off',
 				'full_page_writes = on',
 			'wal_compression = on', 'hot_standby_feedback = on', "index_mover.max_rate = '1MB'", 'index_mover.max_rate = 0',
