@@ -116,6 +116,14 @@ errors_was_canceled(const ErrorData *error)
 		strcmp(error->funcname, "runner_check_step_back") == 0;
 }
 
+/* Return whether core's lock_timeout has run out; functions of users can raise its SQLSTATE. */
+bool
+errors_was_lock_timeout(const ErrorData *error)
+{
+	return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE && error->funcname != NULL &&
+		strcmp(error->funcname, "ProcessInterrupts") == 0;
+}
+
 /* Return whether the error is that another transaction was in the way for lock_timeout. */
 bool
 errors_was_hindered(const ErrorData *error)

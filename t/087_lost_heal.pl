@@ -285,6 +285,31 @@ is(value("SELECT DISTINCT status FROM heal_tablespace('fast')"), 'moved', 'a sup
 value('REVOKE ALL ON FUNCTION heal_tablespace FROM regress_other; DROP ROLE regress_other');
 answers('for others');
 
+# an index's function that says what a rebuild says that gives way: it is no session that has to pass
+value(<<'SQL');
+CREATE SEQUENCE builds;
+CREATE TABLE raises (i int);
+INSERT INTO raises VALUES (1);
+CREATE FUNCTION in_the_way(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+	IF EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid() AND backend_type = 'index_mover') THEN
+		PERFORM pg_catalog.nextval('public.builds');
+		RAISE 'in the way' USING ERRCODE = '55006';
+	END IF;
+	RETURN i;
+END $$;
+CREATE INDEX raises_i ON raises (in_the_way(i)) TABLESPACE fast;
+CHECKPOINT;
+SQL
+$file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('raises_i')");
+$node->stop;
+unlink $file or die $!;
+$node->start;
+is(value("SELECT name, status, sqlstate FROM heal_tablespace('fast', settings => '{\"lock_wait\": \"5s\"}')"), 'raises_i|failed|55006',
+	'an error of its function');
+is(value('SELECT last_value FROM builds'), '1', '... for which it is not rebuilt again');
+value('DROP TABLE raises; DROP FUNCTION in_the_way; DROP SEQUENCE builds');
+
 # the first page of an access method that we do not know
 value('CREATE EXTENSION bloom; CREATE INDEX t_bloom ON t USING bloom (id, v) TABLESPACE fast; CHECKPOINT');
 $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_bloom')");

@@ -49,6 +49,7 @@
 
 #include "cleanup/cleanup.h"
 #include "compat.h"
+#include "errors.h"
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
@@ -428,9 +429,9 @@ describe_waited_for(int pid)
 
 /*
  * If we were the deadlock's victim, and another process waits for a lock of ours,
- * report that process instead.  To be called before the abort releases the locks.
+ * report that process instead, and return true.  To be called before the abort releases the locks.
  */
-static void
+static bool
 tell_who_passes(ErrorData *edata)
 {
 	bool		ours = false;
@@ -438,12 +439,12 @@ tell_who_passes(ErrorData *edata)
 	int			pid = 0;
 
 	if (edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
-		return;
+		return false;
 	if (relation_lock_waiters(rebuild.entry.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
 		relation_lock_waiters(rebuild.entry.relid, ShareUpdateExclusiveLock, &pid, 1) == 0)
 		ours = extension_lock_waiters(&pid, 1) > 0;
 	if (pid == 0)
-		return;
+		return false;
 	command = describe_command(pid);
 	edata->message = psprintf("gave way to process %d, which waits for a lock on %s", pid,
 							  ours ? "the extension" : "the table or the index");
@@ -451,6 +452,7 @@ tell_who_passes(ErrorData *edata)
 	edata->detail = NULL;
 	edata->detail_log = *command != '\0' ? pstrdup(command + 1) : NULL;
 	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
+	return true;
 }
 
 /* Abort after an ERROR, and find out how far the command came. */
@@ -564,12 +566,13 @@ rebuild_once(MoveContext *mc, TimestampTz start, int64 rested_ms)
 	{
 		int			waited_for = core_waited_for();
 		int64		rested_since = pacing_rested_ms() - rested_ms;
+		bool		passes;
 		ErrorData  *edata;
 
 		MemoryContextSwitchTo(TopMemoryContext);
 		edata = CopyErrorData();
 		FlushErrorState();
-		tell_who_passes(edata);
+		passes = tell_who_passes(edata);
 		rebuild_timer_explain(edata, mc->item);
 		clean_up_after_error(mc);
 		if (edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
@@ -584,9 +587,9 @@ rebuild_once(MoveContext *mc, TimestampTz start, int64 rested_ms)
 			edata->detail = psprintf("It waited for %s.", list);
 		}
 		/* a lost index is healed again if the rebuild gave way to a session */
-		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+		if (errors_was_lock_timeout(edata))
 			again = item->plain;
-		else if (edata->sqlerrcode == ERRCODE_OBJECT_IN_USE)
+		else if (passes)
 			again = item->heal && item->outcome.status == STATUS_RUNNING;
 		else
 			again = false;
