@@ -669,7 +669,9 @@ CREATE TABLE @extschema@.tier_policy (
 	max_bytes_per_run bigint
 		CONSTRAINT "max_bytes_per_run must be a positive number of bytes" CHECK (max_bytes_per_run > 0),
 	settings jsonb
-		CONSTRAINT "settings must be a JSON object" CHECK (jsonb_typeof(settings) = 'object'),
+		CONSTRAINT "settings must be a JSON object" CHECK (jsonb_typeof(settings) = 'object')
+		-- each process that looks for policies reads all rows; as IM_SETTINGS_LEN
+		CONSTRAINT "settings must be shorter than 2048 bytes" CHECK (octet_length(settings::text) < 2048),
 	idle_for interval
 		CONSTRAINT "idle_for must be positive" CHECK (idle_for > '0'),
 	idle_of text NOT NULL DEFAULT 'use'

@@ -102,6 +102,10 @@ is(error_of('alice', "UPDATE tier_policy SET settings = '{\"max_rat\": 1}'"), '2
 is(error_of($super, "UPDATE tier_policy SET settings = '{\"max_lock_time\": 5}' WHERE name = 'alice'"),
 	'42501: permission denied to set parameter "index_mover.max_lock_time"', 'nor does it help who writes it');
 
+# each process that looks for policies reads all of them
+is(error_of('alice', q(UPDATE tier_policy SET settings = jsonb_build_object('swap_after', repeat(' ', 2048)))),
+	'23514: new row for relation "tier_policy" violates check constraint "settings must be shorter than 2048 bytes"', 'long settings');
+
 # an attribute of a membership decides that from 16 on
 SKIP:
 {
