@@ -609,6 +609,7 @@ settings_capture(MoveSettings *result, Jsonb *json, bool swaps)
 	result->swap_after = swaps ? swap_moment() : 0;
 	result->maintenance_work_mem = maintenance_work_mem;
 	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
+	result->temp_file_limit = temp_file_limit;
 	if (IsTransactionState())
 		describe_settings(result);
 	else

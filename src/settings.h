@@ -106,6 +106,7 @@ typedef struct MoveSettings
 	/* core's settings that a rebuild obeys */
 	int			maintenance_work_mem;	/* kB */
 	int			max_parallel_maintenance_workers;
+	int			temp_file_limit;	/* kB; -1 = none */
 
 	JobTerms	terms;
 

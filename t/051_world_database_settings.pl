@@ -21,6 +21,10 @@ my $name = "uu_\x{e9}";
 $node->safe_psql('postgres', <<'SQL');
 CREATE ROLE regress_owner NOLOGIN;
 CREATE ROLE regress_nobody LOGIN;
+CREATE ROLE regress_limited LOGIN;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO regress_limited;
+GRANT USAGE ON SCHEMA public TO regress_limited;
+GRANT CREATE ON TABLESPACE regress_fast TO regress_limited;
 GRANT USAGE ON SCHEMA public TO regress_owner;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO regress_owner;
 GRANT CREATE ON TABLESPACE regress_fast TO regress_owner;
@@ -53,6 +57,21 @@ like(($node->psql('postgres', "CALL wait_for_move($job)"))[2], qr/ermission deni
 is($node->safe_psql('postgres', "SELECT status, sqlstate, role FROM index_mover_history WHERE job = $job"),
 	'failed|42501|regress_owner', '... whose moves fail');
 
+# nor does a session's user, which core's connection applies from 17 on
+my $super = $node->safe_psql('template1', 'SELECT current_user');
+my $as_super = "SET SESSION AUTHORIZATION $super; SELECT status, detail FROM move_indexes('t', '%s', 'rebuild')";
+$node->safe_psql('template1', 'ALTER DATABASE postgres RESET role; ALTER DATABASE postgres SET session_authorization = regress_nobody');
+is($node->safe_psql('postgres', sprintf $as_super, 'regress_fast'), 'moved|', 'session_authorization in the settings of the database');
+$node->safe_psql('template1', 'ALTER DATABASE postgres RESET session_authorization');
+
+# what a role may write to temporary files is its job's limit, too
+$node->safe_psql('postgres', 'CREATE TABLE sorted AS SELECT (i * 7919) % 100003 AS i FROM generate_series(1, 60000) i; CREATE INDEX ON sorted (i)');
+$node->safe_psql('template1', 'ALTER ROLE regress_limited SET temp_file_limit = 1; ALTER ROLE regress_limited SET maintenance_work_mem = 1024; '
+		. 'ALTER ROLE regress_limited SET max_parallel_maintenance_workers = 0');
+$node->safe_psql('postgres', 'ALTER TABLE sorted OWNER TO regress_limited');
+is($node->safe_psql('postgres', "SELECT status, sqlstate FROM move_indexes('sorted', 'regress_fast', 'rebuild')",
+		extra_params => [ '-U', 'regress_limited' ]), 'failed|53400', "the role's temp_file_limit");
+
 # ---- every setting that a session can have ------------------------------------------
 # A setting changes nothing in a worker (worker_settings in src/worker/move_worker.c), or
 # is here with the reason why it may.  A new one of a new version is named as a failure.
@@ -61,10 +80,10 @@ my %kept = map { my $why = $_; map { $_ => $why->[0] } split ' ', $why->[1] } (
 		backend_flush_after commit_siblings deadlock_timeout effective_cache_size effective_io_concurrency file_copy_method
 		hash_mem_multiplier io_combine_limit logical_decoding_work_mem maintenance_io_concurrency max_parallel_workers
 		max_parallel_workers_per_gather max_stack_depth min_parallel_index_scan_size min_parallel_table_scan_size
-		parallel_leader_participation synchronize_seqscans temp_buffers temp_file_limit temp_tablespaces
+		parallel_leader_participation synchronize_seqscans temp_buffers temp_tablespaces
 		vacuum_buffer_usage_limit vacuum_cost_delay vacuum_cost_limit vacuum_cost_page_dirty vacuum_cost_page_hit
 		vacuum_cost_page_miss wal_compression wal_init_zero wal_recycle wal_skip_threshold work_mem } ],
-	[ 'given by the job', 'maintenance_work_mem max_parallel_maintenance_workers' ],
+	[ 'given by the job', 'maintenance_work_mem max_parallel_maintenance_workers temp_file_limit' ],
 	[ 'what is logged, measured and shown', q{
 		application_name backtrace_functions compute_query_id debug_pretty_print debug_print_parse debug_print_plan
 		debug_print_raw_parse debug_print_rewritten lc_messages log_autoanalyze_min_duration log_connections log_disconnections

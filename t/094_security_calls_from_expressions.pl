@@ -71,5 +71,30 @@ is_deeply(\%said,
 	'each call says what it did, or cleanly why it does not');
 wait_for_no_worker($node);
 is($node->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history'), '2', 'no job was made');
+
+# a setting that makes an error end the process ends only the index of the function that sets it
+my @fatal = ('exit_on_error', $node->pg_version >= 17 ? 'transaction_timeout' : ());
+foreach my $setting (@fatal)
+{
+	$node->safe_psql('postgres', <<SQL);
+CREATE TABLE u (i int);
+INSERT INTO u VALUES (1);
+CREATE FUNCTION g(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \$\$
+BEGIN
+	IF EXISTS (SELECT FROM pg_catalog.pg_stat_activity
+				WHERE pid = pg_catalog.pg_backend_pid() AND backend_type = 'index_mover') THEN
+		PERFORM set_config('$setting', CASE '$setting' WHEN 'exit_on_error' THEN 'on' ELSE '10' END, true);
+		PERFORM pg_sleep(1);
+		RAISE 'still alive';
+	END IF;
+	RETURN i;
+END \$\$;
+CREATE INDEX u_g ON u (g(i));
+CREATE INDEX u_i ON u (i);
+SQL
+	is($node->safe_psql('postgres', "SELECT name, status, sqlstate, detail FROM move_indexes('u', 'regress_fast', 'rebuild') ORDER BY 1"),
+		"u_g|failed|55P02|parameter \"$setting\" cannot be changed\nu_i|moved||", "$setting: the job goes on");
+	$node->safe_psql('postgres', 'DROP TABLE u; DROP FUNCTION g');
+}
 survived_ok($node, 't', 'calls from expressions', "SELECT status FROM move_indexes('t', 'regress_slow', 'copy')");
 done_testing();

@@ -27,7 +27,7 @@
 #include "storage/lmgr.h"
 #include "storage/pmsignal.h"
 #include "tcop/tcopprot.h"
-#include "utils/guc.h"
+#include "utils/guc_tables.h"
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
 
@@ -122,7 +122,13 @@ static const struct
 	{"zero_damaged_pages", "off"},
 };
 
-/* Apply these, whatever postgresql.conf and the role have. */
+/*
+ * Those that any role may set and that make an error, or a timeout, end the process.  Functions of
+ * indexes may not set them in a worker: with one index, its owner would end the whole job of others.
+ */
+static const char *const fatal_settings[] = {"exit_on_error", "transaction_timeout"};
+
+/* Apply these, whatever postgresql.conf and the role have; once in a process. */
 void
 worker_apply_settings(void)
 {
@@ -130,6 +136,11 @@ worker_apply_settings(void)
 	{
 		if (GetConfigOption(worker_settings[i].name, true, false) != NULL)
 			set_worker_option(worker_settings[i].name, worker_settings[i].value);
+	}
+	for (int i = 0; i < lengthof(fatal_settings); i++)
+	{
+		if (GetConfigOption(fatal_settings[i], true, false) != NULL)
+			find_option(fatal_settings[i], false, false, ERROR)->context = PGC_INTERNAL;
 	}
 
 	/* not PGC_S_OVERRIDE, to which a reset would lead */
@@ -182,9 +193,9 @@ log_end(const JobShared *shared)
 
 /*
  * Connect to a database as a role, also if it may not log in, with the settings
- * of workers.  Before 17, connect as the bootstrap superuser and set the session's user,
- * so that neither RESET ROLE nor an error leads back to that.  If the database has a
- * setting for role, core has applied it without a check; so reset it.
+ * of workers.  Before 17, connect as the bootstrap superuser.  Set the session's user, so that
+ * neither RESET ROLE nor an error leads back to that.  If the database has a setting for role or
+ * session_authorization, core has applied it without a check; so set both.
  */
 void
 worker_connect_as(Oid database, Oid role)
@@ -196,13 +207,13 @@ worker_connect_as(Oid database, Oid role)
 #else
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
+	/* core compares this role to decide which users may signal us */
+	MyProc->roleId = role;
+#endif
 	set_worker_option("role", "none");
 	StartTransactionCommand();
 	SetSessionAuthorization(role, superuser_arg(role));
 	CommitTransactionCommand();
-	/* core compares this role to decide which users may signal us */
-	MyProc->roleId = role;
-#endif
 	set_worker_option("role", "none");
 	worker_apply_settings();
 	pgstat_report_appname("index_mover");
@@ -828,6 +839,7 @@ index_mover_worker_main(Datum arg)
 	set_worker_option("maintenance_work_mem", psprintf("%d", shared->settings.maintenance_work_mem));
 	set_worker_option("max_parallel_maintenance_workers",
 					  psprintf("%d", shared->settings.max_parallel_maintenance_workers));
+	set_worker_option("temp_file_limit", psprintf("%d", shared->settings.temp_file_limit));
 	IM_KEEP_POINTS();
 	StartTransactionCommand();
 	is_move = (job.purpose == JOB_MOVE);
