@@ -51,11 +51,11 @@ finish() {
   if [ -f "$WORK/data/postmaster.pid" ] && { [ -z "$KEEP" ] || [ "$status" -ne 0 ]; }; then
     as_server "$BIN/pg_ctl" -s -w -m immediate -D "$WORK/data" stop > /dev/null 2>&1
   fi
-  if [ "$status" -ne 0 ] && [ -f "$WORK/server.log" ]; then
-    grep -E 'ERROR|FATAL|PANIC' "$WORK/server.log" | grep -v 'terminating connection' | tail -n 5 >&2
+  if [ "$status" -ne 0 ] && [ -f "$WORK/run/server.log" ]; then
+    grep -E 'ERROR|FATAL|PANIC' "$WORK/run/server.log" | grep -v 'terminating connection' | tail -n 5 >&2
   fi
   if [ -n "$KEEP" ] && [ "$status" -eq 0 ]; then
-    echo "The server goes on: $BIN/psql -h $WORK -p $PGPORT -U postgres postgres"
+    echo "The server goes on: $BIN/psql -h $WORK/run -p $PGPORT -U postgres postgres"
     exit 0
   fi
   clean_up_more
@@ -84,19 +84,20 @@ install_index_mover() {
   change_source "$WORK/src"
   config=$(private_postgres "$WORK/pg")
   BIN=$(dirname "$config")
-  as_server mkdir "$WORK/build"
+  server_directory "$WORK/build"
   as_server make -s -C "$WORK/build" -f "$WORK/src/Makefile" VPATH="$WORK/src" PG_CONFIG="$config" \
     with_llvm=no all install > "$WORK/build.log" 2>&1 || { tail -n 20 "$WORK/build.log" >&2; die "the build failed"; }
 }
 
 # Make the cluster; further settings come from standard input.
 make_cluster() {
+  server_directory "$WORK/data"
   as_server "$BIN/initdb" -D "$WORK/data" -k -A trust -U postgres --no-instructions > "$WORK/initdb.log" 2>&1 ||
     { cat "$WORK/initdb.log" >&2; die "initdb failed"; }
   {
     cat << CONF
 listen_addresses = ''
-unix_socket_directories = '$WORK'
+unix_socket_directories = '$WORK/run'
 autovacuum = off
 checkpoint_timeout = 1d
 max_wal_size = 32GB
@@ -108,12 +109,12 @@ index_mover.min_free_space = 0
 CONF
     cat
   } | as_server tee -a "$WORK/data/postgresql.conf" > /dev/null
-  export PGHOST=$WORK PGPORT=5432 PGUSER=postgres PGDATABASE=postgres PGOPTIONS='-c client_min_messages=warning'
+  export PGHOST=$WORK/run PGPORT=5432 PGUSER=postgres PGDATABASE=postgres PGOPTIONS='-c client_min_messages=warning'
 }
 
 start_server() {        # further options of the server
-  as_server "$BIN/pg_ctl" -s -w -t 300 -D "$WORK/data" -l "$WORK/server.log" -o "${1-}" start ||
-    { tail -n 5 "$WORK/server.log" >&2; die "the server does not start"; }
+  as_server "$BIN/pg_ctl" -s -w -t 300 -D "$WORK/data" -l "$WORK/run/server.log" -o "${1-}" start ||
+    { tail -n 5 "$WORK/run/server.log" >&2; die "the server does not start"; }
 }
 
 stop_server() {
@@ -152,7 +153,7 @@ settle() {
 start_load() {
   local jobs=$((CLIENTS < 2 ? 1 : 2))
   rm -rf "$WORK/log"
-  as_server mkdir "$WORK/log"
+  server_directory "$WORK/log"
   cd "$WORK/log" || exit 2
   # shellcheck disable=SC2086
   as_server "$BIN/pgbench" -n -c "$CLIENTS" -j "$jobs" -T 86400 -f "$1" -M prepared -l ${2-} \
@@ -248,10 +249,10 @@ find_repack() {
   major=$("$BIN/pg_config" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
   extensions=$("$BIN/pg_config" --sharedir)/extension
   if [ ! -x "$BIN/pg_repack" ] && [ -z "$INSTALLED" ] && command -v apt-get > /dev/null; then
-    as_server mkdir "$WORK/deb"
+    server_directory "$WORK/deb"
     if (cd "$WORK/deb" && as_server apt-get -q download "postgresql-$major-repack" > "$WORK/deb.log" 2>&1 &&
         as_server dpkg-deb -x ./*.deb .); then
-      for file in "$WORK/deb/usr/lib/postgresql/$major"/bin/pg_repack; do as_server cp "$file" "$BIN"; done
+      for file in "$WORK/deb/usr/lib/postgresql/$major"/bin/pg_repack; do cp "$file" "$BIN"; done
       for file in "$WORK/deb/usr/lib/postgresql/$major"/lib/*.so; do as_server cp "$file" "$("$BIN/pg_config" --pkglibdir)"; done
       for file in "$WORK/deb/usr/share/postgresql/$major"/extension/*; do as_server cp "$file" "$extensions"; done
     else

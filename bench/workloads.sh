@@ -21,7 +21,7 @@ make_workload() {
       # An index that stays empty, so that no update is heap-only and each one
       # makes an entry in the index that is measured.
       sql -c "CREATE INDEX no_hot ON pgbench_accounts (abalance) WHERE abalance > 2000000000"
-      as_server tee "$WORK/update.sql" > /dev/null << SQL
+      tee "$WORK/update.sql" > /dev/null << SQL
 \set aid random(1, 100000 * $scale)
 \set delta random(-5000, 5000)
 UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
@@ -38,7 +38,7 @@ ALTER TABLE texts ADD PRIMARY KEY (id);
 CREATE INDEX texts_t ON texts (t) TABLESPACE a;
 SQL
       TABLE=texts INDEX=texts_t
-      as_server tee "$WORK/update.sql" > /dev/null << SQL
+      tee "$WORK/update.sql" > /dev/null << SQL
 \set id random(1, $rows)
 UPDATE texts SET t = md5(random()::text) WHERE id = :id;
 SQL
@@ -54,7 +54,7 @@ COMMIT;
 ALTER TABLE texts ADD PRIMARY KEY (id);
 SQL
       TABLE=texts INDEX=texts_t
-      as_server tee "$WORK/update.sql" > /dev/null << SQL
+      tee "$WORK/update.sql" > /dev/null << SQL
 \set id random(1, $rows)
 UPDATE texts SET t = md5(random()::text) WHERE id = :id;
 SQL
@@ -74,7 +74,7 @@ ALTER TABLE documents ADD PRIMARY KEY (id);
 CREATE INDEX documents_body ON documents USING gin (body) TABLESPACE a;
 SQL
       TABLE=documents INDEX=documents_body
-      as_server tee "$WORK/update.sql" > /dev/null << SQL
+      tee "$WORK/update.sql" > /dev/null << SQL
 \set id random(1, $rows)
 UPDATE documents SET body = document() WHERE id = :id;
 SQL
@@ -90,7 +90,7 @@ ALTER TABLE places ADD PRIMARY KEY (id);
 CREATE INDEX places_at ON places USING gist (at) TABLESPACE a;
 SQL
       TABLE=places INDEX=places_at
-      as_server tee "$WORK/update.sql" > /dev/null << SQL
+      tee "$WORK/update.sql" > /dev/null << SQL
 \set id random(1, $rows)
 UPDATE places SET at = point(random(), random()) WHERE id = :id;
 SQL
@@ -107,7 +107,7 @@ CREATE INDEX events_at ON events (at) TABLESPACE a;
 SQL
       TABLE=events INDEX=events_at
       bloat_again
-      as_server tee "$WORK/update.sql" > /dev/null << SQL
+      tee "$WORK/update.sql" > /dev/null << SQL
 \set id random(1, $rows)
 UPDATE events SET at = now() - random() * $rows * interval '1 minute' WHERE id = :id;
 SQL

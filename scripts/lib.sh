@@ -3,7 +3,9 @@
 #   the top of the source tree.
 #
 # Assumption: PostgreSQL refuses to run as root, so where we are root every
-# server, and everything that talks to it, runs as user postgres.  Nothing is
+# server, and everything that talks to it, runs as user postgres.  That user gets
+# directories of its own in WORK, see server_directory(), and root neither writes
+# into them nor runs what is in them: it could put symbolic links there.  Nothing is
 # installed into the system: private_postgres() makes a copy of the installed
 # PostgreSQL, which finds its own files relative to its binaries.
 
@@ -45,6 +47,7 @@ BUILDS=${INDEX_MOVER_BUILDS:-${TMPDIR:-/tmp}/index_mover-builds}
 # Make a directory to keep things in, and print its path.  What is in it is run, as
 # root too, so it must be ours.
 own_directory() {          # directory, option that names another
+  case "$1" in "$BUILDS"/*) own_directory "$BUILDS" "$2" > /dev/null || exit 2 ;; esac
   mkdir -p "$1" || exit 2
   [ -O "$1" ] && [ ! -L "$1" ] || die "$1 belongs to another user, name another with $2"
   (cd "$1" && pwd)
@@ -110,21 +113,34 @@ server_user() {
 # Run a command as the user that runs servers, with our environment.
 as_server() {
   if [ "$(id -u)" = 0 ]; then
-    HOME=$WORK USER=postgres LOGNAME=postgres setpriv --reuid=postgres --regid=postgres --init-groups "$@"
+    HOME=${WORK:-/} USER=postgres LOGNAME=postgres setpriv --reuid=postgres --regid=postgres --init-groups "$@"
   else
     "$@"
   fi
 }
 
-# Make WORK, a directory that the server's user owns.  Make takes a space for an end,
-# and the path of a Unix socket may have no more than 107 bytes.
+# Make directories that the server's user owns, or take those that it owns already; in a
+# directory into which it cannot write, or /tmp.
+server_directory() {       # directory ...
+  local dir
+  for dir in "$@"; do
+    mkdir "$dir" 2> /dev/null
+    [ -d "$dir" ] && [ ! -L "$dir" ] && { [ -O "$dir" ] || [ "$(stat -c %U "$dir")" = "$(server_user)" ]; } ||
+      { echo "$dir belongs to another user, or cannot be made" >&2; return 1; }
+    [ "$(id -u)" != 0 ] || chown -h postgres: "$dir" || return 1
+  done
+}
+
+# Make WORK, a directory of ours, and in it WORK/run, where a server can have its socket
+# and its log.  Make takes a space for an end, and the path of a Unix socket may have no
+# more than 107 bytes.
 make_work_directory() {
   local tmp
   tmp=$(CDPATH='' cd -- "${TMPDIR:-/tmp}" && pwd) && WORK=$(mktemp -d "$tmp/index_mover.XXXXXX") || exit 2
   chmod 755 "$WORK"
-  [ "$(id -u)" != 0 ] || chown postgres: "$WORK"
-  if [[ "$WORK" =~ [^[:alnum:]/._+-] ]] || [ ${#WORK} -gt 60 ] || ! as_server test -w "$WORK"; then
-    rmdir "$WORK"
+  server_directory "$WORK/run" || exit 2
+  if [[ "$WORK" =~ [^[:alnum:]/._+-] ]] || [ ${#WORK} -gt 60 ] || ! as_server test -w "$WORK/run"; then
+    rmdir "$WORK/run" "$WORK"
     die "cannot use $tmp: set TMPDIR to a short path without spaces, of a directory that user $(server_user) can enter"
   fi
 }
@@ -142,6 +158,7 @@ copy_source() {
 
 # Copy the PostgreSQL installation of PG_CONFIG to the directory $1, and print the
 # copy's pg_config.  The copies of several builds do not get in each other's way.
+# The server's user may install extensions into it, and nothing else: we run its pg_config.
 private_postgres() {
   local dir from
   for from in "$(dirname "$("$PG_CONFIG" --bindir)")" "$("$PG_CONFIG" --sharedir)"; do
@@ -157,7 +174,10 @@ private_postgres() {
     mkdir -p "$(dirname "$dir")"
     ln -s "$from" "$dir"
   done
-  [ "$(id -u)" != 0 ] || chown -R postgres: "$1"
+  for from in "$("$PG_CONFIG" --pkglibdir)" "$("$PG_CONFIG" --sharedir)" "$("$PG_CONFIG" --docdir)"; do
+    mkdir -p "$1$from"
+    [ "$(id -u)" != 0 ] || chown -R postgres: "$1$from"
+  done
   echo "$1$("$PG_CONFIG" --bindir)/pg_config"
 }
 
