@@ -61,7 +61,8 @@ is($node->safe_psql('postgres', "SELECT status, sqlstate, role FROM index_mover_
 my $super = $node->safe_psql('template1', 'SELECT current_user');
 my $as_super = "SET SESSION AUTHORIZATION $super; SELECT status, detail FROM move_indexes('t', '%s', 'rebuild')";
 $node->safe_psql('template1', 'ALTER DATABASE postgres RESET role; ALTER DATABASE postgres SET session_authorization = regress_nobody');
-is($node->safe_psql('postgres', sprintf $as_super, 'regress_fast'), 'moved|', 'session_authorization in the settings of the database');
+is($node->safe_psql('postgres', sprintf $as_super, $_), 'moved|', "session_authorization in the settings of the database, to $_")
+  foreach qw(regress_fast pg_default);
 $node->safe_psql('template1', 'ALTER DATABASE postgres RESET session_authorization');
 
 # what a role may write to temporary files is its job's limit, too
