@@ -30,6 +30,7 @@
 #include "access/xlog.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_tablespace_d.h"
+#include "commands/defrem.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -53,8 +54,9 @@
 #define DEFAULT_COPY_RATE		(50 * MB)
 #define DEFAULT_BTREE_RATE		(15 * MB)
 #define DEFAULT_OTHER_RATE		(5 * MB)
-#define DEFAULT_EXTENSION_RATE	(0.3 * MB)	/* hnsw: 0.4, if it fits into
-											 * memory */
+#define DEFAULT_IVFFLAT_RATE	(5 * MB)	/* bench/vector: 14 */
+#define DEFAULT_EXTENSION_RATE	(0.5 * MB)	/* hnsw: 0.4 to 1.8, if it fits
+											 * into memory */
 #define DEFAULT_SCAN_RATE		(100 * MB)	/* a rebuild's heap scans */
 
 /* of each move: locks, commits, syncs; 4 to 17 ms on two cores and a fast disk */
@@ -232,7 +234,16 @@ size_to_rebuild(const PlannedMove *move)
 	return space_to_copy(&move->item);
 }
 
-/* The same of a rebuild. */
+/* Return whether an access method is pgvector's ivfflat, by its name: the estimate needs no more. */
+static bool
+is_ivfflat(Oid am)
+{
+	const char *name = get_am_name(am);
+
+	return name != NULL && strcmp(name, "ivfflat") == 0;
+}
+
+/* Fill in bytes and seconds of a rebuild. */
 static void
 estimate_rebuild(PlanParts *parts, PlannedMove *move, const MoveSettings *settings)
 {
@@ -264,6 +275,8 @@ estimate_rebuild(PlanParts *parts, PlannedMove *move, const MoveSettings *settin
 
 		if (move->facts.relam == BTREE_AM_OID)
 			rate = DEFAULT_BTREE_RATE;
+		else if (is_ivfflat(move->facts.relam))
+			rate = DEFAULT_IVFFLAT_RATE;
 		else if (of_extension)
 			rate = DEFAULT_EXTENSION_RATE;
 		/* it is scanned twice */
