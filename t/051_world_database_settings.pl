@@ -57,7 +57,7 @@ like(($node->psql('postgres', "CALL wait_for_move($job)"))[2], qr/ermission deni
 is($node->safe_psql('postgres', "SELECT status, sqlstate, role FROM index_mover_history WHERE job = $job"),
 	'failed|42501|regress_owner', '... whose moves fail');
 
-# nor does a session's user, which core's connection applies from 17 on
+# nor does a session's user, which core's connection applies before 17
 my $super = $node->safe_psql('template1', 'SELECT current_user');
 my $as_super = "SET SESSION AUTHORIZATION $super; SELECT status, detail FROM move_indexes('t', '%s', 'rebuild')";
 $node->safe_psql('template1', 'ALTER DATABASE postgres RESET role; ALTER DATABASE postgres SET session_authorization = regress_nobody');
@@ -66,10 +66,14 @@ is($node->safe_psql('postgres', sprintf $as_super, $_), 'moved|', "session_autho
 $node->safe_psql('template1', 'ALTER DATABASE postgres RESET session_authorization');
 
 # what a role may write to temporary files is its job's limit, too
-$node->safe_psql('postgres', 'CREATE TABLE sorted AS SELECT (i * 7919) % 100003 AS i FROM generate_series(1, 60000) i; CREATE INDEX ON sorted (i)');
-$node->safe_psql('template1', 'ALTER ROLE regress_limited SET temp_file_limit = 1; ALTER ROLE regress_limited SET maintenance_work_mem = 1024; '
-		. 'ALTER ROLE regress_limited SET max_parallel_maintenance_workers = 0');
-$node->safe_psql('postgres', 'ALTER TABLE sorted OWNER TO regress_limited');
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE sorted AS SELECT (i * 7919) % 100003 AS i FROM generate_series(1, 60000) i;
+CREATE INDEX ON sorted (i);
+ALTER ROLE regress_limited SET temp_file_limit = 1;
+ALTER ROLE regress_limited SET maintenance_work_mem = 1024;
+ALTER ROLE regress_limited SET max_parallel_maintenance_workers = 0;
+ALTER TABLE sorted OWNER TO regress_limited;
+SQL
 is($node->safe_psql('postgres', "SELECT status, sqlstate FROM move_indexes('sorted', 'regress_fast', 'rebuild')",
 		extra_params => [ '-U', 'regress_limited' ]), 'failed|53400', "the role's temp_file_limit");
 

@@ -193,9 +193,10 @@ log_end(const JobShared *shared)
 
 /*
  * Connect to a database as a role, also if it may not log in, with the settings
- * of workers.  Before 17, connect as the bootstrap superuser.  Set the session's user, so that
- * neither RESET ROLE nor an error leads back to that.  If the database has a setting for role or
- * session_authorization, core has applied it without a check; so set both.
+ * of workers.  Before 17, connect as the bootstrap superuser and set the session's user,
+ * so that neither RESET ROLE nor an error leads back to that.  If the database has a
+ * setting for role, core has applied it without a check; so reset it.  It has applied one for
+ * session_authorization before 17 only: a connection with a user of its own overrides that.
  */
 void
 worker_connect_as(Oid database, Oid role)
@@ -207,13 +208,13 @@ worker_connect_as(Oid database, Oid role)
 #else
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
-	/* core compares this role to decide which users may signal us */
-	MyProc->roleId = role;
-#endif
 	set_worker_option("role", "none");
 	StartTransactionCommand();
 	SetSessionAuthorization(role, superuser_arg(role));
 	CommitTransactionCommand();
+	/* core compares this role to decide which users may signal us */
+	MyProc->roleId = role;
+#endif
 	set_worker_option("role", "none");
 	worker_apply_settings();
 	pgstat_report_appname("index_mover");
