@@ -301,7 +301,8 @@ if (part('default'))
 		my ($rc, $out, $err) = finish_call($call);
 		is($out, "moved|\n", "default, a change of its row, $how: moved") or diag $err;
 		set_test_point($node, '');
-		is($s->run(q{SELECT has_table_privilege('regress_reader', 'parts', 'SELECT')}), 't', "default, $how: what it did is in the catalog");
+		is($s->run(q{SELECT has_table_privilege('regress_reader', 'parts', 'SELECT')}), 't',
+			"default, $how: what it did is in the catalog");
 		$s->run('REVOKE ALL ON parts FROM regress_reader');
 		@to = reverse @to;
 	}
