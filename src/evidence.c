@@ -97,6 +97,10 @@
 /* A session looks for a device that is away once in this time */
 #define AWAY_MS			1000
 
+/* To mark a location before a file there is removed: attempts, and a rest between two */
+#define CLAIM_TRIES		4
+#define CLAIM_NAP_US	50000
+
 /* between two attempts to get the lock of a device */
 #define DEVICE_NAP_MS	10
 
@@ -1667,12 +1671,20 @@ evidence_may_remove(Oid tablespace)
 		return true;
 	/* the marker serves without shared memory, too */
 	(void) look_for(tablespace, &device);
-	device_look(tablespace, &look);
-	if (look.directory.inode == 0)
-		return true;
-	if (look.marker == MARKER_NONE || look.marker == MARKER_COPY)
-		(void) device_claim(tablespace, &look);
-	return look.marker == MARKER_OURS;
+	for (int tries = 1;; tries++)
+	{
+		device_look(tablespace, &look);
+		if (look.directory.inode == 0)
+			return true;
+		if (look.marker == MARKER_NONE || look.marker == MARKER_COPY)
+			(void) device_claim(tablespace, &look);
+		if (look.marker == MARKER_OURS)
+			return true;
+		/* another runner may be writing it, too, in the same place */
+		if (look.marker == MARKER_FOREIGN || tries == CLAIM_TRIES)
+			return false;
+		pg_usleep(CLAIM_NAP_US);
+	}
 }
 
 /* Return whether another server uses the tablespace's location. */

@@ -18,6 +18,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/dependency.h"
+#include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
@@ -282,14 +283,17 @@ rows_have_oid(List *rows, int column, Oid relid)
 }
 
 /*
- * Return whether a table is a hypertable, a chunk or the compressed data of one, of which
- * TimescaleDB carries out some statements by itself; true, too, if its catalog cannot be read.
+ * Return whether TimescaleDB carries out some statements of a relation by itself: it is a
+ * hypertable or an index of one, a chunk, or the compressed data of one; true, too, if its
+ * catalog cannot be read.
  */
 bool
 timescaledb_has(Oid relid)
 {
-	const char *schema = get_namespace_name(get_rel_namespace(relid));
-	const char *relname = get_rel_name(relid);
+	bool		is_index = relkind_is_index(get_rel_relkind(relid));
+	Oid			heap_oid = is_index ? IndexGetRelation(relid, true) : relid;
+	const char *schema = get_namespace_name(get_rel_namespace(heap_oid));
+	const char *relname = get_rel_name(heap_oid);
 	List	   *rows;
 
 	if (!OidIsValid(get_extension_oid("timescaledb", true)) || schema == NULL || relname == NULL)
@@ -297,6 +301,9 @@ timescaledb_has(Oid relid)
 	if (read_catalog("hypertable", hypertable_names, lengthof(hypertable_names), &rows) != NULL ||
 		rows_have_name(rows, schema, relname))
 		return true;
+	/* it does nothing more for an index of a chunk than core */
+	if (is_index)
+		return false;
 	if (read_catalog("chunk", chunk_names, lengthof(chunk_names), &rows) == NULL)
 		return rows_have_name(rows, schema, relname);
 	if (read_catalog("chunk", chunk_oids, lengthof(chunk_oids), &rows) != NULL ||

@@ -219,7 +219,9 @@ ALTER EXTENSION timescaledb ADD TABLE _timescaledb_catalog.chunk;
 INSERT INTO _timescaledb_catalog.hypertable VALUES ('public', 1, 'hyper');
 INSERT INTO _timescaledb_catalog.chunk VALUES (1, 'chunk', 'public'), (2, 't', 'elsewhere');
 CREATE TABLE hyper (i int) TABLESPACE regress_slow;
+CREATE INDEX hyper_i ON hyper (i) TABLESPACE regress_slow;
 CREATE TABLE chunk (i int) TABLESPACE regress_slow;
+CREATE INDEX chunk_i ON chunk (i) TABLESPACE regress_slow;
 CREATE TABLE few (i int) TABLESPACE regress_slow;
 SQL
 foreach my $table ('hyper', 'chunk')
@@ -233,6 +235,10 @@ foreach my $table ('hyper', 'chunk')
 	is(place($table) . (jobs() - $before), 'regress_fast0', "on, a $table of TimescaleDB: without a job");
 }
 {
+	my (undef, $refused) = answer('require', 'ALTER INDEX hyper_i SET TABLESPACE regress_fast;');
+	like($refused, qr/^ERROR:  0A000: $refusal It is of a hypertable or a chunk/, 'an index of a hypertable: refused');
+	(undef, $refused) = answer('require', 'ALTER INDEX chunk_i SET TABLESPACE regress_fast;');
+	is($refused . place('chunk_i'), 'regress_fast', 'an index of a chunk goes online');
 	my ($to, $before) = (other_place(place('t')), jobs());
 	my (undef, $said) = answer('require', "ALTER TABLE t SET TABLESPACE $to;");
 	is($said . place('t') . (jobs() - $before), "${to}1", 'a table beside hypertables goes online');
