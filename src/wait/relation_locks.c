@@ -112,21 +112,26 @@ void
 check_relation_locks(int expected)
 {
 	LockData   *locks = GetLockStatusData();
-	int			count = 0;
+	List	   *relids = NIL;
 
 	Assert(!IsTransactionState());
 	for (int i = 0; i < locks->nelements; i++)
 	{
 		const LockInstanceData *lock = &locks->locks[i];
 
+		/*
+		 * It can be there twice: on the fast path, and in the table of locks
+		 * if another session has put it there meanwhile.
+		 */
 		if (lock->pid == MyProcPid && lock->holdMask != 0 &&
 			lock->locktag.locktag_type == LOCKTAG_RELATION)
-			count++;
+			relids = list_append_unique_oid(relids, lock->locktag.locktag_field2);
 	}
 	pfree(locks->locks);
 	pfree(locks);
-	if (count != expected)
-		elog(PANIC, "locks on %d relations are held in place of %d", count, expected);
+	if (list_length(relids) != expected)
+		elog(PANIC, "locks on %d relations are held in place of %d", list_length(relids), expected);
+	list_free(relids);
 }
 #endif
 
