@@ -412,7 +412,11 @@ directory_facts(const char *directory, FileSystemFacts *facts)
 	facts->free_bytes = (int64) fs.f_bavail * fs.f_frsize;
 	facts->total_bytes = (int64) fs.f_blocks * fs.f_frsize;
 	facts->device = (int64) st.st_dev;
-	/* to read the list of mounts before each megabyte of a copy takes long */
+
+	/*
+	 * else it is not worth to read the list of mounts before each megabyte of
+	 * a copy
+	 */
 	if (IM_MAY_SHARE_SPACE(fs.f_type))
 	{
 		int64		shared = shared_device(directory);

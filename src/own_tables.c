@@ -54,6 +54,8 @@
 
 /* A worker waits so long for a lock on a table of ours, while it keeps cancels for later */
 #define RECORD_WAIT_MS	IM_LIMIT("record-wait", 20000)
+/* and so long if it has been locked for all that time before */
+#define RECORD_WAIT_AGAIN_MS	1000
 #define LOCK_NAP_MS		10
 
 PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
@@ -237,7 +239,11 @@ static void
 lock_for_record(Oid table, const char *name, LOCKMODE mode)
 {
 	double		begin = clock_seconds();
-	int64		wait_ms = table == locked_for_long ? 0 : RECORD_WAIT_MS;
+	int64		wait_ms = RECORD_WAIT_MS;
+
+	/* as VACUUM, which truncates the table, may have it by now */
+	if (table == locked_for_long)
+		wait_ms = Min(wait_ms, RECORD_WAIT_AGAIN_MS);
 
 	while (!ConditionalLockRelationOid(table, mode))
 	{

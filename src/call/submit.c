@@ -246,10 +246,15 @@ xact_callback(XactEvent event, void *arg)
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that has queued moves")));
 	}
-	/* as the last step that can fail: all these jobs have their workers */
+
+	/*
+	 * A job that goes on by itself fails if a user has steered it.  Another
+	 * one replaces the ended job for certain, since nothing can fail any
+	 * more; if the server stops before, the tables are found busy, or moved.
+	 */
 	foreach_ptr(const QueuedJob, queued, queued_jobs)
 	{
-		if (event == XACT_EVENT_PRE_COMMIT)
+		if (event == (queued->at_start ? XACT_EVENT_PRE_COMMIT : XACT_EVENT_COMMIT))
 			replace_ended(queued);
 	}
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
