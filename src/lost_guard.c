@@ -18,24 +18,29 @@
  *	  reads block 0 first.  Nothing of value is removed.  That is not logged, because the
  *	  file of a standby may be whole; recovery may fill it again, and the verdict stays.
  *
- * Each process does so before the first statement in a database: at the end of the
- * transaction in which InitPostgres() connects, which no other hook comes before.  A loss
- * that is found later it meets when it plans, or ends a transaction.
+ * Each process empties the files before the first statement in a database: at the end of the
+ * transaction in which InitPostgres() connects, which no other hook comes before.  What it could
+ * not empty then, and a loss that is found later, it meets when it plans, and at no other time:
+ * not at the end of a user's transaction, which has locks, and results that an error would undo.
+ * So a COPY FROM of a session that is connected, and has planned nothing since the loss was found
+ * (a promotion, too: a standby empties no file), may be the first to write to an old file.
  *
  * On a standby no file is emptied, because replay needs its blocks; nothing but queries,
  * and TOAST, reads indexes there.
  *
  * Recovery, at least that of a crashed primary that becomes a standby, fails at a record that
- * changes a page of an emptied file, unless an earlier one has an image of that page.  So the WAL from the redo position on must have images of all
- * pages, or nothing about the file.  The second is so if writers were kept out since
- * before a checkpoint began: the janitor does that if full_page_writes is off, or was when
- * the last checkpoint began.
+ * changes a page of an emptied file, unless an earlier one has an image of that page.  So the
+ * WAL from the redo position on must have images of all pages, or nothing about the file.  The
+ * second is so if writers were kept out since before a checkpoint began: the janitor does that
+ * if full_page_writes is off, or was when the last checkpoint began.
  *
  * Locks, none of which is waited for: AccessExclusiveLock on an index while its file is
- * emptied; who holds it is met again by the next query.  ShareLock before, if the janitor
- * requests a checkpoint: queries of the table go on.  While an index is marked,
- * AccessShareLock, so that nobody drops it then.  No device is looked at under a lock,
- * but for the last look before a file is emptied.
+ * emptied; who holds it is met again by a later query.  Even the attempt assigns a transaction
+ * ID, and tells standbys of the lock, so files that are empty already are found without: by
+ * stat().  ShareLock before, if the janitor requests a checkpoint: queries of the table go on,
+ * and writers wait until its end.  While an index is marked, AccessShareLock, so that nobody
+ * drops it then.  No device is looked at under a lock, but for the last look before a file is
+ * emptied.
  *
  * Errors of a device (permissions, a file system that is read-only, I/O) are caught: they
  * must not fail the queries of all other tables.
@@ -44,8 +49,11 @@
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
+
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/parallel.h"
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
@@ -60,6 +68,7 @@
 #include "postmaster/bgwriter.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/lwlock.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/plancache.h"
@@ -74,10 +83,11 @@
 #include "evidence.h"
 #include "file_system.h"
 #include "lost_guard.h"
+#include "own_tables.h"
 #include "relation_facts.h"
 #include "test_points.h"
 
-/* A session that could not empty files, by an error, or as there is no device, tries again after this time */
+/* A session that could not empty all files tries again after this time */
 #define AGAIN_MS		1000
 
 /* The janitor, which has kept writers out by a checkpoint, tries this often to keep readers out, too */
@@ -88,7 +98,7 @@
 typedef struct LostIndex
 {
 	Oid			oid;
-	Oid			tablespace;
+	RelFileLocator file;
 	bool		is_stopped;		/* ShareLock is held: there are no writers */
 	bool		is_done;		/* it is empty, or not lost any more */
 }			LostIndex;
@@ -96,8 +106,12 @@ typedef struct LostIndex
 /* in a session: the losses for which all files of the database are empty */
 static uint32 losses_met = 0;
 
-/* in a session: when it has last tried in vain to empty files; 0 = never */
+/* in a session: the losses for which it has last tried in vain to empty files, and when */
+static uint32 losses_failed = 0;
 static TimestampTz failed_at = 0;
+
+/* in a session: whether the transaction that connects it to its database has ended */
+static bool is_connected = false;
 
 /* in a session: the lost indexes of the database, and for which losses it is their list */
 static List *lost_indexes = NIL;
@@ -212,7 +226,6 @@ succeeds(void (*step) (void *arg), void *arg, bool tells)
 		return true;
 	if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
 		ReThrowError(error);
-	failed_at = GetCurrentTimestamp();
 	if (tells)
 		ereport(LOG,
 				(errmsg("could not empty the files of lost indexes: %s", error->message),
@@ -234,7 +247,9 @@ has_images(void)
 
 	if (!fullPageWrites)
 		return false;
+	LWLockAcquire(ControlFileLock, LW_SHARED);
 	control = get_controlfile(DataDir, &crc_ok);
+	LWLockRelease(ControlFileLock);
 	result = crc_ok && control->checkPointCopy.fullPageWrites;
 	pfree(control);
 	return result;
@@ -257,15 +272,46 @@ lost_of_database(void)
 			continue;
 		lost = palloc0_object(LostIndex);
 		lost->oid = form->oid;
-		lost->tablespace = tablespace_from_catalog(form->reltablespace);
+		lost->file.spcOid = tablespace_from_catalog(form->reltablespace);
+		lost->file.dbOid = MyDatabaseId;
+		lost->file.relNumber = form->relfilenode;
 		result = lappend(result, lost);
 	}
 	return result;
 }
 
-/* Return those whose devices are there.  Each is looked at once, and may hang: no lock is held. */
+/*
+ * Find out of an index, on a device that is there, whether its file is empty already.  Returns
+ * whether it is not.
+ */
+static bool
+has_pages(LostIndex * lost, bool tells)
+{
+	const char *path = relation_segment_path(&lost->file, MAIN_FORKNUM, 0);
+	struct stat st;
+
+	if (stat(path, &st) == 0)
+	{
+		lost->is_done = st.st_size == 0;
+		return !lost->is_done;
+	}
+	/* there is none, for as long as it is the index's */
+	if (errno == ENOENT)
+		lost->is_done = true;
+	else if (tells)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not empty the files of lost indexes: could not stat file \"%s\": %m",
+						path)));
+	return false;
+}
+
+/*
+ * Return those indexes whose devices are there, and whose files have pages.  Each device is
+ * looked at once, and may hang: no lock is held.
+ */
 static List *
-those_that_are_here(const List *indexes)
+those_with_pages(const List *indexes, bool tells)
 {
 	List	   *here = NIL;
 	List	   *away = NIL;
@@ -273,19 +319,27 @@ those_that_are_here(const List *indexes)
 
 	foreach_ptr(LostIndex, lost, indexes)
 	{
-		if (!list_member_oid(here, lost->tablespace) && !list_member_oid(away, lost->tablespace))
+		Oid			tablespace = lost->file.spcOid;
+
+		if (!list_member_oid(here, tablespace) && !list_member_oid(away, tablespace))
 		{
-			if (evidence_may_empty(lost->tablespace))
-				here = lappend_oid(here, lost->tablespace);
+			if (evidence_may_empty(tablespace))
+				here = lappend_oid(here, tablespace);
 			else
-				away = lappend_oid(away, lost->tablespace);
+				away = lappend_oid(away, tablespace);
 		}
-		if (list_member_oid(here, lost->tablespace))
+		if (list_member_oid(here, tablespace) && has_pages(lost, tells))
 			result = lappend(result, lost);
 	}
-	if (away != NIL)
-		failed_at = GetCurrentTimestamp();
 	return result;
+}
+
+/* Let writers go on again. */
+static void
+let_write(LostIndex * lost)
+{
+	UnlockRelationOid(lost->oid, ShareLock);
+	lost->is_stopped = false;
 }
 
 /*
@@ -303,22 +357,30 @@ empty_behind_checkpoint(List *indexes)
 		if (lost->is_stopped)
 			has_stopped = true;
 	}
-	if (!has_stopped || !succeeds(request_checkpoint, NULL, true))
-		return;
+	if (has_stopped)
+		has_stopped = succeeds(request_checkpoint, NULL, true);
+	/* a query may be planned just now */
+	for (int try = 0; try < MOST_TRIES && has_stopped; try++)
+	{
+		if (try > 0)
+			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, TRY_NAP_MS,
+							 IM_WAIT_EVENT("IndexMoverLost"));
+		CHECK_FOR_INTERRUPTS();
+		has_stopped = false;
+		foreach_ptr(LostIndex, lost, indexes)
+		{
+			if (!lost->is_stopped)
+				continue;
+			if (!succeeds(empty_file, lost, true) || lost->is_done)
+				let_write(lost);
+			else
+				has_stopped = true;
+		}
+	}
 	foreach_ptr(LostIndex, lost, indexes)
 	{
-		/* a query may be planned just now */
-		for (int try = 0; try < MOST_TRIES && lost->is_stopped && !lost->is_done; try++)
-		{
-			if (try > 0)
-				(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, TRY_NAP_MS,
-								 IM_WAIT_EVENT("IndexMoverLost"));
-			CHECK_FOR_INTERRUPTS();
-			if (!succeeds(empty_file, lost, true))
-				break;
-		}
 		if (lost->is_stopped)
-			UnlockRelationOid(lost->oid, ShareLock);
+			let_write(lost);
 	}
 }
 
@@ -331,39 +393,37 @@ lost_guard_empty_files(bool is_janitor)
 {
 	uint32		losses = evidence_losses();
 	List	   *indexes;
-	List	   *here;
-	bool		images;
+	List	   *full;
 	bool		is_done = true;
 
 	if (losses == 0 || losses == losses_met || RecoveryInProgress() || IsInParallelMode())
 		return;
 	if (IM_MUTATION("keep-lost"))
 		return;
-	if (!is_janitor && failed_at != 0 &&
+	if (!is_janitor && losses == losses_failed &&
 		!TimestampDifferenceExceeds(failed_at, GetCurrentTimestamp(), AGAIN_MS))
 		return;
 	indexes = lost_of_database();
-	images = indexes == NIL || has_images();
-	if (!images && !is_janitor)
+	full = those_with_pages(indexes, is_janitor);
+	if (full != NIL && has_images())
 	{
-		failed_at = GetCurrentTimestamp();
-		return;
-	}
-	here = those_that_are_here(indexes);
-	if (!images)
-		empty_behind_checkpoint(here);
-	else
-	{
-		foreach_ptr(LostIndex, lost, here)
+		foreach_ptr(LostIndex, lost, full)
 			(void) succeeds(empty_file, lost, is_janitor);
 	}
+	else if (full != NIL && is_janitor)
+		empty_behind_checkpoint(full);
 	foreach_ptr(LostIndex, lost, indexes)
 	{
 		if (!lost->is_done)
 			is_done = false;
 	}
 	if (is_done)
+	{
 		losses_met = losses;
+		return;
+	}
+	losses_failed = losses;
+	failed_at = GetCurrentTimestamp();
 }
 
 /* An entry of the cache may be loaded again. */
@@ -448,20 +508,16 @@ mark_indexes(void)
 	}
 }
 
-/* Meet losses that were found since: empty files, and have all statements planned again. */
-static void
-meet_losses(uint32 losses)
-{
-	if (losses != 0)
-		lost_guard_empty_files(false);
-	if (losses != losses_listed)
-		list_lost(losses);
-}
-
 static PlannedStmt *
 plan_without_lost(PLANNER_PARAMS)
 {
-	meet_losses(IM_MUTATION("show-lost") ? 0 : evidence_losses());
+	uint32		losses = IM_MUTATION("show-lost") ? 0 : evidence_losses();
+
+	if (losses != 0)
+		lost_guard_empty_files(false);
+	/* and have all statements planned again */
+	if (losses != losses_listed)
+		list_lost(losses);
 	if (!are_marked)
 		mark_indexes();
 	if (prev_planner_hook)
@@ -469,12 +525,20 @@ plan_without_lost(PLANNER_PARAMS)
 	return standard_planner(PLANNER_ARGS);
 }
 
-/* The end of the transaction that connects a process to its database, or of a later one */
+/*
+ * The end of the transaction that connects a process to its database.  A login is not to wait
+ * for a synchronous standby.  A parallel worker's leader has done it.
+ */
 static void
-lost_xact_callback(XactEvent event, void *arg)
+empty_when_connecting(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_PRE_COMMIT && OidIsValid(MyDatabaseId))
-		meet_losses(IM_MUTATION("show-lost") ? 0 : evidence_losses());
+	if (event != XACT_EVENT_PRE_COMMIT || is_connected || !OidIsValid(MyDatabaseId))
+		return;
+	is_connected = true;
+	if (IsParallelWorker() || evidence_losses() == 0 || IM_MUTATION("show-lost"))
+		return;
+	commit_locally();
+	lost_guard_empty_files(false);
 }
 
 /* Take lost indexes off the planner's list. */
@@ -505,5 +569,5 @@ lost_guard_init(void)
 	prev_relation_info_hook = relation_info_hook;
 	relation_info_hook = hide_lost;
 	CacheRegisterRelcacheCallback(note_invalidation, (Datum) 0);
-	RegisterXactCallback(lost_xact_callback, NULL);
+	RegisterXactCallback(empty_when_connecting, NULL);
 }

@@ -3,7 +3,7 @@
 #
 # Fault (storage): a device that was away in a crash comes back with whole, old files; a session
 #   begins with COPY; the database or the index gets another ACL or name; the device cannot be
-#   read; full_page_writes is off, and a crash follows
+#   read; the synchronous standby is away; full_page_writes is off, and a crash follows
 use strict;
 use warnings;
 
@@ -22,6 +22,7 @@ make_path($location);
 my $node = new_node('guard', streaming => 1, conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 checkpoint_timeout = 1h
+autovacuum = off
 max_prepared_transactions = 2
 CONF
 sub value { return $node->safe_psql('postgres', $_[0]); }
@@ -96,6 +97,13 @@ my ($rc, undef, $err) = $node->psql('postgres', "COPY t FROM PROGRAM 'echo $newe
 like($err, qr/could not read block/, 'the first statement of the first session, COPY, gets no duplicate in');
 value("ROLLBACK PREPARED 'ledger'");
 
+# ---- files that are empty --------------------------------------------------------------------------
+# (even an attempt to lock one exclusively would assign a transaction ID)
+wait_for_no_worker($node);
+my $next_xid = 'SELECT pg_snapshot_xmax(pg_current_snapshot())';
+my $xid = value($next_xid);
+is(value($next_xid), $xid, 'the files are empty: a connection assigns no transaction ID, and locks none of them') for 1 .. 2;
+
 # ---- another ACL of the database, another name of the index --------------------------------------
 value('GRANT CONNECT ON DATABASE postgres TO PUBLIC');
 is(verdict(), 'lost', 'GRANT on the database: still lost');
@@ -117,10 +125,20 @@ foreach my $closed ($location, $files)
 chmod 0000, $files or die $!;
 my $from = -s $node->logfile;
 $node->restart;
-$node->wait_for_log(qr/LOG: .*could not empty the files of lost indexes: could not open file/, $from);
+$node->wait_for_log(qr/LOG: .*could not empty the files of lost indexes: could not stat file/, $from);
 is(value('SELECT 1'), 1, 'the server log tells of it, and queries work');
+is(value("BEGIN; SELECT 1 FROM pg_sleep(1.2); COMMIT"), 1, 'the end of a block that lasts: it does not look again');
 chmod 0700, $files or die $!;
 heal('in the end');
+
+# ---- the synchronous standby is away ---------------------------------------------------------------
+lose("synchronous_standby_names = 'nobody'\n");
+my ($out, $is_late);
+$node->psql('postgres', $look_up, stdout => \$out, timeout => $PostgreSQL::Test::Utils::timeout_default, timed_out => \$is_late);
+is($out, 1, 'the synchronous standby is away: no login waits for it');
+$node->append_conf('postgresql.conf', "synchronous_standby_names = ''\n");
+$node->reload;
+heal('without synchronous standbys');
 
 # ---- full_page_writes is off ---------------------------------------------------------------------
 sub file { return $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_key')"); }

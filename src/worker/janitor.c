@@ -169,6 +169,7 @@ refute_uncommitted(void)
 static void
 empty_files(void *arg)
 {
+	commit_locally();
 	lost_guard_empty_files(true);
 }
 
