@@ -9,8 +9,9 @@
  * pg_upgrade.  In it are a random number, by which the device is known, its epoch
  * (evidence.c), the server that wrote it, its own inode and birth time, and those of the
  * directory beside it.  One that a program has copied (rsync, a restored backup) names
- * another file, and one beside which the directory was copied names another directory.  A session of a server without the library in its postmaster writes no number:
- * nobody records it.  Such a marker says only whose the location is.
+ * another file, and one beside which the directory was copied names another directory.  A
+ * session of a server without the library in its postmaster writes no number: nobody records
+ * it.  Such a marker says only whose the location is.
  *
  * A tablespace in place has no marker: DROP TABLESPACE removes that directory, which must
  * be empty.  It is in the data directory, so the birth of its directory serves.
@@ -272,6 +273,17 @@ marker_path(char *path, const char *directory)
 	snprintf(path, MAXPGPATH, "%s/%s", directory, MARKER_NAME);
 }
 
+/* A marker of an earlier build names no directory: that beside it, unless it came after the marker. */
+static void
+assume_beside(const char *path, DeviceLook *look)
+{
+	FileIdentity marker;
+
+	if (file_identity(path, &marker) &&
+		(marker.birth == 0 || look->directory.birth <= marker.birth))
+		look->beside = look->directory;
+}
+
 /* Set the contents of a marker; it is of no use if they cannot be read. */
 static void
 look_at_marker(const char *directory, DeviceLook *look)
@@ -280,6 +292,7 @@ look_at_marker(const char *directory, DeviceLook *look)
 	ServerIdentity *owner = &look->owner;
 	FileIdentity *beside = &look->beside;
 	bool		is_itself;
+	int			nfields = 0;
 	char	   *contents;
 
 	marker_path(path, directory);
@@ -288,19 +301,22 @@ look_at_marker(const char *directory, DeviceLook *look)
 		look->marker = MARKER_NONE;
 	else if (contents == NULL)
 		look->marker = MARKER_UNREADABLE;
-	else if (sscanf(contents, "device %32[0-9a-f] %u\n"
-					"directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
-					"host %63[^\n]\npath %1023[^\n]\n"
-					"beside " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
-					look->id, &look->epoch,
-					&owner->directory.inode, &owner->directory.birth, &owner->directory.device,
-					owner->host, owner->path,
-					&beside->inode, &beside->birth, &beside->device) < 7)
+	else if ((nfields = sscanf(contents, "device %32[0-9a-f] %u\n"
+							   "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
+							   "host %63[^\n]\npath %1023[^\n]\n"
+							   "beside " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
+							   look->id, &look->epoch,
+							   &owner->directory.inode, &owner->directory.birth,
+							   &owner->directory.device,
+							   owner->host, owner->path,
+							   &beside->inode, &beside->birth, &beside->device)) < 7)
 		look->id[0] = '\0';
 	else if (!is_itself)
 		look->marker = MARKER_COPY;
 	else
 		look->marker = server_is_us(owner) ? MARKER_OURS : MARKER_FOREIGN;
+	if (nfields == 7)
+		assume_beside(path, look);
 	if (strcmp(look->id, NO_NUMBER) == 0)
 		look->id[0] = '\0';
 	if (contents != NULL)
