@@ -94,9 +94,6 @@
 /* A marker is written again after this time: a device set back to a state from before is told */
 #define BEAT_MS			(60 * 60 * 1000)
 
-/* A session looks for a device that is away once in this time */
-#define AWAY_MS			1000
-
 /* To mark a location before a file there is removed: attempts, and a rest between two */
 #define CLAIM_TRIES		4
 #define CLAIM_NAP_US	50000
@@ -224,6 +221,8 @@ typedef struct EvidenceArea
 	pg_atomic_uint32 look_wanted;	/* 1: it is to look, since a tablespace
 									 * was created or dropped */
 	bool		is_saved;		/* the state file has the same */
+	bool		jobs_are_told;	/* the log says why jobs of before do not go
+								 * on */
 	DeviceList	list;
 } EvidenceArea;
 
@@ -1116,7 +1115,8 @@ look_before_recovery(void)
 		nlooks++;
 	}
 	device_id_make(area->list.run);
-	running_jobs_begin(now.is_trusted && now.is_watched && !is_standby,
+	running_jobs_begin(now.is_trusted && now.is_watched && !is_standby ? NULL :
+					   "The data directory was copied, restored or rewound, or has run as a standby or without the library.",
 					   control->state != DB_SHUTDOWNED, area->list.run);
 	area_save();
 	for (int i = 0; i < nlooks; i++)
@@ -1207,7 +1207,8 @@ startup_shmem(void)
 		FlushErrorState();
 		area->list.ndevices = 0;
 		area->list.max_devices = 0;
-		running_jobs_begin(false, true, "");
+		running_jobs_begin("The server could not look at its devices at its start; the server log says why.",
+						   true, "");
 	}
 	PG_END_TRY();
 	on_shmem_exit(note_end, (Datum) 0);
@@ -1794,15 +1795,10 @@ evidence_losses(void)
 bool
 evidence_may_empty(Oid tablespace)
 {
-	static TimestampTz looked_at = 0;
 	KnownDevice device;
 
-	/* where there is none, it is not looked for at each query */
 	if (!recall(tablespace, &device) || !has_lost_files(&device))
 		return false;
-	if (!device.is_here && !TimestampDifferenceExceeds(looked_at, GetCurrentTimestamp(), AWAY_MS))
-		return false;
-	looked_at = GetCurrentTimestamp();
 
 	/*
 	 * Another device may have come since the last look.  The planner asks: it
@@ -1906,6 +1902,16 @@ evidence_watch(void)
 		return;
 	area->janitor = MyProcNumber;
 	before_shmem_exit(stop_watching, (Datum) 0);
+}
+
+/* Say why jobs of before do not go on: once, also if the launcher starts again. */
+void
+evidence_tell_jobs(void)
+{
+	if (area == NULL || area->jobs_are_told)
+		return;
+	area->jobs_are_told = true;
+	running_jobs_tell_forgotten();
 }
 
 /*

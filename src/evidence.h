@@ -38,6 +38,7 @@ extern bool evidence_knows_lost(HeapTuple row);
 
 /* for the launcher, and its cleanups: they wait for no device */
 extern void evidence_watch(void);
+extern void evidence_tell_jobs(void);
 extern void evidence_note_running(void);
 extern bool evidence_look_is_wanted(void);
 extern int	evidence_beat_ms(void);

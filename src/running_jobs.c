@@ -110,17 +110,20 @@ list_files(void)
 	return result;
 }
 
-/* Return why the job of a file does not go on after this start, or NULL, and set the job. */
+/*
+ * Return why the job of a file does not go on after this start, or NULL, and set the job.
+ * why_none: why none does, or NULL.
+ */
 static const char *
-why_forgotten(const char *path, bool goes_on, bool has_crashed, RunningJob *job)
+why_forgotten(const char *path, const char *why_none, bool has_crashed, RunningJob *job)
 {
 	char		ended_run[DEVICE_ID_SIZE];
 	bool		is_ours = read_file(path, job, ended_run);
 
-	if (!goes_on)
-		return "The data directory was copied, restored or rewound, or has run as a standby or without the library.";
+	if (why_none != NULL)
+		return why_none;
 	if (!is_ours)
-		return "The host had another name, or the file that names the job is damaged.";
+		return "The host had another name, or the file that names the job is damaged, or of an earlier version.";
 	if (job->is_paused)
 		return "It was paused.";
 	if (job->again && has_crashed)
@@ -142,12 +145,12 @@ add_forgotten(const RunningJob *job, const char *why)
 
 /*
  * In the postmaster, before it starts recovery: a run of the server begins, which has this
- * number.  Forget all jobs unless it goes on where the last run has ended; those that were
- * paused, whose pause has ended; and after a crash those that had gone on after another end, as
- * one of these may be what makes the server crash.
+ * number.  Forget all jobs if there is a reason why none goes on: the run does not go on where the
+ * last one has ended; those that were paused, whose pause has ended; and after a crash those that
+ * had gone on after another end, as one of these may be what makes the server crash.
  */
 void
-running_jobs_begin(bool goes_on, bool has_crashed, const char *run)
+running_jobs_begin(const char *why_none, bool has_crashed, const char *run)
 {
 	strlcpy(current_run, run, sizeof(current_run));
 	list_free_deep(forgotten);
@@ -159,7 +162,7 @@ running_jobs_begin(bool goes_on, bool has_crashed, const char *run)
 		const char *why = NULL;
 
 		if (names_job)
-			why = why_forgotten(path, goes_on, has_crashed, &job);
+			why = why_forgotten(path, why_none, has_crashed, &job);
 		if (why != NULL)
 			add_forgotten(&job, why);
 		if (why != NULL || !names_job)

@@ -21,7 +21,7 @@ typedef struct RunningJob
 	bool		is_paused;
 } RunningJob;
 
-extern void running_jobs_begin(bool goes_on, bool has_crashed, const char *run);
+extern void running_jobs_begin(const char *why_none, bool has_crashed, const char *run);
 extern void running_jobs_tell_forgotten(void);
 extern void running_jobs_forget(const RunningJob *job, const char *why);
 extern void running_jobs_put(const RunningJob *job);

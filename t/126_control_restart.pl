@@ -573,6 +573,14 @@ $log = 0;
 $backup->start;
 stays_ok('a base backup', $backup);
 reason_ok($t, 'The data directory was copied, restored or rewound', 'a base backup', $backup);
+if (faults('the launcher starts again'))
+{
+	my $launcher = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover launcher'";
+	my $first = $backup->safe_psql('postgres', $launcher =~ s/count\(\*\)/pid/r);
+	$backup->safe_psql('postgres', "SELECT pg_terminate_backend($first)");
+	poll_until($backup, "$launcher AND pid <> $first AND wait_event IS NOT NULL", 1, 'another launcher');
+	is(scalar(() = slurp_file($backup->logfile) =~ /job $t of database/g), 1, 'another launcher does not say it again');
+}
 $backup->stop;
 $standby->start;
 $node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));

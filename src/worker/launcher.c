@@ -985,7 +985,7 @@ index_mover_launcher_main(Datum arg)
 									ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(context);
 
-	running_jobs_tell_forgotten();
+	evidence_tell_jobs();
 	evidence_watch();
 	watch = add_visit(VISIT_WATCH, 0);
 	before_shmem_exit(stop_watch, (Datum) 0);
