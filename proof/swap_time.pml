@@ -27,7 +27,9 @@ bool gap;						/* it has ended in this tick */
 byte rest = FIRST_REST, bids;	/* of the first worker: ticks to the next bid; the last rest */
 byte since_bid;
 bool stays, will_end, swapped;
+bool late;						/* a bid of the first worker is due, and begins when "window" allows it */
 
+#define IS_DUE		(late || rest == 0 || !holders)
 #define HOLDS_FIRST(c)	(left[c] > 0 || at[c] == 2)
 #ifndef WITHOUT_WINDOW
 #define BID_TICKS	(window > 0 -> window : (gap -> 0 : LOCK_TIMEOUT))
@@ -154,7 +156,8 @@ active proctype Clock()
 #endif
 		if
 		:: swapped || queued[0] > 0
-		:: !swapped && queued[0] == 0 && (rest == 0 || !holders) && BID_TICKS > 0 ->
+		:: !swapped && queued[0] == 0 && IS_DUE && BID_TICKS > 0 ->
+			late = false;
 			/* stay: pg_dump or VACUUM is among the holders */
 			if
 			:: holders && !stays -> stays = true; since_bid = 0; rest = FIRST_REST		/* step: stay */
@@ -172,14 +175,16 @@ active proctype Clock()
 				begin_bid(0)
 #endif
 			fi
-		:: !swapped && queued[0] == 0 && !((rest == 0 || !holders) && BID_TICKS > 0) -> since_bid++;
+		/* or, when it is due: before it begins it looks, and prepares an attempt */
+		:: !swapped && queued[0] == 0 && (!IS_DUE || !late || BID_TICKS == 0) -> since_bid++;
+			late = IS_DUE;
 #ifdef WITHOUT_BID
 			/* until 2026-11: who is seen at two looks is waited for, and the looks begin again */
 			if :: left[0] > 3 || left[1] > 3 -> rest = FIRST_REST :: rest > 0 && left[0] <= 3 && left[1] <= 3 -> rest-- :: else fi;
 #else
 			if :: rest > 0 -> rest-- :: else fi;		/* step: bid */
 #endif
-			CLAIM(since_bid <= LONGEST_REST + REST_JITTER + 1, "REFUTED (a): a bid begins within 25 ticks of the last, whoever holds the lock\n")
+			CLAIM(since_bid <= LONGEST_REST + REST_JITTER + 2, "REFUTED (a): a bid begins within 26 ticks of the last, whoever holds the lock\n")
 		fi;
 		if
 		:: !swapped && queued[1] == 0 && BID_TICKS > 0 -> begin_bid(1)

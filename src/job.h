@@ -232,9 +232,10 @@ typedef struct JobShared
 								 * under the area's lock */
 	bool		starting;		/* one is just being started; likewise */
 	JobAccount	accounts[IM_BUDGETS];
-	TimestampTz bid_began;		/* the window of the runners' bids, see
-								 * runner_begin_bid(); under the area's lock */
-	TimestampTz bid_ends;
+	int64		bid_began;		/* the window of the runners' bids, by
+								 * clock_us(), see runner_begin_bid(); under
+								 * the area's lock */
+	int64		bid_ends;
 	Look		look;			/* that a cleanup ends with, for the launcher;
 								 * database 0 = none.  By its runner */
 
@@ -367,7 +368,7 @@ typedef struct RunnerSlot
 	int			step_back_for;	/* process that the item must not wait for; 0
 								 * = none.  Also written by the session that
 								 * waits for the job */
-	TimestampTz step_back_since;
+	double		step_back_since;	/* by clock_seconds() */
 } RunnerSlot;
 
 /* A table or index that a job works on */
@@ -428,6 +429,16 @@ clock_seconds(void)
 	return INSTR_TIME_GET_DOUBLE(now);
 }
 
+/* The same in microseconds */
+static inline int64
+clock_us(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return INSTR_TIME_GET_MICROSEC(now);
+}
+
 /* Return whether so many milliseconds have passed since then, by clock_seconds(). */
 static inline bool
 clock_has_passed(double since, int64 ms)
@@ -451,7 +462,7 @@ extern bool runner_of_same_job(int pid);
 extern double runner_use(JobBudget budget, double amount);
 extern double runner_owes(JobBudget budget, double mark, double rate);
 extern bool runner_is_alone(void);
-extern int	runner_bid_ms(int timeout_ms, TimestampTz *began);
+extern int64 runner_bid_began(int timeout_ms);
 extern int	runner_begin_bid(int timeout_ms);
 extern bool runner_rows_are_final(void);
 
@@ -531,7 +542,8 @@ typedef struct MoveContext
 	MoveItem   *item;
 	const MoveSettings *settings;	/* runner_settings() */
 	int			max_wait_ms;	/* of a cleanup; 0 = no limit */
-	int64		rested_before;	/* pacing_rested_ms() when the move began */
+	int64		began;			/* by clock_us() */
+	int64		rested_before;	/* pacing_rested_ms() then */
 	bool		gives_turn;		/* the move was given up: its item is queued
 								 * again */
 } MoveContext;

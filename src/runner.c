@@ -29,11 +29,12 @@
 #include "compat.h"
 #include "job_private.h"
 #include "running_jobs.h"
+#include "test_points.h"
 
 #define MOST_OF_COMMAND		120 /* bytes that describe_command() shows */
 
 /* Between two windows of bids; what is left of a window is no shorter, nor worth a bid */
-#define BID_GAP_MS			20
+#define BID_GAP_MS			IM_LIMIT("bid-gap", 20)
 
 /* How many items that are free a runner knows, and at how many others it looks at once */
 #define MAX_FREE			(2 * MAX_WORKERS)
@@ -304,80 +305,80 @@ runner_owes(JobBudget budget, double mark, double rate)
 	return rate > 0 ? Max(owed, 0) * 1000 / rate : 0;
 }
 
-/* Return whether the window of a bid runs; not one beyond timeout_ms: the clock was set back. */
-static bool
-window_runs(int timeout_ms, TimestampTz now)
-{
-	return my_shared->bid_ends > now &&
-		my_shared->bid_ends <= TimestampTzPlusMilliseconds(now, timeout_ms);
-}
-
 /*
- * window: return for how many milliseconds a bid of ours that began now could queue; 0: it must
- * not begin now.  That is as long as the window of another runner's bid still lasts, or
- * timeout_ms if none runs.  So a query of all partitions of a table waits behind all runners of
- * the job at the same time, not behind one after the other; and it has time between two windows
- * to lock all of them.
+ * window: return for how many microseconds from now on no bid may begin: shortly before the end of
+ * a window, where none is worth while, and until shortly after it.  So a query of all partitions of
+ * a table waits behind all runners of the job at the same time, not behind one after the other;
+ * and it has time between two windows to lock all of them.
  */
-static int
-bid_ms(int timeout_ms, TimestampTz now)
+static int64
+no_bid_us(int timeout_ms, int64 now)
 {
 	int64		left_us = my_shared->bid_ends - now;
+	int64		gap_us = BID_GAP_MS * INT64CONST(1000);
 
 	Assert(LWLockHeldByMe(&area->lock));
-	if (!window_runs(timeout_ms, now))
-		return left_us <= 0 && left_us > -BID_GAP_MS * INT64CONST(1000) ? 0 : timeout_ms;
-	if (left_us < Min(BID_GAP_MS, timeout_ms / 2.0) * 1000)
+	if (left_us >= Min(gap_us, timeout_ms * INT64CONST(500)) || left_us <= -gap_us)
 		return 0;
-	return (left_us + 999) / 1000;
+	return left_us + gap_us;
 }
 
-/* The same, from outside; *began = when the window that runs has begun, 0 = none does. */
-int
-runner_bid_ms(int timeout_ms, TimestampTz *began)
+/* Return when the window has begun, by clock_us(), that a bid could join now; 0 = there is none. */
+int64
+runner_bid_began(int timeout_ms)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	int			ms;
+	int64		now = clock_us();
+	int64		began = 0;
 
-	*began = 0;
 	if (my_shared == NULL)
-		return timeout_ms;
+		return 0;
 	LWLockAcquire(&area->lock, LW_SHARED);
-	ms = bid_ms(timeout_ms, now);
-	if (window_runs(timeout_ms, now))
-		*began = my_shared->bid_began;
+	if (my_shared->bid_ends > now && no_bid_us(timeout_ms, now) == 0)
+		began = my_shared->bid_began;
 	LWLockRelease(&area->lock);
-	return ms;
+	return began;
 }
 
 /*
- * Begin a bid, just before we queue for an exclusive lock.  If it begins a window, tell the
- * other runners of the job, so that all that wait for a lock queue at the same time.  Returns
- * as bid_ms().
+ * Begin a bid, just before we queue for an exclusive lock, and return for how many milliseconds it
+ * may queue: for the rest of the window of another runner's bid or, if none runs, for timeout_ms.
+ * Then it begins a window, and tells the other runners of the job, so that all that wait for a
+ * lock queue at the same time.
+ *
+ * Who comes too late for a window waits here for the next one, to be there when that opens.  That
+ * takes two BID_GAP_MS at most, and we have no lock yet but those of attempts_prepare().
  */
 int
 runner_begin_bid(int timeout_ms)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	int			pids[IM_MAX_RUNNERS];
 	int			n = 0;
-	int			ms;
+	int64		now = clock_us();
+	int64		wait_us;
+	int64		left_us;
 
 	if (my_shared == NULL)
 		return timeout_ms;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	/* step: window */
-	ms = bid_ms(timeout_ms, now);
-	if (ms > 0 && !window_runs(timeout_ms, now))
+	while ((wait_us = no_bid_us(timeout_ms, now)) > 0)
+	{
+		LWLockRelease(&area->lock);
+		latch_nap((wait_us + 999) / 1000, "IndexMoverWaitOthers");
+		LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+		now = clock_us();
+	}
+	if (my_shared->bid_ends <= now)
 	{
 		my_shared->bid_began = now;
-		my_shared->bid_ends = TimestampTzPlusMilliseconds(now, timeout_ms);
+		my_shared->bid_ends = now + timeout_ms * INT64CONST(1000);
 		for (int i = 0; i < IM_MAX_RUNNERS; i++)
 		{
 			if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner)
 				pids[n++] = area->runners[i].pid;
 		}
 	}
+	left_us = my_shared->bid_ends - now;
 	LWLockRelease(&area->lock);
 	for (int i = 0; i < n; i++)
 	{
@@ -386,7 +387,8 @@ runner_begin_bid(int timeout_ms)
 		if (proc != NULL)
 			SetLatch(&proc->procLatch);
 	}
-	return ms;
+	/* it may be longer than ours, after alter_move() */
+	return Min((left_us + 999) / 1000, timeout_ms);
 }
 
 /* Return whether this is the only runner of its job. */
@@ -1022,12 +1024,11 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 		if (!OidIsValid(runner->heap_oid))
 			helps = false;
 		else if (runner->step_back_for != 0)
-			helps = !TimestampDifferenceExceeds(runner->step_back_since,
-												GetCurrentTimestamp(), STEP_BACK_WAIT_MS);
+			helps = !clock_has_passed(runner->step_back_since, STEP_BACK_WAIT_MS);
 		else
 		{
 			runner->step_back_for = blocker;
-			runner->step_back_since = GetCurrentTimestamp();
+			runner->step_back_since = clock_seconds();
 		}
 	}
 	LWLockRelease(&area->lock);

@@ -6,7 +6,8 @@
 #
 # Fault (tables): in the way of the swap: an open GRANT, a reader of the kind of pg_dump, COPY,
 #   LOCK TABLE
-# Fault (tables): queries before a bid, and behind it, a parallel worker beside it; two workers that bid
+# Fault (tables): queries before a bid, and behind it, a parallel worker beside it; two workers that bid, and a bid
+#   too late for the window of the last one
 # Fault (tables): a locked catalog, and a change of its row, as the default of a partitioned table is set
 # Fault (tables): the same of the TOAST table alone: a reader, a prepared transaction, VACUUM,
 #   autovacuum; one lock of the three not to be had (also 059)
@@ -453,6 +454,23 @@ if (part('bids'))
 	wait_for_job_end($node, $job);
 	is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'moved', 'both are moved');
 	$s->run('DROP SCHEMA windows CASCADE');
+
+	# one that comes too late for the window of the bid before is no attempt in vain: it waits for the next one
+	$s->run('CREATE SCHEMA late; CREATE TABLE late.a (i int); CREATE TABLE late.b (i int)');
+	set_tests($node, test_point => 'swap-asking:2:wait', test_mutation => 'looks:0,bid-gap:4000');
+	my $waits = IndexMover::Session->new($node);
+	$waits->run('SELECT pg_advisory_lock(0, 5959)');
+	$log = -s $node->logfile;
+	$job = $s->run(q{SELECT max(job) FROM move_schema_tables('late', 'regress_fast', wait => false, }
+		. q[settings => '{"max_workers": 1, "lock_timeout": "3s", "on_blocker": "fail"}')]);
+	$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+	usleep(2_000_000);
+	$waits->end;
+	wait_for_job_end($node, $job);
+	set_tests($node);
+	is($s->run("SELECT string_agg(name || ' ' || status || ' ' || lock_attempts, ', ' ORDER BY name) FROM index_mover_history "
+		. "WHERE job = $job"), 'late.a moved 1, late.b moved 1', 'a bid that is late for its window waits for the next one');
+	$s->run('DROP SCHEMA late CASCADE');
 	leftovers_ok($node, 'bids', within => 5);
 }
 

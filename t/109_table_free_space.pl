@@ -6,7 +6,8 @@
 #
 # Fault (storage): pg_wal's file system is full in mid-copy: of WAL that goes, or that a slot
 #   or the archiver keeps, or of others' files; and it is that which the move frees
-# Fault (storage): the clock is set back while a copy rests for free space
+# Fault (storage): the clock is set back while a copy rests for free space, and while it waits for
+#   its lock
 use strict;
 use warnings;
 
@@ -159,6 +160,23 @@ foreach my $case ([ 'regress_fast', 10, 'few changes', 10 ], [ 'regress_slow', 3
 	moves_ok("a finished copy, $name, $megabytes MB are free");
 	free();
 }
+
+# ---- a clock that is set back while a copy waits for its lock -----------------------------
+# It does not queue behind a reader of all of it, but behind the query that comes then.
+my $query = IndexMover::Session->new($node);
+$holder->run(q{BEGIN; COPY (SELECT * FROM sp LIMIT 1) TO '/dev/null'});
+begin('regress_fast', lock_timeout => '20s');
+wait_for_phase($node, 'waiting for lock to swap');
+$query->run('BEGIN; SELECT FROM sp LIMIT 1');
+append_to_file($ENV{CLOCK}, '');
+cmp_ok(sql('SELECT extract(epoch FROM now())'), '<', time - 1800, 'the clock is set back');
+$holder->run('COMMIT');
+poll_until($node, q{SELECT count(*) FROM pg_locks WHERE relation = 'sp'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted},
+	'1', 'a bid, by a clock that was set back');
+unlink $ENV{CLOCK};
+$query->run('COMMIT');
+$query->end;
+moves_ok('a clock that was set back');
 
 # ---- one process, two copies -----------------------------------------------------------
 sql(<<'SQL');

@@ -377,7 +377,7 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 void
 leftover_indexes_remove(const MoveContext *mc, bool own, const List *tables, int max_wait_ms)
 {
-	TimestampTz start = GetCurrentTimestamp();
+	int64		start = clock_us();
 
 	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
@@ -389,7 +389,7 @@ leftover_indexes_remove(const MoveContext *mc, bool own, const List *tables, int
 			continue;
 		if (own && max_wait_ms > 0)
 		{
-			long		waited_ms = TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+			int64		waited_ms = (clock_us() - start) / 1000;
 
 			left_ms = Max(max_wait_ms - waited_ms, Min(max_wait_ms, SHORTEST_WAIT_MS));
 		}

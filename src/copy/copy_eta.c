@@ -45,7 +45,7 @@ copy_eta(CopyFile *file, MovePhase part, int64 total, int64 done)
 {
 	CopyMove   *move = file->move;
 	CopyEta    *eta = &file->eta;
-	int64		now = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
+	int64		now = clock_us() / 1000 - pacing_rested_ms();
 	double		rate = file->throttle.rate;
 	double		busy;			/* seconds of this part */
 	double		written = 0;	/* blocks to come */

@@ -163,7 +163,7 @@ bool
 copy_between_chunks(CopyFile *file)
 {
 	CopyMove   *move = file->move;
-	int64		began = GetCurrentTimestamp() / 1000 - pacing_rested_ms();
+	int64		began = clock_us() / 1000 - pacing_rested_ms();
 	int64		changed = wal_changes_count(file->changes);
 
 	Assert(!IsTransactionState() && move->stage < COPY_ASKING);
@@ -181,7 +181,7 @@ copy_between_chunks(CopyFile *file)
 		CopyPace   *pace = &move->files[i].pace;
 
 		if (pace->outpaced_since != 0)
-			pace->outpaced_since += GetCurrentTimestamp() / 1000 - pacing_rested_ms() - began;
+			pace->outpaced_since += clock_us() / 1000 - pacing_rested_ms() - began;
 	}
 	if (!copy_drain(file))
 		return false;

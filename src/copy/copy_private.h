@@ -271,7 +271,7 @@ extern void copy_resume_record(CopyFile *file, bool synced);
 /* copy_rounds.c, copy_eta.c */
 pg_nodiscard extern bool copy_rounds(CopyFile *file, bool first_time);
 pg_nodiscard extern bool copy_catch_up(CopyMove *move);
-extern int64 copy_catch_up_interval(TimestampTz since);
+extern int64 copy_catch_up_interval(int64 since);
 pg_nodiscard extern bool copy_stay_near(CopyMove *move);
 pg_nodiscard extern bool copy_wait_for_swap_time(CopyMove *move);
 extern void copy_is_not_outpaced(CopyMove *move);

@@ -125,7 +125,7 @@ static const char *
 wait_for_summaries(CopyFile *file, TimeLineID timeline, XLogRecPtr *upto)
 {
 	XLogRecPtr	last_pending = InvalidXLogRecPtr;
-	TimestampTz since = GetCurrentTimestamp();
+	double		since = clock_seconds();
 
 	for (;;)
 	{
@@ -139,8 +139,8 @@ wait_for_summaries(CopyFile *file, TimeLineID timeline, XLogRecPtr *upto)
 		if (summarized == timeline && *upto >= GetRedoRecPtr())
 			return NULL;
 		if (pending != last_pending)
-			since = GetCurrentTimestamp();
-		else if (TimestampDifferenceExceeds(since, GetCurrentTimestamp(), SUMMARIES_WAIT_MS))
+			since = clock_seconds();
+		else if (clock_has_passed(since, SUMMARIES_WAIT_MS))
 			return psprintf("WAL summarization is not progressing from %X/%X",
 							LSN_FORMAT_ARGS(pending));
 		last_pending = pending;

@@ -68,7 +68,7 @@
 static int64
 busy_ms(const CopyFile *file)
 {
-	return GetCurrentTimestamp() / 1000 - (pacing_rested_ms() - file->throttle.rested_us / 1000);
+	return clock_us() / 1000 - (pacing_rested_ms() - file->throttle.rested_us / 1000);
 }
 
 /* Look at a round from here on. */
@@ -528,9 +528,9 @@ copy_stay_near(CopyMove *move)
  * A block that keeps changing is logged each time, for hours maybe.
  */
 int64
-copy_catch_up_interval(TimestampTz since)
+copy_catch_up_interval(int64 since)
 {
-	TimestampTz part = (GetCurrentTimestamp() - since) / CATCH_UP_PART;
+	int64		part = (clock_us() - since) / CATCH_UP_PART;
 
 	return Min(Max(part, USECS_PER_SEC), USECS_PER_MINUTE);
 }
@@ -540,8 +540,8 @@ bool
 copy_wait_for_swap_time(CopyMove *move)
 {
 	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
-	TimestampTz since = GetCurrentTimestamp();
-	TimestampTz caught_up_at = since;
+	int64		since = clock_us();
+	int64		caught_up_at = since;
 
 	while (move->settings->swap_after > GetCurrentTimestamp())
 	{
@@ -553,14 +553,14 @@ copy_wait_for_swap_time(CopyMove *move)
 			return false;
 
 		if (copy_changes_left(move) > 0 &&
-			GetCurrentTimestamp() - caught_up_at > copy_catch_up_interval(since))
+			clock_us() - caught_up_at > copy_catch_up_interval(since))
 		{
 			if (!copy_catch_up(move))
 				return false;
-			caught_up_at = GetCurrentTimestamp();
+			caught_up_at = clock_us();
 		}
 	}
-	move->so_far->rested_us += GetCurrentTimestamp() - since;
+	move->so_far->rested_us += clock_us() - since;
 	progress_phase(phase);
 	return true;
 }

@@ -441,9 +441,9 @@ try_swap(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 *most_us
 /* When a copy that waits copies changed blocks again, and the result */
 typedef struct CatchUp
 {
-	TimestampTz due;
-	TimestampTz due_if_many;	/* changed blocks; no later */
-	TimestampTz near;			/* to read the WAL, and let others pass */
+	int64		due;			/* by clock_us(), as the others */
+	int64		due_if_many;	/* changed blocks; no later */
+	int64		near;			/* to read the WAL, and let others pass */
 	int64		most_us;		/* for the last blocks, in the next attempt */
 	bool		crowded;		/* there were too many, and lock_wait is over */
 } CatchUp;
@@ -456,9 +456,9 @@ static bool
 follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool now,
 			   bool *caught_up)
 {
-	TimestampTz began = GetCurrentTimestamp();
-	TimestampTz ended;
-	TimestampTz due = copy_changes_left(move) > NEAR_BLOCKS ? catch_up->due_if_many : catch_up->due;
+	int64		began = clock_us();
+	int64		ended;
+	int64		due = copy_changes_left(move) > NEAR_BLOCKS ? catch_up->due_if_many : catch_up->due;
 
 	if (!now && began < due)
 	{
@@ -468,14 +468,14 @@ follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool
 		{
 			if (!copy_stay_near(move))
 				return false;
-			catch_up->near = GetCurrentTimestamp() + STAY_NEAR_US;
+			catch_up->near = clock_us() + STAY_NEAR_US;
 		}
 		return true;
 	}
 	*caught_up = true;
 	if (!copy_catch_up(move))
 		return false;
-	ended = GetCurrentTimestamp();
+	ended = clock_us();
 	catch_up->due_if_many = ended + Max((ended - began) * CATCH_UP_SHARE, USECS_PER_SEC);
 	catch_up->due = Max(catch_up->due_if_many,
 						ended + copy_catch_up_interval(attempts->limits.since));

@@ -127,7 +127,7 @@ struct ChangedBlocks
 	BlockSet   *set;
 	StringInfoData seen;		/* of SeenRange, since the last read */
 	StringInfoData own;			/* of OwnRecord, the same, in WAL order */
-	TimestampTz read_at;		/* the last time */
+	double		read_at;		/* the last time, by clock_seconds() */
 	double		speed;			/* of reading, bytes per microsecond */
 };
 
@@ -585,8 +585,7 @@ wal_changes_read_is_due(const ChangedBlocks *changes)
 
 	if (end < here + Max(most, LEAST_UNREAD))
 		return here / wal_segment_size != end / wal_segment_size &&
-			TimestampDifferenceExceeds(changes->read_at, GetCurrentTimestamp(),
-									   READ_INTERVAL_MS);
+			clock_has_passed(changes->read_at, READ_INTERVAL_MS);
 	return true;
 }
 
@@ -689,7 +688,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 	Assert(result != CHANGES_READ || reader->EndRecPtr >= upto);
 	resetStringInfo(&changes->seen);
 	resetStringInfo(&changes->own);
-	changes->read_at = GetCurrentTimestamp();
+	changes->read_at = clock_seconds();
 	hold_segments(changes);
 	changes->locked = false;
 	MemoryContextSwitchTo(oldcontext);

@@ -522,7 +522,7 @@ wait_and_lock(const MoveContext *mc)
  * pacing_rested_ms() was rested_ms.
  */
 static bool
-rebuild_once(MoveContext *mc, TimestampTz start, int64 rested_ms)
+rebuild_once(MoveContext *mc, double start, int64 rested_ms)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	MoveItem   *item = mc->item;
@@ -594,8 +594,7 @@ rebuild_once(MoveContext *mc, TimestampTz start, int64 rested_ms)
 		else
 			again = false;
 		if (mc->settings->lock_wait > 0 &&
-			TimestampDifferenceExceeds(TimestampTzPlusMilliseconds(start, rested_since),
-									   GetCurrentTimestamp(), mc->settings->lock_wait))
+			clock_has_passed(start, mc->settings->lock_wait + rested_since))
 			again = false;
 		if (!again)
 			ReThrowError(edata);
@@ -630,7 +629,7 @@ rebuild_once(MoveContext *mc, TimestampTz start, int64 rested_ms)
 void
 move_by_rebuild(MoveContext *mc)
 {
-	TimestampTz start = GetCurrentTimestamp();
+	double		start = clock_seconds();
 	int64		rested_ms = pacing_rested_ms();
 
 	while (!rebuild_once(mc, start, rested_ms))

@@ -85,7 +85,7 @@ attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid)
 	attempts->limits.phase = PHASE_WAIT_SWAP_LOCK;
 	attempts->limits.max_ms = LOCK_WAIT;
 	attempts->limits.mc = mc;
-	attempts->bid_ended = GetCurrentTimestamp();
+	attempts->bid_ended = clock_us();
 	wait_begin(&attempts->wait, NULL, &attempts->limits);
 	attempts->wait.relid = relid;
 	/* a copy gives way to a session that waits for it */
@@ -97,7 +97,7 @@ static bool
 holder_stays(const Wait *wait)
 {
 	return wait->nholders > 0 &&
-		GetCurrentTimestamp() - wait->holders[0].since >= REST_MS * INT64CONST(1000);
+		clock_us() - wait->holders[0].since >= REST_MS * INT64CONST(1000);
 }
 
 /* rest: return the milliseconds from the end of a bid to the next. */
@@ -124,7 +124,7 @@ rest_ms(const Attempts *attempts)
 		ms = Min(FIRST_REST_MS << Max(attempts->delays - 1, 0), REST_MS);
 	if (wait->nholders > 0)
 	{
-		int64		age_ms = (GetCurrentTimestamp() - wait->holders[0].since) / 1000;
+		int64		age_ms = (clock_us() - wait->holders[0].since) / 1000;
 
 		ms = Max(ms, Min(age_ms / REST_PART_OF_AGE, LONGEST_REST_MS));
 	}
@@ -136,7 +136,7 @@ rest_ms(const Attempts *attempts)
 static int64
 next_bid_ms(const Attempts *attempts)
 {
-	return rest_ms(attempts) - (GetCurrentTimestamp() - attempts->bid_ended) / 1000;
+	return rest_ms(attempts) - (clock_us() - attempts->bid_ended) / 1000;
 }
 
 /*
@@ -150,7 +150,7 @@ holders_should_end(const Attempts *attempts)
 {
 	const Wait *wait = &attempts->wait;
 	int64		half = attempts->limits.mc->settings->lock_timeout * INT64CONST(1000) / 2;
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = clock_us();
 	bool		all = true;
 	bool		delayed = true;
 	int			ndelayed = 0;
@@ -161,7 +161,7 @@ holders_should_end(const Attempts *attempts)
 		return false;
 	for (int i = 0; i < wait->nholders; i++)
 	{
-		TimestampTz since = wait->holders[i].since;
+		int64		since = wait->holders[i].since;
 		int64		left = since + wait->lasted - now;
 		bool		ends = left <= half && left >= -half;
 
@@ -181,11 +181,11 @@ holders_should_end(const Attempts *attempts)
  * locks.
  */
 static bool
-joins_bid(const Attempts *attempts, TimestampTz began)
+joins_bid(const Attempts *attempts, int64 began)
 {
 	if (began <= attempts->bid_ended)
 		return false;
-	if (attempts->delays > 0 && GetCurrentTimestamp() - attempts->bid_ended < JOIN_REST_US)
+	if (attempts->delays > 0 && clock_us() - attempts->bid_ended < JOIN_REST_US)
 		return false;
 	return rest_ms(attempts) <= REST_MS * (1 + REST_JITTER);
 }
@@ -194,17 +194,12 @@ joins_bid(const Attempts *attempts, TimestampTz began)
 bool
 attempts_bid_is_due(const Attempts *attempts)
 {
-	TimestampTz began;
-
-	/* window */
-	if (runner_bid_ms(attempts->limits.mc->settings->lock_timeout, &began) == 0)
-		return false;
 	/* step: bid */
 	if (next_bid_ms(attempts) <= 0)
 		return true;
 	if (holders_should_end(attempts))
 		return true;
-	return joins_bid(attempts, began);
+	return joins_bid(attempts, runner_bid_began(attempts->limits.mc->settings->lock_timeout));
 }
 
 /*
@@ -231,12 +226,6 @@ note_delayed(Attempts *attempts)
 void
 attempts_end_bid(Attempts *attempts)
 {
-	/* it has begun too late for its window, and is still due */
-	if (attempts->missed)
-	{
-		attempts->missed = false;
-		return;
-	}
 	if (!OidIsValid(attempts->queued_for))
 		attempts->ndelayed = 0;
 	else if (attempts->granted)
@@ -245,7 +234,7 @@ attempts_end_bid(Attempts *attempts)
 	if (attempts->ndelayed > 0 || holder_stays(&attempts->wait))
 		attempts->delays++;
 	attempts->bids++;
-	attempts->bid_ended = GetCurrentTimestamp();
+	attempts->bid_ended = clock_us();
 	attempts->jitter = 1 + REST_JITTER * pg_prng_double(&pg_global_prng_state);
 }
 
@@ -253,7 +242,7 @@ attempts_end_bid(Attempts *attempts)
 int
 attempts_nap_ms(const Attempts *attempts)
 {
-	int64		waited_ms = (GetCurrentTimestamp() - attempts->limits.since) / 1000;
+	int64		waited_ms = (clock_us() - attempts->limits.since) / 1000;
 
 	return waited_ms < LATER_MS ? LOOK_MS : LATER_LOOK_MS;
 }
@@ -358,7 +347,7 @@ attempts_may_queue(Attempts *attempts, Oid table)
 	for (int i = 0; i < wait->nholders; i++)
 	{
 		const Holder *holder = &wait->holders[i];
-		bool		stays = indexes != NIL && GetCurrentTimestamp() - holder->since > READER_US;
+		bool		stays = indexes != NIL && clock_us() - holder->since > READER_US;
 
 		if (virtual_transactions_have(holders, nholders, holder->vxid) &&
 			!virtual_transactions_have(users, nusers, holder->vxid) &&
@@ -449,11 +438,8 @@ attempts_queue_for_bid(Attempts *attempts, Oid relid, instr_time *granted_at)
 {
 	int			ms = runner_begin_bid(attempts->limits.mc->settings->lock_timeout);
 
-	attempts->missed = (ms == 0);
 	attempts->granted = false;
 	attempts->ndelayed = 0;
-	if (attempts->missed)
-		return false;
 	attempts->queued_for = relid;
 	attempts->granted = queue(attempts, relid, AccessExclusiveLock, ms, granted_at);
 	if (!attempts->granted)

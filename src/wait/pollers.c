@@ -29,7 +29,7 @@ typedef struct Poller
 {
 	int			pid;
 	TimestampTz execution;		/* the start of the last that was counted */
-	TimestampTz seen_at;
+	double		seen_at;		/* by clock_seconds() */
 	int			executions;
 } Poller;
 
@@ -60,7 +60,6 @@ static bool
 is_polling(const PgBackendStatus *session)
 {
 	Poller	   *poller = &pollers[0];
-	TimestampTz now = GetCurrentTimestamp();
 
 	if (!reads_transactions(session->st_activity_raw))
 		return false;
@@ -72,7 +71,7 @@ is_polling(const PgBackendStatus *session)
 			poller = &pollers[i];
 	}
 	if (poller->pid != session->st_procpid ||
-		TimestampDifferenceExceeds(poller->seen_at, now, LONGEST_GAP_MS))
+		clock_has_passed(poller->seen_at, LONGEST_GAP_MS))
 	{
 		memset(poller, 0, sizeof(Poller));
 		poller->pid = session->st_procpid;
@@ -81,10 +80,10 @@ is_polling(const PgBackendStatus *session)
 	/* a query that goes on and on may be a loop */
 	if (poller->execution != session->st_activity_start_timestamp ||
 		(session->st_state == STATE_RUNNING &&
-		 TimestampDifferenceExceeds(poller->seen_at, now, SHORTEST_GAP_MS)))
+		 clock_has_passed(poller->seen_at, SHORTEST_GAP_MS)))
 	{
 		poller->execution = session->st_activity_start_timestamp;
-		poller->seen_at = now;
+		poller->seen_at = clock_seconds();
 		poller->executions++;
 	}
 	return poller->executions >= EXECUTIONS;

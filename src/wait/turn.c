@@ -31,10 +31,10 @@ bool
 turn_is_given(MoveContext *mc, const WaitLimits *limits, int64 rested_us)
 {
 	MoveItem   *item = mc->item;
-	int64		worked_us = limits->since - item->outcome.started_at - rested_us;
+	int64		worked_us = limits->since - mc->began - rested_us;
 
 	/* a pause in between, or a rest for a standby, is no wait for the lock */
-	int64		waited_ms = (GetCurrentTimestamp() - wait_began(limits)) / 1000;
+	int64		waited_ms = (clock_us() - wait_began(limits)) / 1000;
 	int64		patience_ms = Max(worked_us / 1000, SHORTEST_PATIENCE_MS);
 
 	Assert(!IsTransactionState());

@@ -50,7 +50,7 @@ typedef struct WaitLimits
 								 * a pause; else only SIGTERM */
 
 	/* set by the first wait, so that several can share them */
-	TimestampTz since;
+	int64		since;			/* by clock_us(), as all times of a wait */
 	int64		rested_before;	/* pacing_rested_ms() then, see wait_began() */
 } WaitLimits;
 
@@ -62,7 +62,7 @@ typedef struct WaitLimits
 typedef struct Holder
 {
 	VirtualTransactionId vxid;
-	TimestampTz since;			/* when it was found first */
+	int64		since;			/* when it was found first */
 } Holder;
 
 /* State of a wait. */
@@ -81,11 +81,11 @@ typedef struct Wait
 	bool		ignore_deadlocks;
 
 	/* private */
-	TimestampTz first_look;		/* who was there then had come before */
+	int64		first_look;		/* who was there then had come before */
 	double		checked_at;		/* for deadlocks and autovacuums; by
 								 * clock_seconds() */
-	TimestampTz grace_until;	/* for the processes that were signaled */
-	TimestampTz ours_at;		/* when last our job itself was in the way */
+	int64		grace_until;	/* for the processes that were signaled */
+	int64		ours_at;		/* when last our job itself was in the way */
 	long		nap_ms;
 	bool		told;			/* phase set and blockers published */
 	MovePhase	phase_before;
@@ -98,7 +98,7 @@ extern bool wait_has_long_holder(const Wait *wait);
 extern int	wait_named(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS]);
 extern bool wait_look(Wait *wait);
 extern bool wait_is_over(const Wait *wait);
-extern TimestampTz wait_began(const WaitLimits *limits);
+extern int64 wait_began(const WaitLimits *limits);
 extern void wait_forget_ended(Wait *wait);
 pg_noreturn extern void wait_give_up(const Wait *wait);
 extern bool wait_until(const char *gave_up, WaitLimits *limits,
@@ -134,10 +134,9 @@ typedef struct Attempts
 	/* private */
 	int			bids;			/* so far */
 	int			delays;			/* bids of these that were not alone */
-	TimestampTz bid_ended;		/* the last one; at first, when the looks
+	int64		bid_ended;		/* the last one; at first, when the looks
 								 * began */
 	double		jitter;			/* of the rest after it */
-	bool		missed;			/* this one began too late for the window */
 	Oid			queued_for;		/* by this one; 0 = it has not queued */
 	bool		granted;		/* and got it */
 	VirtualTransactionId before[WAIT_MAX_PIDS]; /* who had that lock then */

@@ -172,7 +172,7 @@ wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 	wait->checked_at = clock_seconds();
 	if (limits->since == 0)
 	{
-		limits->since = GetCurrentTimestamp();
+		limits->since = clock_us();
 		limits->rested_before = pacing_rested_ms();
 	}
 }
@@ -184,7 +184,7 @@ wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 void
 wait_note_holders(Wait *wait, const VirtualTransactionId *vxids, int count)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = clock_us();
 	int			kept = 0;
 
 	for (int i = 0; i < wait->nholders; i++)
@@ -248,7 +248,7 @@ wait_forget_ended(Wait *wait)
 }
 
 /* Return when a wait has begun, later by all rests since then, which are no part of it. */
-TimestampTz
+int64
 wait_began(const WaitLimits *limits)
 {
 	return limits->since + (pacing_rested_ms() - limits->rested_before) * 1000;
@@ -259,10 +259,10 @@ wait_began(const WaitLimits *limits)
  * and whoever was signaled had time.
  */
 static bool
-is_over(const Wait *wait, int64 ms, TimestampTz then)
+is_over(const Wait *wait, int64 ms, int64 then)
 {
-	TimestampTz begin = Max(wait_began(wait->limits), then);
-	TimestampTz now = GetCurrentTimestamp();
+	int64		begin = Max(wait_began(wait->limits), then);
+	int64		now = clock_us();
 
 	return ms > 0 && now >= begin + ms * 1000 && now >= wait->grace_until;
 }
@@ -305,7 +305,7 @@ long_ms(const WaitLimits *limits)
 static int
 count_long_holders(const Wait *wait)
 {
-	TimestampTz then = GetCurrentTimestamp() - long_ms(wait->limits) * 1000;
+	int64		then = clock_us() - long_ms(wait->limits) * 1000;
 	int			count = 0;
 
 	while (count < wait->nholders && wait->holders[count].since <= then)
@@ -350,7 +350,7 @@ signal_holders(Wait *wait)
 		signaled = blockers_signal(mc->item, mc->settings, named, nlong);
 	if (signaled)
 	{
-		wait->grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), BLOCKER_GRACE_MS);
+		wait->grace_until = clock_us() + BLOCKER_GRACE_MS * INT64CONST(1000);
 		return true;
 	}
 	return nlong < wait->nholders &&
@@ -366,7 +366,7 @@ bool
 wait_look(Wait *wait)
 {
 	const MoveContext *mc = wait->limits->mc;
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = clock_us();
 	VirtualTransactionId named[WAIT_MAX_PIDS];
 	int			nnamed = wait_named(wait, named);
 	int			pids[WAIT_MAX_PIDS];
@@ -436,8 +436,7 @@ wait_give_up(const Wait *wait)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg_internal("%s", _(wait->gave_up)),
 				 errdetail("Waited %g seconds for %s.",
-						   TimestampDifferenceMilliseconds(wait->limits->since,
-														   GetCurrentTimestamp()) / 1000.0, list)));
+						   (clock_us() - wait->limits->since) / 1000 / 1000.0, list)));
 	if (name == NULL)
 		name = "?";
 	if (nnamed > 0)

@@ -511,7 +511,7 @@ bool
 move_item(JobShared *job, MoveItem *item)
 {
 	MoveContext mc = {.job = job,.item = item,.settings = runner_settings(),
-	.rested_before = pacing_rested_ms()};
+	.began = clock_us(),.rested_before = pacing_rested_ms()};
 	MoveOutcome *outcome = &item->outcome;
 	ErrorData  *error;
 
