@@ -573,14 +573,6 @@ $log = 0;
 $backup->start;
 stays_ok('a base backup', $backup);
 reason_ok($t, 'The data directory was copied, restored or rewound', 'a base backup', $backup);
-if (faults('the launcher starts again'))
-{
-	my $launcher = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover launcher'";
-	my $first = $backup->safe_psql('postgres', $launcher =~ s/count\(\*\)/pid/r);
-	$backup->safe_psql('postgres', "SELECT pg_terminate_backend($first)");
-	poll_until($backup, "$launcher AND pid <> $first AND wait_event IS NOT NULL", 1, 'another launcher');
-	is(scalar(() = slurp_file($backup->logfile) =~ /job $t of database/g), 1, 'another launcher does not say it again');
-}
 $backup->stop;
 $standby->start;
 $node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
@@ -594,6 +586,14 @@ $log = -s $copy->logfile || 0;
 $copy->start;
 stays_ok('a copy of the data directory', $copy);
 reason_ok($t, 'The data directory was copied, restored or rewound', 'a copy of the data directory', $copy);
+if (faults('the launcher starts again'))
+{
+	my $launcher = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover launcher'";
+	my $first = $copy->safe_psql('postgres', $launcher =~ s/count\(\*\)/pid/r);
+	$copy->safe_psql('postgres', "SELECT pg_terminate_backend($first)");
+	poll_until($copy, "$launcher AND pid <> $first AND wait_event IS NOT NULL", 1, 'another launcher');
+	is(scalar(() = slurp_file($copy->logfile, $log) =~ /job $t of database/g), 1, 'another launcher does not say it again');
+}
 $copy->stop;
 $log = 0;
 $standby->promote;
