@@ -69,6 +69,7 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/plancache.h"
@@ -90,15 +91,17 @@
 /* A session that could not empty all files tries again after this time */
 #define AGAIN_MS		1000
 
-/* The janitor, which has kept writers out by a checkpoint, tries this often to keep readers out, too */
+/* The janitor tries this often to lock an index, and queues for so long */
 #define MOST_TRIES		20
 #define TRY_NAP_MS		50
+#define QUEUE_TIME		"100ms"
 
 /* An index whose file is to be emptied */
 typedef struct LostIndex
 {
 	Oid			oid;
 	RelFileLocator file;
+	bool		queues;			/* its lock is queued for */
 	bool		is_stopped;		/* ShareLock is held: there are no writers */
 	bool		is_done;		/* it is empty, or not lost any more */
 }			LostIndex;
@@ -149,7 +152,8 @@ blocks_of(Relation index)
 
 /*
  * Empty the file of a lost index, unless another session has locked it, this one is
- * reading it, or its device is not there.  For errors_catch().
+ * reading it, or its device is not there.  For errors_catch(); ERROR 55P03 if it has queued
+ * for the lock.
  */
 static void
 empty_file(void *arg)
@@ -161,7 +165,13 @@ empty_file(void *arg)
 	BlockNumber old_nblocks;
 	BlockNumber nblocks = 0;
 
-	if (!ConditionalLockRelationOid(lost->oid, AccessExclusiveLock))
+	if (lost->queues)
+	{
+		(void) set_config_option("lock_timeout", QUEUE_TIME, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
+		LockRelationOid(lost->oid, AccessExclusiveLock);
+	}
+	else if (!ConditionalLockRelationOid(lost->oid, AccessExclusiveLock))
 		return;
 	/* it may be another file by now, or gone */
 	if (!index_is_lost(lost->oid))
@@ -385,6 +395,34 @@ empty_behind_checkpoint(List *indexes)
 }
 
 /*
+ * Empty lost indexes by the janitor.  Sessions whose plans are cached do not try again, and
+ * would write to the old file: so it queues for the locks, for moments.
+ */
+static void
+empty_by_queueing(List *indexes)
+{
+	bool		is_done = false;
+
+	for (int try = 0; try < MOST_TRIES && !is_done; try++)
+	{
+		if (try > 0)
+			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, TRY_NAP_MS,
+							 IM_WAIT_EVENT("IndexMoverLost"));
+		CHECK_FOR_INTERRUPTS();
+		is_done = true;
+		foreach_ptr(LostIndex, lost, indexes)
+		{
+			if (lost->is_done)
+				continue;
+			lost->queues = try > 0;
+			(void) succeeds(empty_file, lost, try == MOST_TRIES - 1);
+			if (!lost->is_done)
+				is_done = false;
+		}
+	}
+}
+
+/*
  * Empty the files of the lost indexes of this database.  In a transaction; by the janitor's
  * worker also if that takes a checkpoint, and an error is written to the server log.
  */
@@ -392,6 +430,7 @@ void
 lost_guard_empty_files(bool is_janitor)
 {
 	uint32		losses = evidence_losses();
+	TimestampTz now;
 	List	   *indexes;
 	List	   *full;
 	bool		is_done = true;
@@ -400,15 +439,18 @@ lost_guard_empty_files(bool is_janitor)
 		return;
 	if (IM_MUTATION("keep-lost"))
 		return;
-	if (!is_janitor && losses == losses_failed &&
-		!TimestampDifferenceExceeds(failed_at, GetCurrentTimestamp(), AGAIN_MS))
+	now = GetCurrentTimestamp();
+	if (!is_janitor && losses == losses_failed && now >= failed_at &&
+		!TimestampDifferenceExceeds(failed_at, now, AGAIN_MS))
 		return;
 	indexes = lost_of_database();
 	full = those_with_pages(indexes, is_janitor);
-	if (full != NIL && has_images())
+	if (full != NIL && has_images() && is_janitor)
+		empty_by_queueing(full);
+	else if (full != NIL && has_images())
 	{
 		foreach_ptr(LostIndex, lost, full)
-			(void) succeeds(empty_file, lost, is_janitor);
+			(void) succeeds(empty_file, lost, false);
 	}
 	else if (full != NIL && is_janitor)
 		empty_behind_checkpoint(full);
@@ -422,7 +464,8 @@ lost_guard_empty_files(bool is_janitor)
 		losses_met = losses;
 		return;
 	}
-	losses_failed = losses;
+	/* our own look may have found it once more, where it cannot go on record */
+	losses_failed = evidence_losses();
 	failed_at = GetCurrentTimestamp();
 }
 
