@@ -16,7 +16,6 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $location = "$dir/fast";
@@ -58,17 +57,6 @@ sub verdict_is
 {
 	my ($expected, $name, $of) = @_;
 	return is(verdict($of), $expected, "$name: $expected") || diag(slurp_file(($of // $node)->data_dir . '/index_mover.evidence'));
-}
-
-sub wait_until
-{
-	my ($what, $is_so) = @_;
-	for (my $left = 60; $left > 0; $left -= 0.05)
-	{
-		return if $is_so->();
-		usleep(50_000);
-	}
-	die "in vain: $what: " . verdict();
 }
 
 # Wait until the janitor has looked at all pages, and the matter is settled.

@@ -14,7 +14,6 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $location = "$dir/fast";
@@ -42,16 +41,6 @@ sub verdict
 	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
 }
 
-sub wait_until
-{
-	my ($what, $is_so) = @_;
-	for (my $left = 60; $left > 0; $left -= 0.05)
-	{
-		return if $is_so->();
-		usleep(50_000);
-	}
-	die "in vain: $what: " . verdict();
-}
 sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
 
 # A crash, a start without the device, and a start with its old files.

@@ -13,7 +13,6 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $location = "$dir/fast";
@@ -41,17 +40,6 @@ sub verdict
 	my $path = $node->data_dir . '/index_mover.evidence';
 	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) /m;
 	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
-}
-
-sub wait_until
-{
-	my ($what, $is_so) = @_;
-	for (my $left = 60; $left > 0; $left -= 0.05)
-	{
-		return if $is_so->();
-		usleep(50_000);
-	}
-	die "in vain: $what: " . verdict();
 }
 
 # The round has ended when the devices are looked at again after its visits.

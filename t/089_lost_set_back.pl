@@ -45,17 +45,6 @@ sub verdict
 	return $lost ? 'lost' : $unknown ? 'unknown' : 'same';
 }
 
-sub wait_until
-{
-	my ($what, $is_so) = @_;
-	for (my $left = 60; $left > 0; $left -= 0.05)
-	{
-		return if $is_so->();
-		usleep(50_000);
-	}
-	die "in vain: $what: " . verdict();
-}
-
 sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
 sub settled { return wait_until('settled', sub { verdict() eq 'same' }); }
 sub epoch { return slurp_file($marker) =~ /^device \S+ (\d+)$/m ? $1 : die; }

@@ -14,7 +14,6 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my @spaces = qw(empty used);
@@ -36,17 +35,6 @@ sub verdict
 	my $path = $on->data_dir . '/index_mover.evidence';
 	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid{$space} \S+ \S+ \S+ (\d+) (\d+) /m;
 	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
-}
-
-sub wait_until
-{
-	my ($what, $is_so) = @_;
-	for (my $left = 90; $left > 0; $left -= 0.05)
-	{
-		return if $is_so->();
-		usleep(50_000);
-	}
-	die "in vain: $what";
 }
 
 sub settled

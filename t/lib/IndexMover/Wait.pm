@@ -11,7 +11,7 @@ use List::Util ();
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(poll_until wait_until_up wait_for_phase wait_for_no_worker wait_for_job_end worker_pid soon_ok);
+our @EXPORT = qw(poll_until wait_until wait_until_up wait_for_phase wait_for_no_worker wait_for_job_end worker_pid soon_ok);
 
 our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;
 
@@ -46,6 +46,19 @@ sub poll_until
 			. "datname IS NOT NULL");
 	die 'gave up waiting for ' . ($what || $query)
 	  . "\nlast answer: " . (defined $out ? $out : '(none)') . " $err\nsessions:\n$state\n";
+}
+
+# Wait until a function returns true: for what no query tells.
+sub wait_until
+{
+	my ($what, $is_so) = @_;
+	my $start = time;
+	until ($is_so->())
+	{
+		die "in vain: $what" if time - $start > $TIMEOUT;
+		usleep(50_000);
+	}
+	return;
 }
 
 # Wait until the server takes connections (again).  Not at once: the postmaster may not
