@@ -65,6 +65,7 @@
 #include "miscadmin.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/planner.h"
+#include "postmaster/bgworker.h"
 #include "postmaster/bgwriter.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -575,10 +576,16 @@ plan_without_lost(PLANNER_PARAMS)
 static void
 empty_when_connecting(XactEvent event, void *arg)
 {
+	bool		is_ours = MyBgworkerEntry != NULL &&
+		strcmp(MyBgworkerEntry->bgw_library_name, "index_mover") == 0;
+
 	if (event != XACT_EVENT_PRE_COMMIT || is_connected || !OidIsValid(MyDatabaseId))
 		return;
 	is_connected = true;
 	if (IsParallelWorker() || evidence_losses() == 0 || IM_MUTATION("show-lost"))
+		return;
+	/* a policy is not to hang with the device; the janitor does it by itself */
+	if (is_ours)
 		return;
 	commit_locally();
 	lost_guard_empty_files(false);
