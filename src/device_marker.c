@@ -10,8 +10,8 @@
  * (evidence.c), the server that wrote it, its own inode and birth time, and those of the
  * directory beside it.  One that a program has copied (rsync, a restored backup) names
  * another file, and one beside which the directory was copied names another directory.  A
- * session of a server without the library in its postmaster writes no number: nobody records
- * it.  Such a marker says only whose the location is.
+ * session of a server without the library in its postmaster writes no number: it would be on
+ * no record.  Such a marker says only whose the location is.
  *
  * A tablespace in place has no marker: DROP TABLESPACE removes that directory, which must
  * be empty.  It is in the data directory, so the birth of its directory serves.
@@ -284,38 +284,51 @@ assume_beside(const char *path, DeviceLook *look)
 		look->beside = look->directory;
 }
 
+/* The fields of a marker of an earlier build: all but the directory beside it */
+#define LEAST_FIELDS	7
+
+/* Read the contents of a marker, and return how many of its fields are there. */
+static int
+read_fields(const char *contents, DeviceLook *look)
+{
+	ServerIdentity *owner = &look->owner;
+	FileIdentity *beside = &look->beside;
+
+	return sscanf(contents, "device %32[0-9a-f] %u\n"
+				  "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
+				  "host %63[^\n]\npath %1023[^\n]\n"
+				  "beside " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
+				  look->id, &look->epoch,
+				  &owner->directory.inode, &owner->directory.birth, &owner->directory.device,
+				  owner->host, owner->path,
+				  &beside->inode, &beside->birth, &beside->device);
+}
+
 /* Set the contents of a marker; it is of no use if they cannot be read. */
 static void
 look_at_marker(const char *directory, DeviceLook *look)
 {
 	char		path[MAXPGPATH];
-	ServerIdentity *owner = &look->owner;
-	FileIdentity *beside = &look->beside;
 	bool		is_itself;
 	int			nfields = 0;
 	char	   *contents;
 
 	marker_path(path, directory);
 	contents = own_file_read(path, MARKER_HEAD, &is_itself);
-	if (contents == NULL && (errno == ENOENT || errno == ENOTDIR || errno == 0))
+	if (contents != NULL)
+		nfields = read_fields(contents, look);
+	else if (errno == ENOENT || errno == ENOTDIR || errno == 0)
 		look->marker = MARKER_NONE;
-	else if (contents == NULL)
+	else
 		look->marker = MARKER_UNREADABLE;
-	else if ((nfields = sscanf(contents, "device %32[0-9a-f] %u\n"
-							   "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
-							   "host %63[^\n]\npath %1023[^\n]\n"
-							   "beside " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
-							   look->id, &look->epoch,
-							   &owner->directory.inode, &owner->directory.birth,
-							   &owner->directory.device,
-							   owner->host, owner->path,
-							   &beside->inode, &beside->birth, &beside->device)) < 7)
+
+	if (nfields < LEAST_FIELDS)
 		look->id[0] = '\0';
 	else if (!is_itself)
 		look->marker = MARKER_COPY;
 	else
-		look->marker = server_is_us(owner) ? MARKER_OURS : MARKER_FOREIGN;
-	if (nfields == 7)
+		look->marker = server_is_us(&look->owner) ? MARKER_OURS : MARKER_FOREIGN;
+	if (nfields == LEAST_FIELDS)
 		assume_beside(path, look);
 	if (strcmp(look->id, NO_NUMBER) == 0)
 		look->id[0] = '\0';

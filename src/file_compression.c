@@ -3,9 +3,10 @@
  * file_compression.c
  *	  Whether the file system of a tablespace compresses, and by what.
  *
- * The type of a file system and its options are read from the list of mounts.  On btrfs, a flag or a property of the directory, which new files
- * inherit, comes before the mount option.  So we look at the directory of this database
- * where it exists.  The level is always that of the mount option.
+ * The type of a file system and its options are read from the list of mounts.  On btrfs, a
+ * flag or a property of the directory, which new files inherit, comes before the mount option.
+ * So we look at the directory of this database where it exists.  The level is always that of
+ * the mount option.
  *
  * Tricky: with the mount option "compress" alone, btrfs gives compression up for a whole file,
  * which is 1 GB here, once a write of it did not get smaller.  That is easily a single block
@@ -52,7 +53,7 @@ directory_flags(const char *directory)
  * compresses at all, by an option or a property: btrfs does not without checksums.
  */
 static bool
-set_by_options(FileCompression * result, char *options)
+set_by_options(FileCompression *result, char *options)
 {
 	char	   *rest = NULL;
 	bool		compresses = true;
@@ -83,7 +84,7 @@ level_of(const char *algorithm, int usual)
 }
 
 static void
-set_of_btrfs(FileCompression * result, const char *directory, char *options)
+set_of_btrfs(FileCompression *result, const char *directory, char *options)
 {
 	int			flags = directory_flags(directory);
 	char		property[sizeof(result->algorithm)];
@@ -107,7 +108,7 @@ set_of_btrfs(FileCompression * result, const char *directory, char *options)
 
 /* Find out by what new files of this database are compressed in a tablespace. */
 void
-file_compression(Oid tablespace, FileCompression * result)
+file_compression(Oid tablespace, FileCompression *result)
 {
 	static const char *const never[] = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "ramfs"};
 	char	   *directory = GetDatabasePath(MyDatabaseId, tablespace);

@@ -19,9 +19,9 @@ typedef struct FileCompression
 	bool		steady;			/* for good, also after data that does not get
 								 * smaller; if not, it cannot be foretold what
 								 * is stored */
-}			FileCompression;
+} FileCompression;
 
-extern void file_compression(Oid tablespace, FileCompression * result);
+extern void file_compression(Oid tablespace, FileCompression *result);
 extern bool file_compression_is_steady(Oid tablespace);
 extern bool file_compression_is_on(Oid tablespace);
 

@@ -347,7 +347,7 @@ mount_number(const char *directory)
  * By its number: on btrfs the device number of a file is not that of its mount.
  */
 bool
-directory_mount(const char *directory, Mount * mount)
+directory_mount(const char *directory, Mount *mount)
 {
 	uint64		number = mount_number(directory);
 	FILE	   *file = number == 0 ? NULL : AllocateFile(IM_MOUNTS, "r");

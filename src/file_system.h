@@ -30,11 +30,11 @@ typedef struct Mount
 	char		type[32];		/* of the file system */
 	char		source[MAXPGPATH];
 	char		options[MAXPGPATH]; /* of the file system, not of the mount */
-}			Mount;
+} Mount;
 
 extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
 extern bool directory_facts(const char *directory, FileSystemFacts *facts);
-extern bool directory_mount(const char *directory, Mount * mount);
+extern bool directory_mount(const char *directory, Mount *mount);
 extern const char *tablespace_hindrance(Oid tablespace);
 extern const char *tablespace_name(Oid tablespace);
 extern bool tablespace_is_missing(Oid tablespace);

@@ -813,6 +813,14 @@ find_locked(int64 job)
 	return NULL;
 }
 
+/* Return whether this process is one of our background workers. */
+bool
+process_is_worker(void)
+{
+	return MyBgworkerEntry != NULL &&
+		strcmp(MyBgworkerEntry->bgw_library_name, "index_mover") == 0;
+}
+
 /* Copy the slot of a job of this database; false if there is none, or none any more. */
 bool
 job_find(int64 job, JobSlot *copy)

@@ -446,6 +446,8 @@ clock_has_passed(double since, int64 ms)
 	return (clock_seconds() - since) * 1000 >= ms;
 }
 
+extern bool process_is_worker(void);
+
 /* in a runner */
 
 extern bool runner_attach(JobShared *shared, int number);

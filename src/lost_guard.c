@@ -34,13 +34,13 @@
  * second is so if writers were kept out since before a checkpoint began: the janitor does that
  * if full_page_writes is off, or was when the last checkpoint began.
  *
- * Locks, none of which is waited for: AccessExclusiveLock on an index while its file is
- * emptied; who holds it is met again by a later query.  Even the attempt assigns a transaction
- * ID, and tells standbys of the lock, so files that are empty already are found without: by
- * stat().  ShareLock before, if the janitor requests a checkpoint: queries of the table go on,
- * and writers wait until its end.  While an index is marked, AccessShareLock, so that nobody
- * drops it then.  No device is looked at under a lock, but for the last look before a file is
- * emptied.
+ * Locks: AccessExclusiveLock on an index while its file is emptied.  A session does not wait for
+ * it, and meets its holder again when it plans; the janitor queues for moments.  Even the attempt
+ * assigns a transaction ID, and tells standbys of the lock, so files that are empty already are
+ * found without: by stat().  ShareLock before, if the janitor requests a checkpoint: queries of
+ * the table go on, and writers wait until its end.  While an index is marked, AccessShareLock, so
+ * that no session drops it then.  These two are not waited for.  No device is looked at under a
+ * lock, but for the last look before a file is emptied.
  *
  * Errors of a device (permissions, a file system that is read-only, I/O) are caught: they
  * must not fail the queries of all other tables.
@@ -65,7 +65,6 @@
 #include "miscadmin.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/planner.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/bgwriter.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -84,6 +83,7 @@
 #include "errors.h"
 #include "evidence.h"
 #include "file_system.h"
+#include "job.h"
 #include "lost_guard.h"
 #include "own_tables.h"
 #include "relation_facts.h"
@@ -93,7 +93,7 @@
 #define AGAIN_MS		1000
 
 /* The janitor tries this often to lock an index, and queues for so long */
-#define MOST_TRIES		20
+#define MOST_TRIES		IM_LIMIT("lost-tries", 20)
 #define TRY_NAP_MS		50
 #define QUEUE_TIME		"100ms"
 
@@ -105,7 +105,7 @@ typedef struct LostIndex
 	bool		queues;			/* its lock is queued for */
 	bool		is_stopped;		/* ShareLock is held: there are no writers */
 	bool		is_done;		/* it is empty, or not lost any more */
-}			LostIndex;
+} LostIndex;
 
 /* in a session: the losses for which all files of the database are empty */
 static uint32 losses_met = 0;
@@ -296,7 +296,7 @@ lost_of_database(void)
  * whether it is not.
  */
 static bool
-has_pages(LostIndex * lost, bool tells)
+has_pages(LostIndex *lost, bool tells)
 {
 	const char *path = relation_segment_path(&lost->file, MAIN_FORKNUM, 0);
 	struct stat st;
@@ -345,9 +345,18 @@ those_with_pages(const List *indexes, bool tells)
 	return result;
 }
 
+/* Rest before another try: a query may be planned just now. */
+static void
+nap_between_tries(void)
+{
+	(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, TRY_NAP_MS,
+					 IM_WAIT_EVENT("IndexMoverLost"));
+	CHECK_FOR_INTERRUPTS();
+}
+
 /* Let writers go on again. */
 static void
-let_write(LostIndex * lost)
+let_write(LostIndex *lost)
 {
 	UnlockRelationOid(lost->oid, ShareLock);
 	lost->is_stopped = false;
@@ -355,7 +364,7 @@ let_write(LostIndex * lost)
 
 /*
  * Empty lost indexes of which the WAL may have changes without images: behind a checkpoint,
- * since which nobody has written to them.
+ * since which no session has written to them.
  */
 static void
 empty_behind_checkpoint(List *indexes)
@@ -370,13 +379,12 @@ empty_behind_checkpoint(List *indexes)
 	}
 	if (has_stopped)
 		has_stopped = succeeds(request_checkpoint, NULL, true);
-	/* a query may be planned just now */
-	for (int try = 0; try < MOST_TRIES && has_stopped; try++)
+	for (int try = 0; try < MOST_TRIES; try++)
 	{
+		if (!has_stopped)
+			break;
 		if (try > 0)
-			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, TRY_NAP_MS,
-							 IM_WAIT_EVENT("IndexMoverLost"));
-		CHECK_FOR_INTERRUPTS();
+			nap_between_tries();
 		has_stopped = false;
 		foreach_ptr(LostIndex, lost, indexes)
 		{
@@ -402,15 +410,12 @@ empty_behind_checkpoint(List *indexes)
 static void
 empty_by_queueing(List *indexes)
 {
-	bool		is_done = false;
-
-	for (int try = 0; try < MOST_TRIES && !is_done; try++)
+	for (int try = 0; try < MOST_TRIES; try++)
 	{
+		bool		is_done = true;
+
 		if (try > 0)
-			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, TRY_NAP_MS,
-							 IM_WAIT_EVENT("IndexMoverLost"));
-		CHECK_FOR_INTERRUPTS();
-		is_done = true;
+			nap_between_tries();
 		foreach_ptr(LostIndex, lost, indexes)
 		{
 			if (lost->is_done)
@@ -420,6 +425,18 @@ empty_by_queueing(List *indexes)
 			if (!lost->is_done)
 				is_done = false;
 		}
+		if (is_done)
+			break;
+	}
+}
+
+/* Empty lost indexes that no other session has locked. */
+static void
+empty_unlocked(List *indexes)
+{
+	foreach_ptr(LostIndex, lost, indexes)
+	{
+		(void) succeeds(empty_file, lost, false);
 	}
 }
 
@@ -446,15 +463,17 @@ lost_guard_empty_files(bool is_janitor)
 		return;
 	indexes = lost_of_database();
 	full = those_with_pages(indexes, is_janitor);
-	if (full != NIL && has_images() && is_janitor)
-		empty_by_queueing(full);
-	else if (full != NIL && has_images())
+	if (full != NIL)
 	{
-		foreach_ptr(LostIndex, lost, full)
-			(void) succeeds(empty_file, lost, false);
+		bool		images = has_images();
+
+		if (images && is_janitor)
+			empty_by_queueing(full);
+		else if (images)
+			empty_unlocked(full);
+		else if (is_janitor)
+			empty_behind_checkpoint(full);
 	}
-	else if (full != NIL && is_janitor)
-		empty_behind_checkpoint(full);
 	foreach_ptr(LostIndex, lost, indexes)
 	{
 		if (!lost->is_done)
@@ -559,7 +578,7 @@ plan_without_lost(PLANNER_PARAMS)
 
 	if (losses != 0)
 		lost_guard_empty_files(false);
-	/* and have all statements planned again */
+	/* statements that were planned before are planned again */
 	if (losses != losses_listed)
 		list_lost(losses);
 	if (!are_marked)
@@ -576,16 +595,13 @@ plan_without_lost(PLANNER_PARAMS)
 static void
 empty_when_connecting(XactEvent event, void *arg)
 {
-	bool		is_ours = MyBgworkerEntry != NULL &&
-		strcmp(MyBgworkerEntry->bgw_library_name, "index_mover") == 0;
-
 	if (event != XACT_EVENT_PRE_COMMIT || is_connected || !OidIsValid(MyDatabaseId))
 		return;
 	is_connected = true;
 	if (IsParallelWorker() || evidence_losses() == 0 || IM_MUTATION("show-lost"))
 		return;
 	/* a policy is not to hang with the device; the janitor does it by itself */
-	if (is_ours)
+	if (process_is_worker())
 		return;
 	commit_locally();
 	lost_guard_empty_files(false);

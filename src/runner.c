@@ -353,20 +353,22 @@ runner_begin_bid(int timeout_ms)
 {
 	int			pids[IM_MAX_RUNNERS];
 	int			n = 0;
-	int64		now = clock_us();
+	int64		now;
 	int64		wait_us;
 	int64		left_us;
 
 	if (my_shared == NULL)
 		return timeout_ms;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	/* step: window */
-	while ((wait_us = no_bid_us(timeout_ms, now)) > 0)
+	for (;;)
 	{
-		LWLockRelease(&area->lock);
-		latch_nap((wait_us + 999) / 1000, "IndexMoverWaitOthers");
 		LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 		now = clock_us();
+		wait_us = no_bid_us(timeout_ms, now);
+		if (wait_us <= 0)
+			break;
+		LWLockRelease(&area->lock);
+		latch_nap((wait_us + 999) / 1000, "IndexMoverWaitOthers");
 	}
 	if (my_shared->bid_ends <= now)
 	{

@@ -1,19 +1,23 @@
-# The guard of lost indexes: from the first statement of each session on, whatever it is, nobody
-# uses the old files, and what the device does fails no other query.
+# The guard of lost indexes: from the first statement of each session on, whatever it is, no
+# session uses the old files, and what the device does fails no other query.
 #
 # Fault (storage): a device that was away in a crash comes back with whole, old files; a session
-#   begins with COPY; the database or the index gets another ACL or name; the device cannot be
-#   read; the synchronous standby is away; full_page_writes is off, and a crash follows
+#   begins with COPY; the database or the index gets another ACL or name; the index is locked;
+#   the device cannot be read; the synchronous standby is away; full_page_writes is off, and a
+#   crash follows
 use strict;
 use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
+use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+needs_test_points();
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $location = "$dir/fast";
@@ -129,9 +133,29 @@ $node->append_conf('postgresql.conf', "synchronous_standby_names = ''\n");
 $node->reload;
 heal('without synchronous standbys');
 
-# ---- full_page_writes is off ---------------------------------------------------------------------
 sub file { return $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_key')"); }
 my $file = file();
+
+# ---- the index is locked when the janitor comes ----------------------------------------------------
+# (a session whose plans are cached does not try again)
+{
+	value("BEGIN; SELECT FROM t WHERE id = 1; PREPARE TRANSACTION 'reader'");
+	lose("index_mover.test_mutation = 'lost-tries:2000'\n");
+	my $session = IndexMover::Session->new($node);
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'", 1,
+		'the janitor queues for the lock');
+	ok(-s $file, 'a lost index that a transaction has locked is not empty yet');
+	$session->run("COMMIT PREPARED 'reader'");
+	wait_until('emptied', sub { -z $file });
+	is($session->run($look_up), 1, 'the janitor has emptied it: the right answer');
+	$session->end;
+	$node->append_conf('postgresql.conf', "index_mover.test_mutation = ''\n");
+	$node->reload;
+	heal('the index was locked');
+	$file = file();
+}
+
+# ---- full_page_writes is off ---------------------------------------------------------------------
 lose("full_page_writes = off\n");
 wait_until('emptied', sub { -z $file });
 isnt($node->psql('postgres', $insert), 0, 'full_page_writes is off: the file is empty, no duplicate');

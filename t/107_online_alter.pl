@@ -228,15 +228,15 @@ foreach my $table ('hyper', 'chunk')
 {
 	my $before = jobs();
 	my (undef, $refused) = answer('require', "ALTER TABLE $table SET TABLESPACE regress_fast;");
-	like($refused, qr/^ERROR:  0A000: $refusal It is of a hypertable or a chunk, and TimescaleDB carries it out\./,
+	like($refused, qr/^ERROR:  0A000: $refusal TimescaleDB carries it out for its hypertables and chunks\./,
 		"require, a $table of TimescaleDB: refused");
 	my (undef, $told) = answer('on', "ALTER TABLE $table SET TABLESPACE regress_fast;");
-	like($told, qr/$notice It is of a hypertable or a chunk, and TimescaleDB carries it out\./, "on, a $table of TimescaleDB: told");
+	like($told, qr/$notice TimescaleDB carries it out for its hypertables and chunks\./, "on, a $table of TimescaleDB: told");
 	is(place($table) . (jobs() - $before), 'regress_fast0', "on, a $table of TimescaleDB: without a job");
 }
 {
 	my (undef, $refused) = answer('require', 'ALTER INDEX hyper_i SET TABLESPACE regress_fast;');
-	like($refused, qr/^ERROR:  0A000: $refusal It is of a hypertable or a chunk/, 'an index of a hypertable: refused');
+	like($refused, qr/^ERROR:  0A000: $refusal TimescaleDB carries it out/, 'an index of a hypertable: refused');
 	(undef, $refused) = answer('require', 'ALTER INDEX chunk_i SET TABLESPACE regress_fast;');
 	is($refused . place('chunk_i'), 'regress_fast', 'an index of a chunk goes online');
 	my ($to, $before) = (other_place(place('t')), jobs());
@@ -253,7 +253,7 @@ SQL
 	foreach my $table ('chunk', 'few')
 	{
 		(undef, $said) = answer('require', "ALTER TABLE $table SET TABLESPACE pg_default;");
-		like($said, qr/^ERROR:  0A000: $refusal It is of a hypertable or a chunk/, "TimescaleDB 2.29: $table");
+		like($said, qr/^ERROR:  0A000: $refusal TimescaleDB carries it out/, "TimescaleDB 2.29: $table");
 	}
 	$to = other_place($to);
 	(undef, $said) = answer('require', "ALTER TABLE t SET TABLESPACE $to;");
@@ -261,7 +261,7 @@ SQL
 	# of another shape
 	sql('ALTER TABLE t SET TABLESPACE regress_slow; ALTER TABLE _timescaledb_catalog.chunk RENAME relid TO other');
 	(undef, $said) = answer('require', 'ALTER TABLE t SET TABLESPACE regress_fast;');
-	like($said, qr/^ERROR:  0A000: $refusal It is of a hypertable or a chunk/, 'a catalog that is not known: left to TimescaleDB');
+	like($said, qr/^ERROR:  0A000: $refusal TimescaleDB carries it out/, 'a catalog that is not known: left to TimescaleDB');
 }
 sql("ALTER EXTENSION timescaledb DROP TABLE _timescaledb_catalog.$_") foreach 'chunk', 'hypertable', 'compression_settings';
 sql('DROP SCHEMA _timescaledb_catalog CASCADE; DROP TABLE hyper, chunk, few');

@@ -39,7 +39,6 @@
 #include "commands/tablespace.h"
 #include "commands/user.h"
 #include "miscadmin.h"
-#include "postmaster/bgworker.h"
 #include "replication/logicalworker.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
@@ -62,8 +61,8 @@
 #include "printed_command.h"
 #include "relation_facts.h"
 #include "settings.h"
-#include "timescaledb.h"
 #include "test_points.h"
+#include "timescaledb.h"
 
 /* A statement on its way through the hook: the arguments of ProcessUtility() */
 typedef struct Statement
@@ -132,10 +131,7 @@ sets_tablespace(Node *node)
 static bool
 may_start_job(void)
 {
-	bool		is_worker = MyBgworkerEntry != NULL &&
-		strcmp(MyBgworkerEntry->bgw_library_name, "index_mover") == 0;
-
-	return IsUnderPostmaster && !IsBinaryUpgrade && !is_worker && !IsLogicalWorker() &&
+	return IsUnderPostmaster && !IsBinaryUpgrade && !process_is_worker() && !IsLogicalWorker() &&
 		!IsInParallelMode() && !RecoveryInProgress() && !XactReadOnly;
 }
 
@@ -1071,7 +1067,7 @@ online_alter_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 	}
 	hindrance = hindrance_of_statement(&statement, context);
 	if (hindrance.reason == NULL && is_for_timescaledb((AlterTableStmt *) pstmt->utilityStmt))
-		hindrance.reason = "It is of a hypertable or a chunk, and TimescaleDB carries it out.";
+		hindrance.reason = "TimescaleDB carries it out for its hypertables and chunks.";
 	if (hindrance.reason == NULL && !is_for_citus((AlterTableStmt *) pstmt->utilityStmt))
 	{
 		alter_online(&statement);

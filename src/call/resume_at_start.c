@@ -87,11 +87,10 @@ resume_job(const RunningJob *job, int tries)
 					 errors_as_detail(error)));
 		return RESUME_HINDERED;
 	}
-	if (error == NULL && resumption.rest == 0 && resumption.why_not == NULL)
-		(void) running_jobs_take(job->database, job->job);
+	/* of a job that goes on, it is gone by now */
 	if (resumption.why_not != NULL)
 		running_jobs_forget(job, resumption.why_not);
-	if (error != NULL)
+	else if (error != NULL || resumption.rest == 0)
 		(void) running_jobs_take(job->database, job->job);
 	if (error != NULL)
 		ereport(LOG,

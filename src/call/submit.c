@@ -254,7 +254,11 @@ xact_callback(XactEvent event, void *arg)
 	 */
 	foreach_ptr(const QueuedJob, queued, queued_jobs)
 	{
-		if (event == (queued->at_start ? XACT_EVENT_PRE_COMMIT : XACT_EVENT_COMMIT))
+		XactEvent	moment = XACT_EVENT_COMMIT;
+
+		if (queued->at_start)
+			moment = XACT_EVENT_PRE_COMMIT;
+		if (event == moment)
 			replace_ended(queued);
 	}
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)

@@ -512,14 +512,14 @@ typedef struct ToldOfJob
 {
 	bool		waits;
 	bool		paused;
-}			ToldOfJob;
+} ToldOfJob;
 
 /* A wait that is shorter is not told */
 #define SILENT_MS	1000
 
 /* Tell, once in a wait, which job it is for, and whether that is paused. */
 static void
-tell_of_job(const JobSlot *slot, double since, ToldOfJob * told)
+tell_of_job(const JobSlot *slot, double since, ToldOfJob *told)
 {
 	if (slot->flags.pause && !told->paused)
 	{

@@ -560,10 +560,9 @@ copy_once(CopyMove *move)
 	for (int i = 0; i < move->nfiles; i++)
 		blocks += move->files[i].copied;
 	progress_blocks(blocks, blocks);
-	if (move->settings->terms.rehearse)
-		move->item->outcome.status = STATUS_REHEARSED;
-	else if (!swap_files(move))
-		return false;
+	if (!move->settings->terms.rehearse)
+		return swap_files(move);
+	move->item->outcome.status = STATUS_REHEARSED;
 	return true;
 }
 

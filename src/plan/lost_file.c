@@ -321,7 +321,7 @@ lost_file(const RelationFacts *facts, LostLook look)
 		lost.problem = NULL;
 	else if (locked)
 		error = errors_catch(look_at_pages, &lost);
-	/* nobody knows, so the janitor's round settles nothing */
+	/* it is not known, so the janitor's round settles nothing */
 	else if (evidence == EVIDENCE_UNKNOWN && lost.problem == NULL && has_use)
 		evidence_refute(facts->tablespace);
 	if (locked)

@@ -111,7 +111,7 @@ typedef struct TargetCompression
 {
 	Oid			tablespace;
 	FileCompression compression;
-}			TargetCompression;
+} TargetCompression;
 
 /* The samples of a plan, and of those that are made from it to be thrown away */
 typedef struct PlanSamples
@@ -314,7 +314,7 @@ target_compression(PlanSamples * samples, Oid tablespace)
  * If the plan has it from before, it stays.
  */
 static void
-count_compressed(PlanSamples * samples, PlannedMove *move, const FileCompression * compression)
+count_compressed(PlanSamples * samples, PlannedMove *move, const FileCompression *compression)
 {
 	MoveItem   *item = &move->item;
 	TimestampTz start = GetCurrentTimestamp();
@@ -354,7 +354,7 @@ count_compressed(PlanSamples * samples, PlannedMove *move, const FileCompression
 static int64
 stored_size(PlanParts *parts, PlannedMove *move, const FileSystemFacts *target, int64 used)
 {
-	const		FileCompression *compression;
+	const FileCompression *compression;
 	int64		result = new_file_size(&move->item);
 	double		stored;
 

@@ -171,7 +171,7 @@ typedef struct Built
 	int64		bytes;			/* of the new index */
 	int64		sort_bytes;		/* of its sort files, also if they are removed
 								 * again */
-}			Built;
+} Built;
 
 /* Return the bytes that are stored of a directory's files whose names begin so. */
 static int64
@@ -222,7 +222,7 @@ stored_for_sort(int pid)
 
 /* Get what a rebuild of this job has stored, which the ledger's rows tell. */
 static void
-find_built(const MoveItem *item, int64 job, const List *rows, Built * built)
+find_built(const MoveItem *item, int64 job, const List *rows, Built *built)
 {
 	memset(built, 0, sizeof(*built));
 	foreach_ptr(const LedgerEntry, entry, rows)

@@ -128,7 +128,7 @@ read_run(Relation rel, BlockNumber first, int nblocks, char *run)
 
 /* Set a share by the sums of a sample of so many runs out of all. */
 static void
-set_share(CompressedShare * share, const Shares * sums, int runs, BlockNumber all)
+set_share(CompressedShare *share, const Shares * sums, int runs, BlockNumber all)
 {
 	double		mean = sums->sum / runs;
 	double		variance = Max(sums->squares / runs - mean * mean, 0) / Max(runs - 1, 1);
@@ -149,7 +149,7 @@ set_share(CompressedShare * share, const Shares * sums, int runs, BlockNumber al
  * run could not be read.
  */
 static bool
-sample(Relation rel, int runs, int zstd_level, CompressedShare * zstd, CompressedShare * lz4)
+sample(Relation rel, int runs, int zstd_level, CompressedShare *zstd, CompressedShare *lz4)
 {
 	ZstdFunction zstd_compress = (ZstdFunction) dlsym(RTLD_DEFAULT, "ZSTD_compress");
 	Lz4Function lz4_compress = (Lz4Function) dlsym(RTLD_DEFAULT, "LZ4_compress_default");
@@ -201,7 +201,7 @@ sample(Relation rel, int runs, int zstd_level, CompressedShare * zstd, Compresse
  */
 bool
 compressed_size_sample(Oid relation, int runs, int zstd_level,
-					   CompressedShare * zstd, CompressedShare * lz4)
+					   CompressedShare *zstd, CompressedShare *lz4)
 {
 	Relation	rel;
 	bool		done = false;

@@ -16,9 +16,9 @@ typedef struct CompressedShare
 {
 	double		expected;
 	double		at_most;
-}			CompressedShare;
+} CompressedShare;
 
 extern bool compressed_size_sample(Oid relation, int runs, int zstd_level,
-								   CompressedShare * zstd, CompressedShare * lz4);
+								   CompressedShare *zstd, CompressedShare *lz4);
 
 #endif							/* IM_COMPRESSED_SIZE_H */

@@ -54,15 +54,20 @@ typedef struct RangeKey
 static Oid
 base_type(Oid type)
 {
-	HeapTuple	tuple;
-
-	while (HeapTupleIsValid(tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type))))
+	while (OidIsValid(type))
 	{
-		Form_pg_type form = (Form_pg_type) GETSTRUCT(tuple);
-		Oid			base = form->typtype == TYPTYPE_DOMAIN ? form->typbasetype : InvalidOid;
+		HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+		Form_pg_type form;
+		bool		is_domain;
+		Oid			base;
 
+		if (!HeapTupleIsValid(tuple))
+			break;
+		form = (Form_pg_type) GETSTRUCT(tuple);
+		is_domain = form->typtype == TYPTYPE_DOMAIN;
+		base = form->typbasetype;
 		ReleaseSysCache(tuple);
-		if (!OidIsValid(base))
+		if (!is_domain)
 			return type;
 		type = base;
 	}

@@ -787,7 +787,8 @@ decide_all(TierPlan *plan)
 		}
 		else if (row->wish.turn == TURN_LEAVES)
 			stays = true;
-		later |= row->decision.reason.code == REASON_LATER_RUN;
+		if (row->decision.reason.code == REASON_LATER_RUN)
+			later = true;
 		if (row->decision.verdict == VERDICT_MOVES || row->decision.reason.code == REASON_LATER_RUN)
 			leaving += row->size;
 	}

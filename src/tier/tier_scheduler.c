@@ -112,8 +112,10 @@ tier_next_run(TimestampTz last, const Interval *every, TimeADT window_start, Tim
 	if (window_start < 0)
 		return result;
 	/* on a day on which clocks go forward over all of it, it does not open */
-	for (int days = 0; days <= 2 && !is_open(window_start, window_end, result); days++)
+	for (int days = 0; days <= 2; days++)
 	{
+		if (is_open(window_start, window_end, result))
+			break;
 		result = next_time(result, window_start);
 	}
 	*end = next_time(result, window_end);

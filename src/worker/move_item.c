@@ -194,15 +194,24 @@ default_wait_is_over(const MoveContext *mc, const Wait *wait, bool *told)
 	*told = true;
 	nnamed = wait_named(wait, named);
 	StartTransactionCommand();	/* for names of roles */
-	ereport(WARNING,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("the change of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
-					relation_noun(item->relkind), NameStr(item->relname),
-					mc->settings->lock_wait / 1000.0),
-			 nnamed > 0 ? errdetail("The lock is held by: %s.", blockers_describe(named, nnamed)) :
-			 errdetail("No transaction holds it: a system catalog is locked."),
-			 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
-					 printed_command("cancel_move", mc->job->job))));
+	if (nnamed > 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("the change of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+						relation_noun(item->relkind), NameStr(item->relname),
+						mc->settings->lock_wait / 1000.0),
+				 errdetail("The lock is held by: %s.", blockers_describe(named, nnamed)),
+				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
+						 printed_command("cancel_move", mc->job->job))));
+	else
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("the change of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+						relation_noun(item->relkind), NameStr(item->relname),
+						mc->settings->lock_wait / 1000.0),
+				 errdetail("No transaction holds it: a system catalog is locked."),
+				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
+						 printed_command("cancel_move", mc->job->job))));
 	CommitTransactionCommand();
 }
 
