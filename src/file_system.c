@@ -350,10 +350,13 @@ bool
 directory_mount(const char *directory, Mount *mount)
 {
 	uint64		number = mount_number(directory);
-	FILE	   *file = number == 0 ? NULL : AllocateFile(IM_MOUNTS, "r");
+	FILE	   *file;
 	StringInfoData line;
 	bool		found = false;
 
+	if (number == 0)
+		return false;
+	file = AllocateFile(IM_MOUNTS, "r");
 	if (file == NULL)
 		return false;
 	initStringInfo(&line);

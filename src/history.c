@@ -756,16 +756,23 @@ history_trace(int64 job, List *entries)
 		{
 			if (still_exists(entry))
 				continue;
-			entry->relid = round == 0 ? find_rebuilt(entry) : InvalidOid;
+			entry->relid = InvalidOid;
+			if (round == 0)
+				entry->relid = find_rebuilt(entry);
 			if (OidIsValid(entry->relid))
 				found_by_name = lappend(found_by_name, entry);
 		}
 		followed = found_by_name;
 	}
 	foreach_ptr(HistoryEntry, entry, entries)
-		entry->moved = list_length(entry->movers) == 1 && entry->undone_by == 0 ?
-		note_move(entry, entry->status, entry->from_tablespace, entry->to_tablespace) :
-		entry->status == STATUS_MOVED;
+	{
+		/* moved by no other job since, it is where this job has left it */
+		if (list_length(entry->movers) == 1 && entry->undone_by == 0)
+			entry->moved = note_move(entry, entry->status, entry->from_tablespace,
+									 entry->to_tablespace);
+		else
+			entry->moved = (entry->status == STATUS_MOVED);
+	}
 }
 
 /* Delete rows of the history.  ERROR 55P03 if another transaction is deleting one, which may last long. */
@@ -810,12 +817,13 @@ history_expire(TimestampTz before, bool dry_run)
 	{
 		int64		job = DatumGetInt64(scan.row.values[Anum_job_job - 1]);
 		JobSlot		slot;
-		ErrorData  *error;
+		ErrorData  *error = NULL;
 
 		if (DatumGetTimestampTz(scan.row.values[Anum_job_submitted_at - 1]) >= before ||
 			job_find(job, &slot))
 			continue;
-		error = dry_run ? NULL : errors_catch(expire_job, &job);
+		if (!dry_run)
+			error = errors_catch(expire_job, &job);
 		if (error == NULL)
 			result++;
 		else if (errors_was_canceled(error))

@@ -372,7 +372,9 @@ job_map_segment(const JobSlot *slot, bool *mapped)
 	dsm_segment *segment = dsm_find_mapping(slot->segment);
 
 	*mapped = (segment != NULL);
-	return *mapped ? segment : dsm_attach(slot->segment);
+	if (segment == NULL)
+		segment = dsm_attach(slot->segment);
+	return segment;
 }
 
 /* Return the size of the segment of such a job: the queues for messages are at its end. */

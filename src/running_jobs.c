@@ -229,6 +229,7 @@ write_flag(Oid database, int64 job, const char *name, bool value)
 	ssize_t		length;
 	const char *flag;
 	bool		done = false;
+	bool		closed;
 	int			save_errno;
 	int			fd;
 
@@ -247,7 +248,8 @@ write_flag(Oid database, int64 job, const char *name, bool value)
 	if (done)
 		done = pg_fsync(fd) == 0;
 	save_errno = errno;
-	if (CloseTransientFile(fd) != 0 && done)
+	closed = CloseTransientFile(fd) == 0;
+	if (!closed && done)
 	{
 		save_errno = errno;
 		done = false;
@@ -281,7 +283,9 @@ running_jobs_take(Oid database, int64 job)
 	char		path[MAXPGPATH];
 
 	job_path(path, database, job);
-	return access(path, F_OK) == 0 && durable_unlink(path, LOG) == 0;
+	if (access(path, F_OK) != 0)
+		return false;
+	return durable_unlink(path, LOG) == 0;
 }
 
 /* Return whether this server is about to end, by the word that the postmaster writes before it signals anybody. */

@@ -37,8 +37,10 @@ VirtualTransactionId *
 virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 						 const VirtualTransactionId *more, int nmore)
 {
-	vxids = vxids ? repalloc(vxids, sizeof(VirtualTransactionId) * (*count + nmore + 1)) :
-		palloc(sizeof(VirtualTransactionId) * (nmore + 1));
+	if (vxids != NULL)
+		vxids = repalloc(vxids, sizeof(VirtualTransactionId) * (*count + nmore + 1));
+	else
+		vxids = palloc(sizeof(VirtualTransactionId) * (nmore + 1));
 	for (int i = 0; i < nmore; i++)
 	{
 		if (!virtual_transactions_have(vxids, *count, more[i]))

@@ -368,8 +368,8 @@ if ($node->pg_version >= 16 || $node->safe_psql('postgres', 'SHOW debug_assertio
 	{
 		is( $node->safe_psql('postgres',
 				"SELECT status, sqlstate, detail FROM move_indexes('ranges', 'regress_fast', method => '$method')"),
-			'skipped|55000|full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index '
-				. 'was removed; switch it on, and CHECKPOINT, before the move.',
+			'skipped|55000|full_page_writes is off. So this server could not recover from a crash after the file of a BRIN index '
+				. 'was removed. Switch it on, and CHECKPOINT, before the move.',
 			"BRIN stays where it is while full_page_writes is off: $method");
 	}
 	is($node->safe_psql('postgres', q(SELECT movable FROM index_report('ranges_s'))), '{}', 'and is reported as not movable');

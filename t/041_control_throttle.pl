@@ -302,8 +302,8 @@ foreach my $case ([ 'stands', '1h' ], faults() ? [ 'goes on', '20s' ] : ())
 	poll_until($node, "SELECT throttled_by ~ '^standby \"throttle_standby\" is [0-9]+ MB behind in replay\$' FROM index_mover_progress "
 		. "WHERE job = $job", 't', "$name: the copy rests, and says why");
 	$node->wait_for_log(joined(
-		qr/LOG: .*: no longer resting for the replay of standby "throttle_standby", which is late whether the move rests /,
-		qr/or not/), $log);
+		qr/LOG: .*: no longer resting for the replay of standby "throttle_standby"\n/,
+		qr/.*DETAIL:  It is late whether the move rests or not/), $log);
 	wait_for_job_end($node, $job);
 	is(status($job), 'moved', "$name: in the end it goes on");
 	is(sql("SELECT replay_lsn < pg_current_wal_lsn() - $limit FROM pg_stat_replication"), 't', "$name: the standby is still late");
@@ -417,7 +417,7 @@ sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
 $log = -s $node->logfile;
 $rebuild = begin_job($node, 'th_s', elsewhere($node, 'th_s'), method => 'rebuild');
-$node->wait_for_log(qr/no process reads replication slot "unread", which a rebuild would bring beyond max_slot_wal_keep_size/, $log);
+$node->wait_for_log(qr/no process reads replication slot "unread".*\n.*DETAIL:  A rebuild would bring it beyond max_slot_wal_keep_size/, $log);
 like(sql("SELECT throttled_by FROM index_mover_progress WHERE job = $rebuild"), qr/^replication slot "unread" is \d+ MB behind$/,
 	'a rebuild does not begin that would invalidate a slot');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't',

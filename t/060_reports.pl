@@ -249,7 +249,7 @@ my $advice = q(SELECT index, method, from_tablespace, to_tablespace, reads_per_s
 is($standby->safe_psql('postgres', $advice), 'zoo_num_key|copy|regress_slow|regress_fast|t|t', 'recommend_moves on a standby');
 ($rc, $out, $err) = $standby->psql('postgres',
 	q(SET index_mover.min_free_space = '100%'; SELECT index, reason FROM recommend_moves('regress_fast')));
-like("$out|$err", qr/^\|psql:<stdin>:1: NOTICE:  nothing to gain: no relation in a slower tablespace .*, fits into 0 bytes, and /,
+like("$out|$err", qr/^\|psql:<stdin>:1: NOTICE:  nothing to gain: no relation in a slower tablespace .*\n.*, fits into 0 bytes, and /,
 	'and nothing where all must stay free');
 is($standby->safe_psql('postgres', q(SELECT count(*) FROM index_mover_blockers('zoo'))), '0', 'index_mover_blockers on a standby');
 ($rc, $out, $err) = $standby->psql('postgres', 'SELECT take_index_sample()', extra_params => [ '-v', 'VERBOSITY=verbose' ]);
@@ -657,7 +657,7 @@ SQL
 	cmp_ok($room, '>', 0, 'a thousandth of it is free beside the reserve');
 	($rc, $out, $err) = $node->psql('postgres',
 		q(SET index_mover.min_free_space = '99.9%'; SELECT index, reason FROM recommend_moves('regress_small')));
-	like("$out|$err", qr/^\|psql:<stdin>:1: NOTICE:  nothing to gain: no relation in a slower tablespace .*, fits into $room bytes, and /,
+	like("$out|$err", qr/^\|psql:<stdin>:1: NOTICE:  nothing to gain: no relation in a slower tablespace .*\n.*, fits into $room bytes, and /,
 		'recommend_moves: the budget is what is free, less the reserve');
 	is($node->safe_psql('postgres', q(SELECT index, method FROM recommend_moves('regress_small') WHERE index = 'zoo_num_key'::regclass)),
 		'zoo_num_key|copy', 'with a smaller reserve there is room');

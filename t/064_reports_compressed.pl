@@ -111,7 +111,7 @@ sub plan_of
 		. "SELECT detail FROM move_table('$table', 'regress_fast', dry_run => true) WHERE name = '$table'");
 	return "$out $err";
 }
-my $counted = qr/Needs \d+ kB of free space, because btrfs compresses: by a sample, zstd:3 makes it at least (\d+\.\d\d) times smaller\b/;
+my $counted = qr/Needs \d+ kB of free space, because btrfs compresses\. By a sample, zstd:3 makes it at least (\d+\.\d\d) times smaller\b/;
 mounted('btrfs', 'rw,compress-force=zstd:3');
 SKIP:
 {

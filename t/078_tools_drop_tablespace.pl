@@ -69,10 +69,10 @@ CREATE FUNCTION "s 1".sorts(a int[], "b" text) RETURNS int SET temp_tablespaces 
 CREATE PROCEDURE fills() SET default_tablespace = $old LANGUAGE sql AS 'SELECT 1';
 SQL
 
-my $also = 'This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move '
+my $also = 'This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint. To move '
 	. 'the others, in that database, with the extension created in it: '
   . q{SELECT * FROM index_mover_call.evacuate_tablespace('Old "disk"', 'regress_fast');};
-my $closed = 'This database has files in the tablespace, too, and accepts no connections, in which they could be moved.';
+my $closed = 'This database has files in the tablespace, too. It accepts no connections, in which they could be moved.';
 
 sub rows
 {

@@ -72,7 +72,7 @@ my $rows = sub
 
 # ---- the plan touches nothing --------------------------------------------------------------
 is($rows->('postgres', 'name, kind, sqlstate, detail', ', dry_run => true) WHERE (status = \'skipped\''), unfolded(<<'ROWS'),
-other|database|0A000|This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to
+other|database|0A000|This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint. To
 	move the others, in that database, with the extension created in it:
 	SELECT * FROM index_mover_call.evacuate_tablespace('regress_slow', 'regress_fast');
 default_tablespace|setting|55000|It names the tablespace: ALTER DATABASE other RESET default_tablespace;

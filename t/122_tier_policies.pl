@@ -569,7 +569,7 @@ h|h_anothers|f|it is skipped. Must be owner of table "h_anothers".
 h|h_busy|f|job $busy is at work on its table
 h|h_claimed|t|
 h|h_index|t|
-h|h_index_n_idx|f|it is skipped. The index is not valid; to repair and move it: $repair
+h|h_index_n_idx|f|it is skipped. The index is not valid. To repair and move it: $repair
 h|h_large|f|it is larger than max_bytes_per_run
 h|h_last|t|
 h|h_moved|f|job $moved has moved it less than 7 days ago

@@ -265,8 +265,11 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
 	if (PG_GETARG_BOOL(1))
 		request = REQUEST_CANCEL_AND_KEEP;
 	done = control_jobs(fcinfo, request, "canceled", &had_ended);
-	if (had_ended && !XactReadOnly && history_acknowledge_job(PG_GETARG_INT64(0)))
-		log_control(PG_GETARG_INT64(0), "acknowledged");
+	if (had_ended && !XactReadOnly)
+	{
+		if (history_acknowledge_job(PG_GETARG_INT64(0)))
+			log_control(PG_GETARG_INT64(0), "acknowledged");
+	}
 	PG_RETURN_INT32(done);
 }
 

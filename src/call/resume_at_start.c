@@ -73,9 +73,12 @@ resume_job(const RunningJob *job, int tries)
 	error = errors_catch_in_transaction(go_on, &resumption);
 	if (error != NULL && resumption.rest != 0)
 		(void) running_jobs_take(job->database, resumption.rest);
-	/* without its file, a user was faster */
-	if (error != NULL && !running_jobs_set_again(job->database, job->job))
-		return RESUME_DONE;
+	if (error != NULL)
+	{
+		/* without its file, a user was faster */
+		if (!running_jobs_set_again(job->database, job->job))
+			return RESUME_DONE;
+	}
 	if (error != NULL && error->sqlerrcode == ERRCODE_INSUFFICIENT_RESOURCES)
 		return RESUME_WAITS;
 	if (error != NULL && is_passing(error) && tries < RESUME_TRIES)

@@ -39,6 +39,7 @@
 #include "channel.h"
 #include "citus.h"
 #include "compat.h"
+#include "errors.h"
 #include "own_tables.h"
 #include "printed_command.h"
 #include "rebuild/snapshot_guard.h"
@@ -250,6 +251,7 @@ check_deadlock(const JobWait *wait, const WaitGraph *graph)
 	for (int i = 0; i < graph->nreal; i++)
 	{
 		int			found;
+		bool		steps_back = false;
 
 		if (runners[i].job != wait->job || runners[i].database != MyDatabaseId)
 			continue;
@@ -263,7 +265,9 @@ check_deadlock(const JobWait *wait, const WaitGraph *graph)
 			other_job_waits_for_us(wait->job, 0);
 		if (wait->shared == NULL)
 			other_job_waits_for_us(wait->job, blocker);
-		if (blocker == runners[i].pid || !runner_ask_to_step_back(&runners[i], blocker))
+		if (blocker != runners[i].pid)
+			steps_back = runner_ask_to_step_back(&runners[i], blocker);
+		if (!steps_back)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
@@ -396,7 +400,7 @@ abandon_job(int code, Datum arg)
 		submit_job_has_begun(shared->job);
 	MemoryContextSwitchTo(TopTransactionContext);
 	error = CopyErrorData();
-	if (error->sqlerrcode != ERRCODE_QUERY_CANCELED || error->detail != NULL)
+	if (!errors_was_canceled(error) || error->detail != NULL)
 		return;
 	FlushErrorState();
 	totals = job_totals(shared->items, shared->nitems);

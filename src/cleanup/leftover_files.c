@@ -439,15 +439,13 @@ leftover_files_remove(bool kept_too)
 		}
 		PG_CATCH();
 		{
-			ErrorData  *error;
+			ErrorData  *error = errors_take(oldcontext);
 
-			if (geterrcode() == ERRCODE_QUERY_CANCELED)
-				PG_RE_THROW();
-			error = errors_take(oldcontext);
+			if (errors_was_canceled(error))
+				ReThrowError(error);
 			ereport(WARNING,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not remove a file that a move has left behind"),
-					 errdetail("%s.", error->message)));
+					(errmsg("could not remove a file that a move has left behind"),
+					 errors_as_detail(error)));
 		}
 		PG_END_TRY();
 		MemoryContextSwitchTo(oldcontext);

@@ -341,17 +341,16 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 	}
 	PG_CATCH();
 	{
-		if (goes_on && geterrcode() == ERRCODE_QUERY_CANCELED)
-			PG_RE_THROW();
 		error = errors_take(context);
+		if (goes_on && errors_was_canceled(error))
+			ReThrowError(error);
 		progress_blockers(NULL, 0);
 		/* not of a mere timeout */
 		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 			ereport(WARNING,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not remove index with OID %u or %u of table with OID %u, left by an interrupted move",
+					(errmsg("could not remove index with OID %u or %u of table with OID %u, left by an interrupted move",
 							entry->new_index_oid, entry->relid, entry->heap_oid),
-					 errdetail("%s.", error->message),
+					 errors_as_detail(error),
 					 errhint("The next move will try again, or: %s", printed_command("cleanup"))));
 	}
 	PG_END_TRY();

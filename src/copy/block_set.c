@@ -73,7 +73,10 @@ block_set_add(BlockSet *set, BlockNumber block)
 		BlockNumber nparts = Max(part + 1, Max(4, set->nparts * 2));
 		Size		size = nparts * sizeof(Bitmapset *);
 
-		set->parts = set->parts == NULL ? palloc(size) : repalloc(set->parts, size);
+		if (set->parts == NULL)
+			set->parts = palloc(size);
+		else
+			set->parts = repalloc(set->parts, size);
 		memset(set->parts + set->nparts, 0, (nparts - set->nparts) * sizeof(Bitmapset *));
 		set->nparts = nparts;
 	}

@@ -176,8 +176,11 @@ copy_last_blocks(CopyFile *file, XLogRecPtr upto, int64 *most_us)
 	IM_FILL_TAIL(&file->to, nblocks);
 	if (IM_MUTATION("verify-all"))
 		file->verify.compared = 0;
-	if (file->is_table && !copy_visibility_map(file, most_us))
-		return TOO_MUCH_LEFT;
+	if (file->is_table)
+	{
+		if (!copy_visibility_map(file, most_us))
+			return TOO_MUCH_LEFT;
+	}
 
 	/* both lengths from the files: no Assert, since a tail may be lost */
 	nblocks = file_blocks(&file->from, MAIN_FORKNUM);

@@ -46,8 +46,11 @@ static Buffer
 read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
 			ReadBufferMode mode, Buffer *recent)
 {
-	if (!BufferIsValid(*recent) ||
-		!ReadRecentBuffer(*locator, fork, block, *recent))
+	bool		found = false;
+
+	if (BufferIsValid(*recent))
+		found = ReadRecentBuffer(*locator, fork, block, *recent);
+	if (!found)
 		*recent = ReadBufferWithoutRelcache(*locator, fork, block, mode, NULL, true);
 	return *recent;
 }

@@ -177,7 +177,7 @@ find_changes(CopyFile *file, const LedgerEntry *entry, XLogRecPtr *upto)
 	{
 		bool		first = tle->tli == entry->timeline;
 		SummarizedWal wal = {file, tle->tli, tle->begin, tle->tli == timeline ? *upto : tle->end};
-		ErrorData  *error;
+		ErrorData  *error = NULL;
 
 		if (first)
 		{
@@ -185,7 +185,8 @@ find_changes(CopyFile *file, const LedgerEntry *entry, XLogRecPtr *upto)
 				break;
 			wal.begin = entry->changes_from;
 		}
-		error = wal.begin < wal.end ? errors_catch(read_summaries, &wal) : NULL;
+		if (wal.begin < wal.end)
+			error = errors_catch(read_summaries, &wal);
 		if (wal.summary > 0)
 			FileClose(wal.summary);
 		if (errors_was_canceled(error))
@@ -542,11 +543,10 @@ copy_resume_record(CopyFile *file, bool synced)
 		ReThrowError(error);
 	if (error != NULL && !file->move->so_far->told_of_record)
 		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("could not record how far the copy of %s \"%s\" is",
+				(errmsg("could not record how far the copy of %s \"%s\" is",
 						relation_noun(file->item->relkind), NameStr(file->item->relname)),
-				 errdetail("%s.", error->message),
-				 errhint("The copy goes on. If it ends before the next record, what was copied since the last one is copied again.")));
+				 errors_as_detail(error),
+				 errhint("The copy goes on. A later copy would begin where the last record is.")));
 	if (error != NULL)
 		file->move->so_far->told_of_record = true;
 	/* step: record */

@@ -78,9 +78,8 @@ remove_left_file(CopyFile *file)
 		ErrorData  *error = errors_take(oldcontext);
 
 		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("could not remove a file that a move has left behind"),
-				 errdetail_internal("%s", error->message),
+				(errmsg("could not remove a file that a move has left behind"),
+				 errors_as_detail(error),
 				 errhint("Later, call: %s", printed_command("cleanup"))));
 	}
 	PG_END_TRY();
@@ -250,18 +249,16 @@ end_move(CopyMove *move)
 		move->has_locks = false;
 		if (moved)
 			ereport(elevel,
-					(errcode(error->sqlerrcode),
-					 errmsg("%s \"%s\" was %s, but its old file not removed piece by piece",
+					(errmsg("%s \"%s\" was %s, but its old file not removed piece by piece",
 							relation_noun(item->relkind), NameStr(item->relname),
 							status_name(item->outcome.status)),
-					 errdetail_internal("%s", error->message)));
+					 errors_as_detail(error)));
 		else
 			ereport(elevel,
-					(errcode(error->sqlerrcode),
-					 errmsg("%s \"%s\" was %s, but its new file not removed piece by piece",
+					(errmsg("%s \"%s\" was %s, but its new file not removed piece by piece",
 							relation_noun(item->relkind), NameStr(item->relname),
 							status_name(item->outcome.status)),
-					 errdetail_internal("%s", error->message)));
+					 errors_as_detail(error)));
 
 		/* so remove it at once */
 		remove_what_is_left(move, false);

@@ -249,10 +249,13 @@ finish_segment(FileCopy *copy, int elevel)
 	if (copy->file <= 0)
 		return;
 	duplicate = dup(FileGetRawDesc(copy->file));
-	if (duplicate >= 0 && close(duplicate) != 0)
-		ereport(elevel,
-				(errcode_for_file_write(),
-				 errmsg("could not close file \"%s\": %m", FilePathName(copy->file))));
+	if (duplicate >= 0)
+	{
+		if (close(duplicate) != 0)
+			ereport(elevel,
+					(errcode_for_file_write(),
+					 errmsg("could not close file \"%s\": %m", FilePathName(copy->file))));
+	}
 	FileClose(copy->file);
 	copy->file = 0;
 }
@@ -724,14 +727,22 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 
 	Assert(copy->under_way.nblocks == 0);
 	open_segment(copy, first, true);
-	if (!copy->file_direct ||
-		(FileSize(copy->file) < offset + size &&
-		 FileTruncate(copy->file, offset + size, WAIT_EVENT_DATA_FILE_EXTEND) != 0))
+	if (!copy->file_direct)
+		return false;
+	if (FileSize(copy->file) < offset + size)
+	{
+		if (FileTruncate(copy->file, offset + size, WAIT_EVENT_DATA_FILE_EXTEND) != 0)
+			return false;
+	}
+	if (aio_context == 0)
+	{
+		if (syscall(SYS_io_setup, WRITES_AT_ONCE, &aio_context) != 0)
+			aio_context = 0;
+	}
+	if (aio_context == 0)
 		return false;
 	request.aio_fildes = FileGetRawDesc(copy->file);
-	if (aio_context == 0 && syscall(SYS_io_setup, WRITES_AT_ONCE, &aio_context) != 0)
-		aio_context = 0;
-	if (aio_context == 0 || syscall(SYS_io_submit, aio_context, 1, requests) != 1)
+	if (syscall(SYS_io_submit, aio_context, 1, requests) != 1)
 		return false;
 	note_sample(copy, first, data);
 	copy->under_way = (UnderWay)

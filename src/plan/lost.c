@@ -121,11 +121,11 @@ lost_index_decide(PlannedMove *entry, const char *lost)
 	else if (class == LOST_IN_USE)
 		item_say(item, "Rebuilt first: it is the replica identity, and must stay in use; until then what uses it fails.");
 	else if (class == LOST_ENFORCES)
-		item_say(item, "From the start of the job until it is rebuilt, queries do without it, pg_dump leaves it out, and these fail: inserts, updates that are not HOT, ON CONFLICT on it (42P10), VACUUM of the table.");
+		item_say(item, "From the start of the job until it is rebuilt, queries do without it, and pg_dump leaves it out. Meanwhile inserts, updates that are not HOT, ON CONFLICT on it (42P10), and VACUUM of the table fail.");
 	else
 		item_say(item, "From the start of the job until it is rebuilt, queries and writes do without it, and pg_dump leaves it out.");
 	if (item->plain)
-		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, no session can write to its table, and queries of it wait.");
+		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it. While REINDEX does, no session can write to its table, and queries of it wait.");
 	foreach_oid(foreign_key, get_index_ref_constraints(item->relid))
 	{
 		ObjectAddress address = {ConstraintRelationId, foreign_key, 0};
@@ -255,8 +255,7 @@ lost_hide(JobShared *job)
 		runner_serve_cancel(false);
 		if (error != NULL)
 			ereport(WARNING,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not hide index \"%s\"", NameStr(job->items[i].relname)),
-					 errdetail_internal("%s", error->message)));
+					(errmsg("could not hide index \"%s\"", NameStr(job->items[i].relname)),
+					 errors_as_detail(error)));
 	}
 }

@@ -257,8 +257,12 @@ look_at_pages(void *arg)
 		return;
 	if (!relkind_is_index(lost->facts->relkind))
 		return;
-	if (lost->look >= LOOK_WHOLE || look_at_spots(lost))
-		look_at_all(lost);
+	if (lost->look < LOOK_WHOLE)
+	{
+		if (!look_at_spots(lost))
+			return;
+	}
+	look_at_all(lost);
 }
 
 /*

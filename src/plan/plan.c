@@ -71,7 +71,7 @@ choose_by_bloat(PlannedMove *entry, const MoveSettings *settings, const char *no
 		item_say(item, "Copy, because the estimated bloat of %.2f is not above rebuild_threshold (%.2f).",
 				 entry->bloat_ratio, threshold);
 	else if (no_rebuild != NULL)
-		item_say(item, "Copy, although the estimated bloat of %.2f is above rebuild_threshold (%.2f), because rebuild cannot move it: %s.",
+		item_say(item, "Copy, although the estimated bloat of %.2f is above rebuild_threshold (%.2f). Rebuild cannot move it: %s.",
 				 entry->bloat_ratio, threshold, no_rebuild);
 	else
 	{

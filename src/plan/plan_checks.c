@@ -184,15 +184,15 @@ item_check(MoveItem *item, const RelationFacts *facts)
 		if ((!facts->valid || !facts->live || leftover_name) &&
 			leftover_index_is_ours(item->relid))
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is that of a rebuild that is running, or was interrupted; in that case the next call for the table removes it, or: %s",
+							 "The index is that of a rebuild that is running, or was interrupted. Then the next call for the table removes it, or: %s",
 							 printed_command("cleanup"));
 		if (!facts->live)
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is being dropped; if no session is at it any more: %s",
+							 "The index is being dropped. If no session is at it any more: %s",
 							 command);
 		if (!facts->valid && !item->repair && leftover_name)
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s",
+							 "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now. To remove a leftover: %s",
 							 command);
 		if (!facts->valid && !item->repair && !item->heal)
 		{
@@ -201,7 +201,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 			else
 				command = printed_command("move_indexes", name, to_name, "rebuild");
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is not valid; to repair and move it: %s", command);
+							 "The index is not valid. To repair and move it: %s", command);
 		}
 	}
 
@@ -220,7 +220,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 		return false;
 	if (recovery_needs_full_pages(facts))
 		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						 "full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.");
+						 "full_page_writes is off. So this server could not recover from a crash after the file of a BRIN index was removed. Switch it on, and CHECKPOINT, before the move.");
 
 	return true;
 }

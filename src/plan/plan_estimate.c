@@ -342,7 +342,7 @@ count_compressed(PlanSamples * samples, PlannedMove *move, const FileCompression
 	if (!known || isnan(zstd.at_most) || zstd.at_most + SHARE_OF_CHANGES >= 1)
 		return;
 	item->stored_share = zstd.at_most + SHARE_OF_CHANGES;
-	item_say(item, "Needs %s of free space, because %s compresses: by a sample, %s makes it at least %.2f times smaller; a tenth of its size is added for changes.",
+	item_say(item, "Needs %s of free space, because %s compresses. By a sample, %s makes it at least %.2f times smaller. A tenth of its size is added for changes.",
 			 size_text(new_file_size(item) * item->stored_share), compression->file_system,
 			 compression->algorithm, 1 / zstd.at_most);
 }

@@ -322,12 +322,12 @@ add_database(Stays *stays, Form_pg_database form)
 
 	if (is_open)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint; to move the others, in that database, with the extension created in it: %s",
+				  "This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint. To move the others, in that database, with the extension created in it: %s",
 				  printed_command("evacuate", get_tablespace_name(stays->tablespace),
 								  get_tablespace_name(stays->to)));
 	else
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "This database has files in the tablespace, too, and accepts no connections, in which they could be moved.");
+				  "This database has files in the tablespace, too. It accepts no connections, in which they could be moved.");
 	if (form->dattablespace != stays->tablespace)
 		return;
 	command = alter_database_command(form->oid, stays->tablespace, stays->to, InvalidOid);

@@ -487,9 +487,10 @@ wait_and_lock(const MoveContext *mc)
 	Assert(!IsTransactionState());
 	for (int tries = 1;; tries++)
 	{
+		bool		was_held_back = pacing_hold_back(mc->settings, mc->item->wal_bytes);
 		bool		waited;
 
-		if (pacing_hold_back(mc->settings, mc->item->wal_bytes) || tries == 1)
+		if (was_held_back || tries == 1)
 		{
 			limits.since = 0;
 			tries = 1;
@@ -508,9 +509,11 @@ wait_and_lock(const MoveContext *mc)
 
 		limits.phase = PHASE_WAIT_START;
 		waited = lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, &limits);
-		if ((!waited || tries == MAX_TRIES) &&
-			!pacing_is_held_back(mc->settings, mc->item->wal_bytes))
-			break;
+		if (!waited || tries == MAX_TRIES)
+		{
+			if (!pacing_is_held_back(mc->settings, mc->item->wal_bytes))
+				break;
+		}
 		unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);
 	}
 }

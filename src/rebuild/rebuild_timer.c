@@ -42,6 +42,7 @@
 #include "utils/memutils.h"
 #include "utils/timeout.h"
 
+#include "errors.h"
 #include "rebuild/rebuild.h"
 #include "wait/wait.h"
 
@@ -254,8 +255,7 @@ void
 rebuild_timer_explain(ErrorData *edata, const MoveItem *item)
 {
 	/* if the job was canceled as well, that is the reason */
-	if (!canceled || edata->sqlerrcode != ERRCODE_QUERY_CANCELED ||
-		job_cancel_requested())
+	if (!canceled || !errors_was_canceled(edata) || job_cancel_requested())
 		return;
 	if (slot_name.data[0] == '\0')
 	{

@@ -118,9 +118,11 @@ read_run(Relation rel, BlockNumber first, int nblocks, char *run)
 	for (int i = 0; i < nblocks; i++)
 	{
 		Buffer		buffer = PrefetchBuffer(rel, MAIN_FORKNUM, first + i).recent_buffer;
+		bool		found = false;
 
-		if (BufferIsValid(buffer) &&
-			ReadRecentBuffer(rel->rd_locator, MAIN_FORKNUM, first + i, buffer))
+		if (BufferIsValid(buffer))
+			found = ReadRecentBuffer(rel->rd_locator, MAIN_FORKNUM, first + i, buffer);
+		if (found)
 			buffer_copy_page(buffer, run + i * BLCKSZ);
 	}
 	return bytes == (ssize_t) nblocks * BLCKSZ;

@@ -101,14 +101,20 @@ fail(const Probe *probe, const char *what)
 			 errmsg("could not %s file \"%s\": %m", what, probe->path)));
 }
 
-/* Return whether the file, which is empty, can be written and read past the page cache. */
+/*
+ * Try to write and read the file, which is empty, past the page cache.  Return whether that is
+ * refused; any other error comes again, and is raised then.
+ */
 static bool
-is_direct_taken(const Probe *probe)
+try_direct(const Probe *probe)
 {
-	/* any other error comes again, and is raised */
-	return (pg_pwrite(probe->fd, probe->chunk, PROBE_CHUNK, 0) >= 0 || errno != EINVAL) &&
-		(pg_pwrite(probe->fd, probe->chunk, BLCKSZ, 0) >= 0 || errno != EINVAL) &&
-		(pg_pread(probe->fd, probe->chunk, BLCKSZ, 0) >= 0 || errno != EINVAL);
+	if (pg_pwrite(probe->fd, probe->chunk, PROBE_CHUNK, 0) < 0)
+		return errno != EINVAL;
+	if (pg_pwrite(probe->fd, probe->chunk, BLCKSZ, 0) < 0)
+		return errno != EINVAL;
+	if (pg_pread(probe->fd, probe->chunk, BLCKSZ, 0) < 0)
+		return errno != EINVAL;
+	return true;
 }
 
 /* Create the file, open it twice, and unlink it. */
@@ -121,18 +127,25 @@ open_file(Probe *probe, Oid tablespace)
 	snprintf(probe->path, sizeof(probe->path), "%s/%s.index_mover.%d",
 			 directory, PG_TEMP_FILE_PREFIX, MyProcPid);
 	(void) unlink(probe->path); /* left by a process with the same pid */
-	if (MakePGDirectory(directory) < 0 && errno != EEXIST)
-		fail(probe, "create");
+	if (MakePGDirectory(directory) < 0)
+	{
+		if (errno != EEXIST)
+			fail(probe, "create");
+	}
 	probe->buffered_fd = OpenTransientFile(probe->path, O_RDWR | O_CREAT | O_EXCL | PG_BINARY);
 	if (probe->buffered_fd < 0)
 		fail(probe, "create");
-	/* some file systems refuse it here, others only when it is used */
-	probe->fd = PG_O_DIRECT == 0 ? -1 :
-		OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PG_O_DIRECT);
-	if (probe->fd >= 0 && !is_direct_taken(probe))
+	/* some file systems refuse O_DIRECT here, others only when it is used */
+	probe->fd = -1;
+	if (PG_O_DIRECT != 0)
+		probe->fd = OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PG_O_DIRECT);
+	if (probe->fd >= 0)
 	{
-		CloseTransientFile(probe->fd);
-		probe->fd = -1;
+		if (!try_direct(probe))
+		{
+			CloseTransientFile(probe->fd);
+			probe->fd = -1;
+		}
 	}
 	if (probe->fd < 0)
 		probe->fd = probe->buffered_fd;
@@ -152,10 +165,15 @@ sync_file(const Probe *probe)
 static void
 transfer(const Probe *probe, bool writes, int fd, Size len, int64 offset)
 {
+	ssize_t		done;
+
 	CHECK_FOR_INTERRUPTS();
 	errno = 0;
-	if ((writes ? pg_pwrite(fd, probe->chunk, len, offset) :
-		 pg_pread(fd, probe->chunk, len, offset)) == len)
+	if (writes)
+		done = pg_pwrite(fd, probe->chunk, len, offset);
+	else
+		done = pg_pread(fd, probe->chunk, len, offset);
+	if (done == len)
 		return;
 	if (errno == 0)
 		errno = writes ? ENOSPC : EIO;

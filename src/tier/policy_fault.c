@@ -95,10 +95,13 @@ lock_for_reading(Oid table)
 Oid
 policy_lock_table(bool hold, bool noerror)
 {
-	bool		held = !hold || extension_hold() == EXTENSION_HELD;
-	Oid			table = policy_table();
+	bool		held = true;
+	Oid			table;
 	bool		locked = false;
 
+	if (hold)
+		held = extension_hold() == EXTENSION_HELD;
+	table = policy_table();
 	if (held && OidIsValid(table))
 		locked = lock_for_reading(table);
 	if (locked)

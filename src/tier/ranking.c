@@ -138,8 +138,14 @@ ranking_choose(Candidate *candidates, int n, int64 budget, CandidateCheck can_mo
 		if (can_be_there(c, can_move, arg))
 			best = c;
 	}
-	if (best != NULL && fill(candidates, n, best, budget, can_move, arg) <= by_density)
-		(void) fill(candidates, n, NULL, budget, can_move, arg);
+	/* the most valuable one first, unless that is worth no more in all */
+	if (best != NULL)
+	{
+		double		by_worth = fill(candidates, n, best, budget, can_move, arg);
+
+		if (by_worth <= by_density)
+			(void) fill(candidates, n, NULL, budget, can_move, arg);
+	}
 }
 
 /* From heat and places to candidates for a target */
@@ -393,12 +399,14 @@ say_nothing_gained(const Advice *advice, const List *places)
 				(errmsg("nothing to gain: all tablespaces are on the same device as \"%s\"", target)));
 	else if (!any_slower)
 		ereport(NOTICE,
-				(errmsg("nothing to gain: no tablespace on another device is known to be slower than \"%s\"; set its and the others' random_page_cost, or run for it and the others: %s",
-						target, printed_command("probe", target))));
+				(errmsg("nothing to gain: no tablespace on another device is known to be slower than \"%s\"", target),
+				 errhint("Set random_page_cost of it and of the others, or run for it and for the others: %s",
+						 printed_command("probe", target))));
 	else
 		ereport(NOTICE,
-				(errmsg("nothing to gain: no relation in a slower tablespace than \"%s\" is wanted more than %g blocks a second by index scans and changes, fits into %lld bytes, and gains more than those there",
-						target, RANKING_MIN_HEAT, (long long) advice->budget)));
+				(errmsg("nothing to gain: no relation in a slower tablespace is worth a place in \"%s\"", target),
+				 errdetail("None is wanted more than %g blocks a second by index scans and changes, fits into %lld bytes, and gains more than the relations there.",
+						   RANKING_MIN_HEAT, (long long) advice->budget)));
 }
 
 /* Return the ms a second that index scans and changes wait for blocks now. */

@@ -1220,12 +1220,15 @@ work_as_owner(void *arg)
 	Oid			caller;
 	int			context;
 
-	if (obstacle != NULL)
+	if (obstacle != NULL && policy->now_function != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg_internal("%s", obstacle),
-				 policy->now_function != NULL ?
-				 errhint("Set key_unit, or key_zero and keys_per_second, and set now_function to NULL.") :
+				 errhint("Set key_unit, or key_zero and keys_per_second, and set now_function to NULL.")));
+	else if (obstacle != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg_internal("%s", obstacle),
 				 errhint("Update the column \"owner\" of its row in tier_policy.")));
 	GetUserIdAndSecContext(&caller, &context);
 	SetUserIdAndSecContext(policy->owner, context | SECURITY_RESTRICTED_OPERATION);

@@ -292,6 +292,7 @@ prepared_transaction_name(VirtualTransactionId vxid)
 	TransactionId xid = virtual_transaction_prepared(vxid);
 	Oid			type = XIDOID;
 	Datum		value = TransactionIdGetDatum(xid);
+	int			ret;
 	char	   *result = NULL;
 
 	if (!TransactionIdIsValid(xid))
@@ -299,9 +300,9 @@ prepared_transaction_name(VirtualTransactionId vxid)
 	/* not the transaction's snapshot, which a caller could keep to its end */
 	PushActiveSnapshot(GetCatalogSnapshot(InvalidOid));
 	SPI_connect();
-	if (SPI_execute_with_args("SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE transaction OPERATOR(pg_catalog.=) $1",
-							  1, &type, &value, NULL, true, 1) == SPI_OK_SELECT &&
-		SPI_processed == 1)
+	ret = SPI_execute_with_args("SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE transaction OPERATOR(pg_catalog.=) $1",
+								1, &type, &value, NULL, true, 1);
+	if (ret == SPI_OK_SELECT && SPI_processed == 1)
 		result = MemoryContextStrdup(context, SPI_getvalue(SPI_tuptable->vals[0],
 														   SPI_tuptable->tupdesc, 1));
 	SPI_finish();

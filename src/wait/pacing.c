@@ -170,7 +170,7 @@ is_too_far(int64 bytes, int64 limit)
 
 /* Note a receiver; return whether it is too far behind, and the furthest so far. */
 static bool
-note(Laggard *laggard, int64 bytes, bool too_far, int pid, const char *slot)
+note_receiver(Laggard *laggard, int64 bytes, bool too_far, int pid, const char *slot)
 {
 	laggard->most = Max(laggard->most, bytes);
 	if (!too_far || bytes <= laggard->bytes)
@@ -268,9 +268,10 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 			position = flushed;
 
 		bytes = bytes_behind(position, end);
-		if (copy.pid != 0 && !XLogRecPtrIsInvalid(position) &&
-			(copy.state == WALSNDSTATE_CATCHUP || copy.state == WALSNDSTATE_STREAMING) &&
-			note(laggard, bytes, is_too_far(bytes, limit), copy.pid, ""))
+		if (copy.pid == 0 || XLogRecPtrIsInvalid(position) ||
+			(copy.state != WALSNDSTATE_CATCHUP && copy.state != WALSNDSTATE_STREAMING))
+			continue;
+		if (note_receiver(laggard, bytes, is_too_far(bytes, limit), copy.pid, ""))
 		{
 			laggard->unreceived = bytes_behind(flushed, end);
 			laggard->applied = position;
@@ -320,20 +321,23 @@ look_at_slots(Laggard *laggard, XLogRecPtr end, int64 limit, int64 at_once)
 		kept = bytes_behind(copy.data.restart_lsn, end);
 		/* a logical slot may read again, and is not behind by that */
 		bytes = bytes_behind(Max(copy.data.restart_lsn, copy.data.confirmed_flush), end);
-		note(laggard, bytes, is_too_far(bytes, limit), 0, name);
-		note(laggard, kept, is_too_far(kept, slot_limit), 0, name);
+		(void) note_receiver(laggard, bytes, is_too_far(bytes, limit), 0, name);
+		(void) note_receiver(laggard, kept, is_too_far(kept, slot_limit), 0, name);
 		if (at_once > 0 && slot_limit >= 0 && !im_slot_is_read(&copy))
-			laggard->unread |= note(laggard, kept, kept + at_once > slot_limit, 0, name);
+		{
+			if (note_receiver(laggard, kept, kept + at_once > slot_limit, 0, name))
+				laggard->unread = true;
+		}
 	}
 	LWLockRelease(ReplicationSlotControlLock);
 }
 
 /*
- * Return whether a move should rest before it writes so much WAL without another
- * check (0 for a copy), and show the lag in its progress.
+ * Look how far receivers of WAL are behind, and show the lag in the progress.  Return whether
+ * a move should rest before it writes so much WAL without another look (0 for a copy).
  */
 static bool
-replica_lag_too_large(const MoveSettings *settings, int64 at_once)
+look_at_replica_lag(const MoveSettings *settings, int64 at_once)
 {
 	XLogRecPtr	end = GetFlushRecPtr(NULL);
 	int64		limit = settings->max_replica_lag > 0 ?
@@ -360,17 +364,20 @@ replica_lag_too_large(const MoveSettings *settings, int64 at_once)
 			MemoryContextSwitchTo(oldcontext);
 			ereport(LOG,
 					(errhidecontext(true),
-					 errmsg("%s: no longer resting for the replay of %s, which is late whether the move rests or not",
-							runner_name(), laggard.what)));
-			return replica_lag_too_large(settings, at_once);
+					 errmsg("%s: no longer resting for the replay of %s",
+							runner_name(), laggard.what),
+					 errdetail("It is late whether the move rests or not.")));
+			return look_at_replica_lag(settings, at_once);
 		}
 	}
-	if (laggard.bytes >= 0 && !lag_rests)
+	if (laggard.bytes >= 0 && !lag_rests && laggard.unread)
 		ereport(LOG,
 				(errhidecontext(true),
-				 laggard.unread ?
-				 errmsg("%s: resting, because no process reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
-						runner_name(), laggard.what) :
+				 errmsg("%s: resting, because no process reads %s", runner_name(), laggard.what),
+				 errdetail("A rebuild would bring it beyond max_slot_wal_keep_size.")));
+	else if (laggard.bytes >= 0 && !lag_rests)
+		ereport(LOG,
+				(errhidecontext(true),
 				 errmsg("%s: resting, because %s is %lld bytes behind",
 						runner_name(), laggard.what, (long long) laggard.bytes)));
 	lag_rests = laggard.bytes >= 0;
@@ -385,7 +392,9 @@ replica_lag_too_large(const MoveSettings *settings, int64 at_once)
 bool
 pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 {
-	return job_pause_requested() || replica_lag_too_large(settings, wal_bytes);
+	if (job_pause_requested())
+		return true;
+	return look_at_replica_lag(settings, wal_bytes);
 }
 
 /*
@@ -438,18 +447,25 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 	int64		rested_before = 0;
 
 	Assert(!IsTransactionState());
-	while (keep_up == NULL || keep_up(arg))
+	for (;;)
 	{
 		int			ms = most_ms;
-		bool		paused = job_pause_requested();
-		bool		stands = paused;	/* until others let it go on */
 		const char *why = "pause_move()";
+		bool		paused;
+		bool		stands;			/* until others let it go on */
 		double		iteration;
 
+		if (keep_up != NULL)
+		{
+			if (!keep_up(arg))
+				break;
+		}
+		paused = job_pause_requested();
+		stands = paused;
 		if (!stands && settings != NULL)
 		{
 			why = lag_why;
-			stands = replica_lag_too_large(settings, wal_at_once);
+			stands = look_at_replica_lag(settings, wal_at_once);
 		}
 		if (!stands && throttle != NULL && throttle->space != NULL)
 			stands = free_space_is_short(throttle->space, settings, &why);

@@ -668,8 +668,11 @@ serve_round(int64 now)
 			 * one that was made meanwhile may be a copy of one that was
 			 * healed since
 			 */
-			if (count_cleanups(&put_off) == 0 && !visit_databases(now))
-				end_pass(put_off);
+			if (count_cleanups(&put_off) == 0)
+			{
+				if (!visit_databases(now))
+					end_pass(put_off);
+			}
 			break;
 		case ROUND_PASS_ENDS:
 			if (has_answer)

@@ -469,7 +469,7 @@ log_outcome(const MoveItem *item, const ErrorData *error)
 	else if (outcome->status == STATUS_REHEARSED)
 		ereport(LOG,
 				(errhidecontext(true),
-				 errmsg("%s: rehearsed the move of %s \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" in %.2f s, and moved nothing",
+				 errmsg("%s: rehearsed the move of %s \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" in %.2f s",
 						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
 						size_text(outcome->size_after), NameStr(from_name), NameStr(to_name),
 						seconds),

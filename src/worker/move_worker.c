@@ -245,8 +245,11 @@ stop_running(JobShared *shared)
 	if (!rows_are_due)
 		return;
 	IM_POINT("job-ended");
-	if (is_move && pg_atomic_exchange_u32(&shared->end_logged, 1) == 0)
-		log_end(shared);
+	if (is_move)
+	{
+		if (pg_atomic_exchange_u32(&shared->end_logged, 1) == 0)
+			log_end(shared);
+	}
 	publish_rows(shared);
 }
 
@@ -675,8 +678,11 @@ run_moves(JobShared *shared, bool first)
 
 	if (first && !shared->recorded)
 		recorded = outcome_record_all(shared);
-	if (first && recorded && outcome_hold_extension(shared))
-		begin_job(shared);
+	if (first && recorded)
+	{
+		if (outcome_hold_extension(shared))
+			begin_job(shared);
+	}
 	while (recorded)
 	{
 		MemoryContext oldcontext;
