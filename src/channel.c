@@ -5,7 +5,7 @@
  *	  both share, and the agreement on its contents.
  *
  * Where the library is not preloaded, a package can replace it while the server runs: then
- * old sessions have the old one, and their workers the new one.  So whoever uses what
+ * old sessions have the old one, and their workers the new one.  So whoever uses memory that
  * processes share (the area of job.c, a job's segment, the arguments and answers of workers)
  * compares the number of its own library, a chain of the sizes of all that, with that of the
  * one that has made the area, before it reads anything else.  Hence any two that have come

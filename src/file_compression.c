@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * file_compression.c
- *	  Whether the file system of a tablespace compresses, and by what.
+ *	  Whether the file system of a tablespace compresses, and with which algorithm.
  *
  * The type of a file system and its options are read from the list of mounts.  On btrfs, a
  * flag or a property of the directory, which new files inherit, comes before the mount option.
@@ -106,7 +106,7 @@ set_of_btrfs(FileCompression *result, const char *directory, char *options)
 		result->zstd_level = level_of(result->algorithm, level);
 }
 
-/* Find out by what new files of this database are compressed in a tablespace. */
+/* Find out by which algorithm new files of this database are compressed in a tablespace. */
 void
 file_compression(Oid tablespace, FileCompression *result)
 {
@@ -130,7 +130,7 @@ file_compression(Oid tablespace, FileCompression *result)
 	}
 }
 
-/* Return whether it can still be foretold what zstd stores of new files of this database. */
+/* Return whether it can still be foretold how much zstd stores of new files of this database. */
 bool
 file_compression_is_steady(Oid tablespace)
 {

@@ -8,7 +8,7 @@
 #ifndef IM_FILE_COMPRESSION_H
 #define IM_FILE_COMPRESSION_H
 
-/* By what new files of this database are compressed in a tablespace */
+/* How new files of this database are compressed in a tablespace */
 typedef struct FileCompression
 {
 	char		file_system[32];	/* its type, as in mount(8); "" = not

@@ -24,7 +24,7 @@ typedef struct FileSystemFacts
 	int64		device;			/* the same number means the same free space */
 } FileSystemFacts;
 
-/* What the list of mounts says of a directory */
+/* A directory's entry in the list of mounts */
 typedef struct Mount
 {
 	char		type[32];		/* of the file system */

@@ -48,7 +48,7 @@ same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_node
 StaticAssertDecl(Natts_pg_index == 21, "same_rows() does not know all columns of pg_index");
 
 /*
- * Compare two rows of a cache in the columns that define an index, also in what it
+ * Compare two rows of a cache in the columns that define an index, also in the rules that it
  * enforces.
  */
 static bool

@@ -423,7 +423,7 @@ begin_in_order(ExtensionScan *scan, const char *table, const char *index, Snapsh
 
 /*
  * Begin a scan of a table in the order of an index of ours, for a query: the rows are those
- * that the query sees in the table, so that what it is told here fits what it reads itself.
+ * that the query sees in the table, so that the answer fits the rows that it reads itself.
  */
 void
 extension_scan_begin_query(ExtensionScan *scan, const char *table, const char *index,

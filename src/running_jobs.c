@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * running_jobs.c
- *	  Files of this server that name the jobs that run: what is left of them after its end
- *	  goes on by index_mover.resume_at_start.
+ *	  Files of this server that name the jobs that run: after its end
+ *	  their rest goes on by index_mover.resume_at_start.
  *
  * The history cannot say which jobs this server has ended: a standby, a base backup and a copy
  * of the data directory have it, too.  So each job has a file in the data directory from its
@@ -38,7 +38,7 @@
 #define FILE_NAME		"index_mover.job.%u." INT64_FORMAT
 #define FILE_HEAD		"index_mover: this server runs this job"
 
-/* set by the postmaster, for its children; "": this server cannot tell what ran before */
+/* set by the postmaster, for its children; "": this server cannot tell which run was before */
 static char current_run[DEVICE_ID_SIZE] = "";
 
 /* A job of before that does not go on */
@@ -147,7 +147,7 @@ add_forgotten(const RunningJob *job, const char *why)
  * In the postmaster, before it starts recovery: a run of the server begins, which has this
  * number.  Forget all jobs if there is a reason why none goes on: the run does not go on where the
  * last one has ended; those that were paused, whose pause has ended; and after a crash those that
- * had gone on after another end, as one of these may be what makes the server crash.
+ * had gone on after another end, as one of these may be why the server crashes.
  */
 void
 running_jobs_begin(const char *why_none, bool has_crashed, const char *run)

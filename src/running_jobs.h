@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * running_jobs.h
- *	  Files of this server that name the jobs that run: what is left of them after its end
- *	  goes on by index_mover.resume_at_start.
+ *	  Files of this server that name the jobs that run: after its end
+ *	  their rest goes on by index_mover.resume_at_start.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,7 +17,7 @@ typedef struct RunningJob
 	int64		job;
 	Oid			role;
 	Oid			extension;		/* whose tables have its rows */
-	bool		again;			/* it goes on itself with what a job has left */
+	bool		again;			/* it goes on itself with the rest of a job */
 	bool		is_paused;
 } RunningJob;
 

@@ -296,7 +296,7 @@ settings_reserved(const FreeSpaceRule *rule, int64 total)
 }
 
 /*
- * Return what follows a time of day that index_mover.swap_after begins with: its zone, or "";
+ * Return the words behind a time of day that index_mover.swap_after begins with: its zone, or "";
  * NULL if that is no time of day, but a moment.
  */
 static const char *

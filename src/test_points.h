@@ -41,7 +41,7 @@ extern char *test_mounts;
 	test_file_system(tablespace, device, free, total)
 #define IM_BLOCK_DEVICES	(*test_block_devices ? test_block_devices : "/sys/dev/block")
 #define IM_MOUNTS		(*test_mounts ? test_mounts : "/proc/self/mountinfo")
-/* a list that a test has made up says of what type a file system is */
+/* a list that a test has made up says of which type a file system is */
 #define IM_MAY_SHARE_SPACE(type)	(*test_mounts || FS_MAY_SHARE_SPACE(type))
 
 #else

@@ -61,7 +61,7 @@ log_control(int64 job, const char *what)
 }
 
 /*
- * Note a request that a job has got, in case that the server ends: what was canceled does not
+ * Note a request that a job has got, in case that the server ends: a canceled job does not
  * go on.  Nor does an ended job; if another one replaces it, only when that is accepted
  * (JobTerms.replaces).
  */
@@ -566,9 +566,9 @@ shorten_duration(MoveSettings *settings, TimestampTz begin)
 }
 
 /*
- * As its role, queue what the end of the server has left of a job, as resume_move() would, but
- * not what an error has ended.  It is the same job, so it keeps settings that superusers
- * have given it, too: only they, and this extension, write its row.  The time of
+ * As its role, queue the moves that the end of the server has left of a job, as resume_move()
+ * would, but not those that an error has ended.  It is the same job, so it keeps settings that
+ * superusers have given it, too: only they, and this extension, write its row.  The time of
  * max_duration goes on from the job's begin.  Returns the new job; 0 if nothing is left or,
  * with *why_not, there is no such job any more.  ERRORs: as resume_move(); 55000 the time is
  * over, or no relation can be moved any more.
@@ -659,7 +659,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 			log_control(job, "resumed");
 			PG_RETURN_INT64(job);
 		}
-		/* what it has left is for another job */
+		/* its rest is for another job */
 		if (!history_read_job(job, &entry))
 			call_no_such_job(job);
 	}

@@ -3,7 +3,7 @@
  * progress_view.c
  *	  Watching jobs: the view index_mover_progress.
  *
- * The numbers come from the runners' slots and, while core's REINDEX runs, from what
+ * The numbers come from the runners' slots and, while core's REINDEX runs, from the numbers that
  * core publishes in the worker's backend status entry.
  *
  * Every user sees that a job is running.  Only the job's role, the table's

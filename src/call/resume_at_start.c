@@ -4,7 +4,7 @@
  *	  The worker by which a job goes on that the end of the server has ended.
  *
  * The launcher (worker/launcher.c) starts one for each job, one after the other.  It connects as
- * the job's role, as the runners of the job did, queues what is left, and is gone.
+ * the job's role, as the runners of the job did, queues the rest of its moves, and is gone.
  *
  *-------------------------------------------------------------------------
  */
@@ -54,7 +54,7 @@ go_on(void *arg)
 	running_jobs_put(&rest);
 }
 
-/* Return whether what has raised this error is likely to go away by itself. */
+/* Return whether the cause of this error is likely to go away by itself. */
 static bool
 is_passing(const ErrorData *error)
 {

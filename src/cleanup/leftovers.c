@@ -20,7 +20,7 @@
 /*
  * Return, in a transaction, whether the ledger has a row of this job that this process has
  * made, but for the files from which its copies can go on.  The other runners of the job
- * may be at work on what theirs name.
+ * may be at work on the files that theirs name.
  */
 bool
 leftovers_of_runner(int64 job)

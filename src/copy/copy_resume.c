@@ -484,7 +484,7 @@ copy_resume_begin(CopyFile *file)
 	{
 		/*
 		 * In one step, which redo repeats after a crash: the row names
-		 * nothing of what goes, a gigabyte unless F was truncated.
+		 * nothing of the part that goes, a gigabyte unless F was truncated.
 		 */
 		/* step: cut */
 		if (file_blocks(&file->to, MAIN_FORKNUM) > file->copied)

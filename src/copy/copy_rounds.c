@@ -8,8 +8,8 @@
  * again, while the copy waits for its locks.  copy_catch_up() copies the changed blocks of
  * all files through shared buffers, before each attempt at the locks.  Whether a file is
  * finished is decided here only: rounds_are_over() and few_are_left() say that a round
- * is the last one, is_hopeless() that there will be no last one.  What fits under the lock
- * copy_last.c knows.
+ * is the last one, is_hopeless() that there will be no last one.  copy_last.c knows how much
+ * fits under the lock.
  *
  * Tricky: changes found in the WAL are put onto the list only between two
  * rounds, and the list is emptied only when all of it is copied.  So a block

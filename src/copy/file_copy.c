@@ -44,12 +44,12 @@
  * Past the page cache (direct): the bulk of a large file is written with
  * O_DIRECT, and the old file is read with it where the page cache does not have
  * the whole megabyte; pages of others stay there, and copying into
- * fresh page cache is more than half of what a copy costs.  A file system that
- * refuses O_DIRECT gets the same by giving up, behind the write-back, what we have
+ * fresh page cache is more than half of the cost of a copy.  A file system that
+ * refuses O_DIRECT gets the same by giving up, behind the write-back, the pages that we have
  * brought in.  Rounds are buffered: their blocks are few, scattered, and in use.
  *
- * In the background: what is written with O_DIRECT is written while what comes next
- * is read and logged, one write at a time, by the system calls of io_submit(2), for
+ * In the background: blocks are written with O_DIRECT while the next blocks
+ * are read and logged, one write at a time, by the system calls of io_submit(2), for
  * which the C library has no functions.  (A copy of a btree of 769 MB took 1.53 s with
  * it and 1.79 s without when idle: bench/copy --ways paced,before.)  Only when the
  * write has ended is it known whether a checkpoint has begun since the pages were
@@ -834,7 +834,7 @@ log_and_write(FileCopy *copy, const BlockNumber *blocks, char *data,
  * the last but one is flushed.  The commit of another session waits for the flush of
  * all WAL before its own, so there should be little unflushed WAL of ours, but some,
  * so that the disk has work while we log.  A piece is the whole chunk while no other
- * session writes; else what is flushed in PIECE_US.
+ * session writes; else as much as is flushed in PIECE_US.
  */
 static void
 write_chunk(FileCopy *copy, const BlockNumber *blocks, int nblocks, bool direct)

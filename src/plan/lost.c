@@ -7,7 +7,7 @@
  * again from its table.
  *
  * Until a lost index is rebuilt, it is hidden from the planner, so that reads work
- * at once, by pg_index.indisvalid alone: what else index_set_state_flags() clears
+ * at once, by pg_index.indisvalid alone: all else that index_set_state_flags() clears
  * would be lost for good.
  *
  *	- An index that enforces a constraint stays ready: an insert, which would have to

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * lost_file.c
- *	  Whether the file of a relation has lost something, by its device, and by what
+ *	  Whether the file of a relation has lost something, by its device, and by damage that
  *	  is seen in it.
  *
  * A device that has lost files, or changes of them, loses all that it had: recovery makes
  * files of relations that the WAL names, with zeros where it has no image of a page, so a
- * file that exists proves little.  evidence.c has what is known.  If nothing is,
+ * file that exists proves little.  evidence.c has all that is known.  If nothing is,
  * or nothing was lost as a whole, the files tell.
  *
  * How a look decides (LostLook): a page of zeros, or a file that is shorter than when it
@@ -14,12 +14,12 @@
  * zeros where a file was extended.  Proof is a page that refers to a block that is
  * empty, or not there; see report/page_links.c.  So the looks that may not read all pages
  * read some, spread over the file, and the rest only if any of them is suspicious.  Of access
- * methods that page_links.c does not know, the suspicion has to do: what a shorter file
+ * methods that page_links.c does not know, the suspicion has to do: all that a shorter file
  * costs is a rebuild.
  *
  * Locks, none of which is waited for: AccessShareLock on the relation while pages are read,
- * which keeps its file.  Without it only the file's name and size are looked at, and what is
- * unknown stays so (evidence_refute()).
+ * which keeps its file.  Without it only the file's name and size are looked at, and a file that
+ * is unknown stays so (evidence_refute()).
  *
  *-------------------------------------------------------------------------
  */
@@ -290,7 +290,7 @@ lost_file(const RelationFacts *facts, LostLook look)
 
 	/*
 	 * A recovery that ran without the device may have emptied the table of an
-	 * unlogged index, and not the index.  The table itself is what it was, or
+	 * unlogged index, and not the index.  The table itself is as it was, or
 	 * empty.
 	 */
 	if (facts->persistence == RELPERSISTENCE_PERMANENT || relkind_is_index(facts->relkind))

@@ -75,8 +75,8 @@
 #define MILLISECONDS_OF_SAMPLES	2000
 
 /*
- * Blocks that change before the swap are written to new places, while btrfs keeps what they
- * were of a compressed extent: after a tenth of them, 5 % of the raw size were seen.
+ * Blocks that change before the swap are written to new places, while btrfs keeps their space
+ * in a compressed extent: after a tenth of them, 5 % of the raw size were seen.
  */
 #define SHARE_OF_CHANGES		0.1
 
@@ -106,7 +106,7 @@ typedef struct Device
 	int64		largest;		/* by a move within it */
 } Device;
 
-/* By what a target compresses */
+/* How a target compresses */
 typedef struct TargetCompression
 {
 	Oid			tablespace;
@@ -291,7 +291,7 @@ new_file_size(const MoveItem *item)
 	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - leftover_kept_bytes(item), 0);
 }
 
-/* Return by what a target compresses: its list of mounts is read once in a plan. */
+/* Return how a target compresses: its list of mounts is read once in a plan. */
 static const FileCompression *
 target_compression(PlanSamples * samples, Oid tablespace)
 {

@@ -3,8 +3,8 @@
  * plan_relations.c
  *	  Which relations a call moves, and in which order: a function for each kind of call.
  *
- * Each makes a list of rows, of moves and of relations that are skipped; what a row says
- * is decided in plan.c.  As ALTER INDEX ALL IN TABLESPACE, they pass over catalogs, shared
+ * Each makes a list of rows, of moves and of relations that are skipped; the words of a row
+ * are chosen in plan.c.  As ALTER INDEX ALL IN TABLESPACE, they pass over catalogs, shared
  * and temporary relations, but for a relation that the user has named, which is an error.
  *
  * Locks: on catalogs, each released at once.

@@ -3,11 +3,11 @@
  * space.c
  *	  Whether the free space suffices for a move.
  *
- * This is checked before each relation, so that no move begins that cannot end.  What a
- * copy sees later, because others write, too, wait/free_space.c knows.
+ * This is checked before each relation, so that no move begins that cannot end.  That others
+ * write meanwhile is seen by wait/free_space.c.
  *
- * Assumption: WAL is recycled after max_wal_size, including what pg_wal has
- * now, unless a replication slot or the archiver already keeps what the last checkpoint
+ * Assumption: WAL is recycled after max_wal_size, including the WAL that pg_wal has
+ * now, unless a replication slot or the archiver already keeps the WAL that the last checkpoint
  * would have removed: then it keeps all that the move writes.
  *
  * Tricky: target, pg_wal and sort files often share a file system, and then
@@ -97,7 +97,7 @@ is_seen(int64 device, const int64 *seen, int n)
 
 /*
  * Collect the needs of a move on the file systems of its target, of pg_wal and, if
- * anything is sorted on disk, of temp_tablespaces.  wal_free: what was free for pg_wal when
+ * anything is sorted on disk, of temp_tablespaces.  wal_free: the bytes free for pg_wal when
  * its job began.
  *
  * A copy rests where pg_wal has too little space; so it needs space for its WAL only where
@@ -165,7 +165,7 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,
 						   free_space_wal_on_disk()));
 }
 
-/* What a rebuild that runs has stored so far */
+/* The files that a rebuild that runs has stored so far */
 typedef struct Built
 {
 	int64		bytes;			/* of the new index */
@@ -220,7 +220,7 @@ stored_for_sort(int pid)
 	return result;
 }
 
-/* Get what a rebuild of this job has stored, which the ledger's rows tell. */
+/* Get how much a rebuild of this job has stored, by the ledger's rows. */
 static void
 find_built(const MoveItem *item, int64 job, const List *rows, Built *built)
 {
@@ -255,8 +255,8 @@ left_to_write(const MoveItem *item, int64 built)
 }
 
 /*
- * Return what the target stores of them.  The old file tells only of a copy by how much the
- * target compresses it.
+ * Return how many of these bytes the target stores.  The old file tells only of a copy how
+ * much the target compresses it.
  */
 static int64
 left_to_store(const MoveItem *item, int64 built)

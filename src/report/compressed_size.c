@@ -5,7 +5,7 @@
  *
  * A file system compresses 128 kB at a time (btrfs), or a record (ZFS), so single blocks
  * foretell nothing: the sample has runs of 16 neighboring blocks, one at random of each
- * part of the relation's main fork.  As on btrfs, what is stored are whole sectors of
+ * part of the relation's main fork.  As on btrfs, whole sectors are stored, of
  * 4 kB, and a run that does not get smaller by a sector is stored as it is.  So is one whose
  * bytes are as if at random, without a try; also if it repeats them, which zstd would see.
  *
@@ -138,7 +138,7 @@ set_share(CompressedShare *share, const Shares * sums, int runs, BlockNumber all
 	double		error = STANDARD_ERRORS * sqrt(variance * unread);
 
 	/*
-	 * what does not get smaller can be rare enough to be in no run: below 3 /
+	 * data that do not get smaller can be rare enough to be in no run: below 3 /
 	 * runs of all, with a probability of 95 %
 	 */
 	error = Max(error, 3.0 / runs * (1 - mean) * unread);

@@ -10,13 +10,13 @@
  * lost one on the way to any of them is referred to by a page that is not.
  *
  * Assumption: a page gets a reference to a block in the record that initializes the
- * block, or later.  So it is for what is reported here: downlinks, the right siblings
- * that stand in for a downlink while a split is incomplete, chains of hash buckets,
+ * block, or later.  So it is for the references that are reported here: downlinks, the right
+ * siblings that stand in for a downlink while a split is incomplete, chains of hash buckets,
  * and the references of the first page.  Not for GIN's pending list: makeSublist() of
  * ginfast.c logs a page before the page behind it, and only in the end has the list
  * lead there.  So that list is followed from its head: page_next_in_list().
  *
- * Left out are pages that are deleted, whose references are outdated, and what says
+ * Left out are pages that are deleted, whose references are outdated, and references that say
  * nothing of pages that are in use: redirections of SP-GiST, GiST's other rightlinks.
  *
  * Nothing here trusts a page more than PageIsVerified() and page_is_of() do.
@@ -233,7 +233,7 @@ brin_links(const LinkVisitor *visitor, Page page)
 }
 
 /*
- * Call found() for each block that must not be empty if a private copy of a page is what
+ * Call found() for each block that must not be empty if a private copy of a page is as
  * it should be.  The page is one of this access method by page_is_of().  One that
  * page_is_meta() is the first by page_root(), and has its blocks in the file.  Nothing for
  * other access methods.

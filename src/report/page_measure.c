@@ -373,7 +373,7 @@ peak_of_page(Page page, double avail)
 	return avail - longest;
 }
 
-/* Measure what foretells a rebuild of GiST or hash. */
+/* Measure a page for the estimate of a rebuild of GiST or hash. */
 static void
 measure_rebuild(const IndexFacts *facts, Page page, uint16 flags, PageMeasure *pm)
 {
@@ -384,7 +384,7 @@ measure_rebuild(const IndexFacts *facts, Page page, uint16 flags, PageMeasure *p
 	pm->peak = peak_of_page(page, pm->avail);
 
 	/*
-	 * a full-page image of a crash or a standby has no bytes of what was
+	 * a full-page image of a crash or a standby has no bytes of a row that was
 	 * deleted
 	 */
 	if ((flags & F_TUPLES_DELETED) && pm->peak <= pm->used + sizeof(uint64) + sizeof(ItemIdData))

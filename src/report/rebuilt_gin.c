@@ -6,7 +6,7 @@
  * A build collects keys and rows up to maintenance_work_mem (ginBuildCallback()), inserts
  * these in the order of keys, and goes on with the next rows.  A page that is full is
  * split in the middle (entrySplitPage()).  So one batch leaves pages half full; a second one
- * fills them up or splits them again.  What comes of it depends on the keys, and on which rows
+ * fills them up or splits them again.  The result depends on the keys, and on which rows
  * each has.  The sampled pages tell both, so that the build can be carried out on them,
  * in memory, as if they were the whole index: pages of keys do not influence others.
  *
@@ -292,7 +292,7 @@ set_batches(GinBuild *build, double batches)
 	build->nbatches = (int) ceil(build->batches - 0.01);
 }
 
-/* Find the number of batches whose memory is what a build may use. */
+/* Find the number of batches whose memory is as much as a build may use. */
 static void
 find_batches(GinBuild *build)
 {

@@ -39,7 +39,7 @@
 #define GIST_CHURNED		0.88	/* fuller than this no build leaves them */
 #define GIST_PACKED			0.94	/* but one that sorts */
 
-/* How far a build may be from what is expected, of 1 */
+/* How far a build may be from the expected size, of 1 */
 #define MARGIN				0.15
 #define GIST_MARGIN			0.25
 

@@ -437,7 +437,7 @@ row_compression_ratio(Row *row, int column, double share)
 }
 
 /*
- * Set six columns: the type of the tablespace's file system, by what it compresses, and what
+ * Set six columns: the type of the tablespace's file system, how it compresses, and how much
  * to expect of a relation (or 0) with zstd and with lz4.
  */
 static void

@@ -73,7 +73,7 @@ moment_minus(TimestampTz moment, const Interval *interval)
 	return shift(moment, interval, -1);
 }
 
-/* Return what clocks show at a moment, by the session's time zone; an infinity if it is none. */
+/* Return the time of clocks at a moment, by the session's time zone; an infinity if it is none. */
 Timestamp
 moment_local(TimestampTz moment)
 {
@@ -100,7 +100,7 @@ moment_of_local(Timestamp local)
 
 /*
  * Return whether a moment on record is in the future, so that the clock was ahead then.
- * What it tells of counts as none: it would hold until then.
+ * Its event counts as none: it would hold until then.
  */
 bool
 moment_is_ahead(TimestampTz moment)

@@ -366,7 +366,7 @@ has_leaf(const List *leaves, Oid relid)
 
 /*
  * Add the relations with files from this down to a list of PartitionLeaf; above:
- * what counts so far.  The highest level counts of those of whose keys most is known
+ * the bound that counts so far.  The highest level counts of those of whose keys most is known
  * (KeyKind), or a lower level of the same column.  Two columns whose keys have the policy's
  * unit have no end: the policy does not say which one it means.
  */

@@ -71,7 +71,7 @@ median(double *numbers, int n)
 	return (numbers[(n - 1) / 2] + numbers[n / 2]) / 2;
 }
 
-/* Set what the probes of a place that count have measured. */
+/* Set the times that the probes of a place that count have measured. */
 static void
 set_probed(Place *place, const ProbeRow *probes, int n, TimestampTz oldest)
 {
@@ -91,7 +91,7 @@ set_probed(Place *place, const ProbeRow *probes, int n, TimestampTz oldest)
 }
 
 /*
- * Return all tablespaces but pg_global, a List of Place, without what probes say: that needs a
+ * Return all tablespaces but pg_global, a List of Place, without their probes: these need a
  * lock on a table of ours.
  */
 List *
@@ -115,7 +115,7 @@ places_unprobed(void)
 	return result;
 }
 
-/* The same, with what probes say. */
+/* The same, with their probes. */
 List *
 places_read(void)
 {

@@ -194,7 +194,7 @@ key_meaning(const PolicyRow *row)
 
 /*
  * Return from when on the scheduler counts, 0 if the row does not say it.  Who may write rows may
- * write what was before there was any scheduler, or is ahead.
+ * write a moment in the future, or one before there was any scheduler.
  */
 static TimestampTz
 scheduled_since(const PolicyRow *row)

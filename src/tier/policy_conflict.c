@@ -4,8 +4,8 @@
  *	  Policies that would work against each other.
  *
  * A policy with start_at empties a file system, and another fills it: each would go on
- * with a move that the other has just made.  So no policy moves in what it would take back from
- * there, above a little less than start_at; see applies_to().  Such a limit counts only
+ * with a move that the other has just made.  So no policy moves in a relation that it would take
+ * back from there, above a little less than start_at; see applies_to().  Such a limit counts only
  * for relations that its policy could move out: it covers them, and its owner may move them to
  * its target; see conflict_find().  Else any role could keep the others' out of a tablespace.
  *
@@ -60,7 +60,7 @@ count_arriving(PressureLimits *limits, Oid from, Oid to, int64 bytes)
 	}
 }
 
-/* Count what jobs of this database still have to move. */
+/* Count the bytes that jobs of this database still have to move. */
 static void
 count_jobs(PressureLimits *limits)
 {
@@ -170,8 +170,8 @@ conflict_limits(const List *places)
 }
 
 /*
- * Return whether a policy could move in again what the policy of a limit moves out.  In a
- * chain of tiers none does: it takes relations from a single other tablespace only.
+ * Return whether a policy could move in again a relation that the policy of a limit moves
+ * out.  In a chain of tiers none does: it takes relations from a single other tablespace only.
  */
 static bool
 applies_to(const PressureLimit *limit, const Policy *policy)

@@ -14,7 +14,7 @@
  * little even without value, so that it stays while there is space.
  *
  * Value = blocks a second that index scans and changes want, times what a read
- * takes longer elsewhere.  Left out is what no method can move there.  An index that
+ * takes longer elsewhere.  Left out are relations that no method can move there.  An index that
  * enforces nothing, and that no search has used as far back as statistics and samples
  * go, has no value: it is written only, and better dropped than moved.
  *

@@ -9,8 +9,8 @@
  * first, and any that would move it back (policy_conflict.c).
  *
  * Each policy is planned in the caller's session, as its owner, in a security-restricted
- * operation, and with the settings of the owner's sessions.  No code of a user runs: what
- * a bound means is known (key_units.c), rows are read without the planner of queries,
+ * operation, and with the settings of the owner's sessions.  No code of a user runs: the meaning
+ * of a bound is known (key_units.c), rows are read without the planner of queries,
  * expressions of indexes and policies of row security are not evaluated, and no function
  * of a type or an operator class is called but of core's types.
  *
@@ -135,7 +135,7 @@ typedef struct PolicyWork
 								 * it does so only if it has to begin again */
 } PolicyWork;
 
-/* A table that a policy wants, and what was moved of it lately */
+/* A table that a policy wants, and how much was moved of it lately */
 typedef struct MovedTable
 {
 	Oid			relid;			/* hash key */
@@ -548,7 +548,7 @@ has_items_of(const TierRow *row, Oid table)
 
 /*
  * Return why the relation of a row stays, or the table that goes with it.  Of the two only
- * what is still to be moved counts: if one has failed, the other does not keep it.
+ * the relation that is still to be moved counts: if one has failed, the other does not keep it.
  */
 static TierReason
 stay_of(const TierPlan *plan, const TierRow *row, bool itself)

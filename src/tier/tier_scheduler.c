@@ -40,7 +40,7 @@ PGDLLEXPORT void index_mover_look_main(Datum arg);
 
 /* When a policy is due */
 
-/* Return the time of day of what clocks show. */
+/* Return the time of day that clocks show. */
 static TimeADT
 time_of_day(Timestamp local)
 {
@@ -308,7 +308,7 @@ look_into_database(LookTask *task)
 		}
 		if (!launcher_looks_into(NameStr(task->name)))
 			break;
-		/* the next look begins at once, and finds what is due by then */
+		/* the next look begins at once, and finds the policies that are due by then */
 		if (clock_seconds() > end)
 		{
 			task->next = 0;

@@ -87,7 +87,7 @@ typedef struct SpaceRest
 static SpaceRest rest;
 
 /*
- * Return the bytes that a move must leave free of a file system.  free_at_begin: what was
+ * Return the bytes that a move must leave free of a file system.  free_at_begin: the bytes
  * free when its job began, if the move frees this file system, else -1.
  */
 int64

@@ -206,7 +206,7 @@ janitor_look(Look *look)
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
-	/* what commits from here on is seen below */
+	/* a transaction that commits from here on is seen below */
 	if (evidence_doubtful() != NIL)
 		refute_uncommitted();
 	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))

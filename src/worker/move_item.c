@@ -382,7 +382,7 @@ move_with_preparation(MoveContext *mc)
 	} while (find_successor(mc->item));
 }
 
-/* Remove what the item has left. */
+/* Remove the files and indexes that the item has left. */
 static void
 clean_up(MoveContext *mc)
 {
@@ -396,7 +396,7 @@ clean_up(MoveContext *mc)
 		leftover_kept_files_remove(mc->job->job, mc->item->heap_oid);
 }
 
-/* Remove what all items of this process have left. */
+/* Remove the files and indexes that all items of this process have left. */
 static void
 clean_up_rest(MoveContext *mc)
 {

@@ -576,7 +576,8 @@ run_item(JobShared *shared, int n)
 }
 
 /*
- * When no relation is left to claim: remove what the quick cleanups have left, within lock_wait.
+ * When no relation is left to claim, remove all that the quick cleanups have left, within
+ * lock_wait.
  * Returns whether something is left even so.
  */
 static bool
