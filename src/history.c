@@ -535,7 +535,7 @@ history_read(int64 job)
 
 /*
  * Call "add" for each job of a role, or for each move of a table and its indexes, from the
- * newest on, until it returns false.  They are those that the current query sees.
+ * newest on, until it returns false.  The current query sees these rows.
  */
 void
 history_newest_jobs(bool of_role, Oid key_oid, bool (*add) (int64 job, void *arg), void *arg)

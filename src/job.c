@@ -841,7 +841,7 @@ job_find(int64 job, JobSlot *copy)
 /*
  * Copy the jobs of this database that move, and return how many.  copies has
  * IM_MAX_JOBS elements; their bytes_done include running moves.
- * snapshot: if not NULL, also those that has_ended_since() it, in state JOB_FREE.
+ * snapshot: if not NULL, also jobs that has_ended_since() it, in state JOB_FREE.
  */
 int
 job_read_slots(JobSlot *copies, Snapshot snapshot)

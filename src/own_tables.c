@@ -409,7 +409,7 @@ extension_key(AttrNumber column, RegProcedure equal, Datum value)
 
 /*
  * Begin a scan in the order of an index, for whose first columns the keys are.  Without a
- * snapshot, the rows are those that are there now.
+ * snapshot, the rows that are there now.
  */
 static void
 begin_in_order(ExtensionScan *scan, const char *table, const char *index, Snapshot snapshot,
@@ -422,7 +422,7 @@ begin_in_order(ExtensionScan *scan, const char *table, const char *index, Snapsh
 }
 
 /*
- * Begin a scan of a table in the order of an index of ours, for a query: the rows are those
+ * Begin a scan of a table in the order of an index of ours, for a query: of the rows
  * that the query sees in the table, so that the answer fits the rows that it reads itself.
  */
 void

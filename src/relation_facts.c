@@ -145,7 +145,7 @@ has_had_children(Oid relid)
 
 /*
  * Return the partitions of a relation, or the tables that inherit from it, in the order of
- * their OIDs; with_pending: also those whose detachment is pending.  NIL if it is gone, where
+ * their OIDs; with_pending: also partitions whose detachment is pending.  NIL if it is gone, where
  * core's find_inheritance_children(), which is for locked relations, raises XX000.
  */
 List *

@@ -146,7 +146,7 @@ add_forgotten(const RunningJob *job, const char *why)
 /*
  * In the postmaster, before it starts recovery: a run of the server begins, which has this
  * number.  Forget all jobs if there is a reason why none goes on: the run does not go on where the
- * last one has ended; those that were paused, whose pause has ended; and after a crash those that
+ * last one has ended; jobs that were paused, whose pause has ended; and after a crash jobs that
  * had gone on after another end, as one of these may be why the server crashes.
  */
 void

@@ -751,7 +751,7 @@ set_stored(List *stored)
 }
 
 /*
- * Set all settings, for the GUC nest level, to those with which a new session of this
+ * Set all settings, for the GUC nest level, to the values with which a new session of this
  * role, 0 = of any, begins in this database, whatever the own session has.  As in core's
  * process_settings(), privileges were checked when they were stored, and wrong values
  * are ignored.

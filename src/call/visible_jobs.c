@@ -6,7 +6,7 @@
  * A role sees its own jobs and those of its tables, pg_read_all_stats sees all.  Row
  * security of move_log says the same row by row.  But a role that sees few would make
  * the views read the whole history for these few, so they ask here for the newest, which
- * are found by indexes, and look only at those that are older one by one.
+ * are found by indexes, and look one by one only at older jobs.
  *
  * A query of a view calls this more than once.  So all is read under the query's snapshot:
  * else a job that is committed meanwhile would shift the newest jobs of one call against the

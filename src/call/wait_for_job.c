@@ -203,7 +203,7 @@ graph_add_wait(WaitGraph *graph, int pid, const JobSlot *slot)
 	}
 }
 
-/* Read the runners and, for a wait for another session's job, those who wait like it. */
+/* Read the runners and, for a wait for another session's job, the other sessions that wait so. */
 static WaitGraph
 graph_read(const JobWait *wait)
 {

@@ -398,7 +398,7 @@ between_steps(void *arg)
 }
 
 /*
- * Remove the files of all rows that no process works on, with kept_too also those
+ * Remove the files of all rows that no process works on, with kept_too also files
  * from which a copy can go on.  A row without a file of ours is only deleted.  A
  * file that cannot be removed is a WARNING, and stays with its row.
  */

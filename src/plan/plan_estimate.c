@@ -113,7 +113,7 @@ typedef struct TargetCompression
 	FileCompression compression;
 } TargetCompression;
 
-/* The samples of a plan, and of those that are made from it to be thrown away */
+/* The samples of a plan, and of the plans that are made from it to be thrown away */
 typedef struct PlanSamples
 {
 	List	   *targets;		/* of TargetCompression */
@@ -124,8 +124,8 @@ typedef struct PlanSamples
 struct PlanParts
 {
 	Experience	experience[METHOD_DEFAULT + 1];
-	List	   *rebuilds;		/* of HistoryEntry *, those that have moved,
-								 * the last one first */
+	List	   *rebuilds;		/* of HistoryEntry *, rebuilds that have moved,
+								 * the last first */
 	List	   *devices;		/* of Device */
 	PlanSamples *samples;
 };
@@ -225,7 +225,7 @@ last_rebuild(const PlanParts *parts, const PlannedMove *move)
 	return NULL;
 }
 
-/* Return the bytes of an index that is to be rebuilt; of a lost one, those that it had. */
+/* Return the bytes of an index that is to be rebuilt; of a lost index, the bytes that it had. */
 static int64
 size_to_rebuild(const PlannedMove *move)
 {
@@ -453,7 +453,7 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 
 /*
  * Note of the moves within a file system whether it has room for all the runners that a job can
- * have, each with the largest relation: then those that wait for their locks need not count.
+ * have, each with the largest relation: then runners that wait for their locks need not count.
  * To be called when all moves of the job are known.
  */
 static void

@@ -186,7 +186,7 @@ add_table(List *list, Oid table, PlanKinds kinds)
 }
 
 /*
- * Return the rows of these relations, without those that a filter, if there is one, does
+ * Return the rows of these relations, without relations that a filter, if any, does
  * not select.  named: the relation that the user has named, or 0.
  */
 static List *
@@ -425,7 +425,7 @@ may_heal(const List *relids, LostLook look)
 
 /*
  * The lost relations in a tablespace; and, if it is to be left and something is lost,
- * or everything was healed elsewhere, its partitioned indexes, which say where those of
+ * or everything was healed elsewhere, its partitioned indexes, which say where indexes of
  * new partitions are made.  ERRORs: as plan_complete().
  */
 List *

@@ -10,7 +10,7 @@
  * each has.  The sampled pages tell both, so that the build can be carried out on them,
  * in memory, as if they were the whole index: pages of keys do not influence others.
  *
- * Rows are those that are in the pages: where a row is in the table says in which batch it
+ * Rows are all that are in the pages: where a row is in the table says in which batch it
  * comes.  Of a posting tree only the key is known; it counts with the average number of
  * rows, spread evenly: so each batch has some for it.
  *
@@ -339,7 +339,7 @@ split_page(GinBuild *build, int page, int end)
 	left->next = build->npages++;
 }
 
-/* Insert a key, with bytes of its list, on its page or one of those behind. */
+/* Insert a key, with bytes of its list, on its page or a page behind. */
 static int
 insert_key(GinBuild *build, int page, int number, double list)
 {
@@ -361,7 +361,7 @@ insert_key(GinBuild *build, int page, int number, double list)
 	return page;
 }
 
-/* Insert the keys of a batch, those with events and those of trees, each with its rows. */
+/* Insert the keys of a batch, with events or of trees, each with its rows. */
 static void
 insert_batch(GinBuild *build, const GinEvent *events, int nevents)
 {

@@ -309,7 +309,7 @@ remove_old_probes(Oid tablespace)
 	int			n = 0;
 	ExtensionScan scan;
 
-	/* the latest ones, the last one first */
+	/* the latest probes, the last first */
 	extension_scan_begin(&scan, "probe", 0, NULL);
 	while (extension_scan_next(&scan))
 	{
@@ -336,8 +336,8 @@ remove_old_probes(Oid tablespace)
 }
 
 /*
- * Store a result for recommend_moves(), with those before, of which the median counts, if
- * the transaction may write.  Old ones stay if we would have to wait for another session
+ * Store a result for recommend_moves(), with the results before, of which the median counts, if
+ * the transaction may write.  Old results stay if we would have to wait for another session
  * that deletes some.
  */
 static void

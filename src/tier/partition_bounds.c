@@ -218,8 +218,8 @@ length_of_key(const KeyMeaning *meaning)
 }
 
 /*
- * Take an upper bound of a column: of those of one column the first end, of several columns
- * that of which most is known.
+ * Take an upper bound of a column: of several bounds of a column the first end, of several
+ * columns the bound of which most is known.
  */
 static void
 take_end(CheckEnds *ends, const Var *var, const Const *bound, bool inclusive)

@@ -371,7 +371,7 @@ covers_all(const PressureLimit *limit, const Candidate *candidates, int n)
 }
 
 /*
- * Return how much of its budget a policy may use: the bytes of its residents, and those that may
+ * Return how much of its budget a policy may use: the bytes of its residents, and bytes that may
  * still move in below a limit.  *found: the limit, NULL if it may use all.  A limit for only
  * some of the candidates does not count here, but for each of these.  busy: of BusyTable.
  */
@@ -615,7 +615,7 @@ are_alike(const Policy *a, const Policy *b)
 		same_text(a->from_tablespace, b->from_tablespace) && same_text(a->schema, b->schema);
 }
 
-/* Add a policy that can contradict those after it, unless one is there that is like it. */
+/* Add a policy that can contradict later policies, unless one is there that is like it. */
 static List *
 add_other(List *others, const Policy *policy)
 {

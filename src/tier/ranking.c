@@ -462,11 +462,11 @@ imagined_target(FunctionCallInfo fcinfo, double read_ms)
  * recommend_moves(tablespace name, budget bigint, half_life interval, random_read_ms float8,
  *		price_per_gb float8) RETURNS SETOF record
  *
- * budget: bytes, those of the residents included; NULL: their size, and the free
+ * budget: bytes, with the residents; NULL: their size, and the free
  * space but for index_mover.min_free_space.  With random_read_ms, for a disk that is not
  * there, and has no name.  Only reads, takes no locks but those of
  * candidates_collect(), and works on a hot standby.  EXECUTE: pg_monitor.  ERRORs:
- * those of plan_tablespace(); 22004, 22023 an argument.
+ * as plan_tablespace(); 22004, 22023 an argument.
  */
 Datum
 index_mover_recommend_moves(PG_FUNCTION_ARGS)

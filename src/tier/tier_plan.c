@@ -430,8 +430,8 @@ plan_row(PolicyWork *work, TierRow *row)
 }
 
 /*
- * Return since when moves count for relations that come into a tablespace: those within the
- * policy's min_stay, and within that of a policy that moves relations out of there.
+ * Return since when moves count for relations that come into a tablespace: moves within the
+ * policy's min_stay, and within the min_stay of a policy that moves relations out of there.
  */
 static TimestampTz
 moves_count_since(const TierPlan *plan, Oid to)
@@ -1297,7 +1297,7 @@ first_with(const PolicyWork *work, TierVerdict verdict)
 	return NULL;
 }
 
-/* Return the first row that waits, of those for a job if there are any, or NULL. */
+/* Return the first row that waits, for a job if any row does, or NULL. */
 static const TierRow *
 first_waiting(const PolicyWork *work)
 {

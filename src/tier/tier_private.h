@@ -323,8 +323,8 @@ typedef struct PressureLimits
 {
 	const List *places;
 	List	   *devices;		/* of PressureDevice */
-	List	   *limits;			/* of PressureLimit, those of an owner in a
-								 * row */
+	List	   *limits;			/* of PressureLimit; limits of the same owner
+								 * are in a row */
 } PressureLimits;
 
 extern PressureLimits *conflict_limits(const List *places);
@@ -358,7 +358,7 @@ typedef struct PolicyRun
 	char	   *message;		/* why, if it waits, is hindered or failed, or
 								 * the next run goes on; else NULL */
 	int64		waits_for;		/* job; 0 = none */
-	TimestampTz waits_since;	/* for this job and those before; 0 = no job */
+	TimestampTz waits_since;	/* for this job and jobs before; 0 = no job */
 	bool		in_trouble;		/* it is hindered or has failed, or was so
 								 * before it waited */
 	bool		is_being_deleted;	/* by a transaction that has not ended */

@@ -39,7 +39,7 @@
 #define STANDS_MS			30000
 #define STEADY_MS			60000
 
-/* The receiver for which the move rests: of those too far behind the furthest */
+/* The receiver for which the move rests: the furthest behind, if too far */
 typedef struct Laggard
 {
 	int64		most;			/* bytes by which any is behind, or -1 */

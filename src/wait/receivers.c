@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * receivers.c
- *	  Those who receive WAL: core's arrays of WAL senders and replication slots.
+ *	  Receivers of WAL: core's arrays of WAL senders and replication slots.
  *
  *-------------------------------------------------------------------------
  */

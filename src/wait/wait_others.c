@@ -524,8 +524,8 @@ typedef struct Others
 	LOCKMODE	mode;
 	TransactionId limit_xmin;
 	bool		(*hides) (PGPROC *proc);
-	VirtualTransactionId *first;	/* of those at the first look, who are
-									 * left */
+	VirtualTransactionId *first;	/* found at the first look, and still
+									 * there */
 	int			count;
 } Others;
 

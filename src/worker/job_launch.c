@@ -21,7 +21,7 @@
 #include "wait/free_space.h"
 #include "worker/worker.h"
 
-/* Tell that an optional job was given up; for those who asked for it. */
+/* Tell that an optional job was given up, to whoever asked for it. */
 void
 job_launch_warn(void)
 {
@@ -53,7 +53,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	foreach_ptr(const MoveItem, item, items)
 		moves += !OidIsValid(item->part_of);
 	max_runners = 1;
-	/* besides those at work, others wait for locks: runner_make_room() */
+	/* besides the runners at work, others wait for locks: runner_make_room() */
 	if (purpose == JOB_MOVE && settings->max_workers > 1)
 		max_runners = Max(1, Min(moves, IM_LIMIT("runners", MAX_WORKERS)));
 	*segment = channel_create(job_shared_size(list_length(items), max_runners));

@@ -119,7 +119,7 @@ typedef enum RoundStage
 
 /*
  * A round of cleanups.  A cleanup stops where a job cannot start yet; so after a first pass
- * through all databases the round has others, through those that are to go on.
+ * through all databases the round has others, through the databases whose cleanups are to go on.
  */
 typedef struct Round
 {
@@ -469,8 +469,8 @@ end_look(Visit *visit, int64 now)
 
 /*
  * Have all databases visited that the round has not listed yet, and return whether there are
- * some.  If something is lost or unknown, those that accept no connections have files, too, which a
- * database that is made of such a template gets.
+ * some.  If something is lost or unknown, databases that accept no connections have files,
+ * too, which a database that is made of such a template gets.
  */
 static bool
 visit_databases(int64 now)
@@ -543,7 +543,7 @@ count_cleanups(int *put_off)
 	return result;
 }
 
-/* Have all cleanups of this pass wait; with put_off, those that are to go on in the next one. */
+/* Have the cleanups of this pass wait; with put_off, only such as go on in the next pass. */
 static void
 delay_cleanups(int64 due, bool put_off)
 {
@@ -927,8 +927,8 @@ waits_for_turn(const Visit *visit)
 }
 
 /*
- * Return the visit that is to be made next, or NULL: the one that is due longest, so that those
- * that are soon due again starve no other.
+ * Return the visit that is to be made next, or NULL: the longest due, so that visits that
+ * are soon due again starve no other.
  */
 static Visit *
 next_visit(int64 now)

@@ -123,7 +123,7 @@ static const struct
 };
 
 /*
- * Those that any role may set and that make an error, or a timeout, end the process.  Functions of
+ * Settings that any role may set and that make an error, or a timeout, end the process.  Functions of
  * indexes may not set them in a worker: with one index, its owner would end the whole job of others.
  */
 static const char *const fatal_settings[] = {"exit_on_error", "transaction_timeout"};

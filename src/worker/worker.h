@@ -75,7 +75,7 @@ typedef struct WatchTask
 {
 	dsm_handle	segment;		/* for the answer, which is this struct */
 	bool		settles;		/* a round has found all files whole, but for
-								 * those that were refuted */
+								 * devices that were refuted */
 
 	/* the answer */
 	bool		done;
