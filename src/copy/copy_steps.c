@@ -563,6 +563,29 @@ copy_once(CopyMove *move)
 	return true;
 }
 
+/* Give up the locks and the files of a copy that has not swapped them. */
+static void
+abandon_copy(CopyMove *move)
+{
+	/* first, because others can wait for them */
+	copy_release_locks(move);
+	for (int i = 0; i < move->nfiles; i++)
+	{
+		CopyFile   *file = &move->files[i];
+
+		file_copy_free(file->copy);
+		if (file->claimed != 0)
+			ledger_row_release(file->claimed);
+		if (file->new_file.id == 0)
+			continue;
+		/* at its next turn the copy goes on from its record */
+		if (!move->mc->gives_turn || file->new_file.copied_blocks == 0)
+			leftover_file_drop(&file->new_file, file->new_file_made);
+		ledger_row_release(file->new_file.id);
+		file->new_file.id = 0;
+	}
+}
+
 /*
  * Move a relation by copying its file, with no transaction open; the outcome
  * is in mc->item.  After an ERROR, which has not moved it, the caller must call
@@ -617,25 +640,7 @@ move_by_copy(MoveContext *mc)
 				item->outcome.wal_written -= part->outcome.wal_written;
 		}
 		if (!STATUS_IS_SUCCESS(item->outcome.status))
-		{
-			/* first, because others can wait for them */
-			copy_release_locks(move);
-			for (int i = 0; i < move->nfiles; i++)
-			{
-				CopyFile   *file = &move->files[i];
-
-				file_copy_free(file->copy);
-				if (file->claimed != 0)
-					ledger_row_release(file->claimed);
-				if (file->new_file.id == 0)
-					continue;
-				/* at its next turn the copy goes on from its record */
-				if (!mc->gives_turn || file->new_file.copied_blocks == 0)
-					leftover_file_drop(&file->new_file, file->new_file_made);
-				ledger_row_release(file->new_file.id);
-				file->new_file.id = 0;
-			}
-		}
+			abandon_copy(move);
 		Assert(!move->has_locks);
 		forget_state();
 		if (item->outcome.status != STATUS_RUNNING || mc->gives_turn)

@@ -134,6 +134,40 @@ item_check_file(MoveItem *item, const RelationFacts *facts)
 	return item_skip(item, ERRCODE_IO_ERROR, "The server cannot open its file: %s.", strerror(errno));
 }
 
+/* Check an index: can it be moved as it is?  As item_check(). */
+static bool
+item_check_index(MoveItem *item, const RelationFacts *facts, const char *to_name)
+{
+	const char *name = quote_qualified_identifier(NameStr(facts->schema_name),
+												  NameStr(facts->relname));
+	const char *command = printed_command("drop_index", name);
+	bool		leftover_name = is_reindex_leftover_name(NameStr(facts->relname));
+
+	if ((!facts->valid || !facts->live || leftover_name) &&
+		leftover_index_is_ours(item->relid))
+		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						 "The index is that of a rebuild that is running, or was interrupted. Then the next call for the table removes it, or: %s",
+						 printed_command("cleanup"));
+	if (!facts->live)
+		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						 "The index is being dropped. If no session is at it any more: %s",
+						 command);
+	if (!facts->valid && !item->repair && leftover_name)
+		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						 "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now. To remove a leftover: %s",
+						 command);
+	if (!facts->valid && !item->repair && !item->heal)
+	{
+		if (rebuild_hindrance(facts) != NULL)
+			command = printed_command("reindex", to_name, name);
+		else
+			command = printed_command("move_indexes", name, to_name, "rebuild");
+		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						 "The index is not valid. To repair and move it: %s", command);
+	}
+	return true;
+}
+
 /*
  * Check whether the current user can move this relation now, by whatever method.
  * If not, skip the row with the reason and return false.  The caller has set the
@@ -176,33 +210,8 @@ item_check(MoveItem *item, const RelationFacts *facts)
 
 	if (facts->relkind == RELKIND_INDEX)
 	{
-		const char *name = quote_qualified_identifier(NameStr(facts->schema_name),
-													  NameStr(facts->relname));
-		const char *command = printed_command("drop_index", name);
-		bool		leftover_name = is_reindex_leftover_name(NameStr(facts->relname));
-
-		if ((!facts->valid || !facts->live || leftover_name) &&
-			leftover_index_is_ours(item->relid))
-			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is that of a rebuild that is running, or was interrupted. Then the next call for the table removes it, or: %s",
-							 printed_command("cleanup"));
-		if (!facts->live)
-			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is being dropped. If no session is at it any more: %s",
-							 command);
-		if (!facts->valid && !item->repair && leftover_name)
-			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now. To remove a leftover: %s",
-							 command);
-		if (!facts->valid && !item->repair && !item->heal)
-		{
-			if (rebuild_hindrance(facts) != NULL)
-				command = printed_command("reindex", to_name, name);
-			else
-				command = printed_command("move_indexes", name, to_name, "rebuild");
-			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is not valid. To repair and move it: %s", command);
-		}
+		if (!item_check_index(item, facts, to_name))
+			return false;
 	}
 
 	/* an invalid index is repaired in any tablespace */

@@ -519,6 +519,49 @@ wait_and_lock(const MoveContext *mc)
 }
 
 /*
+ * In PG_CATCH(): clean up, and raise the error again with its reason, unless the rebuild is to be
+ * tried again: plain REINDEX after a timeout, and a lost index that gave way to a session.
+ */
+static void
+take_rebuild_error(MoveContext *mc, double start, int64 rested_ms)
+{
+	const MoveItem *item = mc->item;
+	int			waited_for = core_waited_for();
+	int64		rested_since = pacing_rested_ms() - rested_ms;
+	bool		passes;
+	bool		again = false;
+	ErrorData  *edata;
+
+	MemoryContextSwitchTo(TopMemoryContext);
+	edata = CopyErrorData();
+	FlushErrorState();
+	passes = tell_who_passes(edata);
+	rebuild_timer_explain(edata, item);
+	clean_up_after_error(mc);
+	if (edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+		runner_check_step_back();
+	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
+		edata->detail == NULL && waited_for >= 0)
+	{
+		char	   *list = describe_waited_for(waited_for);
+
+		AbortOutOfAnyTransaction();
+		MemoryContextSwitchTo(TopMemoryContext);
+		edata->detail = psprintf("It waited for %s.", list);
+	}
+	if (errors_was_lock_timeout(edata))
+		again = item->plain;
+	else if (passes)
+		again = item->heal && item->outcome.status == STATUS_RUNNING;
+	if (mc->settings->lock_wait > 0 &&
+		clock_has_passed(start, mc->settings->lock_wait + rested_since))
+		again = false;
+	if (!again)
+		ReThrowError(edata);
+	FreeErrorData(edata);
+}
+
+/*
  * Do move_by_rebuild() once.  Returns false if it is to be done again, within lock_wait: plain
  * REINDEX asks for its locks again and again, and lets others pass between; and an index that
  * is lost is rebuilt again if that gave way to others.  That time is from start, when
@@ -567,41 +610,8 @@ rebuild_once(MoveContext *mc, double start, int64 rested_ms)
 	}
 	PG_CATCH();
 	{
-		int			waited_for = core_waited_for();
-		int64		rested_since = pacing_rested_ms() - rested_ms;
-		bool		passes;
-		ErrorData  *edata;
-
-		MemoryContextSwitchTo(TopMemoryContext);
-		edata = CopyErrorData();
-		FlushErrorState();
-		passes = tell_who_passes(edata);
-		rebuild_timer_explain(edata, mc->item);
-		clean_up_after_error(mc);
-		if (edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
-			runner_check_step_back();
-		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
-			edata->detail == NULL && waited_for >= 0)
-		{
-			char	   *list = describe_waited_for(waited_for);
-
-			AbortOutOfAnyTransaction();
-			MemoryContextSwitchTo(TopMemoryContext);
-			edata->detail = psprintf("It waited for %s.", list);
-		}
-		/* a lost index is healed again if the rebuild gave way to a session */
-		if (errors_was_lock_timeout(edata))
-			again = item->plain;
-		else if (passes)
-			again = item->heal && item->outcome.status == STATUS_RUNNING;
-		else
-			again = false;
-		if (mc->settings->lock_wait > 0 &&
-			clock_has_passed(start, mc->settings->lock_wait + rested_since))
-			again = false;
-		if (!again)
-			ReThrowError(edata);
-		FreeErrorData(edata);
+		take_rebuild_error(mc, start, rested_ms);
+		again = true;
 		MemoryContextSwitchTo(oldcontext);
 	}
 	PG_END_TRY();

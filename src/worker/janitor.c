@@ -189,21 +189,18 @@ janitor_empty_files(void)
 }
 
 /*
- * Look for lost indexes in this database, in the tablespaces in which there is
- * nothing else, or whose device is not known.  Called with no transaction open.  Stops
- * where a job cannot start yet: other jobs may have all workers, or its tables, if several
- * databases or devices are lost.  The next cleanup goes on from there, and meanwhile the
- * session is not in the way.
+ * Return the tablespaces in which to look at indexes, in the order of their OIDs: those in
+ * *with_tables only if their device is doubtful.  *unused have no relation of this database.
+ * Where a file is known to be lost, the round has found something already.
  */
-void
-janitor_look(Look *look)
+static List *
+tablespaces_to_look_at(List **with_tables, List **unused)
 {
 	MemoryContext context = CurrentMemoryContext;
-	List	   *tablespaces = NIL;
-	List	   *others = list_make1_oid(MyDatabaseTableSpace);
-	List	   *unused = NIL;
-	bool		healing = false;
+	List	   *result = NIL;
 
+	*with_tables = list_make1_oid(MyDatabaseTableSpace);
+	*unused = NIL;
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
 	/* a transaction that commits from here on is seen below */
@@ -212,7 +209,7 @@ janitor_look(Look *look)
 	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-		List	  **list = form->relkind == RELKIND_INDEX ? &tablespaces : &others;
+		List	  **list = form->relkind == RELKIND_INDEX ? &result : with_tables;
 
 		/*
 		 * temporary files that a session that crashed has left are nothing to
@@ -231,27 +228,45 @@ janitor_look(Look *look)
 		Oid			tablespace = ((Form_pg_tablespace) GETSTRUCT(row))->oid;
 
 		MemoryContextSwitchTo(context);
-		if (tablespace >= FirstNormalObjectId && !list_member_oid(tablespaces, tablespace) &&
-			!list_member_oid(others, tablespace))
-			unused = lappend_oid(unused, tablespace);
+		if (tablespace >= FirstNormalObjectId && !list_member_oid(result, tablespace) &&
+			!list_member_oid(*with_tables, tablespace))
+			*unused = lappend_oid(*unused, tablespace);
 	}
 	MemoryContextSwitchTo(context);
-	tablespaces = list_difference_oid(tablespaces, others);
+	result = list_difference_oid(result, *with_tables);
 	foreach_oid(tablespace, evidence_doubtful())
 	{
-		if (list_member_oid(others, tablespace))
-			tablespaces = list_append_unique_oid(tablespaces, tablespace);
+		if (list_member_oid(*with_tables, tablespace))
+			result = list_append_unique_oid(result, tablespace);
 	}
 	if (!extension_installed())
-		tablespaces = unused = NIL;
+		result = *unused = NIL;
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
-	list_sort(tablespaces, list_oid_cmp);
+	list_sort(result, list_oid_cmp);
+	return result;
+}
+
+/*
+ * Look for lost indexes in this database, in the tablespaces in which there is
+ * nothing else, or whose device is not known.  Called with no transaction open.  Stops
+ * where a job cannot start yet: other jobs may have all workers, or its tables, if several
+ * databases or devices are lost.  The next cleanup goes on from there, and meanwhile the
+ * session is not in the way.
+ */
+void
+janitor_look(Look *look)
+{
+	List	   *with_tables;
+	List	   *unused;
+	List	   *tablespaces = tablespaces_to_look_at(&with_tables, &unused);
+	bool		healing = false;
+
 	look_at_all_unused(unused);
 	foreach_oid(tablespace, tablespaces)
 	{
 		LookAt		what = {.tablespace = tablespace,.again_at = look->again_at,
-		.has_tables = list_member_oid(others, tablespace)};
+		.has_tables = list_member_oid(with_tables, tablespace)};
 		ErrorData  *error = NULL;
 		bool		later = false;
 

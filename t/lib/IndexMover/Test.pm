@@ -35,6 +35,22 @@ sub joined { my $all = join '', @_; return qr/$all/; }
 # Rows that are expected, of which a long one goes on in a line that begins with a tab.
 sub unfolded { my ($rows) = @_; return $rows =~ s/\n\t/ /gr =~ s/\n\z//r; }
 
+# A name that goes on with the one above ("and says so") is shown behind that one, so that a
+# failing line alone says what has failed.
+{
+	no warnings 'redefine';
+	my $ok = \&Test::Builder::ok;
+	my $above;
+	*Test::Builder::ok = sub {
+		my ($builder, $passed, $name) = @_;
+		my $goes_on = defined $name && $name =~ /^(?:\.\.\.|(?:and|also|but|its?|nor|or|so|then|their|they|which)\b)/;
+		if (!$goes_on) { $above = $name }
+		elsif (defined $above) { $name = "$above; $name" }
+		local $Test::Builder::Level = $Test::Builder::Level + 1;
+		return $ok->($builder, $passed, $name);
+	};
+}
+
 # ---------------------------------------------------------------------------
 # How much is tested
 # ---------------------------------------------------------------------------
