@@ -1051,12 +1051,12 @@ BEGIN ATOMIC
 			 CROSS JOIN LATERAL @extschema@.index_mover_blockers(x.relation, NULL::interval) b
 			 WHERE b.kind = 'prepared transaction' AND b.holds_back LIKE 'locks on %'
 			UNION ALL
-			SELECT 2, 'wait: it goes on by itself when these have ended', NULL WHERE w.is_blocked AND w.goes_on
+			SELECT 2, 'wait: it goes on automatically when these have ended', NULL WHERE w.is_blocked AND w.goes_on
 			UNION ALL
 			SELECT 3, 'copy without a limit: it may slow down clients', index_mover.printed_command('alter_move', $1::text, 'max_rate', '0')
 			 WHERE w.throttled_by = 'max_rate' AND w.goes_on
 			UNION ALL
-			SELECT 3, 'wait: it goes on by itself when that is over', NULL
+			SELECT 3, 'wait: it goes on automatically when that is over', NULL
 			 WHERE w.throttled_by IS NOT NULL AND NOT w.is_blocked AND w.goes_on
 			UNION ALL
 			SELECT 4, 'swap now: the exclusive lock is taken when no session holds another', index_mover.printed_command('resume_move', $1::text)
@@ -1183,7 +1183,7 @@ SELECT index_mover.execute(format('COMMENT ON %s %s IS %L', c.kind, coalesce(p.o
 	('COLUMN', 'tier_policy.enabled tier_policy_status.enabled', 'whether tier_plan(), run_tier_policies() and the scheduler look at it'),
 	('COLUMN', 'tier_policy.relation', 'partitioned table whose partitions the policy is for, or (not older_than) one table; NULL: all'),
 	('COLUMN', 'tier_policy.schema', 'schema whose relations the policy is for; NULL: all'),
-	('COLUMN', 'tier_policy.from_tablespace', 'tablespace that relations leave, each part of a table by itself; NULL: any'),
+	('COLUMN', 'tier_policy.from_tablespace', 'tablespace that relations leave, each part of a table separately; NULL: any'),
 	('COLUMN', 'tier_policy.to_tablespace', 'tablespace that relations move to'),
 	('COLUMN', 'tier_policy.parts', 'table, indexes or all: tables, their indexes, or both'),
 	('COLUMN', 'tier_policy.older_than', 'time since the upper bound of a range partition after which it moves'),

@@ -77,7 +77,7 @@ my $said = explained($job);
 like($said,
 	qr/^a_i\|$waits\|end session $pid \([^)]*app\): the move goes on at once\|end its transaction .*pg_terminate_backend\($pid\)/m,
 	'a lock: who holds it, and the command');
-like($said, qr/^a_i\|$waits\|wait: it goes on by itself when these have ended\|$/m, 'a lock: or one waits');
+like($said, qr/^a_i\|$waits\|wait: it goes on automatically when these have ended\|$/m, 'a lock: or one waits');
 like($said, qr/^a_i\|$waits\|end the job: [^|]*\|SELECT index_mover_call\.cancel_move\($job\);$/m, 'a lock: or ends the job');
 is(sql("SELECT bool_and(since <= now() AND to_tablespace = 'regress_fast') FROM index_mover_explain($job)"), 't',
 	'since when, and whereto');

@@ -211,7 +211,7 @@ copy_blocks(CopyFile *file, BlockNumber upto)
 {
 	BlockNumber half = file->copied + (upto - file->copied) / 2;
 
-	progress_copied(bytes_copied(file->move));	/* of an earlier copy */
+	progress_copied(bytes_copied(file->move));	/* with an earlier copy's */
 	while (file->copied < upto)
 	{
 		BlockNumber nblocks = Min(FILE_COPY_CHUNK - file->copied % FILE_COPY_CHUNK,
