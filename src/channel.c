@@ -193,6 +193,15 @@ channel_worker_has_ended(BackgroundWorkerHandle *worker)
 	return GetBackgroundWorkerPid(worker, &pid) == BGWH_STOPPED;
 }
 
+/* SIGTERM ends a worker as a session, at the next CHECK_FOR_INTERRUPTS(). */
+static void
+handle_signals(void)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+}
+
 /*
  * The first thing that a worker does: check that it has the library of its starter, even
  * before it reads its arguments, and be ready for signals.
@@ -210,7 +219,5 @@ channel_begin(void *arguments, Size size)
 	pg_atomic_write_u32(&layout_note->refused, 0);
 	if (size > 0)
 		memcpy(arguments, MyBgworkerEntry->bgw_extra, size);
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
+	handle_signals();
 }

@@ -379,8 +379,10 @@ history_close_job(const JobShared *job)
 		return;
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());	/* before the scan */
-	while (!closed && scan_job(&scan, job->job))
+	while (!closed)
 	{
+		if (!scan_job(&scan, job->job))
+			break;
 		sum_up(job, &scan.row);
 		IM_POINT("history-close");
 

@@ -78,14 +78,14 @@ read_summary(SummarizedWal *wal, WalSummaryFile *summary)
 	while (BlockRefTableReaderNextRelation(reader, &locator, &fork, &limit))
 	{
 		bool		is_ours = RelFileLocatorEquals(locator, file->from) && fork == MAIN_FORKNUM;
+		bool		is_database = locator.relNumber == 0 && locator.dbOid == file->from.dbOid &&
+			(locator.spcOid == file->from.spcOid || locator.spcOid == file->to.spcOid);
 		bool		wanted = is_ours && !IM_MUTATION("resume-summaries");
 		BlockNumber blocks[256];
 		unsigned	nblocks;
 
 		/* it was truncated, or all of the database's files there are others */
-		if ((is_ours && !IM_MUTATION("resume-limit")) ||
-			(locator.relNumber == 0 && locator.dbOid == file->from.dbOid &&
-			 (locator.spcOid == file->from.spcOid || locator.spcOid == file->to.spcOid)))
+		if ((is_ours && !IM_MUTATION("resume-limit")) || is_database)
 			file->copied = Min(file->copied, limit);
 		while ((nblocks = BlockRefTableReaderGetBlocks(reader, blocks, lengthof(blocks))) > 0)
 		{

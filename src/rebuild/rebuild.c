@@ -266,12 +266,21 @@ check_result(const MoveItem *item, RelFileNumber old_file)
 {
 	RelationFacts facts;
 	bool		listed = OidIsValid(rebuild.entry.new_index_oid);
-	Oid			result = listed ? rebuild.entry.new_index_oid :
-		get_relname_relid(NameStr(item->relname), get_rel_namespace(rebuild.entry.heap_oid));
+	bool		is_rebuilt;
+	Oid			result;
 
-	if (!relation_facts(result, &facts) || facts.heap_oid != rebuild.entry.heap_oid ||
-		!facts.valid || facts.tablespace != item->to_tablespace ||
-		facts.relfilenumber == old_file || (listed && !new_index_is_used()))
+	if (listed)
+		result = rebuild.entry.new_index_oid;
+	else
+		result = get_relname_relid(NameStr(item->relname),
+								   get_rel_namespace(rebuild.entry.heap_oid));
+	is_rebuilt = relation_facts(result, &facts) && facts.heap_oid == rebuild.entry.heap_oid &&
+		facts.valid && facts.tablespace == item->to_tablespace;
+	if (is_rebuilt && facts.relfilenumber == old_file)
+		is_rebuilt = false;
+	if (is_rebuilt && listed)
+		is_rebuilt = new_index_is_used();
+	if (!is_rebuilt)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" was not rebuilt", NameStr(item->relname)),

@@ -108,9 +108,11 @@ add_limit(PressureLimits *limits, const Policy *policy)
 	PressureLimit limit = {.policy = policy};
 	PressureLimit *copy;
 
-	if (from == NULL || to == NULL || !from->is_there || from->facts.total_bytes == 0 ||
-		(to->is_there && to->facts.device == from->facts.device) ||
-		!plan_role_may_fill(policy->owner, to->oid))
+	if (from == NULL || to == NULL || !from->is_there || from->facts.total_bytes == 0)
+		return;
+	if (to->is_there && to->facts.device == from->facts.device)
+		return;
+	if (!plan_role_may_fill(policy->owner, to->oid))
 		return;
 	if (policy->schema != NULL)
 	{

@@ -569,8 +569,11 @@ run_item(JobShared *shared, int n)
 		if (needs_cleanup(shared))
 			cleanup_due = n;
 	}
-	for (int i = n; i <= job_last_part(shared, n) && STATUS_IS_DONE(outcome->status); i++)
-		size += Max(shared->items[i].size_before, 0);
+	if (STATUS_IS_DONE(outcome->status))
+	{
+		for (int i = n; i <= job_last_part(shared, n); i++)
+			size += Max(shared->items[i].size_before, 0);
+	}
 	progress_end(size);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
