@@ -78,7 +78,7 @@ errors_catch(void (*work) (void *arg), void *arg)
 	return error;
 }
 
-/* The same in a transaction of its own, with a snapshot; also the error of its commit. */
+/* As errors_catch(), in a transaction of its own, with a snapshot; also the error of its commit. */
 ErrorData *
 errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 {

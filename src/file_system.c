@@ -430,7 +430,7 @@ directory_facts(const char *directory, FileSystemFacts *facts)
 	return true;
 }
 
-/* The same of a tablespace. */
+/* As directory_facts(), of a tablespace. */
 bool
 file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
@@ -515,7 +515,7 @@ relation_file_size(const RelFileLocator *locator)
 	return total;
 }
 
-/* The same of a relation of this database. */
+/* As relation_file_size(), of a relation of this database. */
 int64
 relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 {

@@ -429,7 +429,7 @@ clock_seconds(void)
 	return INSTR_TIME_GET_DOUBLE(now);
 }
 
-/* The same in microseconds */
+/* As clock_seconds(), in microseconds */
 static inline int64
 clock_us(void)
 {

@@ -159,7 +159,7 @@ extension_find_relation(const char *name)
 	return get_relname_relid(name, find_schema());
 }
 
-/* The same; ERROR 42P01 if it was dropped, 55000 as extension_schema(). */
+/* As extension_find_relation(); ERROR 42P01 if it was dropped, 55000 as extension_schema(). */
 Oid
 extension_relation(const char *name)
 {

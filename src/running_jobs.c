@@ -180,7 +180,7 @@ tell(const RunningJob *job, const char *why)
 			 errdetail_internal("%s", why)));
 }
 
-/* The same for all jobs that the postmaster has forgotten. */
+/* Tell so of all jobs that the postmaster has forgotten. */
 void
 running_jobs_tell_forgotten(void)
 {

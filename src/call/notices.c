@@ -175,7 +175,7 @@ notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 	}
 }
 
-/* The same of an item with this status. */
+/* As notices_outcome(), of an item with this status. */
 void
 notices_item(JobSummary *summary, const MoveItem *item, MoveStatus status)
 {

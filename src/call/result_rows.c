@@ -231,7 +231,7 @@ result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *sett
 	notices_raise(&summary, wait && !as_rows ? ERROR : 0);
 }
 
-/* The same of a call's plan or, with dry_run, show the plan; the result of its SQL function. */
+/* As result_rows_of_job(), of a call's plan; with dry_run show the plan.  The result of its SQL function. */
 Datum
 result_rows_of_call(FunctionCallInfo fcinfo, List *plan, const MoveCall *call)
 {

@@ -51,7 +51,7 @@ copy_drain_to(CopyFile *file, XLogRecPtr upto)
 	return true;
 }
 
-/* The same up to now. */
+/* As copy_drain_to(), up to now. */
 bool
 copy_drain(CopyFile *file)
 {

@@ -90,7 +90,7 @@ plan_role_aclcheck(Oid role, Oid heap_oid, bool indexes)
 		ACLCHECK_OK : ACLCHECK_NOT_OWNER;
 }
 
-/* The same for the current user. */
+/* As plan_role_aclcheck(), for the current user. */
 AclResult
 plan_aclcheck(Oid heap_oid, bool indexes)
 {
@@ -110,7 +110,7 @@ plan_role_may_fill(Oid role, Oid tablespace)
 		object_aclcheck(TableSpaceRelationId, tablespace, role, ACL_CREATE) == ACLCHECK_OK;
 }
 
-/* The same for the current user. */
+/* As plan_role_may_fill(), for the current user. */
 static bool
 may_fill_tablespace(Oid tablespace)
 {

@@ -292,7 +292,7 @@ role_setting(HeapTuple row)
 	return pstrdup("ROLE ALL");
 }
 
-/* The same of a function. */
+/* As role_setting(), of a function. */
 static char *
 function_setting(HeapTuple row)
 {

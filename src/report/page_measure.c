@@ -110,7 +110,7 @@ btree_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 	return bytes;
 }
 
-/* The same of another access method. */
+/* As btree_item(), of another access method. */
 static double
 other_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 {

@@ -115,7 +115,7 @@ places_unprobed(void)
 	return result;
 }
 
-/* The same, with their probes. */
+/* As places_unprobed(), with their probes. */
 List *
 places_read(void)
 {

@@ -373,7 +373,7 @@ require_set_role(Oid role, const char *name)
 				 errmsg("must be able to SET ROLE \"%s\"", name)));
 }
 
-/* The same for the owner that a row names.  Row security asks this, too, but some roles bypass it. */
+/* As require_set_role(), for the owner that a row names.  Row security asks this, too, but some roles bypass it. */
 static void
 require_owner(const PolicyRow *row)
 {

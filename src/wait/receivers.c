@@ -30,7 +30,7 @@ walsender_next(int *i)
 	return NULL;
 }
 
-/* The same of replication slots, under ReplicationSlotControlLock or in a signal handler. */
+/* As walsender_next(), of replication slots, under ReplicationSlotControlLock or in a signal handler. */
 ReplicationSlot *
 slot_next(int *i)
 {
