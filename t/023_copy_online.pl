@@ -289,7 +289,7 @@ if (part('drop'))
 	$s->send('DROP TABLESPACE regress_gone');
 	$s->answer;
 	like($s->errors, qr/55000/, 'target dropped in mid-copy: refused as not empty');
-	is($s->run("SELECT cancel_move($job)"), '1', 'canceled');
+	is($s->run("SELECT cancel_move($job)"), '1', 'one job is canceled');
 	$s->run("CALL wait_for_move($job, raise => false)");
 	$files_ok->('canceled');
 	$s->run('CHECKPOINT; DROP TABLESPACE regress_gone');

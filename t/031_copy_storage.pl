@@ -705,7 +705,7 @@ CREATE INDEX bloated_i ON bloated (i);
 DELETE FROM bloated WHERE i % 10 <> 0;
 SQL
 	$node->safe_psql('postgres', 'VACUUM ANALYZE bloated');
-	cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('bloated_i')"), '>', 8 << 20, 'bloated');
+	cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('bloated_i')"), '>', 8 << 20, 'the index to be rebuilt is bloated');
 	$fill = 24 * 1024 - $reserve - 4 * 1024;
 	$node->psql('postgres', "COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=$full/fill bs=1k count=$fill 2>/dev/null'");
 	foreach my $dry_run ('true', 'false')

@@ -84,7 +84,7 @@ my ($rc, $out, $err) = $node->psql('postgres', "SET ROLE regress_steer_other; SE
 is(sqlstate_of($err), '42501', 'others may not pause it');
 
 my $start = time;
-is(sql("SELECT pause_move($job)"), '1', 'pause_move');
+is(sql("SELECT pause_move($job)"), '1', 'pause_move() by the owner of the job');
 poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
 soon_ok(time - $start, 1, 'a copy pauses within a second');
 my $done = sql("SELECT blocks_done FROM index_mover_progress WHERE job = $job");
@@ -112,7 +112,7 @@ is(sql("SELECT blocks_done FROM index_mover_progress WHERE job = $job"), $done, 
 is(sql("SELECT count(*) FROM pg_ls_waldir() WHERE name = pg_walfile_name('$wal_start')"), '0', 'the WAL of the beginning is gone');
 
 is(sql("SELECT alter_move($job, 'max_rate', '0')"), 't', 'alter_move of a paused job');
-is(sql("SELECT resume_move($job)"), $job, 'resume_move');
+is(sql("SELECT resume_move($job)"), $job, 'resume_move() of a paused copy: the same job');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'the copy went on to its end');
 is(tablespace_of_index($node, 'st_s'), 'regress_fast', 'the index is where it should be');
@@ -171,7 +171,7 @@ my $altering = IndexMover::Session->new($node);
 is($altering->run("BEGIN; SELECT alter_move($job, 'max_rate', '100MB')"), 't', 'alter_move of a running job');
 wait_for_job_end($node, $job);
 soon_ok(time - $start, 8, 'the new rate holds at once, and the job ends before the transaction that has altered it');
-is(outcome($job), 'st_s moved', 'moved');
+is(outcome($job), 'st_s moved', 'the job with the new rate has moved the index');
 $altering->run('COMMIT');
 is(sql("SELECT concat_ws(' ', status, moved, total, percent) FROM index_mover_jobs WHERE job = $job"), 'moved 1 1 100',
 	'its row then has its end');
@@ -245,7 +245,7 @@ is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $jo
 	'{"prewarm": "off", "max_rate": "32kB", "swap_after": "infinity"}',
 	'resume_move with settings: these change, and the others stay');
 poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'max_rate', 'the new rate');
-is(sql("SELECT pause_move($job)"), '1', 'pause_move');
+is(sql("SELECT pause_move($job)"), '1', 'pause_move(): one job');
 is(sql("SELECT status FROM index_mover_jobs WHERE job = $job"), 'paused', 'index_mover_jobs: paused');
 is(sql("SELECT resume_move($job, '{\"max_rate\": \"0\", \"swap_after\": \"\"}')"), $job, 'resume_move of a paused job with settings');
 is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $job"), '{"prewarm": "off"}',
@@ -388,7 +388,7 @@ is(sqlstate_of($err), '22023', 'resume_move with what is no time');
 is(sql("SELECT resume_move($job, '{\"swap_after\": \"tomorrow\"}')"), $job, 'resume_move with a new time');
 usleep(1_500_000);
 is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'neither of them ends the wait');
-is(sql("SELECT resume_move($job)"), $job, 'resume_move');
+is(sql("SELECT resume_move($job)"), $job, 'resume_move() while the job waits for swap_after');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'resume_move ends the wait');
 verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 200, large => 1);
@@ -406,7 +406,7 @@ verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 200, large => 1);
 		'resume_move, and alter_move back');
 	poll_until($node, $waiting, 1, 'one of them waits again', timeout => 20);
 	is(setting($again, 'swap_after'), 'infinity', 'swap_after of two, set again');
-	is(sql("SELECT resume_move($again)"), $again, 'resume_move');
+	is(sql("SELECT resume_move($again)"), $again, 'resume_move() a second time');
 	wait_for_job_end($node, $again);
 	is(sql("SELECT count(*) FROM index_mover_history WHERE job = $again AND status = 'moved'"), 2, 'both are moved');
 	is(setting($again, 'swap_after'), '', 'and no swap_after is on record');

@@ -109,7 +109,7 @@ foreach my $try (1 .. 5)
 }
 cmp_ok($seconds, '>', 9.5, 'measured over about ten seconds');
 cmp_ok($rate_error, '<', 0.05, 'max_rate holds within 5 %');
-is(status($job), 'moved', 'moved');
+is(status($job), 'moved', 'the throttled move ends as moved');
 cmp_ok($etas, '>', 10, 'eta was shown');
 is($bad_etas, '', 'from the first quarter on eta is within 20 %');
 

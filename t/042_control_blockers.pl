@@ -476,7 +476,7 @@ ok($node->log_contains(
 	qr/DEBUG:  00000: sending cancel to blocking autovacuum PID \d+\n(?:.*CONTEXT:  job .*\n)?.*LOCATION:  blockers_cancel_autovacuum/,
 		$log), 'it was canceled');
 sql('ALTER SYSTEM RESET log_min_messages');
-soon_ok(time - $start, 10, 'soon');
+soon_ok(time - $start, 10, 'an autovacuum gives way soon');
 sql("ALTER SYSTEM SET autovacuum = off");
 sql("SELECT pg_reload_conf()");
 verdict_ok($node, 'bl', 'at the end', max_keys => 200);

@@ -316,7 +316,7 @@ poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE 'w
 like(error_of('DROP DATABASE doomed'), qr/55006: database "doomed" is being accessed by other users/, 'DROP DATABASE is refused');
 my $start = time;
 is(error_of('DROP DATABASE doomed WITH (FORCE)'), '', 'DROP DATABASE WITH (FORCE) works');
-soon_ok(time - $start, 5, 'soon');
+soon_ok(time - $start, 5, 'DROP DATABASE WITH (FORCE) ends soon');
 eval { $doomed->quit };
 $node->safe_psql('postgres', 'CREATE DATABASE doomed');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'"), '0', 'and no worker is left');

@@ -501,7 +501,7 @@ for my $way (qw(cancel terminate kill))
 	{
 		$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
 		$prober->answer;
-		like($prober->errors, qr/57014/, 'canceled');
+		like($prober->errors, qr/57014/, 'the probe is canceled');
 	}
 	elsif ($way eq 'terminate')
 	{

@@ -105,7 +105,7 @@ my $notice = joined(
 	qr/NOTICE:  table "uh" is distributed by Citus, and its shards are not moved with it\n(?:psql:.*)?HINT:  To move /m,
 	qr/the shards, too: (SELECT .*)$/m);
 my $said = notice_of($dry_run, 'psql');
-like($said, $notice, 'named');
+like($said, $notice, 'a table of Citus is named');
 $said =~ $notice;
 is($1, q{SELECT * FROM pg_catalog.run_command_on_all_nodes('SELECT pg_catalog.max(job) FROM }
 	. q{index_mover_call.move_schema_indexes(''public'', ''pg_default'', wait => false)');}, 'the hint');

@@ -65,7 +65,7 @@ $node->append_conf('postgresql.conf', "index_mover.test_mutation = ''");
 $node->restart;
 is(value($look_up), 1, 'both: the right answer');
 isnt($node->psql('postgres', $duplicate), 0, 'and no duplicate');
-is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
+is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved', 'the lost index is healed');
 is(value($look_up), 1, 'healed: the right answer');
 like(value("SET enable_seqscan = off; EXPLAIN SELECT count(*) FROM t WHERE id = 5050"), qr/t_id/, 'by the index');
 isnt($node->psql('postgres', $duplicate), 0, 'healed: no duplicate');

@@ -629,7 +629,7 @@ $holder->run('BEGIN; SELECT FROM t LIMIT 1');
 my $from = place('t');
 my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
 (undef, $err) = answer('on', "SET lock_timeout = '700ms'; SET index_mover.swap_after = 'infinity'; ALTER TABLE t SET TABLESPACE $to;");
-like($err, qr/^ERROR:  55P03: could not move table "t" to tablespace "$to"/m, 'lock_timeout');
+like($err, qr/^ERROR:  55P03: could not move table "t" to tablespace "$to"/m, 'ALTER online fails by lock_timeout');
 is(place('t'), $from, 'lock_timeout: where it was');
 leftovers_ok($node, 'lock_timeout', within => 10);
 is(sql(q(SELECT settings ->> 'on_blocker', settings ->> 'lock_wait' FROM index_mover_jobs ORDER BY job DESC LIMIT 1)), 'fail|700ms',
@@ -670,7 +670,7 @@ $few->end;
 }
 sql('DROP TABLE few1, few2');
 (undef, $err) = answer('on', "SET statement_timeout = '700ms'; ALTER TABLE t SET TABLESPACE $to;");
-like($err, qr/^ERROR:  57014: canceling statement due to statement timeout/m, 'statement_timeout');
+like($err, qr/^ERROR:  57014: canceling statement due to statement timeout/m, 'ALTER online fails by statement_timeout');
 is(place('t'), $from, 'statement_timeout: where it was');
 leftovers_ok($node, 'statement_timeout', within => 10);
 

@@ -774,7 +774,7 @@ is(sql("$plan ORDER BY relation::text, reason"),
 sql("UPDATE tier_policy SET schema = 'pg_toast'");
 is(sql($plan), '|f|' . ($why =~ s/85/10/r) . '; but only 0 bytes of 76 MB may be moved', 'nothing to move');
 sql("UPDATE tier_policy SET from_tablespace = 'no_such_place'");
-is(sql($plan), '|f|tablespace "no_such_place" does not exist', 'nowhere');
+is(sql($plan), '|f|tablespace "no_such_place" does not exist', 'a policy to a tablespace that does not exist');
 sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; ALTER DATABASE postgres RESET index_mover.min_free_space');
 
 # ---- policies that would work against each other ---------------------------------------------------

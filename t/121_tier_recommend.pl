@@ -371,7 +371,7 @@ sql("SET enable_seqscan = off; SELECT count(a) FROM hot WHERE a = 3; SELECT pg_s
 cmp_ok(12 / $size{hot_a}, '>', 20 / $size{hot_b}, 'gain per byte');
 is(going('regress_fast', $size{hot_b}), 'hot_b', 'the greatest gain');
 is(going('regress_fast', $size{hot_b} - 8192), 'hot_a', 'if that does not fit, the other');
-is(going('regress_fast', $size{hot_a} + $size{hot_b}), 'hot_b hot_a', 'both');
+is(going('regress_fast', $size{hot_a} + $size{hot_b}), 'hot_b hot_a', 'a budget for both: both go');
 
 # ---- a disk that is not there -------------------------------------------------------------------
 rates(10000, hot_a => 12, hot_b => 20, hot => 100);
