@@ -9,9 +9,11 @@ OBJS = \
 	index_mover.o \
 	src/tier/key_units.o src/tier/moments.o src/tier/partition_bounds.o \
 	src/tier/policy.o src/tier/policy_conflict.o src/tier/policy_fault.o src/tier/policy_run.o src/tier/policy_status.o \
+	src/tier/tier_decision.o \
 	src/tier/tier_plan.o \
 	src/tier/tier_run.o \
 	src/tier/tier_scheduler.o \
+	src/tier/tier_wish.o \
 	src/tier/heat.o \
 	src/tier/pending.o \
 	src/tier/places.o \

@@ -132,9 +132,9 @@ typedef struct MoveItem
 	int64		sort_bytes;		/* of a rebuild's sort files */
 	bool		tight_space;	/* the file system of its old and its new file
 								 * has room for max_workers such moves only */
-	double		stored_share;	/* of the bytes that a copy writes: how many the
-								 * target stores of them at most, 1 if it does
-								 * not compress; only the space counts */
+	double		stored_share;	/* of the bytes that a copy writes: how many
+								 * the target stores of them at most, 1 if it
+								 * does not compress; only the space counts */
 
 	int			turns;			/* that it has given to other relations, while
 								 * it waited; by its runner */

@@ -65,7 +65,8 @@ typedef struct JobTerms
 
 	/* not on record; 0 = the current user, and the next number */
 	bool		quiet;			/* a failure is no news: LOG becomes DEBUG1 */
-	bool		at_start;		/* goes on with a job that the server has ended */
+	bool		at_start;		/* goes on with a job that the server has
+								 * ended */
 	bool		heals;			/* the janitor begins it again itself */
 	Oid			role;			/* whose job it is */
 	int64		job;			/* a number that was drawn for it */

@@ -124,8 +124,8 @@ typedef struct PlanSamples
 struct PlanParts
 {
 	Experience	experience[METHOD_DEFAULT + 1];
-	List	   *rebuilds;		/* of HistoryEntry *, rebuilds that have moved,
-								 * the last first */
+	List	   *rebuilds;		/* of HistoryEntry *, rebuilds that have
+								 * moved, the last first */
 	List	   *devices;		/* of Device */
 	PlanSamples *samples;
 };

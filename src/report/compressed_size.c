@@ -138,8 +138,8 @@ set_share(CompressedShare *share, const Shares * sums, int runs, BlockNumber all
 	double		error = STANDARD_ERRORS * sqrt(variance * unread);
 
 	/*
-	 * data that do not get smaller can be rare enough to be in no run: below 3 /
-	 * runs of all, with a probability of 95 %
+	 * data that do not get smaller can be rare enough to be in no run: below
+	 * 3 / runs of all, with a probability of 95 %
 	 */
 	error = Max(error, 3.0 / runs * (1 - mean) * unread);
 	share->expected = mean;

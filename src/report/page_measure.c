@@ -384,8 +384,8 @@ measure_rebuild(const IndexFacts *facts, Page page, uint16 flags, PageMeasure *p
 	pm->peak = peak_of_page(page, pm->avail);
 
 	/*
-	 * a full-page image of a crash or a standby has no bytes of a row that was
-	 * deleted
+	 * a full-page image of a crash or a standby has no bytes of a row that
+	 * was deleted
 	 */
 	if ((flags & F_TUPLES_DELETED) && pm->peak <= pm->used + sizeof(uint64) + sizeof(ItemIdData))
 		pm->peak = Max(pm->peak, GIST_DENSITY * pm->avail);

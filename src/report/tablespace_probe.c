@@ -102,8 +102,8 @@ fail(const Probe *probe, const char *what)
 }
 
 /*
- * Try to write and read the file, which is empty, past the page cache.  Return whether that is
- * refused; any other error comes again, and is raised then.
+ * Try to write and read the file, which is empty, past the page cache.  Return false if that is
+ * refused.  Any other error comes again, and is raised then.
  */
 static bool
 try_direct(const Probe *probe)

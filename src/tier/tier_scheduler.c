@@ -308,7 +308,11 @@ look_into_database(LookTask *task)
 		}
 		if (!launcher_looks_into(NameStr(task->name)))
 			break;
-		/* the next look begins at once, and finds the policies that are due by then */
+
+		/*
+		 * the next look begins at once, and finds the policies that are due
+		 * by then
+		 */
 		if (clock_seconds() > end)
 		{
 			task->next = 0;

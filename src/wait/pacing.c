@@ -452,7 +452,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 		int			ms = most_ms;
 		const char *why = "pause_move()";
 		bool		paused;
-		bool		stands;			/* until others let it go on */
+		bool		stands;		/* until others let it go on */
 		double		iteration;
 
 		if (keep_up != NULL)
