@@ -417,7 +417,8 @@ sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
 $log = -s $node->logfile;
 $rebuild = begin_job($node, 'th_s', elsewhere($node, 'th_s'), method => 'rebuild');
-$node->wait_for_log(qr/no process reads replication slot "unread".*\n.*DETAIL:  A rebuild would bring it beyond max_slot_wal_keep_size/, $log);
+$node->wait_for_log(
+	qr/no process reads replication slot "unread".*\n.*DETAIL:  A rebuild would bring it beyond max_slot_wal_keep_size/, $log);
 like(sql("SELECT throttled_by FROM index_mover_progress WHERE job = $rebuild"), qr/^replication slot "unread" is \d+ MB behind$/,
 	'a rebuild does not begin that would invalidate a slot');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't',

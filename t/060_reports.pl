@@ -657,7 +657,8 @@ SQL
 	cmp_ok($room, '>', 0, 'a thousandth of it is free beside the reserve');
 	($rc, $out, $err) = $node->psql('postgres',
 		q(SET index_mover.min_free_space = '99.9%'; SELECT index, reason FROM recommend_moves('regress_small')));
-	like("$out|$err", qr/^\|psql:<stdin>:1: NOTICE:  nothing to gain: no relation in a slower tablespace .*\n.*, fits into $room bytes, and /,
+	like("$out|$err",
+		qr/^\|psql:<stdin>:1: NOTICE:  nothing to gain: no relation in a slower tablespace .*\n.*, fits into $room bytes, and /,
 		'recommend_moves: the budget is what is free, less the reserve');
 	is($node->safe_psql('postgres', q(SELECT index, method FROM recommend_moves('regress_small') WHERE index = 'zoo_num_key'::regclass)),
 		'zoo_num_key|copy', 'with a smaller reserve there is room');

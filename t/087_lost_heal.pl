@@ -187,7 +187,8 @@ wait_for_no_worker($node);
 $holder->query_safe('COMMIT');
 my $rest = value("SELECT resume_move($job)");
 value("CALL wait_for_move($rest)");
-is(value("SELECT status, count(*) FROM index_mover_history WHERE job = $rest GROUP BY 1"), "moved|$lost", 'the rest of the healing is resumed');
+is(value("SELECT status, count(*) FROM index_mover_history WHERE job = $rest GROUP BY 1"), "moved|$lost",
+	'the rest of the healing is resumed');
 answers('after the holder', qw(ident part_1 part_2));
 value("SELECT oracle.remember_keys('t')");
 answers('after the holder');

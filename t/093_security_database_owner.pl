@@ -272,7 +272,8 @@ sql("SELECT * FROM public.index_bloat('trap.$_')") foreach 'folded_e', 'folded_p
 sql("SELECT * FROM public.index_bloat('trap.folded_e')");
 nothing_was_run('reports on indexes whose functions have constants for arguments');
 sql("SELECT * FROM public.index_bloat('trap.folded_b', exact => true)");
-is(sql("SELECT DISTINCT status FROM public.move_indexes('trap.folded', 'regress_fast', method => 'copy')"), 'moved', 'an index whose functions have constants for arguments is copied');
+is(sql("SELECT DISTINCT status FROM public.move_indexes('trap.folded', 'regress_fast', method => 'copy')"), 'moved',
+	'an index whose functions have constants for arguments is copied');
 is(sql("SELECT DISTINCT status FROM public.move_indexes('trap.folded', 'regress_slow', method => 'rebuild', settings => "
 	. "'{\"lock_wait\": \"60s\"}')"), 'moved', 'rebuild');
 ok($node->log_contains(qr/the attacker's expression runs as attacker/, $log), 'a rebuild runs them as the owner');

@@ -80,7 +80,8 @@ is(sql("SELECT count(DISTINCT role) || ' ' || min(role) FROM index_mover_history
 like(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/database "missing" does not exist/, 'a database that is missing is told of');
 my $before = -s $node->logfile;
 look_to_end();
-unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/database "missing" does not exist/, 'a missing database is told of once');
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/database "missing" does not exist/,
+	'a missing database is told of once');
 
 # databases that are named twice, and then not at all
 my $launcher = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover launcher'";
