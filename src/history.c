@@ -177,7 +177,6 @@ history_next_job(void)
 	ScanKeyData key = key_after(0);
 	ExtensionScan scan;
 	int64		last = 0;
-	int64		result;
 
 	extension_scan_begin(&scan, JOB_TABLE, 1, &key);
 	scan.direction = BackwardScanDirection;
@@ -186,12 +185,7 @@ history_next_job(void)
 		last = DatumGetInt64(scan.row.values[Anum_job_job - 1]);
 		extension_scan_end(&scan);
 	}
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
-		result = extension_nextval(JOB_SEQUENCE);
-	} while (result <= last);
-	return result;
+	return extension_nextval(JOB_SEQUENCE, last);
 }
 
 /*

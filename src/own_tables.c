@@ -20,6 +20,7 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
@@ -34,6 +35,9 @@
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "storage/itemid.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -174,13 +178,6 @@ extension_relation(const char *name)
 	return result;
 }
 
-/* Draw a sequence's next value, whatever the user's privileges are. */
-int64
-extension_nextval(const char *sequence)
-{
-	return nextval_internal(extension_relation(sequence), false);
-}
-
 /* Set the tag of the lock that DROP EXTENSION takes before all others. */
 void
 extension_lock_tag(LOCKTAG *tag)
@@ -279,6 +276,65 @@ lock_table(const char *name, LOCKMODE mode)
 		else
 			LockRelationOid(result, mode);
 	} while (extension_relation(name) != result);
+	return result;
+}
+
+/*
+ * Draw the next value, greater than that given, of an open sequence that is not WAL-logged;
+ * 0 = nextval() has to see to it.  As there, without options of the sequence and a cache.
+ */
+static int64
+draw_unlogged(Relation sequence, int64 after)
+{
+	Buffer		buffer = ReadBuffer(sequence, 0);
+	int64		result = 0;
+	Page		page;
+	ItemId		item = NULL;
+
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	page = BufferGetPage(buffer);
+	if (!PageIsNew(page) && PageGetMaxOffsetNumber(page) == FirstOffsetNumber)
+		item = PageGetItemId(page, FirstOffsetNumber);
+	if (item != NULL && ItemIdIsNormal(item))
+	{
+		HeapTupleData tuple = {.t_data = (HeapTupleHeader) PageGetItem(page, item)};
+		Form_pg_sequence_data data = (Form_pg_sequence_data) GETSTRUCT(&tuple);
+
+		if (data->last_value > 0 && data->last_value < PG_INT64_MAX)
+		{
+			result = Max(data->last_value + (data->is_called ? 1 : 0), after + 1);
+			data->last_value = result;
+			data->is_called = true;
+			data->log_cnt = 0;
+			MarkBufferDirty(buffer);
+		}
+	}
+	UnlockReleaseBuffer(buffer);
+	return result;
+}
+
+/*
+ * Draw a sequence's next value, greater than that given, whatever the user's privileges are.
+ * Not by nextval() if the sequence is unlogged: it would change what lastval() returns to the
+ * session, which only moves a table, and keep a lock until its transaction ends.
+ */
+int64
+extension_nextval(const char *sequence, int64 after)
+{
+	Oid			relid = lock_table(sequence, RowExclusiveLock);
+	Relation	rel = relation_open(relid, NoLock);
+	int64		result = 0;
+
+	PreventCommandIfReadOnly("nextval()");
+	PreventCommandIfParallelMode("nextval()");
+	if (rel->rd_rel->relkind == RELKIND_SEQUENCE && !RelationNeedsWAL(rel))
+		result = draw_unlogged(rel, after);
+	relation_close(rel, RowExclusiveLock);
+	while (result <= after)
+	{
+		CHECK_FOR_INTERRUPTS();
+		result = nextval_internal(relid, false);
+	}
 	return result;
 }
 

@@ -23,7 +23,7 @@ pg_noreturn extern void extension_missing(void);
 extern bool extension_owns(Oid table);
 extern Oid	extension_relation(const char *name);
 extern Oid	extension_find_relation(const char *name);
-extern int64 extension_nextval(const char *sequence);
+extern int64 extension_nextval(const char *sequence, int64 after);
 extern void extension_deform(HeapTuple tuple, TupleDesc desc, int natts,
 							 Datum *values, bool *nulls);
 extern void extension_insert(const char *table, Row *row);

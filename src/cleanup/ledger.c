@@ -83,7 +83,7 @@ ledger_new_id(void)
 	int64		result;
 
 	do
-		result = extension_nextval(LEDGER_SEQUENCE);
+		result = extension_nextval(LEDGER_SEQUENCE, 0);
 	while (ledger_exists(result));
 	return result;
 }
