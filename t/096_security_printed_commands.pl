@@ -501,6 +501,9 @@ SQL
 		($job) = run_printed("src/call/online_alter.c queue_$what", $told) =~ /^(\d+)/;
 		ended($job, 'moved', "online ALTER, $what");
 	}
+	sql(q(CREATE UNLOGGED TABLE "a'b; c"."un""l" (i int CONSTRAINT "un""l_i" PRIMARY KEY USING INDEX TABLESPACE regress_slow)));
+	run_printed('src/call/online_alter.c move_indexes', told("LOAD 'index_mover'; SET index_mover.online_alter = require;"
+				  . q( ALTER INDEX "a'b; c"."un""l_i" SET TABLESPACE regress_fast)));
 	sql(q(CREATE FUNCTION trap.fail() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$));
 	sql(q(CREATE EVENT TRIGGER fail ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION trap.fail()));
 	$text = told("LOAD 'index_mover'; SET index_mover.online_alter = on; $alter{table} SET TABLESPACE regress_slow");

@@ -1,8 +1,8 @@
 # ALTER ... SET TABLESPACE, carried out online: what goes online, what does not and how that
 # is said, and that errors, tags, event triggers, privileges are those of core's statement.
 #
-# Fault (online ALTER): an event trigger that fails before or after the move, a lock that
-#   cannot be had, a timeout, a block, a database without the extension
+# Fault (transactions): online ALTER: an event trigger or a COMMIT that fails, before or after the move, a lock that
+#   cannot be had, a timeout, a block, a killed client or worker, a database without the extension
 use strict;
 use warnings;
 
@@ -113,6 +113,78 @@ is(jobs() - $jobs_before, '2', 'partitioned relations: by jobs, which do not que
 is(join(' ', map { place($_) } qw(p p1 p_id p1_id_idx)), 'regress_fast regress_slow regress_fast regress_slow',
 	'partitioned relations: the default only');
 
+# the texts of pgAdmin 4 (its templates of tables, indexes, materialized views and "Move objects to...")
+foreach my $case (
+	[ 't', "ALTER TABLE IF EXISTS public.t\n    SET TABLESPACE %s;\n\n" ],
+	[ 't_long', "ALTER INDEX IF EXISTS public.t_long\n    SET TABLESPACE %s;\n\n" ],
+	[ 'm', "ALTER MATERIALIZED VIEW IF EXISTS public.m\n  SET TABLESPACE %s;\n\n" ],
+	[ 't', "\n\nALTER TABLE ALL IN TABLESPACE regress_slow\n  OWNED BY regress_owner\n    SET TABLESPACE %s;\n\n\n\n" ],
+	[ 't_long', "\n\n\nALTER INDEX ALL IN TABLESPACE regress_slow\n\n    SET TABLESPACE %s;\n\n\n" ],
+	[ 'm', "\n\n\n\nALTER MATERIALIZED VIEW ALL IN TABLESPACE regress_slow\n\n    SET TABLESPACE %s;\n\n" ])
+{
+	my ($relation, $text) = @$case;
+	sql("ALTER TABLE $relation SET TABLESPACE regress_slow; ALTER TABLE u SET TABLESPACE regress_fast");
+	my ($before, $tag) = (jobs(), $text =~ /(ALTER [A-Z ]+?) (?:ALL|IF)/);
+	my ($out, $err) = answer('require', sprintf($text, 'regress_fast'));
+	is("$out|$err", "$tag|", "pgAdmin, $tag $relation: the answer is core's") or diag $text;
+	is(place($relation) . ' ' . (jobs() - $before), 'regress_fast 1', "pgAdmin, $tag $relation: by a job");
+}
+sql("ALTER $_ ALL IN TABLESPACE regress_fast SET TABLESPACE regress_slow") foreach 'TABLE', 'INDEX', 'MATERIALIZED VIEW';
+sql('ALTER TABLE p SET TABLESPACE regress_fast; ALTER INDEX p_id SET TABLESPACE regress_fast');
+# the extended protocol, as drivers speak it: prepared, in a pipeline, and after another statement of a pipeline
+{
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	my $pgbench = sub {
+		my ($mode, $times, $text) = @_;
+		local $ENV{PGOPTIONS} = '-cindex_mover.online_alter=require';
+		append_to_file("$dir/$mode.$times.sql", $text);
+		my ($before, $said) = (jobs(), '');
+		IPC::Run::run(
+			[ 'pgbench', '-n', '-c', '1', '-t', $times, '-M', $mode, '-f', "$dir/$mode.$times.sql", $node->connstr('postgres') ],
+			'>', \my $ignored, '2>', \$said);
+		return ($said, jobs() - $before);
+	};
+	my ($there, $back) = map { "ALTER TABLE t SET TABLESPACE $_;\n" } 'regress_fast', 'regress_slow';
+	my ($said, $count) = $pgbench->('prepared', 2, $there . $back);
+	is($count . place('t'), '4regress_slow', 'prepared statements: by jobs, again and again') or diag $said;
+	($said, $count) = $pgbench->('extended', 1, "\\startpipeline\n$there${back}SELECT 1;\n\\endpipeline\n");
+	is($count . place('t'), '2regress_slow', 'a pipeline that begins with the statements: by jobs') or diag $said;
+	($said, $count) = $pgbench->('extended', 3, "\\startpipeline\nSELECT 1;\n$there\\endpipeline\n");
+	like($said, qr/$refusal It is executed in a transaction block\./, 'a pipeline that begins with another statement: refused');
+	is($count . place('t'), '0regress_slow', 'a pipeline that begins with another statement: without a job');
+}
+# the session is as core leaves it
+foreach my $role ('regress_owner', 'postgres')
+{
+	my $session = IndexMover::Session->new($node, user => $role);
+	my ($value) = $session->run("SELECT nextval('s')");
+	my $to = other_place(place('t'));
+	$session->run('SET client_min_messages = warning; DECLARE c CURSOR WITH HOLD FOR SELECT id FROM t ORDER BY id');
+	$session->run("SET index_mover.online_alter = require; ALTER TABLE t SET TABLESPACE $to");
+	$session->send('SELECT lastval()');
+	is($session->answer . $session->errors, $value, "$role: lastval() is that of the session");
+	is($session->run('FETCH 2 FROM c'), "1\n2", "$role: a cursor WITH HOLD goes on");
+	if ($role eq 'postgres')
+	{
+		$session->run("SELECT move_indexes('t_pkey', '" . elsewhere($node, 't_pkey') . "')");
+		is($session->run('SELECT lastval()'), $value, "$role: lastval(), after move_indexes(), too");
+		# whose role is not that of the login, and could not log in
+		$session->run('CREATE ROLE regress_nologin; GRANT CREATE ON SCHEMA public TO regress_nologin');
+		$session->run('GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_nologin; SET ROLE regress_nologin');
+		$session->run('CREATE TABLE theirs (i int) TABLESPACE regress_slow; ALTER TABLE theirs SET TABLESPACE regress_fast; RESET ROLE');
+		is(place('theirs') . sql(q(SELECT ' ' || role FROM index_mover_jobs ORDER BY job DESC LIMIT 1)), 'regress_fast regress_nologin',
+			'SET ROLE: the job is of that role');
+		$session->run('DROP TABLE theirs; DROP OWNED BY regress_nologin; DROP ROLE regress_nologin');
+	}
+	$session->end;
+}
+sql('CREATE ROLE regress_plain LOGIN');
+my $plain = IndexMover::Session->new($node, user => 'regress_plain');
+$plain->send('SET index_mover.online_alter = on');
+$plain->answer;
+like($plain->errors, qr/^ERROR:  42501: permission denied to set parameter "index_mover.online_alter"/m, 'a setting of superusers');
+$plain->end;
+
 # ---- errors are those of core ---------------------------------------------------------
 foreach my $statement (
 	'ALTER TABLE no_such SET TABLESPACE regress_fast',
@@ -144,6 +216,14 @@ foreach my $statement ('ALTER TABLE t SET TABLESPACE regress_fast',
 	is(join('|', answer('on', "$statement;", role => 'regress_other')), join('|', answer('off', "$statement;", role => 'regress_other')),
 		"$statement by another role: as core");
 }
+# a privilege of 17 and newer
+if ($node->pg_version >= 17)
+{
+	sql('GRANT MAINTAIN ON t TO regress_other; GRANT CREATE ON TABLESPACE regress_fast TO regress_other');
+	like(join('|', answer('on', 'ALTER TABLE t SET TABLESPACE regress_fast;', role => 'regress_other')),
+		qr/^\|ERROR:  42501: must be owner of table t$/, 'MAINTAIN is not enough');
+	sql('REVOKE MAINTAIN ON t FROM regress_other; REVOKE CREATE ON TABLESPACE regress_fast FROM regress_other');
+}
 sql('REVOKE CREATE ON TABLESPACE regress_fast FROM regress_owner; ALTER TABLE t SET TABLESPACE regress_slow');
 like(join('|', answer('on', 'ALTER TABLE t SET TABLESPACE regress_fast;', role => 'regress_owner')),
 	qr/^\|ERROR:  42501: permission denied for tablespace regress_fast$/, 'no CREATE on the tablespace');
@@ -155,7 +235,12 @@ CREATE FUNCTION foreign_handler(internal) RETURNS table_am_handler LANGUAGE inte
 CREATE ACCESS METHOD heap2 TYPE TABLE HANDLER foreign_handler;
 CREATE TABLE other_am (i int) USING heap2 TABLESPACE regress_slow;
 CREATE INDEX u_id ON u (id);
+CREATE EXTENSION bloom;
+CREATE TABLE by_rebuild (i int);
+CREATE INDEX by_rebuild_i ON by_rebuild USING bloom (i) TABLESPACE regress_slow;
 SQL
+my $oid = sql("SELECT 'by_rebuild_i'::regclass::oid");
+sub rebuild { return qr/To build another index there: SELECT \* FROM index_mover_call\.move_indexes\('public\.$_[0]', \S+, 'rebuild'\);/; }
 my $use = qr/Use SELECT \* FROM index_mover_call\.move_table\('public\.t', 'regress_fast', wait => false\);/;
 sql('CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN ALTER TABLE t SET TABLESPACE regress_fast; END $$');
 foreach my $case (
@@ -172,9 +257,13 @@ foreach my $case (
 	[ 'ALTER TABLE t SET TABLESPACE regress_fast, SET (fillfactor = 90);', '0A000', 'It has several subcommands\.',
 		'Send SET TABLESPACE as a statement of its own\.' ],
 	[ 'ALTER TABLE u SET TABLESPACE regress_fast;', '0A000', '"u" cannot be copied: ' ],
-	[ 'ALTER INDEX u_id SET TABLESPACE regress_fast;', '0A000', '"u_id" cannot be copied: ' ],
+	[ 'ALTER INDEX u_id SET TABLESPACE regress_fast;', '0A000', '"u_id" cannot be copied: ', rebuild('u_id') ],
 	[ 'ALTER TABLE other_am SET TABLESPACE regress_fast;', '0A000',
 		'"other_am" cannot be copied: table access method "heap2" is not "heap"\.' ],
+	[ 'ALTER INDEX by_rebuild_i SET TABLESPACE regress_fast;', '0A000', '"by_rebuild_i" cannot be copied: access method "bloom" ',
+		rebuild('by_rebuild_i') ],
+	[ 'SET allow_system_table_mods = on; ALTER TABLE pg_largeobject SET TABLESPACE regress_fast;', '0A000',
+		'"pg_largeobject" is a system relation\.' ],
 	[ 'CREATE TEMP TABLE x (i int); ALTER TABLE x SET TABLESPACE regress_fast;', '0A000', '"x" is temporary\.' ],
 	[ 'ALTER MATERIALIZED VIEW ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast NOWAIT;', '0A000', 'It has NOWAIT\.',
 		'Use lock_timeout in place of NOWAIT\.' ])
@@ -191,9 +280,24 @@ foreach my $case (
 	like($told, qr/$notice $reason.* An exclusive lock is held while the files are copied\./,
 		"on, $statement: told");
 	unlike($told, qr/ERROR/, "on, $statement: and done by core");
+	is(scalar(() = $told =~ /NOTICE/g), 1, "on, $statement: told once");
 	is(jobs(), $before, "$statement: without a job");
 }
 is(place('m'), 'regress_fast', 'core has moved what is left to it');
+is(place('by_rebuild_i') . sql("SELECT 'by_rebuild_i'::regclass::oid"), "regress_fast$oid",
+	'an index that only a rebuild could move: by core, with its OID');
+sql('DROP TABLE by_rebuild; DROP EXTENSION bloom; SET allow_system_table_mods = on; ALTER TABLE pg_largeobject SET TABLESPACE pg_default');
+# nor in a parallel worker, where core says why
+sql(<<'SQL');
+CREATE FUNCTION in_worker() RETURNS int PARALLEL SAFE LANGUAGE plpgsql AS
+	$$ BEGIN ALTER TABLE t SET TABLESPACE regress_fast; RETURN 1; END $$;
+SQL
+{
+	my $parallel = $node->pg_version >= 16 ? 'debug_parallel_query' : 'force_parallel_mode';
+	my ($off, $on) = map { (answer($_, "SET $parallel = on; SELECT in_worker();"))[1] } 'off', 'require';
+	like($off, qr/^ERROR:  25000: cannot execute ALTER TABLE during a parallel operation/, 'in a parallel worker, off: refused by core');
+	is($on, $off, 'in a parallel worker, require: as core');
+}
 # a partitioned relation has no files, but core queues for its lock
 foreach my $statement ('ALTER TABLE p SET TABLESPACE', 'ALTER INDEX p_id SET TABLESPACE')
 {
@@ -356,6 +460,32 @@ foreach my $event ('ddl_command_start', 'ddl_command_end')
 		like($said, qr/HINT:  To move them back: SELECT .*undo_move\(\d+\);/,
 			"$event fails: a warning");
 	}
+}
+# what such a function has left for the COMMIT fails there
+{
+	my $to = other_place(place('t'));
+	my $moved = qr/the statement has failed, but job \d+ has moved 1 of 1 relations/;
+
+	sql(<<'SQL');
+CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF current_setting('regress.late', true) = 'fail' THEN RAISE 'not at COMMIT'; END IF;
+	IF current_setting('regress.late', true) = 'end' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+	RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER late AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late();
+SQL
+	my (undef, $said) = answer('on', "SET regress.late = 'fail'; ALTER TABLE t SET TABLESPACE $to;");
+	like($said, qr/ERROR:  P0001: not at COMMIT/, 'COMMIT fails: the ERROR');
+	like($said, qr/WARNING:  01000: $moved\nHINT:  To move them back: SELECT .*undo_move\(\d+\);/, 'COMMIT fails: a warning');
+	is(place('t'), $to, 'COMMIT fails: the table was moved');
+	# a session that ends before the COMMIT has a log to tell it
+	my $log_before = -s $node->logfile;
+	answer('on', "SET regress.late = 'end'; ALTER TABLE t SET TABLESPACE " . other_place($to) . ';');
+	$node->wait_for_log(qr/FATAL:  .*?terminating connection.*?WARNING:  (?:01000: )?$moved/s, $log_before);
+	is(place('t'), other_place($to), 'a session that ends before the COMMIT: the log has the warning');
+	# and the next statements of a session have nothing to do with it
+	(undef, $said) = answer('on', "ALTER TABLE t SET TABLESPACE $to; SELECT 1/0; BEGIN; SELECT 1; ROLLBACK;");
+	unlike($said, qr/WARNING/, 'an ERROR of another statement is not about the job');
 }
 sql('TRUNCATE events');
 answer('on', 'ALTER INDEX ALL IN TABLESPACE regress_fast SET TABLESPACE regress_slow;');
@@ -668,6 +798,70 @@ $few->end;
 	is(place('few1') . ' ' . place('few2'), 'regress_slow regress_fast', 'less time: where they are');
 	$_->end foreach $waiting, $locker;
 }
+# what a cancel of ALL finds moved stays moved; and the session goes on
+foreach my $end ([ 'Ctrl-C', 'canceling statement due to user request' ], [ 'a timeout', 'canceling statement due to statement timeout' ],
+	[ 'cancel_move()', undef ])
+{
+	my ($name, $message) = @$end;
+	my ($canceled, $locker) = map { IndexMover::Session->new($node) } 1, 2;
+	my $before = jobs();
+
+	sql("ALTER TABLE $_ SET TABLESPACE regress_slow") foreach 'few1', 'few2';
+	$locker->run('BEGIN; SELECT FROM few2');
+	$canceled->run('SET index_mover.online_alter = on');
+	$canceled->run("SET statement_timeout = '10s'") if $name eq 'a timeout';
+	$canceled->send('ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_few SET TABLESPACE regress_fast');
+	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%' AND table_name = 'few2'", 't',
+		"$name, all: the second copy waits");
+	poll_until($node, "SELECT spcname FROM pg_class c JOIN pg_tablespace s ON s.oid = reltablespace WHERE relname = 'few1'", 'regress_fast',
+		"$name, all: the first one was moved");
+	my $job = sql('SELECT max(job) FROM index_mover_jobs');
+	sql('SELECT pg_cancel_backend(' . $canceled->pid . ')') if $name eq 'Ctrl-C';
+	sql("SELECT cancel_move($job)") if $name eq 'cancel_move()';
+	$canceled->answer;
+	like($canceled->errors,
+		$message
+		? qr/^ERROR:  57014: $message\nDETAIL:  1 of 2 relations of job $job have been moved\.\nHINT:  .*resume_move\($job\);$/m
+		: qr/^ERROR:  57014: could not move table "few2" .*\nDETAIL:  Job $job has moved 1 of 2 relations, which stay moved\. /m,
+		"$name, all: the ERROR");
+	unlike($canceled->errors, qr/WARNING/, "$name, all: told once");
+	wait_for_no_worker($node);
+	is(place('few1') . ' ' . place('few2') . ' ' . (jobs() - $before), 'regress_fast regress_slow 1', "$name, all: what was moved stays");
+	leftovers_ok($node, "$name, all", within => 10);
+	$locker->run('COMMIT');
+	$canceled->run('ALTER TABLE few2 SET TABLESPACE regress_fast');
+	is(place('few2'), 'regress_fast', "$name, all: the next statement");
+	$_->end foreach $canceled, $locker;
+}
+# what ends a job that has begun is never followed by core's copy
+{
+	my ($caller, $locker) = map { IndexMover::Session->new($node) } 1, 2;
+
+	$locker->run('BEGIN; SELECT FROM few2');
+	$caller->run('SET index_mover.online_alter = on');
+	$caller->send('ALTER TABLE few2 SET TABLESPACE regress_slow');
+	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', 'a terminated worker: waits');
+	sql('SELECT pg_terminate_backend(pid) FROM index_mover_progress');
+	$caller->answer;
+	like($caller->errors, qr/^ERROR:  57P01: could not move table "few2" to tablespace "regress_slow"$/m, 'a terminated worker: the ERROR');
+	unlike($caller->errors, qr/is not carried out online/, 'a terminated worker: nothing is left to core');
+	wait_for_no_worker($node);
+	is(place('few2'), 'regress_fast', 'a terminated worker: where it was');
+	leftovers_ok($node, 'a terminated worker', within => 10);
+	# nor is anybody ended, or waited for no longer, as a call would be told to
+	$caller->run("SET index_mover.on_blocker = 'terminate'; SET index_mover.lock_wait = '200ms'; SET index_mover.max_rate = '500MB'");
+	my $log_before = -s $node->logfile;
+	$caller->send('ALTER TABLE few2 SET TABLESPACE regress_slow');
+	$node->wait_for_log(qr/the copy of table "few2" has waited for a lock for 0\.2 seconds, and goes on waiting/, $log_before);
+	sql('SELECT pg_sleep(1)');
+	is($locker->run('SELECT 1'), '1', 'on_blocker is not taken: who is in the way goes on');
+	$locker->run('COMMIT');
+	$caller->answer;
+	unlike($caller->errors, qr/ERROR/, 'on_blocker is not taken: the statement waits');
+	is(place('few2') . ' ' . sql(q(SELECT settings ->> 'max_rate' FROM index_mover_jobs ORDER BY job DESC LIMIT 1)), 'regress_slow 500MB',
+		'other settings of the session are those of the job');
+	$_->end foreach $caller, $locker;
+}
 sql('DROP TABLE few1, few2');
 (undef, $err) = answer('on', "SET statement_timeout = '700ms'; ALTER TABLE t SET TABLESPACE $to;");
 like($err, qr/^ERROR:  57014: canceling statement due to statement timeout/m, 'ALTER online fails by statement_timeout');
@@ -675,7 +869,7 @@ is(place('t'), $from, 'statement_timeout: where it was');
 leftovers_ok($node, 'statement_timeout', within => 10);
 
 # Ctrl-C, and a connection that is lost, while the job waits for its lock
-foreach my $end ([ 'Ctrl-C', 'pg_cancel_backend' ], [ 'the end of the session', 'pg_terminate_backend' ])
+foreach my $end ([ 'Ctrl-C', 'pg_cancel_backend' ], [ 'the end of the session', 'pg_terminate_backend' ], [ 'a killed client', '' ])
 {
 	my ($name, $function) = @$end;
 	my $before = jobs();
@@ -683,7 +877,8 @@ foreach my $end ([ 'Ctrl-C', 'pg_cancel_backend' ], [ 'the end of the session', 
 	$caller->run('SET index_mover.online_alter = require');
 	$caller->send("ALTER TABLE t SET TABLESPACE $to");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE lock_attempts > 0", 1, "$name: the copy waits for its lock");
-	sql("SELECT $function(" . $caller->pid . ')');
+	sql("SELECT $function(" . $caller->pid . ')') if $function;
+	$caller->kill_client unless $function;
 	if ($function eq 'pg_cancel_backend')
 	{
 		$caller->answer;
@@ -702,8 +897,8 @@ $caller->send("ALTER TABLE t SET TABLESPACE $to");
 poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', 'the copy waits for the holder');
 is(sql('SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $caller->pid . ' AND backend_xmin IS NULL'), '1',
 	'the caller holds no snapshot');
-is(sql("SELECT string_agg(relation::regclass::text, ' ') FROM pg_locks WHERE locktype = 'relation' AND pid = " . $caller->pid),
-	'index_mover.job_seq', 'the caller holds no lock but for the number of its job');
+is(sql("SELECT string_agg(locktype, ' ') FROM pg_locks WHERE locktype <> 'virtualxid' AND pid = " . $caller->pid),
+	'', 'the caller holds no lock');
 $holder->run('COMMIT');
 $caller->answer;
 is($caller->errors, '', 'the statement ends');
@@ -729,11 +924,72 @@ $other->answer;
 $caller->answer;
 is(join(' ', $caller->errors =~ /ERROR.*/g, place('t_long')), $there, 'beside another job: moved in the end');
 
+# .. ALL waits for each of its relations before it moves the first, as core, which takes all locks first
+foreach my $mode ('off', 'on')
+{
+	my ($caller, $other) = map { IndexMover::Session->new($node) } 1, 2;
+
+	sql("CREATE TABLE all$_ (i int) TABLESPACE regress_slow; ALTER TABLE all$_ OWNER TO regress_few") foreach 1, 2;
+	sql('CREATE INDEX all2_i ON all2 (i) TABLESPACE regress_slow');
+	my $before = jobs();
+	$holder->run('BEGIN; SELECT FROM all2');
+	$other->send("SELECT status FROM move_indexes('all2_i', 'regress_fast')");
+	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', "$mode, all: another job waits");
+	$caller->run("SET index_mover.online_alter = $mode");
+	$caller->send('ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_few SET TABLESPACE regress_fast');
+	sql('SELECT pg_sleep(1.5)');
+	is(place('all1') . ' ' . place('all2') . ' ' . $caller->has_answered, 'regress_slow regress_slow 0',
+		"$mode, all, beside another job of one: waits, and has moved none");
+	$holder->run('COMMIT');
+	$_->answer foreach $other, $caller;
+	like($caller->errors, qr/^NOTICE:  .*waiting for job \d+, which moves relations of the same table$/m, 'all, beside another job: told')
+	  if $mode eq 'on';
+	unlike($caller->errors, qr/ERROR/, "$mode, all, beside another job: no ERROR");
+	is(place('all1') . ' ' . place('all2') . ' ' . (jobs() - $before), 'regress_fast regress_fast ' . ($mode eq 'on' ? 2 : 1),
+		"$mode, all, beside another job: moved in the end, by one job");
+	sql('DROP TABLE all1, all2');
+	$_->end foreach $caller, $other;
+}
+
 # ---- others ---------------------------------------------------------------------------
 sql('SELECT pg_stat_statements_reset()');
 answer('on', "ALTER TABLE t SET TABLESPACE $from;");
 is(sql(q(SELECT sum(calls) FROM pg_stat_statements WHERE query LIKE 'ALTER TABLE t SET TABLESPACE%')), '1',
 	'pg_stat_statements counts it once');
+# what a hook below ours is called with, and when; and one above
+SKIP:
+{
+	my $library = "$PostgreSQL::Test::Utils::tmp_check/utility_hook.so";
+	my $messages = '';
+	chomp(my $headers = `pg_config --includedir-server`);
+	skip 'cannot compile t/utility_hook.c', 4
+	  unless IPC::Run::run(
+		[ $ENV{CC} || 'cc', '-shared', '-fPIC', '-O1', "-I$headers", '-o', $library, "$FindBin::RealBin/utility_hook.c" ],
+		'>&', \$messages);
+	foreach my $order (qq("$library", index_mover), qq(index_mover, "$library"))
+	{
+		my $is_below = $order !~ /^index_mover/;
+		my $statement = 'ALTER TABLE t SET TABLESPACE ' . other_place(place('t')) . ';';
+
+		$node->append_conf('postgresql.conf', "shared_preload_libraries = '$order'\n");
+		$node->restart;
+		my $log_before = -s $node->logfile;
+		answer('require', $statement);
+		my @events = slurp_file($node->logfile, $log_before) =~ /utility hook: (ALTER .*)|: (moved) table "public\.t"/g;
+		@events = grep { defined } @events;
+		is(join(' / ', @events), $is_below ? "moved / $statement, as a subcommand" : "$statement / moved",
+			$is_below ? 'a hook below ours is called after the job, with a subcommand' : 'a hook above ours is called before the job');
+		$log_before = -s $node->logfile;
+		my $user = IndexMover::Session->new($node);
+		$user->run('BEGIN; SELECT FROM t LIMIT 1');
+		answer('require', "SET lock_timeout = '300ms'; ALTER TABLE t SET TABLESPACE " . other_place(place('t')) . ';');
+		$user->end;
+		is(scalar(() = slurp_file($node->logfile, $log_before) =~ /utility hook: ALTER/g), $is_below ? 0 : 1,
+			'a move that fails: a hook ' . ($is_below ? 'below ours is not called' : 'above ours is'));
+	}
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover, pg_stat_statements'\n");
+	$node->restart;
+}
 # the statement and its objects, as hooks above and below ours record them
 SKIP:
 {
@@ -851,6 +1107,23 @@ SQL
 	is(place('by_trigger') . ' ' . (jobs() - $before), 'regress_fast 0', 'a trigger in the apply of logical replication: no job');
 	sql($_) foreach 'DROP SUBSCRIPTION regress_r', 'ALTER DATABASE postgres RESET index_mover.online_alter',
 	  'DROP TABLE r, by_trigger', 'DROP FUNCTION regress_move()', 'DROP DATABASE regress_publisher';
+}
+# nor in the workers of jobs, where a trigger function can have it
+SKIP:
+{
+	skip 'no event triggers for REINDEX', 2 if $node->pg_version < 17;
+	sql(<<'SQL');
+CREATE TABLE by_trigger (id int) TABLESPACE regress_slow;
+CREATE FUNCTION move_too() RETURNS event_trigger LANGUAGE plpgsql AS
+	'BEGIN ALTER TABLE public.by_trigger SET TABLESPACE regress_fast; END';
+CREATE EVENT TRIGGER moves ON ddl_command_end WHEN TAG IN ('REINDEX') EXECUTE FUNCTION move_too();
+ALTER DATABASE postgres SET index_mover.online_alter = 'require';
+SQL
+	my $before = jobs();
+	is(sql("SELECT status FROM move_indexes('t_pkey', '" . elsewhere($node, 't_pkey') . "', method => 'rebuild')"), 'moved',
+		'a trigger in the worker of a job: as core');
+	is(place('by_trigger') . ' ' . (jobs() - $before), 'regress_fast 1', 'a trigger in the worker of a job: no other job');
+	sql($_) foreach 'DROP EVENT TRIGGER moves', 'ALTER DATABASE postgres RESET ALL', 'DROP TABLE by_trigger';
 }
 # without a free worker
 {

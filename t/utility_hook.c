@@ -10,7 +10,7 @@
  *	  plain		run it without CONCURRENTLY
  *
  * It also has a setting of Citus's, and logs it with each REINDEX: where that is on,
- * Citus sends the command on to other nodes.
+ * Citus sends the command on to other nodes.  And it logs ALTER ... SET TABLESPACE.
  */
 #include "postgres.h"
 
@@ -68,6 +68,10 @@ test_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				stmt->params = without(stmt->params, "concurrently");
 		}
 	}
+
+	if (IsA(pstmt->utilityStmt, AlterTableStmt) || IsA(pstmt->utilityStmt, AlterTableMoveAllStmt))
+		elog(LOG, "utility hook: %s%s", queryString,
+			 context == PROCESS_UTILITY_SUBCOMMAND ? ", as a subcommand" : "");
 
 	for (int n = 1; n <= times; n++)
 	{

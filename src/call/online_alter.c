@@ -4,8 +4,8 @@
  *	  ALTER ... SET TABLESPACE, carried out as a move: the ProcessUtility hook.
  *
  * With index_mover.online_alter, a job moves relations that core would copy under an
- * exclusive lock.  A relation that a job cannot move is left to core, with a NOTICE, or refused.  Checks of
- * names, kinds and owners, and their errors, are core's.
+ * exclusive lock.  A relation that a job cannot move is left to core, with a NOTICE, or
+ * refused.  Checks of names, kinds and owners, and their errors, are core's.
  *
  * Assumption, from ProcessUtilitySlow() in tcop/utility.c: core fires event triggers
  * unless the context is PROCESS_UTILITY_SUBCOMMAND.  So the job can run between
@@ -17,8 +17,10 @@
  * ddl_command_start may take some; then its transaction is not ours to end.)
  *
  * Tricky: the active snapshot is the portal's.  It is released, and taken again, as
- * in a COMMIT of a procedure (spi.c).  Whatever fails after the job cannot undo it: a
- * WARNING tells so.
+ * in a COMMIT of a procedure (spi.c).
+ *
+ * Whatever fails after the job cannot undo it: not an event trigger, nor the COMMIT.  So the
+ * abort of the transaction tells of it, whoever has caused it, see tell_of_abort().
  *
  *-------------------------------------------------------------------------
  */
@@ -86,6 +88,19 @@ typedef struct Hindrance
 } Hindrance;
 
 static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
+
+/*
+ * What the job of this transaction has moved, and an abort would not undo.  0 moved: nothing,
+ * or an ERROR has said so.
+ */
+typedef struct StayingMoves
+{
+	int64		job;
+	int			moved;
+	int			total;
+} StayingMoves;
+
+static StayingMoves staying = {0};
 
 /* pgaudit's hook is called by ours, and would not see a statement that we pass on as a subcommand */
 static bool pgaudit_is_below = false;
@@ -261,9 +276,22 @@ hindrance_of_statement(const Statement *statement, ProcessUtilityContext context
 	return result;
 }
 
-/* Return why a relation is not moved by a job. */
+/* Return a hint with the call that moves an index that cannot be copied; NULL = none does. */
+static const char *
+hint_of_rebuild(const RelationFacts *facts, Oid tablespace)
+{
+	const char *name = quote_qualified_identifier(NameStr(facts->schema_name),
+												  NameStr(facts->relname));
+
+	if (facts->relkind != RELKIND_INDEX || rebuild_hindrance(facts) != NULL)
+		return NULL;
+	return psprintf("To build another index there: %s",
+					printed_command("move_indexes", name, tablespace_name(tablespace), "rebuild"));
+}
+
+/* Return why a relation is not moved to a tablespace by a job. */
 static Hindrance
-hindrance_of_relation(const RelationFacts *facts)
+hindrance_of_relation(const RelationFacts *facts, Oid tablespace)
 {
 	const char *name = NameStr(facts->relname);
 	Hindrance	result = {ERRCODE_FEATURE_NOT_SUPPORTED, NULL, NULL};
@@ -279,7 +307,10 @@ hindrance_of_relation(const RelationFacts *facts)
 	{
 		reason = copy_hindrance(facts);
 		if (reason != NULL)
+		{
 			result.reason = psprintf("\"%s\" cannot be copied: %s.", name, reason);
+			result.hint = hint_of_rebuild(facts, tablespace);
+		}
 	}
 	return result;
 }
@@ -298,8 +329,6 @@ typedef struct AlterJob
 	JobSummary	summary;
 	bool		told_hindrance; /* a NOTICE has named the relations that are
 								 * left to core */
-	bool		told;			/* an ERROR has named the relations that were
-								 * moved */
 } AlterJob;
 
 /* Set a setting of the job that begins, whoever may set it in the session. */
@@ -411,7 +440,7 @@ check_moved(AlterJob *job)
 							relation_noun(item->relkind), NameStr(item->relname),
 							tablespace_name(item->to_tablespace)),
 					 errdetail_internal("%s", item->outcome.detail)));
-		job->told = true;
+		staying.moved = 0;
 		ereport(ERROR,
 				(errcode(sqlstate_of_item(item)),
 				 errmsg("could not move %s \"%s\" to tablespace \"%s\"",
@@ -554,6 +583,34 @@ job_plan(AlterJob *job, Hindrance *hindrance)
 	return ATTEMPT_DONE;
 }
 
+/* Note what the job has moved.  error: that has ended the wait for it, or NULL. */
+static void
+note_staying(const AlterJob *job, const ErrorData *error)
+{
+	staying.job = job->summary.job;
+	staying.moved = count_moved(job);
+	staying.total = list_length(job->relids);
+	/* the DETAIL of a cancel says it, see abandon_job() */
+	if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		staying.moved = 0;
+}
+
+/* At the end of a transaction: if it is an abort, tell of the moves that stay. */
+static void
+tell_of_abort(XactEvent event, void *arg)
+{
+	const StayingMoves moves = staying;
+
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT)
+		return;
+	staying.moved = 0;
+	if (event == XACT_EVENT_ABORT && moves.moved > 0)
+		ereport(WARNING,
+				(errmsg("the statement has failed, but job " INT64_FORMAT " has moved %d of %d relations",
+						moves.job, moves.moved, moves.total),
+				 errhint("To move them back: %s", printed_command("undo_move", moves.job))));
+}
+
 /*
  * Run the job, if it has anything to move.  ATTEMPT_HINDERED if it cannot begin, as without a
  * free worker.  Whatever ends it later is an ERROR.
@@ -574,6 +631,7 @@ job_run(AlterJob *job, Hindrance *hindrance)
 	job->summary.job = history_next_job();
 	ForgetPortalSnapshots();
 	error = errors_catch(run_job, job);
+	note_staying(job, error);
 	EnsurePortalSnapshotExists();
 	IM_POINT("alter-job-ended");
 	/* the worker has changed the catalogs, and no lock was taken since */
@@ -586,11 +644,7 @@ job_run(AlterJob *job, Hindrance *hindrance)
 	if (submit_last_job() == job->summary.job ||
 		ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ||
 		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
-	{
-		/* see abandon_job() */
-		job->told = (error->sqlerrcode == ERRCODE_QUERY_CANCELED);
 		ReThrowError(error);
-	}
 	if (error->sqlerrcode == ERRCODE_OBJECT_IN_USE)
 		return ATTEMPT_BUSY;
 	note_error(hindrance, error);
@@ -793,7 +847,7 @@ alter_one(const Statement *statement, AlterJob *job)
 		memset(&hindrance, 0, sizeof(hindrance));
 		if (facts.tablespace == job->request.to_tablespace)
 			break;
-		hindrance = hindrance_of_relation(&facts);
+		hindrance = hindrance_of_relation(&facts, job->request.to_tablespace);
 		if (hindrance.reason != NULL)
 			break;
 		attempt = job_carry_out(job, &hindrance);
@@ -874,7 +928,7 @@ find_all(const AlterTableMoveAllStmt *stmt, List *roles, Oid from, AlterJob *job
 						   NameStr(form->relname));
 		if (!relation_facts(form->oid, &facts))
 			continue;
-		its = hindrance_of_relation(&facts);
+		its = hindrance_of_relation(&facts, job->request.to_tablespace);
 		if (its.reason == NULL)
 			job->relids = lappend_oid(job->relids, form->oid);
 		else if (hindrance->reason == NULL)
@@ -947,30 +1001,11 @@ alter_all(const Statement *statement, AlterJob *job)
 		pass_on_nothing(statement, stmt->objtype);
 }
 
-/* In PG_CATCH(): tell of moves that the error cannot undo, and rethrow it. */
-static void
-rethrow_after_moves(const AlterJob *job, MemoryContext context)
-{
-	ErrorData  *error;
-
-	if (job->told || count_moved(job) == 0)
-		PG_RE_THROW();
-	MemoryContextSwitchTo(context);
-	error = CopyErrorData();
-	FlushErrorState();
-	ereport(WARNING,
-			(errmsg("the statement has failed, but job " INT64_FORMAT " has moved %d of %d relations",
-					job->summary.job, count_moved(job), list_length(job->relids)),
-			 errhint("To move them back: %s", printed_command("undo_move", job->summary.job))));
-	ReThrowError(error);
-}
-
 /* Carry out a statement online, and fire the event triggers, as ProcessUtilitySlow(). */
 static void
 alter_online(const Statement *statement)
 {
 	Node	   *node = statement->pstmt->utilityStmt;
-	MemoryContext context = CurrentMemoryContext;
 	AlterJob	job = {0};
 	bool		ends_query = EventTriggerBeginCompleteQuery();
 
@@ -984,15 +1019,12 @@ alter_online(const Statement *statement)
 		EventTriggerSQLDrop(node);
 		EventTriggerDDLCommandEnd(node);
 	}
-	PG_CATCH();
+	PG_FINALLY();
 	{
 		if (ends_query)
 			EventTriggerEndCompleteQuery();
-		rethrow_after_moves(&job, context);
 	}
 	PG_END_TRY();
-	if (ends_query)
-		EventTriggerEndCompleteQuery();
 }
 
 /* Return whether the statement is about a table of Citus, which carries it out on all nodes. */
@@ -1086,6 +1118,7 @@ online_alter_init(void)
 
 	/* its setting exists, and is more than a line in the configuration */
 	pgaudit_is_below = flags != 0 && (flags & GUC_CUSTOM_PLACEHOLDER) == 0;
+	RegisterXactCallback(tell_of_abort, NULL);
 	prev_ProcessUtility_hook = ProcessUtility_hook;
 	ProcessUtility_hook = online_alter_utility;
 }

@@ -87,6 +87,14 @@ sub run
 	return $out;
 }
 
+# End the client, without a word to the server.
+sub kill_client
+{
+	my ($self) = @_;
+	$self->{harness}->kill_kill(grace => 1);
+	return;
+}
+
 sub end
 {
 	my ($self) = @_;
