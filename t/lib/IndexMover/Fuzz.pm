@@ -18,14 +18,15 @@ use warnings;
 
 use Exporter 'import';
 use File::Path ();
+use File::Temp ();
 use FindBin;
 use IndexMover::Fuzz::Actions;
 use IndexMover::Fuzz::Calls;
 use IndexMover::Fuzz::Client;
 use IndexMover::Fuzz::Plants;
 use IndexMover::Fuzz::Random;
-use IndexMover::Fuzz::Watch qw(%FATAL read_source scan_log check_answer lock_query check_locks check_rows check_indexes check_files
-  check_views check_plan check_commands cpu_seconds);
+use IndexMover::Fuzz::Watch qw(%FATAL read_source scan_log check_answer lock_query check_locks check_idle check_rest check_rows
+  check_indexes check_files check_leftovers definitions check_definitions check_views check_plan check_commands cpu_seconds);
 use IndexMover::Fuzz::World qw(draw_world quote_name literal);
 use IndexMover::Storage;
 use IndexMover::Test;
@@ -53,8 +54,8 @@ my $worlds = 0;
 sub start_world
 {
 	my ($f, $seed) = @_;
-	my $world = draw_world($seed);
 	my $r = IndexMover::Fuzz::Random->new($seed, 'server');
+	my $more = IndexMover::Fuzz::Random->new($seed, 'more settings');
 	my $node = new_node('fuzz_' . ++$worlds, streaming => 1, start => 0, verify => 0, conf => <<CONF);
 max_worker_processes = 24
 max_connections = 60
@@ -72,7 +73,14 @@ index_mover.max_rate = @{[ $r->pick(0, 0, "'2MB'", "'300kB'") ]}
 index_mover.scheduler_databases = '@{[ $r->pick('', '*', 'fuzz') ]}'
 index_mover.resumable_size = @{[ $r->pick('64kB', '1GB') ]}
 @{[ $r->chance(60) ? "shared_preload_libraries = 'index_mover'" : '' ]}
+index_mover.resume_at_start = @{[ $more->pick('off', 'on') ]}
+index_mover.heal_at_start = @{[ $more->pick('off', 'on') ]}
+@{[ $more->chance(30) ? 'wal_level = logical' : '' ]}
 CONF
+	my ($version) = $node->pg_version =~ /(\d+)/;
+	my $device = device_directory() . "/primary_$worlds";
+	mkdir $device or die "$device: $!";
+	my $world = draw_world($seed, $version, $device);
 	$node->append_conf('postgresql.conf', 'summarize_wal = on') if $node->pg_version >= 17;
 	mend_calls();
 	$node->start;
@@ -90,18 +98,17 @@ CONF
 	my $w = { %$world, node => $node, catalogs => $catalogs, log_offset => 0, killed => {}, ledger => {}, told => {}, history => [],
 		seen_locks => {},
 		core_files => {},
+		device => $device,
+		servers => [$node],
 		start => time };
 	$w->{ours} = join '|',
 		map { quotemeta } sort map { $_->{name} } grep { $_->{name} !~ /^(alive|running|problems)$/ } @{ $catalogs->{routines} };
 	$w->{ours} = qr/\b(?:$w->{ours}|tier_policy|index_mover_\w+|relation_heat)\b/;
 	$w->{admin} = IndexMover::Fuzz::Client->new(node => $node, db => 'fuzz', role => superuser(), name => 'admin');
+	$w->{definitions} = definitions(asker($w, $w->{admin}));
 	if ($r->chance(50) || $f->{with_standby})
 	{
-		$node->backup('world');
-		my $standby = PostgreSQL::Test::Cluster->new("fuzz_standby_$worlds");
-		$standby->init_from_backup($node, 'world', has_streaming => 1);
-		$standby->append_conf('postgresql.conf', "max_standby_streaming_delay = 2s\n");
-		$w->{standby} = $standby;
+		$w->{standby} = make_standby($w);
 		IndexMover::Fuzz::Actions::start_standby($w);
 	}
 	# who the sessions are
@@ -115,6 +122,36 @@ CONF
 	}
 	IndexMover::Fuzz::Plants::plant($f->{plant}, $w, 'start') if $f->{plant};
 	return $w;
+}
+
+# Where the locations of fz_device are: on another device, if there is one.
+sub device_directory
+{
+	our $directory //= -w '/dev/shm' ? File::Temp::tempdir('index_mover_fuzz_XXXXXX', DIR => '/dev/shm', CLEANUP => 1)
+	  : PostgreSQL::Test::Utils::tempdir();
+	return $directory;
+}
+
+# A standby whose fz_device is in a directory of its own.
+sub make_standby
+{
+	my ($w) = @_;
+	my $node = $w->{node};
+	my $device = device_directory() . "/standby_$worlds";
+	my $backup = $node->backup_dir . '/world';
+	mkdir $device or die "$device: $!";
+	$node->run_log([ 'pg_basebackup', '-D', $backup, '-h', $node->host, '-p', $node->port, '-c', 'fast', '-X', 'stream', '--no-sync',
+		"--tablespace-mapping=$w->{device}=$device" ]) or die 'pg_basebackup';
+	# core's module does not like the link
+	my ($oid) = map { m{(\d+)$} } grep { -l } glob("$backup/pg_tblspc/*");
+	unlink "$backup/pg_tblspc/$oid" or die "pg_tblspc/$oid: $!";
+	my $standby = PostgreSQL::Test::Cluster->new("fuzz_standby_$worlds");
+	$standby->init_from_backup($node, 'world', has_streaming => 1);
+	symlink($device, $standby->data_dir . "/pg_tblspc/$oid") or die "$device: $!";
+	$standby->append_conf('postgresql.conf', "max_standby_streaming_delay = 2s\n");
+	$w->{standby_device} = $device;
+	push @{ $w->{servers} }, $standby;
+	return $standby;
 }
 
 sub superuser { return scalar getpwuid($>); }
@@ -282,18 +319,18 @@ sub run_round
 		# the watcher
 		if (my $answer = $watch->take_answer)
 		{
-			if ($watch_what eq 'locks' && !@{ $answer->{errors} } && !$answer->{lost})
-			{
-				found($f, $w, check_locks($answer->{rows}, $w->{seen_locks}, LOCK_LIMIT));
-			}
+			if (@{ $answer->{errors} } || $answer->{lost}) { }
+			elsif ($watch_what eq 'locks') { found($f, $w, check_locks($answer->{rows}, $w->{seen_locks}, LOCK_LIMIT)) }
+			elsif ($watch_what eq 'idle') { found($f, $w, check_idle($answer->{rows})) }
 			elsif ($watch_what eq 'ledger') { $w->{ledger}{ $_->[0] } = 1 for @{ $answer->{rows} } }
 		}
 		if ($watch->{lost}) { $watch->connect if time - $watch->{tried_at} > 1; $watch_what = ''; $w->{seen_locks} = {} }
 		elsif (!$watch->{busy} && time > $watch_at)
 		{
 			$watch_at = time + 0.4;
-			$watch_what = $watch_what eq 'locks' ? 'ledger' : 'locks';
-			$watch->send($watch_what eq 'locks' ? lock_query($w->{catalogs}{schema}) : 'SELECT relfilenumber FROM index_mover.ledger');
+			$watch_what = { locks => 'ledger', ledger => 'idle' }->{$watch_what} // 'locks';
+			$watch->send($watch_what eq 'locks' ? lock_query($w->{catalogs}{schema}) : $watch_what eq 'idle'
+				? 'SELECT * FROM oracle.idle_locks()' : 'SELECT relfilenumber FROM index_mover.ledger');
 		}
 		last if $all_done;
 		last if @{ $w->{findings} || [] } && !$f->{plant};
@@ -390,6 +427,7 @@ sub come_to_rest
 		$ask_db->("SELECT $schema.cancel_move()", 1);
 		$client->end if $db ne 'fuzz';
 	}
+	my $database = $ask->('SELECT oid FROM pg_database WHERE datname = current_database()')->[0][0];
 	my $start = time;
 	my $left;
 	do
@@ -403,8 +441,13 @@ SELECT a.pid, a.backend_type, a.datname, a.state, a.wait_event_type, a.wait_even
 UNION ALL SELECT NULL, 'job ' || job, NULL, 'alive', NULL, NULL, NULL, NULL FROM index_mover.alive()
 SQL
 		$left = [] if ref $left eq 'HASH';
+		# one that is to go on after a restart
+		push @$left, map { [ undef, $_ ] } glob $w->{node}->data_dir . "/index_mover.job.$database.*";
 	} while (@$left && time - $start < 90);
-	found($f, $w, [ 'hang', "workers do not end after all jobs were canceled:\n" . lines_of($left) ]) if @$left;
+	return found($f, $w, [ 'hang', "workers do not end after all jobs were canceled:\n" . lines_of($left) ]) if @$left;
+	$ask->($_, 1) for @IndexMover::Fuzz::Calls::RESTORE;
+	IndexMover::Fuzz::Plants::plant($f->{plant}, $w, 'rest') if $f->{plant};
+	found($f, $w, check_rest($ask, 20));
 	return;
 }
 
@@ -426,6 +469,8 @@ sub look
 	my @checks = (
 		[ rows => sub { check_rows($ask, $w->{twins}) } ],
 		[ files => sub { check_files($ask, $w->{ledger}, $had_crash, $w->{core_files}) } ],
+		[ leftovers => sub { check_leftovers($ask, $schema, $w->{node}->data_dir) } ],
+		[ definitions => sub { check_definitions($ask, $w->{definitions}) } ],
 		[ indexes => sub { check_indexes($ask, $w->{twins}) } ],
 		[ views => sub { check_views($ask, $schema) } ],
 		[ plan => sub { check_plan($ask, $r, $schema, $f->{plant} && IndexMover::Fuzz::Plants::between($f->{plant}, $w)) } ],
@@ -476,50 +521,88 @@ sub look_at_standby
 		1;
 	} or note_down($w, '-', 'look at the standby', "could not be done: $@");
 	$client->end;
-	my (undef, @findings) = scan_log($standby->logfile, 0, $f->{source}, {}, $w->{ours});
+	my ($offset, @findings) = scan_log($standby->logfile, 0, $f->{source}, {}, $w->{ours});
 	found($f, $w, map { [ $_->[0], "on the standby: $_->[1]" ] } @findings);
-	return;
+	return if !$promote || @{ $w->{findings} || [] };
+	# from here on it is the server
+	$w->{node}->stop('immediate');
+	$w->{admin}->end;
+	@$w{qw(node standby device log_offset seen_locks crashed)} = ($standby, undef, $w->{standby_device}, $offset, {}, 1);
+	$w->{admin} = IndexMover::Fuzz::Client->new(node => $standby, db => 'fuzz', role => superuser(), name => 'admin');
+	note_down($w, '-', 'the standby is promoted', '');
+	return 1;
 }
 
-# The device of a tablespace comes back empty.  Tables that were there are gone; indexes
-# are healed, and what is in other tablespaces is as it was.
+# What the server knows of the device of fz_device is written down.
+sub has_evidence
+{
+	my ($w, $oid) = @_;
+	my $path = $w->{node}->data_dir . '/index_mover.evidence';
+	return -e $path && PostgreSQL::Test::Utils::slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ 0 0 /m;
+}
+
+# The device of a tablespace comes back empty; or it is away while the server starts, and comes
+# back as it was.  Tables that were there are gone, or lack changes; indexes are healed, and what
+# is in other tablespaces is as it was.
 sub lose_device
 {
 	my ($f, $w) = @_;
 	my $r = IndexMover::Fuzz::Random->new($w->{seed}, 'loss');
-	return unless $r->chance(40);
+	my $loss = $r->weighted(none => 30, 'in place' => 20, empty => 15, crash => 20, away => 15);
+	return if $loss eq 'none';
 	my $ask = asker($w, $w->{admin});
-	my $oid = $ask->("SELECT oid FROM pg_tablespace WHERE spcname = 'fz_lost'")->[0][0];
+	my $schema = $w->{catalogs}{schema};
+	my $space = $loss eq 'in place' ? 'fz_lost' : 'fz_device';
+	my $oid = $ask->("SELECT oid FROM pg_tablespace WHERE spcname = '$space'")->[0][0];
+	$ask->("RESET ALL; SELECT * FROM $schema.move_indexes('fz.d$_', '$space')", 1) for $r->below(9), $r->below(9);
+	# where nothing is written down, pages decide, and they lack nothing that a look could see
+	$loss = 'away' if $loss eq 'crash' && !has_evidence($w, $oid);
 	# which tables stay, as do their twins, which a superuser's call for a tablespace takes along
 	my $elsewhere = $ask->(<<SQL);
 SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'fz'::regnamespace AND c.relname ~ '^d[0-9]\$' AND c.relpersistence = 'p'
 	AND NOT EXISTS (
-		SELECT FROM (SELECT relid FROM pg_partition_tree(c.oid) UNION VALUES (c.oid), (('twin.' || c.relname)::regclass)) p
+		SELECT FROM (SELECT relid FROM pg_partition_tree(c.oid) UNION VALUES (c.oid), (('twin.' || c.relname)::regclass)
+			UNION SELECT inhrelid FROM pg_inherits WHERE inhparent = c.oid) p
 		  JOIN pg_class t ON t.oid = p.relid LEFT JOIN pg_class o ON o.oid = t.reltoastrelid
 		 WHERE $oid IN (t.reltablespace, o.reltablespace))
 SQL
 	my @twins = map { $_->[0] } @$elsewhere;
-	$w->{node}->stop($r->pick('fast', 'immediate'));
-	foreach my $dir (glob($w->{node}->data_dir . "/pg_tblspc/$oid/PG_*/*")) { File::Path::remove_tree($dir) }
+	my $change = sub {
+		$ask->("UPDATE fz.$_ SET k = k + 1 WHERE id % 3 = 0; UPDATE twin.$_ SET k = k + 1 WHERE id % 3 = 0", 1) for @twins;
+	};
+	$change->();
+	$w->{node}->stop($loss eq 'crash' ? 'immediate' : $loss eq 'away' ? 'fast' : $r->pick('fast', 'immediate'));
+	if ($loss eq 'in place') { File::Path::remove_tree($_) for glob($w->{node}->data_dir . "/pg_tblspc/$oid/PG_*/*") }
+	elsif ($loss eq 'empty') { File::Path::remove_tree($w->{device}, { keep_root => 1 }) }
+	else
+	{
+		rename($w->{device}, "$w->{device}.away") && mkdir($w->{device}, 0700) or die "$w->{device}: $!";
+		$w->{node}->start;
+		$change->();
+		$ask->('CHECKPOINT', 1);
+		$w->{node}->stop('fast');
+		File::Path::remove_tree($w->{device});
+		rename("$w->{device}.away", $w->{device}) or die "$w->{device}: $!";
+	}
 	$w->{node}->start;
-	note_down($w, '-', 'the device of fz_lost is empty', join(' ', @twins));
-	my $schema = $w->{catalogs}{schema};
-	my $healed = $ask->("SELECT name, kind, status, sqlstate, detail FROM $schema.heal_tablespace('fz_lost')", 1);
+	note_down($w, '-', "the device of $space: $loss", join(' ', @twins));
+	my $healed = $ask->("SELECT name, kind, status, sqlstate, detail FROM $schema.heal_tablespace('$space'"
+		. ($loss eq 'empty' ? ', unmounted => true' : '') . ')', 1);
 	return note_down($w, '-', 'heal_tablespace', "$healed->{C} $healed->{M}") if ref $healed eq 'HASH';
 	note_down($w, '-', 'heal_tablespace', lines_of($healed));
+	$f->{counts}{"device: $loss"}++;
 	my %failed = map { $_->[0] => 1 } grep { ($_->[2] // '') ne 'moved' } @$healed;
 	$ask->('RESET ALL');
 	foreach my $table (@twins)
 	{
-		found($f, $w, map { [ $_->[0], "after the loss of a device: $_->[1]" ] } check_rows($ask, [$table]));
+		found($f, $w, map { [ $_->[0], "device: $loss: $_->[1]" ] } check_rows($ask, [$table]));
 		next if keys %failed;
 		my $verdict = $ask->("SELECT oracle.verdict('fz.$table', 30)", 1);
 		next if ref $verdict eq 'HASH';
-		found($f, $w, [ 'index', "after the loss of a device: fz.$table: $verdict->[0][0]" ]) if $verdict->[0][0] !~ /^\d+ right(,
-			no keys)?$/;
+		found($f, $w, [ 'index', "device: $loss: fz.$table: $verdict->[0][0]" ]) if $verdict->[0][0] !~ /^\d+ right(, no keys)?$/;
 	}
 	my (undef, @findings) = scan_log($w->{node}->logfile, $w->{log_offset}, $f->{source}, $w->{killed}, $w->{ours});
-	found($f, $w, map { [ $_->[0], "after the loss of a device: $_->[1]" ] } grep { $FATAL{ $_->[0] } } @findings);
+	found($f, $w, map { [ $_->[0], "device: $loss: $_->[1]" ] } grep { $FATAL{ $_->[0] } } @findings);
 	return;
 }
 
@@ -527,12 +610,13 @@ sub end_world
 {
 	my ($w) = @_;
 	$w->{admin}->end;
-	foreach my $node (grep { defined } @$w{qw(standby node)})
+	foreach my $node (reverse @{ $w->{servers} })
 	{
 		eval { $node->stop('immediate', fail_ok => 1) };
 		File::Path::remove_tree($node->data_dir) unless @{ $w->{findings} || [] };
 		File::Path::remove_tree($node->backup_dir);
 	}
+	File::Path::remove_tree($_) for glob(device_directory() . '/*');
 	return;
 }
 
@@ -542,14 +626,19 @@ sub live
 	my ($f, $seed, $until) = @_;
 	my $w = start_world($f, $seed);
 	my $done = eval {
-		foreach my $round (1 .. ROUNDS)
-		{
+		my $whole_round = sub {
+			my ($round) = @_;
 			run_round($f, $w, $round);
 			look($f, $w, $round) unless grep { $_->[0] eq 'hang' } @{ $w->{findings} || [] };
 			note_down($w, '-', "round $round ends", '');
+		};
+		foreach my $round (1 .. ROUNDS)
+		{
+			$whole_round->($round);
 			last if @{ $w->{findings} || [] } || time > $until;
 		}
-		look_at_standby($f, $w) unless @{ $w->{findings} || [] };
+		my $is_promoted = !@{ $w->{findings} || [] } && look_at_standby($f, $w);
+		$whole_round->(ROUNDS + 1) if $is_promoted && !$f->{plant} && time < $until;
 		lose_device($f, $w) unless @{ $w->{findings} || [] } || $f->{plant};
 		1;
 	};
@@ -591,7 +680,7 @@ sub write_finding
 	$write->('script.json', JSON::PP->new->canonical->pretty->encode({ seed => $w->{seed}, steps => $w->{steps} // $f->{script} }));
 	$write->('world.sql', $w->{roles} . "\n" . $w->{database});
 	system('cp', $w->{node}->logfile, "$dir/server.log");
-	system('cp', $w->{standby}->logfile, "$dir/standby.log") if $w->{standby};
+	system('cp', $_->logfile, "$dir/" . $_->name . '.log') for grep { $_ != $w->{node} } @{ $w->{servers} };
 	return $dir;
 }
 
@@ -607,7 +696,7 @@ sub shorten
 	my $fails = sub {
 		my ($try) = @_;
 		return 0 if $trials++ >= SHORTEN_TRIALS || time > $f->{shorten_until};
-		my $g = { %$f, script => $try, counts => {}, with_standby => $w->{standby} ? 1 : 0 };
+		my $g = { %$f, script => $try, counts => {}, with_standby => @{ $w->{servers} } > 1 };
 		my $again = live($g, $w->{seed}, time + 300);
 		my $same = grep { $_->[0] eq $wanted } @{ $again->{findings} || [] };
 		note "shortening: trial $trials: " . ($same ? 'the same finding' : 'no such finding');

@@ -14,6 +14,8 @@ use warnings;
 use IndexMover::Fuzz::Random;
 use IndexMover::Fuzz::World qw(quote_name literal);
 
+our $TWINS = $IndexMover::Fuzz::World::TWINS;
+
 # What the catalogs say of the extension: { routines => [...], views => [...],
 # settings => [...], policy => [columns], version }.
 sub read_catalogs
@@ -49,15 +51,17 @@ SELECT a.attname FROM pg_extension e JOIN pg_class c ON c.relname = 'tier_policy
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped WHERE e.extname = 'index_mover' ORDER BY 1
 SQL
 	my ($schema) = map { $_->[0] } $rows->("SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'index_mover'");
-	return { routines => \@routines, views => \@views, settings => \@settings, policy => \@policy, schema => $schema,
+	# of another database, and not of this one
+	my $foreign = $node->safe_psql('fuzz2', "SELECT 'fz.big'::regclass::oid");
+	return { foreign => $foreign, routines => \@routines, views => \@views, settings => \@settings, policy => \@policy, schema => $schema,
 		version => int($node->safe_psql($db, 'SHOW server_version_num') / 10000) };
 }
 
 my @tables = (
 	'fz.d0', 'fz.d1', 'fz.d2', 'fz."d2 part 0"', 'fz."d2 part 1"', 'fz.d3', 'fz.d4', 'fz.d5', 'fz.rec0', 'fz.rec1', 'fz.big',
 	q{fz."Tab ""le' x"}, '"fz Other".parent', '"fz Other".child', 'fz.mat', 'fz.rec0_view', 'fz.empty', 'fz.lost', 'fz.months',
-		'fz.months_1',
-	'fz.keys', 'fz.member');
+	'fz.months_1', 'fz.months_4', 'fz.keys', 'fz.member', 'fz.d6', 'fz.d7', 'fz."d7 hashed"', 'fz."d7 hashed 1"', 'fz."d7 other"',
+	'fz.d8', 'fz."d8 child"', 'fz.kept', 'fz.kept', 'fz.brief1', 'fz.brief2', 'fz.brief3');
 my @odd_relations = ('fz.foreign_table', 'fz.plain_view', 'fz.seq', 'fz.composite', 'pg_class', 'pg_proc', 'pg_toast.pg_toast_1255',
 	'no.such_table', 'pg_temp.tmp', 'index_mover.ledger', 'pg_database', 'tier_policy');
 
@@ -81,16 +85,18 @@ sub relation
 	@mine = @tables if !@mine || $r->chance(30);
 	my @my_d = grep { defined } map { /^fz\.d(\d)$/ ? $1 : undef } @mine;
 	my $index = sub {
-		my $d = @my_d ? $r->pick(@my_d) : $r->below(6);
+		my $d = @my_d ? $r->pick(@my_d) : $r->below($TWINS);
 		return $r->pick("fz.d${d}_pkey", "fz.\"d$d Ix " . $r->below(16) . '"', 'fz."big t"', 'fz.big_pkey', 'fz."rec0 ix"',
 			'fz."rec1 part"',
-			'fz.lost_t', 'fz.lost_hash', '"fz Other".child_id_idx');
+			'fz.lost_t', 'fz.lost_hash', '"fz Other".child_id_idx', "fz.\"d$d invalid\"", 'fz."d0 not valid"', 'fz.d6_later',
+			'fz.d6_exclusion',
+			'fz.kept_exclusion', 'fz."kept expressions"', 'fz."rec1 domain"', 'fz."d8 child k"', 'fz.brief1_pkey');
 	};
 	my $what = $r->weighted(table => 50, index => 35, odd => 7, number => 4, null => 2, toast => 2);
 	return literal($r->pick(@mine)) . '::regclass' if $what eq 'table';
 	return literal($index->()) . '::regclass' if $what eq 'index';
 	return literal($r->pick(@odd_relations)) . '::regclass' if $what eq 'odd';
-	return $r->pick('0', '1', '4294967295', '16384', '2619') . '::oid::regclass' if $what eq 'number';
+	return $r->pick('0', '1', '4294967295', '16384', '2619', $self->{catalogs}{foreign}) . '::oid::regclass' if $what eq 'number';
 	return "(SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'fz.d1'::regclass)" if $what eq 'toast';
 	return 'NULL::regclass';
 }
@@ -101,7 +107,7 @@ sub tablespace
 	my $r = $self->{r};
 	return 'NULL' if $r->chance(2);
 	return literal($r->pick('no such', '', 'pg_global', 'x' x 60, 'fz_brief', 'fz_brief')) if $r->chance(5);
-	return literal($r->pick('pg_default', 'pg_default', 'fz_a', 'fz_a', 'fz_b', 'fz_b', q{fz C'd}, 'fz_lost'));
+	return literal($r->pick('pg_default', 'pg_default', 'fz_a', 'fz_a', 'fz_b', 'fz_b', q{fz C'd}, 'fz_lost', 'fz_device'));
 }
 
 # The value of a setting, as JSON.
@@ -232,7 +238,8 @@ sub call
 	}
 	my $context = $r->weighted(autocommit => 50, block => 7, subtransaction => 5, function => 5, do => 6, procedure => 4, cursor => 5,
 		hold => 2,
-		parallel => 3, read_only => 3, serializable => 3, prepared => 5, timeout => 8, role => 3, lock => 2, as_table => 2);
+		parallel => 3, read_only => 3, serializable => 3, prepared => 5, timeout => 8, role => 3, lock => 2, as_table => 2,
+		extended => 7, portal => 3, together => 3);
 	my $perform = $is_procedure ? $query : $query =~ s/^SELECT/PERFORM/r;
 	my $tag = '$fuzz$';
 	my %statements = (
@@ -259,6 +266,10 @@ sub call
 			. ' MODE',
 			$query, 'COMMIT' ],
 		as_table => [ "CREATE TEMP TABLE fz_result AS $query", 'DROP TABLE IF EXISTS fz_result' ],
+		# by Parse, Bind, Execute and Sync (IndexMover::Fuzz::Client); one row of all
+		extended => ["/*extended*/ $query"],
+		portal => ["/*portal*/ $query"],
+		together => ["$query; SELECT 1"],
 	);
 	return { statements => $statements{$context}, call => 1, name => $name };
 }
@@ -311,16 +322,18 @@ sub change
 	my ($self) = @_;
 	my $r = $self->{r};
 	my $n = $self->{number};
-	my $d = 'd' . $r->below(6);
+	my $d = 'd' . $r->below($TWINS);
 	my ($from, $rows, $salt) = ($r->below(200), $r->pick(1, 5, 60), $r->below(1000));
 	my $row = $IndexMover::Fuzz::World::ROW;
 	$row =~ s/repeat\('text ' \|\| g % 1009, 1 \+ g % 3\)/repeat(md5((g + $salt)::text), 1 + (g % 3) * 70)/ if $d eq 'd1';
-	my $mine = "id % 16 = $n AND id BETWEEN 16 * $from AND 16 * " . ($from + $rows);
+	# rows of the child of a table are there from the beginning, and only changed
+	my $first = $d eq 'd8' && $r->chance(40) ? $IndexMover::Fuzz::World::CHILD : 0;
+	my $mine = "id % 16 = $n AND id BETWEEN $first + 16 * $from AND $first + 16 * " . ($from + $rows);
 	my $sql = $r->weighted(insert => 4, update => 4, hot => 2, delete => 2, upsert => 2);
 	my %one = (
 		insert =>
 			"INSERT INTO TABLE_ (id, k, t, n, p, rng, a, doc, j) SELECT $row FROM (SELECT 16 * x + $n AS g
-				FROM generate_series($from, $from + $rows) x) s ON CONFLICT DO NOTHING",
+				FROM generate_series($from, $from + $rows) x) s ON CONFLICT (id) DO NOTHING",
 		upsert =>
 			"INSERT INTO TABLE_ (id, k, t, n, p, rng, a, doc, j) SELECT $row FROM (SELECT 16 * x + $n AS g
 				FROM generate_series($from, $from + $rows) x) s ON CONFLICT (id) DO UPDATE SET k = excluded.k + $salt,
@@ -360,9 +373,10 @@ sub ddl
 	my ($self) = @_;
 	my $r = $self->{r};
 	my $n = $self->{number};
-	my $d = 'd' . $r->below(6);
+	my $d = 'd' . $r->below($TWINS);
 	my $space = quote_name($r->pick('pg_default', @IndexMover::Fuzz::World::TABLESPACES));
 	my $function = $r->pick(map { "index_mover.$_" } 'tier_policy_check', 'not_by_replication', 'tier_policy_change', 'no_such');
+	if ($r->chance(12)) { return { statements => $self->goes_and_comes_back } }
 	return { statements => ["CREATE TABLE IF NOT EXISTS fz.brief$n (i int PRIMARY KEY)",
 			"CREATE TRIGGER odd " . $r->pick('BEFORE', 'AFTER') . ' ' . $r->pick('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE')
 				. " ON fz.brief$n "
@@ -387,6 +401,26 @@ sub ddl
 			"GRANT SELECT ON fz.$d TO fz_nobody", "REVOKE SELECT ON fz.$d FROM fz_nobody", "REFRESH MATERIALIZED VIEW fz.mat",
 			"ALTER TABLE fz.months DETACH PARTITION fz.months_2" . $r->pick('', '', ' CONCURRENTLY'),
 			"ALTER TABLE fz.months ATTACH PARTITION fz.months_2 FOR VALUES FROM ('2025-02-01') TO ('2025-03-01')",
+			'ALTER TABLE fz.months DETACH PARTITION fz.months_4 FINALIZE',
+			'ALTER TABLE fz.months DETACH PARTITION fz.months_4 CONCURRENTLY',
+			"ALTER TABLE fz.months ATTACH PARTITION fz.months_4 FOR VALUES FROM ('2025-04-01') TO ('2025-05-01')",
+			"CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS \"extra $n\" ON fz.$d (k)",
+			"CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS \"$d invalid\" ON fz.$d ((id * 0)) TABLESPACE $space",
+			"DROP INDEX IF EXISTS fz.\"$d invalid\"", "REINDEX INDEX CONCURRENTLY fz.\"$d invalid\"",
+			"REINDEX INDEX fz.\"d0 not valid\"", "ALTER TABLE fz.$d CLUSTER ON ${d}_pkey", "ALTER TABLE fz.$d SET WITHOUT CLUSTER",
+			"ALTER TABLE fz.$d REPLICA IDENTITY USING INDEX ${d}_pkey", "ALTER TABLE fz.$d REPLICA IDENTITY DEFAULT",
+			"ALTER TABLE fz.$d ALTER k SET STATISTICS " . $r->pick(0, 10, 500), "ALTER TABLE fz.$d ALTER n SET (n_distinct = 5)",
+			# (not of t: core gives indexes that storage, too, and crashes in gtrgm_penalty() then)
+			"ALTER TABLE fz.$d ALTER n SET STORAGE " . $r->pick('PLAIN', 'MAIN', 'EXTENDED', 'EXTERNAL'),
+			"ALTER TABLE fz.$d ALTER t SET COMPRESSION pglz", "ALTER INDEX fz.${d}_pkey SET (fillfactor = " . $r->pick(60, 90) . ')',
+			"ALTER INDEX IF EXISTS fz.\"d6 expressions\" ALTER COLUMN 2 SET STATISTICS " . $r->pick(5, 90),
+			"DROP STATISTICS IF EXISTS fz.stat$n", "ALTER TABLE fz.$d ALTER x$n TYPE " . $r->pick('bigint', 'int'),
+			"ALTER TABLE fz.$d ADD CONSTRAINT u$n UNIQUE (id, k) DEFERRABLE INITIALLY " . $r->pick('DEFERRED', 'IMMEDIATE')
+				. " USING INDEX TABLESPACE $space", "ALTER TABLE fz.$d DROP CONSTRAINT IF EXISTS u$n",
+			"ALTER TABLE fz.$d ADD CONSTRAINT e$n EXCLUDE USING gist (id WITH =)", "ALTER TABLE fz.$d DROP CONSTRAINT IF EXISTS e$n",
+			"ALTER DOMAIN fz.number ADD CONSTRAINT c$n CHECK (VALUE > -2000000000)", "ALTER DOMAIN fz.number DROP CONSTRAINT IF EXISTS c$n",
+			"VACUUM (PARALLEL 2) fz.$d", "COMMENT ON TABLE fz.$d IS 'session $n'", "ALTER TABLE fz.months_1 SET TABLESPACE $space",
+			($self->{catalogs}{version} >= 19 ? ("REPACK fz.$d USING INDEX ${d}_pkey", "REPACK (CONCURRENTLY) fz.$d") : ()),
 			"ALTER TABLE fz.empty SET LOGGED", "ALTER TABLE fz.empty SET UNLOGGED",
 				"CREATE STATISTICS IF NOT EXISTS fz.stat$n ON k, n FROM fz.$d",
 			"CREATE TEMP TABLE IF NOT EXISTS tmp (i int PRIMARY KEY)", "DROP TABLE IF EXISTS pg_temp.tmp",
@@ -396,16 +430,51 @@ sub ddl
 			"ALTER TABLE fz.$d REPLICA IDENTITY FULL", "CREATE SCHEMA IF NOT EXISTS fz_brief$n", "DROP SCHEMA IF EXISTS fz_brief$n") ] };
 }
 
+# A relation goes, or has another name, or is in another schema, for a moment.  What is left
+# so when the round ends, IndexMover::Fuzz sets right by RESTORE.
+our @RESTORE = (
+	'ALTER SCHEMA "fz Away" RENAME TO "fz Other"', 'ALTER TABLESPACE "fz away" RENAME TO fz_b', 'ALTER TABLE fz."big away" RENAME TO big',
+	map { ("ALTER TABLE \"fz Other\".d$_ SET SCHEMA fz", "ALTER TABLE fz.\"d$_ away\" RENAME TO d$_") } 0 .. $TWINS - 1);
+
+sub goes_and_comes_back
+{
+	my ($self) = @_;
+	my $r = $self->{r};
+	my $n = $self->{number};
+	my $d = 'd' . $r->below($TWINS);
+	my $space = quote_name($r->pick('pg_default', @IndexMover::Fuzz::World::TABLESPACES));
+	my $index = "\"$d Ix " . $r->pick(0, 2, 9) . '"';
+	my $pause = 'SELECT pg_sleep(' . $r->pick(0, 0.05, 0.3) . ')';
+	return $r->pick(
+		[ "ALTER TABLE fz.$d RENAME TO \"$d away\"", $pause, "ALTER TABLE fz.\"$d away\" RENAME TO $d" ],
+		[ "ALTER TABLE fz.$d SET SCHEMA \"fz Other\"", $pause, "ALTER TABLE \"fz Other\".$d SET SCHEMA fz" ],
+		[ 'ALTER TABLE fz.big RENAME TO "big away"', $pause, 'ALTER TABLE fz."big away" RENAME TO big' ],
+		[ 'ALTER SCHEMA "fz Other" RENAME TO "fz Away"', $pause, 'ALTER SCHEMA "fz Away" RENAME TO "fz Other"' ],
+		[ "DROP INDEX IF EXISTS fz.$index", $pause, "CREATE INDEX IF NOT EXISTS $index ON fz.$d (k) TABLESPACE $space" ],
+		[ "CREATE INDEX CONCURRENTLY IF NOT EXISTS $index ON fz.$d (n) TABLESPACE $space", "DROP INDEX CONCURRENTLY IF EXISTS fz.$index" ],
+		[ 'DROP TABLE IF EXISTS fz.months_3', $pause,
+			"CREATE TABLE IF NOT EXISTS fz.months_3 PARTITION OF fz.months FOR VALUES FROM ('2025-03-01') TO ('2025-04-01')
+				TABLESPACE $space",
+			"INSERT INTO fz.months_3 SELECT '2025-03-02', g FROM generate_series(1, 300) g" ],
+		[ 'BEGIN', "ALTER TABLE fz.$d RENAME TO \"$d away\"", $pause, 'ROLLBACK' ],
+		[ "DROP TABLE IF EXISTS fz.brief$n", "CREATE TABLE fz.brief$n (i int PRIMARY KEY, t text) TABLESPACE $space",
+			"INSERT INTO fz.brief$n SELECT g, md5(g::text) FROM generate_series(1, 30000) g", "CREATE INDEX ON fz.brief$n (t)",
+			"SELECT * FROM $self->{catalogs}{schema}.move_table('fz.brief$n', 'fz_a', indexes => true, wait => false)", $pause,
+			$r->pick("DROP TABLE fz.brief$n", "TRUNCATE fz.brief$n", "ALTER TABLE fz.brief$n RENAME t TO u", "REINDEX TABLE fz.brief$n") ]);
+}
+
 sub read
 {
 	my ($self) = @_;
 	my $r = $self->{r};
-	my $d = 'd' . $r->below(6);
+	my $d = 'd' . $r->below($TWINS);
 	return { statements => $r->pick(
 			["SELECT count(*), sum(k) FROM fz.$d WHERE k = " . $r->below(97)],
 			["SELECT id FROM fz.$d WHERE t LIKE 'text 1%' ORDER BY id LIMIT 10"],
 			["SELECT count(*) FROM fz.$d WHERE a @> ARRAY[" . $r->below(31) . "]"],
 			[ 'BEGIN ISOLATION LEVEL REPEATABLE READ', "SELECT count(*) FROM fz.$d", 'SELECT pg_sleep(' . $r->pick(0.1, 0.5, 1.5) . ')',
+				'COMMIT' ],
+			[ 'BEGIN ISOLATION LEVEL REPEATABLE READ', 'SELECT count(*) FROM fz.months', 'SELECT pg_sleep(' . $r->pick(0.1, 1) . ')',
 				'COMMIT' ],
 			[ 'SELECT count(*) FROM fz.big', "SELECT t FROM fz.big WHERE t > 'a' ORDER BY t LIMIT 3" ]) };
 }
@@ -437,8 +506,9 @@ sub disturb
 		kill_backend => $crashes,
 		restart => 1, immediate => $crashes, settings => 6, checkpoint => 8, switch => 3, steer => 12, cleanup => 5, vacuum => 6, full => 3,
 		unreadable => 2, stop_process => 3, lock => 5, owner => 2, standby => 1, extension => 1, database => 1, tablespace => 4,
-		sleep => 10);
+		prepared => 3, members => 3, space => 2, sleep => 10);
 	my $schema = $self->{catalogs}{schema};
+	my ($role, $member) = map { $IndexMover::Fuzz::World::LOGINS[$_] } $r->below(5), $r->below(5);
 	my %statement = (
 		map({ $_ => "\\$_ $nth" } 'cancel', 'terminate', 'cancel_worker', 'terminate_worker', 'kill_worker', 'kill_backend', 'database',
 			'stop_process'),
@@ -460,13 +530,24 @@ sub disturb
 				"alter_move(max(job), 'swap_after', 'now')") . " FROM $schema.index_mover_progress",
 		cleanup => "SELECT * FROM $schema.index_mover_cleanup(" . $r->pick('', 'true') . ')',
 		vacuum => 'VACUUM ' . $r->pick('', '(FREEZE)', '(FULL) pg_class', 'pg_class', 'index_mover.ledger', 'index_mover.move_log'),
-		lock => 'BEGIN; LOCK TABLE fz.d' . $r->below(6) . ' IN ' . $r->pick('SHARE', 'ROW EXCLUSIVE', 'ACCESS SHARE', 'ACCESS EXCLUSIVE')
-		  . ' MODE; SELECT pg_sleep(' . $r->pick(0.05, 0.3, 1, 3) . '); COMMIT',
-		owner => 'REASSIGN OWNED BY fz_nobody TO fz_one',
+		lock => 'BEGIN; LOCK TABLE fz.d' . $r->below($TWINS) . ' IN ' . $r->pick('SHARE', 'ROW EXCLUSIVE', 'ACCESS SHARE',
+			'ACCESS EXCLUSIVE') . ' MODE; SELECT pg_sleep(' . $r->pick(0.05, 0.3, 1, 3) . '); COMMIT',
+		# it holds a lock, also over a restart, until somebody ends it
+		prepared => [ "BEGIN; LOCK TABLE fz.d" . $r->below($TWINS) . ' IN ' . $r->pick('SHARE', 'ROW EXCLUSIVE', 'ACCESS EXCLUSIVE')
+			. " MODE; PREPARE TRANSACTION 'fz_lock'", 'SELECT pg_sleep(' . $r->pick(0.3, 2, 5) . ')', $r->pick(('\restart') x $crashes,
+				'SELECT 1', 'SELECT 1', 'SELECT 1'), "ROLLBACK PREPARED 'fz_lock'" ],
+		members => $r->chance(50) ? IndexMover::Fuzz::World::membership($r, $self->{catalogs}{version}, $role, $member)
+			: 'REVOKE ' . quote_name($role) . ' FROM ' . quote_name($member),
+		space => $r->pick([ 'ALTER TABLESPACE fz_b RENAME TO "fz away"', 'SELECT pg_sleep(0.3)',
+				'ALTER TABLESPACE "fz away" RENAME TO fz_b' ],
+			[ 'ALTER TABLESPACE fz_a SET (random_page_cost = ' . $r->pick(1, 3) . ')' ],
+			[ 'REVOKE CREATE ON TABLESPACE fz_a FROM fz_one', 'SELECT pg_sleep(1)', 'GRANT CREATE ON TABLESPACE fz_a TO fz_one' ]),
+		owner => $r->pick('REASSIGN OWNED BY fz_nobody TO fz_one', 'DROP OWNED BY fz_nobody'),
 		sleep => 'SELECT pg_sleep(0.5)');
 	return { statements => [ "\\$what $nth", 'SELECT pg_sleep(' . $r->pick(0.3, 1, 2.5) . ')', '\mend' ], what => $what, think => 0.1 }
 	  if $what eq 'full' || $what eq 'unreadable';
-	return { statements => [ $statement{$what} ], what => $what, think => $r->pick(0.1, 0.4, 1) };
+	my $statements = $statement{$what};
+	return { statements => ref $statements ? $statements : [$statements], what => $what, think => $r->pick(0.1, 0.4, 1) };
 }
 
 1;

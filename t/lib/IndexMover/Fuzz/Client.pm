@@ -3,7 +3,8 @@
 #   them in one process.  After IndexMover::Query, which waits for each answer.
 #
 #   my $c = IndexMover::Fuzz::Client->new(node => $node, db => 'fuzz', role => 'fuzz_1');
-#   $c->send('SELECT 1') if $c->is_ready;
+#   $c->send('SELECT 1') if $c->is_ready;      # by the simple protocol
+#   $c->send('/*extended*/ SELECT 1');         # by the extended one; /*portal*/: the first row only
 #   $c->read;                          # when select() says that there is something
 #   my $answer = $c->take_answer;      # { rows => [], errors => [], notices => [] }, if it is there
 package IndexMover::Fuzz::Client;
@@ -71,8 +72,10 @@ sub send
 	my ($self, $sql) = @_;
 	utf8::encode($sql) if utf8::is_utf8($sql);
 	$self->begin_answer;
-	$self->put('Q' . pack('N Z*', 5 + length $sql, $sql));
-	return;
+	return $self->put('Q' . pack('N Z*', 5 + length $sql, $sql)) unless $sql =~ m{^/\*(extended|portal)\*/};
+	my $rows = $1 eq 'portal' ? 1 : 0;
+	return $self->put(join '', map { $_->[0] . pack('N', 4 + length $_->[1]) . $_->[1] } [ P => pack('Z* Z* n', '', $sql, 0) ],
+		[ B => pack('Z* Z* n n n', '', '', 0, 0, 0) ], [ E => pack('Z* N', '', $rows) ], [ S => '' ]);
 }
 
 sub lose

@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use IndexMover::Fuzz::Actions;
+use IndexMover::Fuzz::Client;
 use IndexMover::Fuzz::World qw(quote_name literal);
 
 # name => [ oracle, when, what, for the reader ]
@@ -24,6 +25,18 @@ my %plants = (
 	lock => [ 'lock', 'round', sub { in_worker($_[0], 'LOCK TABLE fz.big IN SHARE UPDATE EXCLUSIVE MODE; FOR i IN 1..14 '
 		. 'LOOP BEGIN PERFORM pg_sleep(1); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP') },
 		'a worker holds a lock on a table that it does not move' ],
+	'session lock' => [ 'session lock', 'start', sub { replace($_[0], 'alter_move', 'PERFORM pg_advisory_lock_shared(1); RETURN false') },
+		'alter_move() leaves its session a lock' ],
+	'lock at rest' => [ 'lock at rest', 'rest', sub {
+			my ($w) = @_;
+			$w->{planted} = IndexMover::Fuzz::Client->new(node => $w->{node}, db => 'fuzz', role => $w->{admin}{role}, name => 'planted');
+			$w->{planted}->run('SELECT pg_advisory_lock(1)', 60); }, 'a session that stays holds a lock' ],
+	leftover => [ 'leftover', 'look', sub {
+			my ($w) = @_;
+			my $oid = ask($w, 'SELECT oid FROM pg_database WHERE datname = current_database()');
+			open(my $fh, '>', $w->{node}->data_dir . "/index_mover.job.$oid.99999") or die; }, 'the file of a job that has ended' ],
+	definition => [ 'definition', 'look', sub { sql($_[0], 'ALTER TABLE fz.kept REPLICA IDENTITY DEFAULT') },
+		'an index is no replica identity any more' ],
 	hang => [ 'hang', 'round', sub { in_worker($_[0],
 		'LOOP BEGIN PERFORM pg_sleep(1); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP') },
 		'a worker that goes on after its job was canceled' ],

@@ -13,8 +13,8 @@ use IndexMover::Fuzz::World qw(quote_name literal);
 use PostgreSQL::Test::Utils ();
 use Time::HiRes qw(time sleep);
 
-our @EXPORT_OK = qw(%FATAL read_source scan_log check_answer lock_query check_locks check_rows check_indexes check_files check_views
-  check_plan check_commands cpu_seconds);
+our @EXPORT_OK = qw(%FATAL read_source scan_log check_answer lock_query check_locks check_idle check_rest check_rows check_indexes
+  check_files check_leftovers definitions check_definitions check_views check_plan check_commands cpu_seconds);
 
 our %FATAL = map { $_ => 1 } qw(assertion signal rows index role sanitizer);
 
@@ -163,6 +163,34 @@ sub check_locks
 	return @findings;
 }
 
+# Rows of oracle.idle_locks(): a session of ours holds nothing between two transactions.
+sub check_idle
+{
+	my ($rows) = @_;
+	return map { [ 'session lock', 'an idle session holds a lock: ' . join('|', map { $_ // '' } @$_) ] } @$rows;
+}
+
+# All sessions have ended, and all jobs: no process holds a lock for so many seconds.
+sub check_rest
+{
+	my ($ask, $seconds) = @_;
+	my $until = time + $seconds;
+	my %always;
+	for (my $look = 0;; $look++)
+	{
+		my %now = map { join('|', map { $_ // '' } @$_) => 1 } @{ $ask->(<<'SQL') };
+SELECT a.pid, a.backend_type, a.application_name, l.locktype, l.mode, l.relation::regclass, l.objid, left(a.query, 200)
+  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE a.pid <> pg_backend_pid() AND (a.backend_type LIKE 'index\_mover%' OR a.backend_type = 'client backend')
+SQL
+		%always = map { $_ => 1 } grep { !$look || $always{$_} } keys %now;
+		return unless %always;
+		last if time > $until;
+		sleep 0.5;
+	}
+	return map { [ 'lock at rest', "held for $seconds s when all sessions and jobs have ended: $_" ] } sort keys %always;
+}
+
 # Seconds of CPU that a process has used.
 sub cpu_seconds
 {
@@ -197,7 +225,7 @@ sub check_indexes
 	my @findings;
 	if (!$is_standby)
 	{
-		foreach my $table (@$twins)
+		foreach my $table (map { $_ eq 'd8' ? ($_, '"d8 child"') : $_ } @$twins)
 		{
 			my $rows = $ask->("RESET ALL; SELECT oracle.verdict('fz.$table', 30)");
 			my $verdict = $rows->[-1][0] // next;
@@ -250,6 +278,74 @@ sub check_files
 	return @findings;
 }
 
+# What a job may leave in our tables, in catalogs and beside relations, when all is quiet and
+# index_mover_cleanup() was called.
+sub check_leftovers
+{
+	my ($ask, $schema, $directory) = @_;
+	my @left = map { join ' ', map { $_ // '' } @$_ } @{ $ask->(<<SQL) };
+SELECT 'ledger row', kind::text, relation, new_index, relfilenumber, job FROM index_mover.ledger
+UNION ALL
+SELECT 'history', h.status, NULL, NULL, NULL, h.job FROM $schema.index_mover_history h WHERE h.status IN ('queued', 'running', 'paused')
+UNION ALL
+SELECT 'job', j.status, NULL, NULL, NULL, j.job FROM $schema.index_mover_jobs j WHERE j.status IN ('queued', 'running', 'paused')
+UNION ALL
+SELECT 'progress', p.phase, NULL, NULL, NULL, p.job FROM $schema.index_mover_progress p
+UNION ALL
+SELECT 'apart from its table', p.relname::text, NULL, NULL, NULL, NULL
+  FROM pg_class c LEFT JOIN pg_index i ON i.indrelid = c.reltoastrelid
+  JOIN pg_class p ON p.oid IN (c.reltoastrelid, i.indexrelid)
+ WHERE p.reltablespace <> c.reltablespace
+SQL
+	my $database = $ask->('SELECT oid FROM pg_database WHERE datname = current_database()')->[0][0];
+	push @left, grep { !m{/index_mover\.evidence$} && !m{/index_mover\.job\.(?!$database\.)\d+\.} } glob("$directory/index_mover*"),
+	  glob("$directory/base/*/*index_mover*"), glob("$directory/pg_tblspc/*/*index_mover*.tmp"),
+	  glob("$directory/pg_tblspc/*/*/*index_mover*"),
+	  glob("$directory/pg_tblspc/*/*/*/*index_mover*");
+	return map { [ 'leftover', "at rest, after index_mover_cleanup(): $_" ] } @left;
+}
+
+# All that the catalogs say of the table that no DDL changes, { object => text }, but where it
+# is and how large.
+sub definitions
+{
+	my ($ask) = @_;
+	my $rows = $ask->(<<'SQL');
+WITH own AS (SELECT oid, relname FROM pg_class WHERE oid = 'fz.kept'::regclass
+	UNION ALL SELECT c.oid, c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'fz.kept'::regclass)
+SELECT 'relation ' || c.relname, (to_jsonb(c) - '{oid,relfilenode,reltablespace,relpages,reltuples,relallvisible,relallfrozen,
+	relfrozenxid,relminmxid,reltoastrelid,relhasindex}'::text[])::text FROM own JOIN pg_class c USING (oid)
+UNION ALL
+SELECT format('column %s.%s', o.relname, a.attname), (to_jsonb(a) - '{attrelid,attcacheoff}'::text[])::text
+  FROM own o JOIN pg_attribute a ON a.attrelid = o.oid
+UNION ALL
+SELECT format('index %s, %s', m.index_name, m.attribute), m.value FROM oracle.metadata('fz.kept') m
+ WHERE m.attribute NOT IN ('tablespace', 'scans')
+UNION ALL
+SELECT 'statistics ' || s.stxname, pg_get_statisticsobjdef(s.oid) || s.stxowner FROM pg_statistic_ext s
+ WHERE s.stxrelid = 'fz.kept'::regclass
+UNION ALL
+SELECT 'constraint ' || k.conname, pg_get_constraintdef(k.oid) FROM pg_constraint k WHERE k.conrelid = 'fz.kept'::regclass
+UNION ALL
+SELECT 'rule ' || r.rulename, pg_get_ruledef(r.oid) FROM pg_rewrite r WHERE r.ev_class = 'fz.kept'::regclass
+UNION ALL
+SELECT 'policy ' || p.polname, pg_get_expr(p.polqual, p.polrelid) FROM pg_policy p WHERE p.polrelid = 'fz.kept'::regclass
+UNION ALL
+SELECT 'publication ' || p.pubname, r.prrelid::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+ WHERE r.prrelid = 'fz.kept'::regclass
+SQL
+	return { map { $_->[0] => $_->[1] // '' } @$rows };
+}
+
+sub check_definitions
+{
+	my ($ask, $before) = @_;
+	my $now = definitions($ask);
+	my %all = (%$before, %$now);
+	return map { [ 'definition', "$_: " . ($before->{$_} // 'not there') . '; now: ' . ($now->{$_} // 'not there') ] }
+	  grep { ($before->{$_} // '') ne ($now->{$_} // '') || exists $before->{$_} != exists $now->{$_} } sort keys %all;
+}
+
 # What the views show a role, against what it may see.
 sub check_views
 {
@@ -270,10 +366,13 @@ sub check_views
 				OR EXISTS (SELECT FROM pg_class c WHERE c.oid = m.table_oid AND pg_has_role($l, c.relowner, 'USAGE'))",
 			tier_policy =>
 				"SELECT count(*) FROM $schema.tier_policy p WHERE EXISTS (SELECT FROM pg_roles o WHERE o.rolname = p.owner
-					AND pg_has_role($l, o.oid, 'USAGE'))");
+					AND pg_has_role($l, o.oid, 'USAGE'))",
+			tier_policy_status =>
+				"SELECT count(*) FROM $schema.tier_policy p WHERE pg_has_role($l, 'pg_monitor', 'USAGE') OR EXISTS (SELECT FROM pg_roles o
+					WHERE o.rolname = p.owner AND pg_has_role($l, o.oid, 'USAGE'))");
 		foreach my $view (sort keys %may)
 		{
-			my $what = $view eq 'tier_policy' ? 'count(*) AS job' : 'job';
+			my $what = $view =~ /^tier_policy/ ? 'count(*) AS job' : 'job';
 			my $seen = $ask->("SET ROLE $r; SELECT string_agg(job::text, ',' ORDER BY job) FROM (SELECT $what
 				FROM $schema.$view) v; RESET ROLE", 1);
 			$ask->('RESET ROLE');
@@ -297,7 +396,7 @@ sub check_plan
 	{
 		my $space = literal($r->pick('pg_default', 'fz_a', 'fz_b', q{fz C'd}));
 		my $relation = literal($r->pick('fz.d0', 'fz.d1', 'fz.d2', 'fz.d4', 'fz.rec0', 'fz.mat', 'fz.empty', 'fz.months',
-			'"fz Other".parent'));
+			'"fz Other".parent', 'fz.d6', 'fz.d7', 'fz.d8', 'fz.kept'));
 		my $call = $r->pick("move_table($relation, $space, indexes => true", "move_table($relation, $space",
 			"move_indexes($relation, $space",
 			"move_indexes($relation, $space, 'rebuild'", "evacuate_tablespace('fz_a', 'fz_b'");

@@ -22,29 +22,43 @@ our @EXPORT_OK = qw(draw_world quote_name literal);
 
 our @LOGINS = ('fz_one', 'fz_two', q{fz Qu"oted'}, 'fz_monitor', 'fz_nobody');
 our @OWNERS = @LOGINS[ 0 .. 2 ];
-our @TABLESPACES = ('fz_a', 'fz_b', q{fz C'd}, 'fz_lost');
+our @TABLESPACES = ('fz_a', 'fz_b', q{fz C'd}, 'fz_lost', 'fz_device');
 our @DATABASES = ('fuzz', 'fuzz2', q{fuzz "3"});
+our $TWINS = 9;
+
+# From this number on are the rows of the child of the table that has one.
+our $CHILD = 100_000;
 
 sub quote_name { my ($name) = @_; return '"' . $name =~ s/"/""/gr . '"'; }
 
 sub literal { my ($text) = @_; return defined $text ? q{'} . $text =~ s/'/''/gr . q{'} : 'NULL'; }
 
-# The world of a seed: { roles => SQL, once for a cluster; database => SQL, for each
-# database that has relations; twins => [names]; extension_schema }.
+# The world of a seed, for a major version, with a tablespace in a directory: { roles => SQL,
+# once for a cluster; database => SQL, for each database that has relations; twins => [names];
+# extension_schema }.
 sub draw_world
 {
-	my ($seed) = @_;
+	my ($seed, $version, $device) = @_;
 	my $r = IndexMover::Fuzz::Random->new($seed, 'world');
-	my $world = { seed => $seed, twins => [] };
+	my $world = { seed => $seed, version => $version, twins => [] };
 	$world->{extension_schema} = $r->chance(70) ? 'public' : 'fz Ext';
-	$world->{roles} = draw_roles($r);
+	$world->{roles} = draw_roles($r, $seed, $version, $device);
 	$world->{database} = draw_database($r, $world);
 	return $world;
 }
 
+# One role is a member of another, in some way.
+sub membership
+{
+	my ($r, $version, $role, $member) = @_;
+	my $sql = 'GRANT ' . quote_name($role) . ' TO ' . quote_name($member);
+	return $sql . ($r->chance(20) ? ' WITH ADMIN OPTION' : '') if $version < 16;
+	return $sql . ' WITH ' . join ', ', map { "$_ " . $r->pick('TRUE', 'TRUE', 'FALSE') } 'INHERIT', 'SET', $r->chance(20) ? 'ADMIN' : ();
+}
+
 sub draw_roles
 {
-	my ($r) = @_;
+	my ($r, $seed, $version, $device) = @_;
 	my $sql = "CREATE ROLE fz_group NOLOGIN;\n";
 	$sql .= 'CREATE ROLE ' . quote_name($_) . " LOGIN;\n" for @LOGINS;
 	$sql .= "GRANT pg_monitor TO fz_monitor;\n";
@@ -52,9 +66,19 @@ sub draw_roles
 	{
 		$sql .= 'GRANT fz_group TO ' . quote_name($role) . ";\n" if $r->chance(50);
 	}
-	$sql .= "GRANT fz_one TO fz_two;\n" if $r->chance(30);
-	# in-place tablespaces: the standby has them, too
-	$sql .= 'CREATE TABLESPACE ' . quote_name($_) . " LOCATION '';\n" for @TABLESPACES;
+	# in one order, so that there is no circle
+	my $m = IndexMover::Fuzz::Random->new($seed, 'members');
+	my @order = map { $_->[1] } sort { $a->[0] <=> $b->[0] } map { [ $m->next, $_ ] } @LOGINS;
+	foreach my $i (0 .. $#order)
+	{
+		$sql .= 'ALTER ROLE ' . quote_name($order[$i]) . " NOINHERIT;\n" if $m->chance(15);
+		foreach my $j ($i + 1 .. $#order)
+		{
+			$sql .= membership($m, $version, @order[ $i, $j ]) . ";\n" if $m->chance(20);
+		}
+	}
+	# in-place tablespaces: the standby has them, too; and one with a device of its own
+	$sql .= 'CREATE TABLESPACE ' . quote_name($_) . ' LOCATION ' . literal($_ eq 'fz_device' ? $device : '') . ";\n" for @TABLESPACES;
 	foreach my $space (@TABLESPACES)
 	{
 		foreach my $role (@OWNERS)
@@ -79,6 +103,42 @@ my $columns = 'id int, k int, t text, n numeric, p point, rng int4range, a int[]
 our $ROW = "g, g % 97, repeat('text ' || g % 1009, 1 + g % 3), g % 101, point(g % 71, g % 53), int4range(g % 500, g % 500 + 10), "
   . "ARRAY[g % 31, g % 7], to_tsvector('simple', 'w' || g % 211), jsonb_build_object('k', g % 101)";
 
+# A table with all properties that a move must keep, with columns id, k, n, t, rng.
+sub properties
+{
+	my ($table) = @_;
+	my ($name) = $table =~ /(\w+)$/;
+	return <<SQL;
+CREATE STATISTICS fz.${name}_statistics ON k, n FROM $table; CREATE STATISTICS fz.${name}_expressions ON (k + 1), (upper(t)) FROM $table;
+ALTER TABLE $table ALTER k SET STATISTICS 300, ALTER n SET (n_distinct = -0.3), ALTER n SET STORAGE EXTERNAL, ALTER t SET COMPRESSION pglz;
+ALTER TABLE $table ADD CONSTRAINT ${name}_later UNIQUE (id, k) DEFERRABLE INITIALLY DEFERRED,
+	ADD CONSTRAINT ${name}_exclusion EXCLUDE USING gist (id WITH =, rng WITH &&);
+CREATE INDEX "${name} expressions" ON $table (abs(k), (n * 2)); ALTER INDEX fz."${name} expressions" ALTER COLUMN 2 SET STATISTICS 77;
+COMMENT ON INDEX fz."${name} expressions" IS 'of ${name}'; COMMENT ON CONSTRAINT ${name}_later ON $table IS 'later';
+ALTER TABLE $table CLUSTER ON ${name}_pkey, REPLICA IDENTITY USING INDEX ${name}_pkey;
+SQL
+}
+
+# A partitioned table with partitions that are partitioned, one whose columns are in another
+# order, and a default one.
+sub nested
+{
+	my ($i, $owner, $spaces) = @_;
+	my $other = join ', ', reverse split /, /, $columns;
+	my $sql = <<SQL;
+CREATE TABLE fz.d$i ($columns, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+CREATE TABLE fz."d$i hashed" PARTITION OF fz.d$i FOR VALUES FROM (MINVALUE) TO (1000) PARTITION BY HASH (id)@{[ $spaces->() ]};
+CREATE TABLE fz."d$i hashed 0" PARTITION OF fz."d$i hashed" FOR VALUES WITH (MODULUS 2, REMAINDER 0)@{[ $spaces->() ]};
+CREATE TABLE fz."d$i hashed 1" PARTITION OF fz."d$i hashed" FOR VALUES WITH (MODULUS 2, REMAINDER 1)@{[ $spaces->() ]};
+CREATE TABLE fz."d$i other" (gone int, $other)@{[ $spaces->() ]};
+ALTER TABLE fz."d$i other" DROP gone, ALTER id SET NOT NULL;
+ALTER TABLE fz.d$i ATTACH PARTITION fz."d$i other" FOR VALUES FROM (1000) TO (3000);
+CREATE TABLE fz."d$i default" PARTITION OF fz.d$i DEFAULT@{[ $spaces->() ]};
+SQL
+	$sql .= "ALTER TABLE fz.\"d$i $_\" OWNER TO $owner;\n" for 'hashed', 'hashed 0', 'hashed 1', 'other', 'default';
+	return $sql;
+}
+
 sub draw_database
 {
 	my ($r, $world) = @_;
@@ -96,6 +156,18 @@ GRANT USAGE ON SCHEMA $ext TO PUBLIC;
 CREATE SCHEMA fz; CREATE SCHEMA "fz Other"; CREATE SCHEMA twin;
 GRANT ALL ON SCHEMA fz, "fz Other" TO $all;
 GRANT USAGE ON SCHEMA fz, twin TO PUBLIC;
+-- the locks of sessions that are idle before and after they are read
+CREATE FUNCTION oracle.idle_locks() RETURNS TABLE (pid int, lock text, query text) LANGUAGE plpgsql AS \$\$
+DECLARE
+	idle	jsonb := (SELECT jsonb_object_agg(a.pid, a.state_change) FROM pg_stat_activity a
+		WHERE a.state = 'idle' AND a.application_name ~ '^fuzz [0-9]+\$');
+	locks	jsonb := (SELECT jsonb_agg(to_jsonb(l)) FROM pg_locks l WHERE idle ? l.pid::text);
+BEGIN
+	PERFORM pg_stat_clear_snapshot();
+	RETURN QUERY SELECT a.pid, concat_ws(' ', l.locktype, l.mode, l.relation::regclass, l.objid), left(a.query, 200)
+	  FROM jsonb_populate_recordset(NULL::pg_locks, locks) l JOIN pg_stat_activity a ON a.pid = l.pid
+	 WHERE a.state = 'idle' AND a.state_change = (idle ->> a.pid::text)::timestamptz;
+END \$\$;
 CREATE FUNCTION fz.rec(what text, allowed text[], i int) RETURNS int LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS \$\$
 BEGIN
 	IF current_user::text <> ALL (allowed) THEN
@@ -117,7 +189,10 @@ SQL
 	$sql .= "GRANT EXECUTE ON ALL ROUTINES IN SCHEMA $ext TO fz_group;\n" if $r->chance(50);
 
 	# Tables with twins.
-	my @kinds = ('plain', 'toast', 'partitioned', 'unlogged', 'generated', 'reloptions');
+	$sql .= "CREATE DOMAIN fz.number AS int CHECK (VALUE > -1000000000); CREATE DOMAIN fz.words AS text CHECK (length(VALUE) < 1000000);\n"
+	  . "GRANT USAGE ON TYPE fz.number, fz.words TO PUBLIC;\n";
+	my @kinds = ('plain', 'toast', 'partitioned', 'unlogged', 'generated', 'reloptions', 'domain', 'nested', 'inherited');
+	die "there are $TWINS twins\n" if @kinds != $TWINS;
 	foreach my $i (0 .. $#kinds)
 	{
 		my $owner = $r->pick(@owners);
@@ -134,12 +209,17 @@ SQL
 				  . ") TO ($to)" . $spaces->() . ";\nALTER TABLE fz.\"d${i} part $n\" OWNER TO $owner;\n";
 			}
 		}
+		elsif ($kind eq 'nested') { $sql .= nested($i, $owner, $spaces) }
 		else
 		{
+			my $columns = $kind eq 'domain' ? $columns =~ s/\bk int/k fz.number/r =~ s/\bt text/t fz.words/r : $columns;
 			$of = 'UNLOGGED ' if $kind eq 'unlogged';
 			$more = ', g2 int GENERATED ALWAYS AS (k * 2) STORED, i2 bigint GENERATED BY DEFAULT AS IDENTITY' if $kind eq 'generated';
 			$sql .= "CREATE ${of}TABLE fz.d$i ($columns$more, PRIMARY KEY (id))"
 			  . ($kind eq 'reloptions' ? ' WITH (fillfactor = 50, autovacuum_enabled = off)' : '') . $spaces->() . ";\n";
+			$sql .= "CREATE TABLE fz.\"d$i child\" (more text, PRIMARY KEY (id)) INHERITS (fz.d$i)" . $spaces->()
+			  . ";\nALTER TABLE fz.\"d$i child\" OWNER TO $owner;\nCREATE INDEX \"d$i child k\" ON fz.\"d$i child\" (k);\n"
+			  if $kind eq 'inherited';
 			$sql .= "ALTER TABLE fz.d$i ALTER t SET STORAGE EXTERNAL;\n" if $kind eq 'toast';
 			$sql .= "ALTER TABLE twin.d$i SET UNLOGGED;\n" if $kind eq 'unlogged';
 		}
@@ -158,6 +238,15 @@ SQL
 		my $rows = $r->pick(50, 300, 1200, 5000);
 		$sql .= "INSERT INTO twin.d$i SELECT $row FROM generate_series(1, $rows) g;\n";
 		$sql .= "INSERT INTO fz.d$i (id, k, t, n, p, rng, a, doc, j) SELECT * FROM twin.d$i;\n";
+		$sql .= "INSERT INTO twin.d$i SELECT $row FROM generate_series($CHILD + 1, $CHILD + $rows) g;\n"
+		  . "INSERT INTO fz.\"d$i child\" SELECT *, 'more' FROM twin.d$i WHERE id > $CHILD;\n"
+		  if $kind eq 'inherited';
+		$sql .= properties("fz.d$i") if $kind eq 'domain';
+		# an index that CREATE INDEX CONCURRENTLY has left behind, and one that only lacks its validation
+		$sql .= "\\set ON_ERROR_STOP off\nCREATE UNIQUE INDEX CONCURRENTLY \"d$i invalid\" ON fz.d$i ((id * 0))" . $spaces->()
+		  . ";\n\\set ON_ERROR_STOP on\nCREATE INDEX \"d$i not valid\" ON fz.d$i (n)" . $spaces->()
+		  . ";\nUPDATE pg_index SET indisvalid = false WHERE indexrelid = 'fz.\"d$i not valid\"'::regclass;\n"
+		  if $kind eq 'plain' || $kind eq 'domain';
 		push @{ $world->{twins} }, "d$i";
 	}
 
@@ -169,12 +258,17 @@ SQL
 		my $allowed = literal('{' . join(',', map { '"' . s/(["\\])/\\$1/gr . '"' } $owner, $writer) . '}');
 		my ($o, $w) = (quote_name($owner), quote_name($writer));
 		$sql .= <<SQL;
+CREATE DOMAIN fz.rec${i}_domain AS int CHECK (fz.rec('domain of rec$i', $allowed, 1) = 1);
 CREATE TABLE fz.rec$i (id int PRIMARY KEY, v int DEFAULT fz.rec('default of rec$i', $allowed, 7), t text,
+	g int GENERATED ALWAYS AS (fz.rec('generated column of rec$i', $allowed, v)) STORED,
 	CHECK (fz.rec('check of rec$i', $allowed, 1) = 1))@{[ $spaces->() ]};
+ALTER DOMAIN fz.rec${i}_domain OWNER TO $o;
 ALTER TABLE fz.rec$i OWNER TO $o;
 SET ROLE $o;
 INSERT INTO fz.rec$i (id, t) SELECT g, md5(g::text) FROM generate_series(1, 40) g;
 CREATE INDEX "rec$i ix" ON fz.rec$i (fz.rec('index of rec$i', $allowed, v));
+CREATE INDEX "rec$i domain" ON fz.rec$i ((v::fz.rec${i}_domain));
+CREATE STATISTICS fz.rec${i}_statistics ON (fz.rec('statistics of rec$i', $allowed, v)), id FROM fz.rec$i;
 CREATE INDEX "rec$i part" ON fz.rec$i USING hash (t) WHERE fz.rec('predicate of rec$i', $allowed, 1) = 1;
 CREATE FUNCTION fz.rec${i}_trigger() RETURNS trigger LANGUAGE plpgsql AS \$\$
 BEGIN PERFORM fz.rec('trigger of rec$i', $allowed, 1); RETURN coalesce(NEW, OLD); END \$\$;
@@ -228,6 +322,17 @@ SQL
 	$sql .= "ALTER TABLE fz.months_$_ OWNER TO $owner;\n" for 1 .. 4;
 	$sql .= 'CREATE TABLE fz.keys (id ' . $r->pick('bigint', 'int', 'date', 'uuid')
 		. ") PARTITION BY RANGE (id); ALTER TABLE fz.keys OWNER TO $owner;\n";
+	my $m = IndexMover::Fuzz::Random->new($world->{seed}, 'more relations');
+	# as a session that is canceled in DETACH PARTITION CONCURRENTLY leaves it
+	$sql .= "UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = 'fz.months_4'::regclass;\n" if $m->chance(40);
+	# no DDL changes it, so a move has kept all of it
+	$sql .= "CREATE TABLE fz.kept (id int PRIMARY KEY, k int, n numeric, t text, rng int4range) WITH (autovacuum_enabled = off);\n"
+	  . "INSERT INTO fz.kept SELECT g, g % 97, g % 101, repeat('text', 1 + g % 5), int4range(g, g + 2) FROM generate_series(1, 900) g;\n"
+	  . properties('fz.kept') . 'ALTER TABLE fz.kept OWNER TO ' . quote_name($m->pick(@OWNERS)) . ";\n"
+	  . "CREATE PUBLICATION fz_publication FOR TABLE fz.kept, fz.d6; GRANT SELECT ON fz.kept TO fz_monitor;\n"
+	  . "CREATE POLICY kept ON fz.kept USING (id > 0); CREATE RULE kept AS ON DELETE TO fz.kept WHERE OLD.id < 0 DO INSTEAD NOTHING;\n";
+	$sql .= "ALTER TABLE fz.big SET (autovacuum_vacuum_insert_threshold = 50); ALTER TABLE fz.big ALTER t SET STATISTICS 10;\n"
+	  if $m->chance(50);
 	if ($r->chance(60))
 	{
 		$sql .= <<SQL;
