@@ -591,7 +591,7 @@ note_staying(const AlterJob *job, const ErrorData *error)
 	staying.moved = count_moved(job);
 	staying.total = list_length(job->relids);
 	/* the DETAIL of a cancel says it, see abandon_job() */
-	if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+	if (errors_was_canceled(error))
 		staying.moved = 0;
 }
 
