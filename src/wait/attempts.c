@@ -10,7 +10,7 @@
  *	look	see who holds the lock, without queueing
  *	free	no session does: ask, without queueing
  *	bid		after a rest, whoever holds it: ask, and queue for lock_timeout
- *	stay	but not behind a reader of the whole table, or VACUUM
+ *	stay	but not behind pg_dump, or whoever reads as it does, or VACUUM
  *	rest	how long to rest between two bids
  *	aim		a bid may come sooner, when the transactions behind us should end
  *	window	the bids of a job's runners end together
@@ -257,48 +257,14 @@ is_vacuum(VirtualTransactionId vxid)
 		(proc->statusFlags & (PROC_IN_VACUUM | PROC_IS_AUTOVACUUM)) != 0;
 }
 
-/*
- * Return where a command, as it was sent, begins: behind white space and comments.  Of several
- * in one string, that is the first one.
- */
-static const char *
-command_begin(const char *command)
-{
-	const char *end;
-
-	for (;;)
-	{
-		command += strspn(command, " \t\n\r\f\v");
-		if (strncmp(command, "--", 2) == 0)
-			end = strchr(command, '\n');
-		else if (strncmp(command, "/*", 2) == 0)
-			end = strstr(command + 2, "*/");
-		else
-			return command;
-		if (end == NULL)
-			return "";
-		command = end + (*end == '*' ? 2 : 1);
-	}
-}
-
-/* Return whether a command is one with which a reader takes a whole table. */
+/* Return whether a holder says by its name that it is pg_dump. */
 static bool
-takes_whole_table(const char *command)
-{
-	const char *begin = command_begin(command);
-
-	return pg_strncasecmp(begin, "copy", 4) == 0 || pg_strncasecmp(begin, "lock", 4) == 0;
-}
-
-/* Return whether a holder says, by its name or its command, that it reads the whole table. */
-static bool
-says_reader(const Holder *holder)
+is_pg_dump(const Holder *holder)
 {
 	int			pid = virtual_transaction_pid(holder->vxid);
 	const PgBackendStatus *status = pid > 0 ? blockers_find(pid) : NULL;
 
-	return status != NULL && (strncmp(status->st_appname, "pg_dump", 7) == 0 ||
-							  takes_whole_table(status->st_activity_raw));
+	return status != NULL && strncmp(status->st_appname, "pg_dump", 7) == 0;
 }
 
 /*
@@ -307,8 +273,9 @@ says_reader(const Holder *holder)
  * Its other processes ask with NOWAIT, and would fail if we stood in the queue.
  *
  * Such a reader holds no lock of writers, as COPY .. FROM does, and none on the table's indexes,
- * which a query's planner locks.  But a plan that was made before locks none of these either, so
- * a reader has to say so, or to stay.
+ * which a query's planner locks.  But COPY .. TO of a moment, or a plan that was made before,
+ * locks none of these either, and such transactions follow each other: so a reader has to stay,
+ * unless it has the name.
  *
  * To be called outside of transactions; it has one of its own, for the catalog.
  */
@@ -351,7 +318,7 @@ attempts_may_queue(Attempts *attempts, Oid table)
 
 		if (virtual_transactions_have(holders, nholders, holder->vxid) &&
 			!virtual_transactions_have(users, nusers, holder->vxid) &&
-			(stays || says_reader(holder)))
+			(stays || is_pg_dump(holder)))
 			attempts->barred = true;
 	}
 	CommitTransactionCommand();
