@@ -71,6 +71,7 @@
 
 /* The same while no session has waited behind a bid */
 #define ALONE_REST_MS		20
+#define ALONE_JITTER		1
 
 /* Once a session has waited behind a bid, none is joined so soon after the last one */
 #define JOIN_REST_US		(250 * INT64CONST(1000))
@@ -106,6 +107,7 @@ rest_ms(const Attempts *attempts)
 {
 	const Wait *wait = &attempts->wait;
 	int64		ms = REST_MS;
+	double		jitter = REST_JITTER;
 
 	if (attempts->bids == 0)
 		return attempts->hurry ? 0 : IM_LIMIT("looks", FIRST_LOOKS) * LOOK_MS;
@@ -119,7 +121,10 @@ rest_ms(const Attempts *attempts)
 	 * of a transaction
 	 */
 	if (attempts->delays == 0 && !holder_stays(wait))
+	{
 		ms = ALONE_REST_MS;
+		jitter = ALONE_JITTER;
+	}
 	else if (attempts->delays < 8)
 		ms = Min(FIRST_REST_MS << Max(attempts->delays - 1, 0), REST_MS);
 	if (wait->nholders > 0)
@@ -129,7 +134,7 @@ rest_ms(const Attempts *attempts)
 		ms = Max(ms, Min(age_ms / REST_PART_OF_AGE, LONGEST_REST_MS));
 	}
 	/* a fixed rest could keep step with transactions of a fixed length */
-	return (int64) (ms * attempts->jitter);
+	return (int64) (ms * (1 + jitter * attempts->chance));
 }
 
 /* Return the milliseconds to the next bid; not above 0: it is due. */
@@ -235,16 +240,18 @@ attempts_end_bid(Attempts *attempts)
 		attempts->delays++;
 	attempts->bids++;
 	attempts->bid_ended = clock_us();
-	attempts->jitter = 1 + REST_JITTER * pg_prng_double(&pg_global_prng_state);
+	attempts->chance = pg_prng_double(&pg_global_prng_state);
 }
 
-/* Return how long to rest before the next look. */
+/* Return how long to rest before the next look, which is no later than the next bid. */
 int
 attempts_nap_ms(const Attempts *attempts)
 {
 	int64		waited_ms = (clock_us() - attempts->limits.since) / 1000;
+	int64		ms = waited_ms < LATER_MS ? LOOK_MS : LATER_LOOK_MS;
+	int64		bid_ms = next_bid_ms(attempts);
 
-	return waited_ms < LATER_MS ? LOOK_MS : LATER_LOOK_MS;
+	return bid_ms > 0 ? Min(ms, bid_ms) : ms;
 }
 
 /* Return whether a holder runs VACUUM, which keeps its locks to its end. */

@@ -136,7 +136,7 @@ typedef struct Attempts
 	int			delays;			/* bids of these that were not alone */
 	int64		bid_ended;		/* the last one; at first, when the looks
 								 * began */
-	double		jitter;			/* of the rest after it */
+	double		chance;			/* 0 to 1: how much longer to rest after it */
 	Oid			queued_for;		/* by this one; 0 = it has not queued */
 	bool		granted;		/* and got it */
 	VirtualTransactionId before[WAIT_MAX_PIDS]; /* who had that lock then */
