@@ -1,8 +1,9 @@
 /*
  * swap.pml
  *	  A model of src/README, "Protocol of the swap", and of the locks of the long phase
- *	  (copy_locks.c, copy_give_way.c): a table, its TOAST table and the index of that; with
- *	  -DTIME, of the rules that say when to ask for the lock (swap_time.pml).
+ *	  (copy_locks.c, copy_give_way.c): a table, its TOAST table and the index of that, or
+ *	  three tables that are moved together; with -DTIME, of the rules that say when to ask
+ *	  for the lock (swap_time.pml).
  *
  * Locks: a client's query takes S on what it uses, DDL takes X, in core's order; the long
  * phase has L, which conflicts with X only, and the swap X.  Who asks for what conflicts

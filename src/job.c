@@ -180,6 +180,18 @@ job_last_part(const JobShared *shared, int n)
 	return n;
 }
 
+/* Return the bytes of an item and its parts. */
+int64
+job_size_with_parts(const JobShared *shared, int n)
+{
+	int			last = job_last_part(shared, n);
+	int64		size = 0;
+
+	for (int i = n; i <= last; i++)
+		size += Max(shared->items[i].size_before, 0);
+	return size;
+}
+
 /*
  * Give the items that move with item n its outcome, which is theirs, too.
  * Return the number of the last item.

@@ -109,6 +109,8 @@ typedef struct MoveItem
 	Oid			part_of;		/* of a TOAST table and its index: the table
 								 * with which it moves, a few items before;
 								 * else 0 */
+	Oid			parent;			/* the table of which the table is a
+								 * partition, when it was planned; else 0 */
 	NameData	relname;
 	NameData	schema_name;	/* of both */
 	NameData	heap_name;
@@ -231,6 +233,8 @@ typedef struct JobShared
 	uint32		numbers;		/* a bit for each number that a runner has;
 								 * under the area's lock */
 	bool		starting;		/* one is just being started; likewise */
+	int			parted;			/* how often relations that were moved
+								 * together were parted; likewise */
 	JobAccount	accounts[IM_BUDGETS];
 	int64		bid_began;		/* the window of the runners' bids, by
 								 * clock_us(), see runner_begin_bid(); under
@@ -251,6 +255,8 @@ typedef struct JobShared
 										 * pg_stat_activity */
 #define JOB_QUEUE_SIZE	((Size) 16384)	/* bytes, for messages of a runner */
 #define IM_MAX_BLOCKERS	8		/* transactions published; there may be more */
+#define IM_MOST_TOGETHER 16		/* relations that a runner moves together,
+								 * with their parts */
 
 typedef enum JobPurpose
 {
@@ -324,8 +330,8 @@ typedef struct RunnerSlot
 	int			pid;
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
 	bool		rows_final;		/* it only cleans up from now on */
-	bool		has_item;		/* that it has claimed last, and not ended */
-	int			item;			/* the number of that */
+	int			nitems;			/* that it has claimed last, and not ended */
+	int			items[IM_MOST_TOGETHER];	/* the numbers of these */
 	bool		tight_space;	/* that of the item */
 	bool		gives_turn;		/* it gives up its relation for another one,
 								 * which it has not claimed yet */
@@ -414,6 +420,7 @@ extern dsm_segment *job_map_segment(const JobSlot *slot, bool *mapped);
 extern void job_alter_settings(JobShared *shared, Jsonb *json);
 extern Size job_shared_size(int nitems, int nrunners);
 extern int	job_last_part(const JobShared *shared, int n);
+extern int64 job_size_with_parts(const JobShared *shared, int n);
 extern int	job_parts_follow(JobShared *shared, int n);
 extern shm_mq *job_queue(JobShared *shared, int runner);
 extern bool runner_is_alive(int64 job, int pid);
@@ -473,12 +480,14 @@ extern bool runner_rows_are_final(void);
 #define CLAIM_LATER	(-2)
 typedef bool (*RelationCheck) (const MoveItem *item);
 extern int	runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free);
+extern int	runner_claim_more(JobShared *shared, int claimed[IM_MOST_TOGETHER]);
+extern void runner_part(JobShared *shared);
 extern bool runner_start_another(JobShared *shared);
 extern void runner_make_room(JobShared *shared, const MoveItem *item,
 							 RelationCheck is_free);
 extern bool runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free);
 extern void runner_put_back(JobShared *shared, int n);
-extern void runner_works_on(const MoveItem *item);
+extern void runner_works_on(MoveItem *const *items, int nitems);
 
 /* progress of a runner (progress.c); no-ops elsewhere */
 
@@ -542,12 +551,15 @@ typedef struct MoveContext
 {
 	JobShared  *job;
 	MoveItem   *item;
+	MoveItem  **items;			/* all that it moves together, "item" first */
+	int			nitems;
 	const MoveSettings *settings;	/* runner_settings() */
 	int			max_wait_ms;	/* of a cleanup; 0 = no limit */
 	int64		began;			/* by clock_us() */
 	int64		rested_before;	/* pacing_rested_ms() then */
-	bool		gives_turn;		/* the move was given up: its item is queued
+	bool		gives_turn;		/* the move was given up: its items are queued
 								 * again */
+	const char *again;			/* why what was moved together is parted */
 } MoveContext;
 
 #endif							/* IM_JOB_H */

@@ -212,6 +212,21 @@ is_or_is_below(Oid relid, Oid other)
 	return false;
 }
 
+/*
+ * Return the table of which a table is a partition, 0 if it is none.  Core's
+ * get_partition_parent() raises XX000 if it was detached just now.
+ */
+Oid
+parent_of_partition(Oid relid)
+{
+	if (!get_rel_relispartition(relid))
+		return InvalidOid;
+	foreach_ptr(HeapTupleData, row, catalog_rows(InheritsRelationId, InheritsRelidSeqnoIndexId,
+												 Anum_pg_inherits_inhrelid, relid, 0, InvalidOid))
+		return ((Form_pg_inherits) GETSTRUCT(row))->inhparent;
+	return InvalidOid;
+}
+
 /* Return the TOAST table of a table and its indexes, in the order in which core locks them. */
 List *
 parts_of_table(const RelationFacts *facts)

@@ -77,6 +77,7 @@ extern List *indexes_of_table(Oid heap_oid);
 extern List *children_of(Oid relid, bool with_pending);
 extern List *relation_and_below(Oid relid);
 extern bool is_or_is_below(Oid relid, Oid other);
+extern Oid	parent_of_partition(Oid relid);
 extern List *parts_of_table(const RelationFacts *facts);
 extern bool parts_are_in(const RelationFacts *facts, Oid tablespace);
 extern Oid	table_of_toast(Oid relid);

@@ -36,6 +36,13 @@
 /* Between two windows of bids; what is left of a window is no shorter, nor worth a bid */
 #define BID_GAP_MS			IM_LIMIT("bid-gap", 20)
 
+/* What is moved together is small, and once it was parted so often, nothing is */
+#define TOGETHER_BYTES		(16 * INT64CONST(1024) * 1024)
+#define ALL_TOGETHER_BYTES	(4 * TOGETHER_BYTES)
+#define MOST_PARTED			4
+/* The next one may be one of so many items */
+#define TOGETHER_LOOKS		1000
+
 /* How many items that are free a runner knows, and at how many others it looks at once */
 #define MAX_FREE			(2 * MAX_WORKERS)
 #define FREE_LOOKS			8
@@ -45,7 +52,8 @@
 static JobArea *area = NULL;
 static RunnerSlot *my_runner = NULL;
 static JobSlot *my_job = NULL;
-static const MoveItem *my_item = NULL;
+static MoveItem *const *my_items = NULL;
+static int	my_nitems = 0;
 
 /* Our copy of the job's settings, and its version; see runner_settings(). */
 static JobShared *my_shared = NULL;
@@ -198,14 +206,14 @@ gives_turn(const RunnerSlot *runner)
 static bool
 is_idle(const RunnerSlot *runner)
 {
-	return !runner->has_item && !runner->rows_final;
+	return runner->nitems == 0 && !runner->rows_final;
 }
 
 /* Between its claim and progress_begin() a runner may wait for the extension. */
 static bool
 has_relation(const RunnerSlot *runner)
 {
-	return runner->has_item && OidIsValid(runner->heap_oid);
+	return runner->nitems > 0 && OidIsValid(runner->heap_oid);
 }
 
 /* Its copy waits for the lock of its swap, and that makes room for another relation. */
@@ -460,9 +468,21 @@ runner_rows_are_final(void)
 	return final;
 }
 
+/* Return whether a runner has claimed an item of this table. */
+static bool
+has_item_of_table(const JobShared *shared, const RunnerSlot *runner, Oid table)
+{
+	for (int i = 0; i < runner->nitems; i++)
+	{
+		if (shared->items[runner->items[i]].heap_oid == table)
+			return true;
+	}
+	return false;
+}
+
 /* Return whether another runner of the job is just giving up a relation of this table. */
 static bool
-is_being_put_back(const MoveItem *item)
+is_being_put_back(const JobShared *shared, const MoveItem *item)
 {
 	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
@@ -470,7 +490,7 @@ is_being_put_back(const MoveItem *item)
 		const RunnerSlot *runner = &area->runners[i];
 
 		if (is_of_our_job(runner) && runner != my_runner && runner->gives_turn &&
-			runner->heap_oid == item->heap_oid)
+			has_item_of_table(shared, runner, item->heap_oid))
 			return true;
 	}
 	return false;
@@ -490,13 +510,13 @@ is_put_back(const MoveItem *item)
 	return item->outcome.status == STATUS_QUEUED && item->turns > 0 && !OidIsValid(item->part_of);
 }
 
-/* Return whether an item has to wait for one on which a runner works, or for a part of that. */
+/* Return whether an item has to wait for this one, on which a runner works, or for a part of it. */
 static bool
-has_to_wait_for(const JobShared *shared, const MoveItem *item, const RunnerSlot *runner)
+has_to_wait_for(const JobShared *shared, const MoveItem *item, int first)
 {
-	int			last = job_last_part(shared, runner->item);
+	int			last = job_last_part(shared, first);
 
-	for (int i = runner->item; i <= last; i++)
+	for (int i = first; i <= last; i++)
 	{
 		const MoveItem *other = &shared->items[i];
 
@@ -504,7 +524,7 @@ has_to_wait_for(const JobShared *shared, const MoveItem *item, const RunnerSlot 
 			continue;
 		/* a part goes with its table */
 		if (item->method == METHOD_DEFAULT && other->method != METHOD_DEFAULT &&
-			other->turns == 0 && i == runner->item)
+			other->turns == 0 && i == first)
 			return true;
 		if (other->heap_oid == item->heap_oid &&
 			(item->method != METHOD_COPY || other->method != METHOD_COPY))
@@ -527,15 +547,18 @@ may_begin(const JobShared *shared, const MoveItem *item)
 	{
 		const RunnerSlot *runner = &area->runners[i];
 
-		if (is_of_our_job(runner) && runner->has_item && has_to_wait_for(shared, item, runner))
-			return false;
+		for (int j = 0; j < runner->nitems && is_of_our_job(runner); j++)
+		{
+			if (has_to_wait_for(shared, item, runner->items[j]))
+				return false;
+		}
 	}
 	for (int i = shared->first_untried; i < shared->nitems && item->method == METHOD_DEFAULT; i++)
 	{
 		if (shared->items[i].method != METHOD_DEFAULT && is_untried(&shared->items[i]))
 			return false;
 	}
-	return !is_being_put_back(item);
+	return !is_being_put_back(shared, item);
 }
 
 /*
@@ -792,7 +815,7 @@ find_next(JobShared *shared, bool anything_left, bool *has_given)
 		result = CLAIM_LATER;
 		if (!room)
 			break;
-		if (anything_left && !is_being_put_back(item))
+		if (anything_left && !is_being_put_back(shared, item))
 			return i;
 		if (!anything_left && item->turns == 0 && may_begin(shared, item))
 			return i;
@@ -822,7 +845,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 	if (my_runner->rows_final)
 		return CLAIM_NONE;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->has_item = false;
+	my_runner->nitems = 0;
 	result = find_next(shared, anything_left, &has_given);
 	if (result == CLAIM_LATER && has_given && !anything_left)
 	{
@@ -843,8 +866,7 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 	{
 		shared->items[result].outcome.status = STATUS_RUNNING;
 		(void) job_parts_follow(shared, result);
-		my_runner->has_item = true;
-		my_runner->item = result;
+		my_runner->items[my_runner->nitems++] = result;
 		my_runner->tight_space = shared->items[result].tight_space;
 	}
 	my_runner->gives_turn = false;
@@ -855,6 +877,84 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 	}
 	LWLockRelease(&area->lock);
 	return result;
+}
+
+/* Return whether an item may be moved together with others. */
+static bool
+is_small(const JobShared *shared, const MoveItem *item)
+{
+	const JobTerms *terms = &shared->settings.terms;
+
+	if (terms->rehearse || terms->freeze_first || item->method != METHOD_COPY)
+		return false;
+	if (!OidIsValid(item->parent) || item->turns > 0 || item->tight_space || item->owner_cancels)
+		return false;
+	return job_size_with_parts(shared, item - shared->items) <= TOGETHER_BYTES;
+}
+
+/* Return whether an item may be claimed, to be moved together with this one. */
+static bool
+goes_with(const JobShared *shared, const MoveItem *item, const MoveItem *first)
+{
+	if (item->parent != first->parent || item->relkind != first->relkind)
+		return false;
+	if (item->from_tablespace != first->from_tablespace ||
+		item->to_tablespace != first->to_tablespace)
+		return false;
+	return is_untried(item) && is_small(shared, item) && may_begin(shared, item);
+}
+
+/*
+ * together: claim more items, to be moved together with the one that is claimed: partitions of the
+ * table to which its table belongs, or their indexes.  Sets claimed[] to all of this runner;
+ * returns how many.
+ */
+int
+runner_claim_more(JobShared *shared, int claimed[IM_MOST_TOGETHER])
+{
+	int			n = my_runner->items[0];
+	int			last = Min(n + TOGETHER_LOOKS, shared->nitems - 1);
+	int			room = IM_MOST_TOGETHER - (job_last_part(shared, n) - n + 1);
+	int64		bytes = ALL_TOGETHER_BYTES - job_size_with_parts(shared, n);
+
+	Assert(my_runner->nitems == 1);
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	if (shared->parted >= MOST_PARTED || !is_small(shared, &shared->items[n]))
+		last = n;
+	for (int i = n + 1; i <= last; i++)
+	{
+		if (!goes_with(shared, &shared->items[i], &shared->items[n]))
+			continue;
+		room -= job_last_part(shared, i) - i + 1;
+		bytes -= job_size_with_parts(shared, i);
+		if (room < 0 || bytes < 0)
+			break;
+		shared->items[i].outcome.status = STATUS_RUNNING;
+		(void) job_parts_follow(shared, i);
+		my_runner->items[my_runner->nitems++] = i;
+	}
+	memcpy(claimed, my_runner->items, sizeof(my_runner->items));
+	LWLockRelease(&area->lock);
+	return my_runner->nitems;
+}
+
+/*
+ * part: give up all items of this runner, which were to be moved together.  They give their turn,
+ * and are moved one after the other.  The caller is to clean up, and to call runner_put_back().
+ */
+void
+runner_part(JobShared *shared)
+{
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < my_runner->nitems; i++)
+	{
+		MoveItem   *item = &shared->items[my_runner->items[i]];
+
+		item->turns = Max(item->turns, 1);
+	}
+	shared->parted++;
+	my_runner->gives_turn = true;
+	LWLockRelease(&area->lock);
 }
 
 /*
@@ -988,18 +1088,24 @@ job_check_cancel(void)
 	runner_check_step_back();
 }
 
-/* Set the item that this runner works on, or NULL. */
+/* Set the items that this runner works on, or none.  They stay where they are. */
 void
-runner_works_on(const MoveItem *item)
+runner_works_on(MoveItem *const *items, int nitems)
 {
-	my_item = item;
+	my_items = items;
+	my_nitems = nitems;
 }
 
-/* Return whether the owner of the table has canceled the item, which has not moved yet. */
+/* Return whether the owner of the table has canceled an item, which has not moved yet. */
 static bool
 owner_has_canceled(void)
 {
-	return my_item != NULL && my_item->owner_cancels && my_item->outcome.status == STATUS_RUNNING;
+	for (int i = 0; i < my_nitems; i++)
+	{
+		if (my_items[i]->owner_cancels && my_items[i]->outcome.status == STATUS_RUNNING)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -1058,7 +1164,7 @@ runner_check_step_back(void)
 	if (owner_has_canceled())
 	{
 		/* the handling of the error may have to wait, too */
-		my_item = NULL;
+		my_nitems = 0;
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("canceling move due to request of the table's owner")));

@@ -4,8 +4,7 @@
 # and whatever ends a move half-way.  In no case is the copy thrown away without need,
 # and in none is a table apart from its TOAST table.
 #
-# Fault (tables): in the way of the swap: an open GRANT, pg_dump, COPY .. TO, LOCK TABLE; the last two one after
-#   the other, without a gap
+# Fault (tables): in the way of the swap: an open GRANT, pg_dump; COPY .. TO and LOCK TABLE, behind which it queues
 # Fault (tables): queries before a bid, and behind it, a parallel worker beside it; two workers that bid, and a bid
 #   too late for the window of the last one
 # Fault (tables): a locked catalog, and a change of its row, as the default of a partitioned table is set

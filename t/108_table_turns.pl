@@ -7,6 +7,8 @@
 #   without its files, while a relation has given its turn; another worker cancels the rest while
 #   one is being put back; one of two that wait has too much left to ask for its lock; a
 #   partition, or its parent, is in use; one copy fails beside another
+# Fault (processes): partitions are copied, and swapped, together: one is in use for long; an error in the copy of one, or
+#   under the lock; DDL of two; a cancel of the job or its worker; the worker ends
 use strict;
 use warnings;
 
@@ -220,6 +222,112 @@ sub waits_ok
 	$p->end;
 	wait_for_job_end($node, $job);
 	set_tests($node);
+}
+
+# ---- partitions that are moved together ------------------------------------------------------
+# The copy of the first one waits; so the next ones, up to 16 rows with TOAST, are swapped at once.
+{
+	my $moved = sub { return "SELECT count(*) FROM index_mover_history WHERE job = $_[0] AND kind = 'table' AND status = 'moved'" };
+	my $running = sub { my ($job) = @_; return $moved->($job) =~ s/moved'$/running'/r };
+	my $query = 'BEGIN; SELECT count(*) FROM together.p';
+
+	# Have a worker wait with all that it takes together, while a session holds them.  Returns job and session.
+	my $take = sub {
+		my ($to, $holds, $point) = @_;
+		my ($first, $holder, $gate) = map { IndexMover::Session->new($node) } 1 .. 3;
+		$gate->run('SELECT pg_advisory_lock(0, 5959)');
+		$first->run($query);
+		set_tests($node, test_point => join(',', 'next-item:2:wait', $point // ()));
+		my $log = -s $node->logfile;
+		my $job = $s->run("SELECT max(job) FROM move_table('together.p', '$to', wait => false, settings => "
+			. q['{"max_workers": 1}')]);
+		waits_ok($job, 'together.p01');
+		$first->end;
+		$node->wait_for_log(qr/test point "next-item": waiting/, $log);
+		$holder->run($holds);
+		$gate->end;
+		return ($job, $holder, $log);
+	};
+	my $all_ok = sub {
+		my ($job, $name, $to) = @_;
+		wait_for_job_end($node, $job);
+		is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'moved', "$name: all are moved");
+		is($s->run("SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relnamespace = "
+			. "'together'::regnamespace AND spcname = '$to'"), '13', "$name: there");
+		is($s->run('SELECT count(*), sum(i) FROM together.p'), '12000|72006000', "$name: the same rows");
+		leftovers_ok($node, $name, within => 5);
+	};
+	$s->run('CREATE SCHEMA together; CREATE TABLE together.p (i int) PARTITION BY RANGE (i) TABLESPACE regress_slow');
+	$s->run(sprintf 'CREATE TABLE together.p%02d PARTITION OF together.p FOR VALUES FROM (%d) TO (%d)', $_, ($_ - 1) * 1000 + 1,
+		$_ * 1000 + 1) foreach 1 .. 12;
+	$s->run('INSERT INTO together.p SELECT generate_series(1, 12000)');
+
+	my ($job, $holder, $log) = $take->('regress_fast', $query);
+	poll_until($node, $running->($job), '11', 'together: all others are copied by the only worker');
+	waits_ok($job, 'together.p02');
+	is($s->run($moved->($job)), '1', 'together: one is moved');
+	$holder->end;
+	$all_ok->($job, 'together', 'regress_fast');
+	is($s->run("SELECT count(DISTINCT (finished_at, lock_time, lock_attempts)) FROM index_mover_history "
+		. "WHERE job = $job AND name ~ 'p(0[2-9]|1.)\$'"), '1', 'together: by one transaction');
+	unlike(slurp_file($node->logfile, $log), qr/one after the other, and not together/, 'together: they were not parted');
+
+	# one of them is in use for long
+	($job, $holder, $log) = $take->('regress_slow', 'BEGIN; SELECT count(*) FROM together.p05');
+	poll_until($node, $moved->($job), '11', 'one in use: the others do not wait for it');
+	like(slurp_file($node->logfile, $log), qr/moves 11 relations one after the other, and not together/, 'one in use: they are parted');
+	is(states($job) =~ /p05 (\w+)/ ? $1 : '', 'running', 'one in use: that one waits');
+	$holder->end;
+	$all_ok->($job, 'one in use', 'regress_slow');
+
+	# an error in the copy of one, and under the lock
+	foreach my $point ('copy-half:5:error', 'swap-file-set:3:error')
+	{
+		($job, $holder, $log) = $take->('regress_fast', $query, $point);
+		$holder->end;
+		$all_ok->($job, $point, 'regress_fast');
+		set_tests($node);
+		like(slurp_file($node->logfile, $log), qr/one after the other, and not together/, "$point: they are parted");
+		$job = $s->run("SELECT max(job) FROM move_table('together.p', 'regress_slow', wait => false)");
+		$all_ok->($job, "$point: back", 'regress_slow');
+	}
+
+	# a cancel, and the end of the worker
+	foreach my $case ([ 'canceled', 'SELECT cancel_move(%s)', 'canceled 57014' ],
+		[ 'the worker is canceled', q{SELECT pg_cancel_backend(pid) FROM index_mover_progress WHERE job = %s}, 'canceled 57014' ],
+		[ 'terminated', q{SELECT pg_terminate_backend(pid) FROM index_mover_progress WHERE job = %s}, 'canceled 57P01' ])
+	{
+		my ($name, $end, $status) = @$case;
+		($job, $holder, $log) = $take->('regress_fast', $query);
+		poll_until($node, $running->($job), '11', "$name: eleven together");
+		waits_ok($job, 'together.p02');
+		$s->run(sprintf $end, $job);
+		wait_for_job_end($node, $job);
+		wait_for_no_worker($node);
+		is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ', ') FROM index_mover_history "
+			. "WHERE job = $job AND status <> 'moved'"), $status, "$name: the rows say so");
+		$holder->end;
+		is($s->run('SELECT count(*), sum(i) FROM together.p'), '12000|72006000', "$name: the same rows");
+		leftovers_ok($node, $name, within => 5);
+		$job = $s->run("SELECT max(job) FROM move_table('together.p', 'regress_slow', wait => false)");
+		$all_ok->($job, "$name: back", 'regress_slow');
+	}
+	# DDL of one that is copied, and of one that is not yet, passes while another is copied
+	my @ddl = map { IndexMover::Session->new($node) } 1 .. 3;
+	$ddl[0]->run('SELECT pg_advisory_lock(0, 5960)');
+	($job, $holder, $log) = $take->('regress_fast', 'BEGIN', 'copy-half:5:wait2');
+	$node->wait_for_log(qr/test point "copy-half": waiting/, $log);
+	$ddl[1]->send('VACUUM FULL together.p03');
+	$ddl[2]->send('ALTER TABLE together.p10 ADD CHECK (i > 0)');
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'", '2', 'DDL of two waits');
+	$ddl[0]->end;
+	$_->answer foreach @ddl[ 1, 2 ];
+	is(join('', map { $_->errors } @ddl[ 1, 2 ]), '', 'DDL of two passes');
+	$_->end foreach @ddl[ 1, 2 ], $holder;
+	$all_ok->($job, 'DDL', 'regress_fast');
+	like(slurp_file($node->logfile, $log), qr/The copy of one of them has ended, because its file was replaced/, 'DDL: they are parted');
+	set_tests($node);
+	$s->run('DROP SCHEMA together CASCADE');
 }
 
 # ---- another worker cancels the rest meanwhile -------------------------------------------

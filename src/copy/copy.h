@@ -12,5 +12,6 @@
 
 extern void move_by_copy(MoveContext *mc);
 extern void copy_cleanup(void);
+extern bool copy_has_waited(void);
 
 #endif							/* IM_COPY_H */

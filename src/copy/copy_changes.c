@@ -51,14 +51,21 @@ copy_drain_to(CopyFile *file, XLogRecPtr upto)
 	return true;
 }
 
+/* Return a mark for now.  To make one flushes a record: so one is for all files of a move. */
+XLogRecPtr
+copy_drain_mark(const CopyMove *move)
+{
+	/* not while others may be waiting; wal_changes.c keeps the segments open */
+	if (move->stage < COPY_ASKING)
+		wal_ahead();
+	return wal_changes_mark();
+}
+
 /* As copy_drain_to(), up to now. */
 bool
 copy_drain(CopyFile *file)
 {
-	/* not while others may be waiting; wal_changes.c keeps the segments open */
-	if (file->move->stage < COPY_ASKING)
-		wal_ahead();
-	return copy_drain_to(file, wal_changes_mark());
+	return copy_drain_to(file, copy_drain_mark(file->move));
 }
 
 /*

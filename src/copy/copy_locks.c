@@ -197,20 +197,24 @@ copy_release_locks(CopyMove *move)
 	copy_check_locks(move);
 }
 
-/* Return whether the table has the TOAST table, and that the index, that we follow. */
+/* Return whether a table has the TOAST table, and that the index, that we follow. */
 static bool
-has_same_parts(const CopyMove *move)
+has_same_parts(const CopyMove *move, const MoveItem *item)
 {
-	Oid			table = move->relations[0].relid;
 	RelationFacts facts;
 	List	   *followed = NIL;
 	List	   *parts = NIL;
 
-	if (move->item->relid != table)
-		return true;			/* an index */
-	for (int i = 1; i < move->nrelations; i++)
-		followed = lappend_oid(followed, move->relations[i].relid);
-	if (relation_facts(table, &facts))
+	if (relkind_is_index(item->relkind))
+		return true;
+	for (int i = 0; i < move->nrelations; i++)
+	{
+		const CopyRelation *relation = &move->relations[i];
+
+		if (relation->table == item->relid && relation->relid != item->relid)
+			followed = lappend_oid(followed, relation->relid);
+	}
+	if (relation_facts(item->relid, &facts))
 		parts = parts_of_table(&facts);
 	return equal(followed, parts);
 }
@@ -262,10 +266,13 @@ check_file(CopyMove *move, CopyRelation *relation, bool first)
 static bool
 check_all(CopyMove *move, bool first)
 {
-	if (!plan_recheck(move->item, move->so_far->began))
-		return copy_start_again(move, "it is skipped");
-	if (!has_same_parts(move))
-		return copy_start_again(move, "its TOAST table was replaced by another command");
+	for (int i = 0; i < move->nitems; i++)
+	{
+		if (!plan_recheck(move->items[i], move->so_far->began))
+			return copy_start_again(move, "it is skipped");
+		if (!has_same_parts(move, move->items[i]))
+			return copy_start_again(move, "its TOAST table was replaced by another command");
+	}
 	for (int i = 0; i < move->nrelations; i++)
 	{
 		if (move->relations[i].item == NULL)

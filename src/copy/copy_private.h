@@ -109,6 +109,7 @@ typedef struct CopyFile
 {
 	struct CopyMove *move;
 	MoveItem   *item;
+	Oid			table;			/* as of a CopyRelation */
 	Oid			relid;			/* an index, or a table of any kind */
 	Oid			relam;
 	bool		is_table;
@@ -147,6 +148,7 @@ typedef struct CopyFile
 /* A relation that is locked as long as the files are copied */
 typedef struct CopyRelation
 {
+	Oid			table;			/* to which it belongs, or which it is */
 	Oid			relid;
 	LOCKMODE	lock;
 	MoveItem   *item;			/* NULL: the table of an index, which stays */
@@ -166,19 +168,22 @@ typedef struct CopySoFar
 
 /*
  * The copy of a move: of an index, or of a table with its TOAST table and the index of
- * that, which are swapped together.
+ * that; or of several such, small ones.  All are swapped together.
  */
 typedef struct CopyMove
 {
 	MemoryContext cxt;
 	MoveContext *mc;
-	MoveItem   *item;			/* of the index or the table */
+	MoveItem   *item;			/* of the index or the table; the first one */
+	MoveItem  **items;			/* all, by the OIDs of their tables */
+	int			nitems;
+	int			in_vain;		/* attempts with one lock, but not all */
 	const MoveSettings *settings;
 	CopySoFar  *so_far;
 	CopyStage	stage;
 	const char *again;			/* why the copy ends; NULL = it goes on */
 
-	/* the table, and the others that move; locked in this order */
+	/* each table, with the others that move; locked in this order */
 	CopyRelation *relations;
 	int			nrelations;
 	bool		has_locks;		/* the session has them */
@@ -253,6 +258,7 @@ extern void copy_rest_after_swap(void *arg);
 extern const char *copy_changes_lost(ChangesResult result);
 pg_nodiscard extern bool copy_drain_to(CopyFile *file, XLogRecPtr upto);
 pg_nodiscard extern bool copy_drain(CopyFile *file);
+extern XLogRecPtr copy_drain_mark(const CopyMove *move);
 pg_nodiscard extern bool copy_keep_up(CopyMove *move);
 extern void copy_take_changes(CopyFile *file);
 extern BlockNumber copy_take_tail(CopyFile *file);

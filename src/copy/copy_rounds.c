@@ -423,10 +423,11 @@ few_are_left(int64 left, int64 least, int round)
 
 /*
  * Copy changed blocks of a file until few are left, verify the blocks copied since the last
- * time, and have the pages in shared buffers that are needed under the lock.
+ * time, and have the pages in shared buffers that are needed under the lock.  The first
+ * round has those that the WAL tells up to a mark.
  */
 static bool
-catch_up(CopyFile *file)
+catch_up(CopyFile *file, XLogRecPtr upto)
 {
 	int64		least = PG_INT64_MAX;
 	bool		again = false;
@@ -437,7 +438,9 @@ catch_up(CopyFile *file)
 
 		if (!copy_between_chunks(file))
 			return false;
-		if (!copy_drain(file))
+		if (round > 0)
+			upto = copy_drain_mark(file->move);
+		if (!copy_drain_to(file, upto))
 			return false;
 		copy_take_changes(file);
 
@@ -493,6 +496,8 @@ catch_up(CopyFile *file)
 bool
 copy_catch_up(CopyMove *move)
 {
+	XLogRecPtr	upto = copy_drain_mark(move);
+
 	Assert(!IsTransactionState());
 	for (int i = 0; i < move->nfiles; i++)
 	{
@@ -500,7 +505,7 @@ copy_catch_up(CopyMove *move)
 
 		if (file->copy == NULL)
 			continue;
-		if (!catch_up(file))
+		if (!catch_up(file, upto))
 			return false;
 	}
 	return true;
@@ -510,14 +515,17 @@ copy_catch_up(CopyMove *move)
 bool
 copy_stay_near(CopyMove *move)
 {
+	XLogRecPtr	upto;
+
 	if (move->stage < COPY_ASKING)
 	{
 		if (!copy_between_chunks(&move->files[0]))
 			return false;
 	}
+	upto = copy_drain_mark(move);
 	for (int i = 0; i < move->nfiles; i++)
 	{
-		if (!copy_drain(&move->files[i]))
+		if (!copy_drain_to(&move->files[i], upto))
 			return false;
 	}
 	return true;

@@ -139,7 +139,7 @@ make_file(CopyFile *file)
 	LedgerEntry entry = {
 		.kind = LEDGER_NEW_FILE,
 		.tablespace = item->to_tablespace,
-		.heap_oid = file->move->relations[0].relid,
+		.heap_oid = file->table,
 		.relid = file->relid,
 		.job = file->move->mc->job->job,
 		.pid = MyProcPid,
@@ -295,6 +295,18 @@ tell_rehearsal(CopyFile *file)
 	CommitTransactionCommand();
 }
 
+/* By their tables, then by themselves */
+static int
+compare_items(const void *a, const void *b)
+{
+	const MoveItem *item1 = *(MoveItem *const *) a;
+	const MoveItem *item2 = *(MoveItem *const *) b;
+
+	if (item1->heap_oid != item2->heap_oid)
+		return item1->heap_oid < item2->heap_oid ? -1 : 1;
+	return item1->relid < item2->relid ? -1 : 1;
+}
+
 /* Make the state of a move, in a context of its own. */
 static CopyMove *
 new_move(MoveContext *mc)
@@ -308,49 +320,61 @@ new_move(MoveContext *mc)
 	move->item = mc->item;
 	move->settings = mc->settings;
 	move->so_far = &so_far;
+
+	/* whoever locks several of them does so in this order, as a rule */
+	move->nitems = mc->nitems;
+	move->items = MemoryContextAlloc(cxt, mc->nitems * sizeof(MoveItem *));
+	memcpy(move->items, mc->items, mc->nitems * sizeof(MoveItem *));
+	qsort(move->items, move->nitems, sizeof(MoveItem *), compare_items);
 	return move;
 }
 
-/* Add a relation; item is NULL if it does not move. */
+/* Add a relation of a table; item is NULL if it does not move. */
 static void
-add_relation(CopyMove *move, Oid relid, LOCKMODE lock, MoveItem *item)
+add_relation(CopyMove *move, Oid table, Oid relid, LOCKMODE lock, MoveItem *item)
 {
-	CopyRelation *relation = &move->relations[move->nrelations++];
+	CopyRelation *relation = &move->relations[move->nrelations];
 
+	/* the table of several indexes is locked once */
+	for (int i = 0; i < move->nrelations; i++)
+	{
+		if (move->relations[i].relid == relid)
+			return;
+	}
+	move->nrelations++;
+	relation->table = table;
 	relation->relid = relid;
 	relation->lock = lock;
 	relation->item = item;
 }
 
+/* Return the TOAST table of the table that moves, and the index of that; or none. */
+static List *
+parts_of_item(const MoveItem *item)
+{
+	RelationFacts facts;
+
+	if (relkind_is_index(item->relkind) || !relation_facts(item->relid, &facts))
+		return NIL;
+	return parts_of_table(&facts);
+}
+
 /*
- * Find the relations that are locked: the table, and the index that moves, or the table's
- * TOAST table and the index of that, with their rows of the job, if it has any.
+ * Add the relations of an item that are locked: the table, and the index that moves, or the
+ * table's TOAST table and the index of that, with their rows of the job, if it has any.
  */
 static void
-find_relations(CopyMove *move)
+add_relations_of(CopyMove *move, MoveItem *item, const List *parts)
 {
-	MoveItem   *item = move->item;
-	RelationFacts facts;
-	List	   *parts = NIL;
 	JobShared  *job = move->mc->job;
 	int			n = item - job->items;
 	int			last = job_last_part(job, n);
-	int			most;
+	RelationFacts facts;
 
-	StartTransactionCommand();
-	if (!relkind_is_index(item->relkind) && relation_facts(item->relid, &facts))
-		parts = parts_of_table(&facts);
-	/* a TOAST table has more than one index after a REINDEX that has failed */
-	most = list_length(parts) + 2;
-	move->relations = MemoryContextAllocZero(move->cxt, most * sizeof(CopyRelation));
-	move->followers = MemoryContextAllocZero(move->cxt, most * sizeof(ChangedBlocks *));
+	add_relation(move, item->heap_oid, item->heap_oid, AccessShareLock,
+				 relkind_is_index(item->relkind) ? NULL : item);
 	if (relkind_is_index(item->relkind))
-	{
-		add_relation(move, item->heap_oid, AccessShareLock, NULL);
-		add_relation(move, item->relid, ShareUpdateExclusiveLock, item);
-	}
-	else
-		add_relation(move, item->relid, AccessShareLock, item);
+		add_relation(move, item->heap_oid, item->relid, ShareUpdateExclusiveLock, item);
 	foreach_oid(part, parts)
 	{
 		MoveItem   *of_part;
@@ -363,10 +387,34 @@ find_relations(CopyMove *move)
 			of_part = MemoryContextAllocZero(move->cxt, sizeof(MoveItem));
 		item_fill(of_part, &facts);
 		of_part->to_tablespace = item->to_tablespace;
-		add_relation(move, part,
+		add_relation(move, item->relid, part,
 					 relkind_is_index(facts.relkind) ? ShareUpdateExclusiveLock : AccessShareLock,
 					 of_part);
 	}
+}
+
+/* Find the relations that are locked. */
+static void
+find_relations(CopyMove *move)
+{
+	List	   *parts[IM_MOST_TOGETHER];
+	int			most = 0;
+
+	StartTransactionCommand();
+	for (int i = 0; i < move->nitems; i++)
+	{
+		parts[i] = parts_of_item(move->items[i]);
+
+		/*
+		 * a TOAST table has more than one index after a REINDEX that has
+		 * failed
+		 */
+		most += list_length(parts[i]) + 2;
+	}
+	move->relations = MemoryContextAllocZero(move->cxt, most * sizeof(CopyRelation));
+	move->followers = MemoryContextAllocZero(move->cxt, most * sizeof(ChangedBlocks *));
+	for (int i = 0; i < move->nitems; i++)
+		add_relations_of(move, move->items[i], parts[i]);
 	CommitTransactionCommand();
 }
 
@@ -385,6 +433,7 @@ prepare_files(CopyMove *move)
 		file = &move->files[move->nfiles++];
 		file->move = move;
 		file->item = relation->item;
+		file->table = relation->table;
 		file->relid = relation->relid;
 		file->relam = relation->relam;
 		file->is_table = !relkind_is_index(relation->item->relkind);
@@ -606,9 +655,14 @@ move_by_copy(MoveContext *mc)
 
 	forget_state();
 	memset(&so_far, 0, sizeof(so_far));
-	item->outcome.blocks_copied = 0;
-	item->outcome.blocks_recopied = 0;
-	item->outcome.lock_attempts = 0;
+	for (int i = 0; i < mc->nitems; i++)
+	{
+		MoveOutcome *outcome = &mc->items[i]->outcome;
+
+		outcome->blocks_copied = 0;
+		outcome->blocks_recopied = 0;
+		outcome->lock_attempts = 0;
+	}
 
 	for (int start = 1;; start++)
 	{
@@ -643,7 +697,8 @@ move_by_copy(MoveContext *mc)
 			abandon_copy(move);
 		Assert(!move->has_locks);
 		forget_state();
-		if (item->outcome.status != STATUS_RUNNING || mc->gives_turn)
+		mc->again = again;
+		if (item->outcome.status != STATUS_RUNNING || mc->gives_turn || mc->nitems > 1)
 			break;
 		if (start == MOST_STARTS)
 			ereport(ERROR,

@@ -45,6 +45,7 @@
 #include "utils/syscache.h"
 
 #include "cleanup/cleanup.h"
+#include "copy/copy.h"
 #include "copy/copy_private.h"
 #include "errors.h"
 #include "own_tables.h"
@@ -57,6 +58,9 @@
 
 /* Else read the WAL so often */
 #define STAY_NEAR_US		(150 * INT64CONST(1000))
+
+/* After so many attempts with one lock, but not all, relations are not moved together any more */
+#define MOST_IN_VAIN		3
 
 /* Time for the last blocks, under the lock, at first */
 #define LAST_BLOCKS_US		INT64CONST(10000)
@@ -196,7 +200,11 @@ set_files(void *arg)
 		ledger_insert(&file->old_file);
 		IM_POINT("swap-file-set");
 	}
-	CacheInvalidateRelcacheByRelid(move->relations[0].relid);
+	for (int i = 0; i < move->nrelations; i++)
+	{
+		if (move->relations[i].relid == move->relations[i].table)
+			CacheInvalidateRelcacheByRelid(move->relations[i].table);
+	}
 }
 
 /* Work in a subtransaction; return false if another transaction was in the way. */
@@ -288,6 +296,21 @@ give_back(CopyMove *move, AttemptOutcome outcome)
 	return outcome;
 }
 
+/* Raise an ERROR for an index that the old file could not be recovered without. */
+static void
+check_full_pages(const MoveItem *item)
+{
+	RelationFacts facts;
+
+	if (relation_facts(item->relid, &facts) && recovery_needs_full_pages(&facts))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",
+						NameStr(item->relname)),
+				 errdetail("This server cannot recover from a crash after the file of such an index was removed."),
+				 errhint("Switch it on, and CHECKPOINT, before the move.")));
+}
+
 /*
  * Ask for the locks once, queueing for the lock of a file (NULL: of none), and swap if the
  * last blocks take no longer than most_us.  To ask for an exclusive lock assigns a
@@ -298,20 +321,14 @@ attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 {
 	AttemptOutcome outcome;
 	MovePhase	phase;
-	RelationFacts facts;
 
 	Assert(!IsTransactionState() && measuring == NULL && move->has_locks);
 	Assert(move->stage == COPY_CATCHING_UP);
 	wal_ahead();
 	StartTransactionCommand();
 	move->stage = COPY_ASKING;
-	if (relation_facts(move->item->relid, &facts) && recovery_needs_full_pages(&facts))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",
-						NameStr(move->item->relname)),
-				 errdetail("This server cannot recover from a crash after the file of such an index was removed."),
-				 errhint("Switch it on, and CHECKPOINT, before the move.")));
+	for (int i = 0; i < move->nitems; i++)
+		check_full_pages(move->items[i]);
 	progress_set(lock_attempts, move->item->outcome.lock_attempts);
 
 	/* first the locks and pages for which we could wait under the lock */
@@ -360,6 +377,7 @@ typedef struct SwapHolders
 	bool		known;			/* else pg_class cannot be read now */
 	CopyFile   *held;			/* the first file that others hold; NULL =
 								 * none */
+	int			ntables;		/* those that they hold a file of */
 	bool		row_changes;	/* a transaction is changing a row of pg_class */
 } SwapHolders;
 
@@ -371,6 +389,7 @@ static SwapHolders
 look_at_holders(CopyMove *move, Wait *wait)
 {
 	SwapHolders look = {0};
+	Oid			last_held = InvalidOid;
 	VirtualTransactionId *vxids = NULL;
 	int			count = 0;
 
@@ -390,6 +409,11 @@ look_at_holders(CopyMove *move, Wait *wait)
 
 			if (nholders > 0 && look.held == NULL)
 				look.held = file;
+			/* the files of a table follow each other */
+			if (nholders > 0 && last_held != file->table)
+				look.ntables++;
+			if (nholders > 0)
+				last_held = file->table;
 			vxids = virtual_transactions_add(vxids, &count, holders, nholders);
 			if (relation_row_changer(file->relid, &changer))
 			{
@@ -492,6 +516,52 @@ lock_wait_is_over(CopyMove *move, const Wait *wait)
 	copy_lock_wait_is_over(move, named, nnamed);
 }
 
+/* bid: return whether one may queue for what moves, whoever holds it. */
+static bool
+may_queue_for(CopyMove *move, Attempts *attempts)
+{
+	for (int i = 0; i < move->nitems; i++)
+	{
+		const MoveItem *item = move->items[i];
+		bool		is_index = relkind_is_index(item->relkind);
+
+		/* for an index only the holders count */
+		if (!attempts_may_queue(attempts, is_index ? InvalidOid : item->relid))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * together: return whether relations had better be moved one after the other: some of them are in
+ * use for long, and others are not; or their locks could not be had at the same time.
+ */
+static bool
+had_better_part(const CopyMove *move, const Wait *wait, const SwapHolders *look)
+{
+	int			ntables = 0;
+
+	if (move->nitems == 1)
+		return false;
+	for (int i = 0; i < move->nfiles; i++)
+	{
+		if (i == 0 || move->files[i].table != move->files[i - 1].table)
+			ntables++;
+	}
+	if (look->known && look->ntables < ntables && wait_has_long_holder(wait))
+		return true;
+	return move->in_vain >= MOST_IN_VAIN;
+}
+
+/* Whether the last copy that was swapped has found other sessions in its way */
+static bool has_waited = false;
+
+bool
+copy_has_waited(void)
+{
+	return has_waited;
+}
+
 /*
  * Look at the holders, and make attempts, until any succeeds.  attempts.c says when; each
  * is made right after a catch-up and a look, and has few blocks left to copy.
@@ -503,10 +573,8 @@ make_attempts(CopyMove *move)
 	Wait	   *wait = &attempts.wait;
 	CatchUp		catch_up = {.most_us = LAST_BLOCKS_US};
 	bool		is_free = true;
-	Oid			table = InvalidOid; /* that moves */
+	bool		has_met_others = false;
 
-	if (!relkind_is_index(move->item->relkind))
-		table = move->item->relid;
 	attempts_begin(&attempts, move->mc, move->item->relid);
 	attempts.keep_up = stay_near;
 	attempts.keep_up_arg = move;
@@ -532,6 +600,7 @@ make_attempts(CopyMove *move)
 		if (!follow_changes(move, &attempts, &catch_up, now, &ready))
 			return false;
 		look = look_at_holders(move, wait);
+		has_met_others = has_met_others || look.held != NULL;
 		is_over = wait_look(wait);
 		if (wait_has_long_holder(wait))
 			copy_is_not_outpaced(move);
@@ -543,8 +612,7 @@ make_attempts(CopyMove *move)
 		if (is_bid)
 		{
 			/* stay */
-			may_queue = look.known && !look.row_changes &&
-				attempts_may_queue(&attempts, table);
+			may_queue = look.known && !look.row_changes && may_queue_for(move, &attempts);
 			attempts.barred = !may_queue;
 		}
 		/* bid */
@@ -557,7 +625,10 @@ make_attempts(CopyMove *move)
 		if (tries)
 			outcome = try_swap(move, &attempts, queue_for, &catch_up.most_us);
 		if (outcome == SWAPPED)
+		{
+			has_waited = has_met_others;
 			return true;
+		}
 		copy_check_locks(move);
 		if (outcome == START_AGAIN)
 			return false;
@@ -574,6 +645,10 @@ make_attempts(CopyMove *move)
 			attempts_end_bid(&attempts);
 			runner_make_room(move->mc->job, move->item, relation_is_free);
 		}
+		if (tries && outcome == LOCK_NOT_GRANTED && (queue_for == NULL || attempts.granted))
+			move->in_vain++;
+		if (had_better_part(move, wait, &look))
+			return copy_start_again(move, "it was in use while others were free");
 		/* each try costs a round: after lock_wait make it at the bids alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
 		if (turn_is_given(move->mc, wait->limits, move->so_far->rested_us))
@@ -625,5 +700,15 @@ copy_swap(CopyMove *move)
 	item->outcome.status = STATUS_MOVED;
 	item->outcome.finished_at = GetCurrentTimestamp();
 	item->outcome.idle = progress_idle();
+	for (int i = 0; i < move->nitems; i++)
+	{
+		MoveOutcome *outcome = &move->items[i]->outcome;
+
+		outcome->status = item->outcome.status;
+		outcome->finished_at = item->outcome.finished_at;
+		outcome->idle = item->outcome.idle;
+		outcome->lock_time = item->outcome.lock_time;
+		outcome->lock_attempts = item->outcome.lock_attempts;
+	}
 	return true;
 }

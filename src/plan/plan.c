@@ -137,6 +137,7 @@ new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 	item->to_tablespace = to_tablespace;
 	item->outcome.status = STATUS_PLANNED;
 	item->requested = item->method = method;
+	item->parent = parent_of_partition(item->heap_oid);
 	item->size_before = relation_files_size(entry->facts.tablespace,
 											entry->facts.relfilenumber);
 	return entry;

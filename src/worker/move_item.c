@@ -348,9 +348,13 @@ static NameData to_name;
 static void
 move_with_preparation(MoveContext *mc)
 {
+	List	   *tables = NIL;
+
+	for (int i = 0; i < mc->nitems; i++)
+		tables = lappend_oid(tables, mc->items[i]->heap_oid);
 	/* files of any table: their removal takes no lock on it */
 	leftover_files_remove(false);
-	leftover_indexes_remove(mc, false, list_make1_oid(mc->item->heap_oid), mc->settings->lock_wait);
+	leftover_indexes_remove(mc, false, tables, mc->settings->lock_wait);
 
 	StartTransactionCommand();
 	/* an error of these has released it */
@@ -358,10 +362,15 @@ move_with_preparation(MoveContext *mc)
 		extension_missing();
 	namestrcpy(&from_name, tablespace_name(mc->item->from_tablespace));
 	namestrcpy(&to_name, tablespace_name(mc->item->to_tablespace));
-	/* it can be mounted in another way since the plan */
-	if (mc->item->stored_share < 1 && !file_compression_is_steady(mc->item->to_tablespace))
-		mc->item->stored_share = 1;
-	space_check(mc->job, mc->item, mc->settings);
+	for (int i = 0; i < mc->nitems; i++)
+	{
+		MoveItem   *item = mc->items[i];
+
+		/* it can be mounted in another way since the plan */
+		if (item->stored_share < 1 && !file_compression_is_steady(item->to_tablespace))
+			item->stored_share = 1;
+		space_check(mc->job, item, mc->settings);
+	}
 	CommitTransactionCommand();
 
 	if (mc->settings->terms.freeze_first && !mc->settings->terms.rehearse)
@@ -379,7 +388,7 @@ move_with_preparation(MoveContext *mc)
 			move_by_copy(mc);
 		else
 			move_default(mc);
-	} while (find_successor(mc->item));
+	} while (mc->nitems == 1 && find_successor(mc->item));
 }
 
 /* Remove the files and indexes that the item has left. */
@@ -513,23 +522,68 @@ tell_of_target(MoveItem *item, const ErrorData *error)
 }
 
 /*
- * Move an item, and put the outcome into it.  Returns false if it gives its turn to
- * another relation: there is no outcome then, and nothing to clean up.  Never throws.
+ * Give up several items that were to be moved together, because of an error or (NULL) since
+ * their copy does not go on.  Whatever it was, each has an outcome of its own when they are
+ * moved one after the other; only a cancel of the job ends that, too.
  */
-bool
-move_item(JobShared *job, MoveItem *item)
+static MoveEnd
+part_items(const MoveContext *mc, const ErrorData *error)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = runner_settings(),
-	.began = clock_us(),.rested_before = pacing_rested_ms()};
+	bool		by_owner = false;
+
+	for (int i = 0; i < mc->nitems; i++)
+	{
+		MoveOutcome *outcome = &mc->items[i]->outcome;
+
+		by_owner = by_owner || mc->items[i]->owner_cancels;
+		outcome->status = STATUS_RUNNING;
+		outcome->sqlstate[0] = '\0';
+		outcome->detail[0] = '\0';
+	}
+	/* also by pg_cancel_backend() */
+	if (error != NULL && errors_was_canceled(error) && !by_owner)
+		runner_cancel(mc->job);
+	else
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("%s: moves %d relations one after the other, and not together",
+						runner_name(), mc->nitems),
+				 error != NULL ? errors_as_detail(error) :
+				 errdetail("The copy of one of them has ended, because %s.", mc->again)));
+	runner_part(mc->job);
+	return MOVE_PARTED;
+}
+
+/*
+ * Move some items, all or none of them, and put the outcome into them.  If they are several, and
+ * anything goes wrong, there is none, as if one gives its turn to another relation.  Never throws.
+ */
+MoveEnd
+move_items(JobShared *job, MoveItem **items, int nitems)
+{
+	MoveItem   *item = items[0];
+	MoveContext mc = {.job = job,.item = item,.items = items,.nitems = nitems,
+	.settings = runner_settings(),.began = clock_us(),.rested_before = pacing_rested_ms()};
 	MoveOutcome *outcome = &item->outcome;
 	ErrorData  *error;
 
-	Assert(outcome->status == STATUS_RUNNING);
-	outcome->sqlstate[0] = '\0';
-	outcome->lock_time = -1;
-	outcome->size_after = -1;
+	for (int i = 0; i < nitems; i++)
+	{
+		Assert(items[i]->outcome.status == STATUS_RUNNING);
+		items[i]->outcome.sqlstate[0] = '\0';
+		items[i]->outcome.lock_time = -1;
+		items[i]->outcome.size_after = -1;
+	}
 
 	error = try_item(&mc, move_with_preparation);
+	if (nitems > 1 && outcome->status != STATUS_MOVED)
+	{
+		MoveEnd		end = part_items(&mc, error);
+
+		if (error != NULL)
+			RESUME_INTERRUPTS();
+		return end;
+	}
 	if (error == NULL && mc.gives_turn)
 	{
 		ereport(NOTICE,
@@ -541,7 +595,7 @@ move_item(JobShared *job, MoveItem *item)
 				 errmsg("%s: puts off %s \"%s.%s\"", runner_name(), relation_noun(item->relkind),
 						NameStr(item->schema_name), NameStr(item->relname)),
 				 errdetail_internal("%s", outcome->detail)));
-		return false;
+		return MOVE_GIVES_TURN;
 	}
 	/* a copy has set the time of its swap */
 	if (outcome->finished_at == 0)
@@ -564,8 +618,9 @@ move_item(JobShared *job, MoveItem *item)
 			 strcmp(outcome->sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0)
 		outcome->status = STATUS_FAILED;
 	blockers_tell(item);
-	log_outcome(item, error);
-	return true;
+	for (int i = 0; i < nitems; i++)
+		log_outcome(items[i], error);
+	return MOVE_ENDED;
 }
 
 /* When the process ends in the middle of an item, set its status if it has moved. */

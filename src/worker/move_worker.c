@@ -34,6 +34,7 @@
 #include "channel.h"
 #include "cleanup/cleanup.h"
 #include "compat.h"
+#include "copy/copy.h"
 #include "errors.h"
 #include "evidence.h"
 #include "file_system.h"
@@ -55,7 +56,9 @@
 #define RECORD_AT_ONCE	1000
 
 static JobShared *my_shared = NULL;
-static int	current_item = -1;	/* that is being moved */
+static int	current[IM_MOST_TOGETHER];	/* items that are being moved */
+static MoveItem *current_items[IM_MOST_TOGETHER];	/* the same */
+static int	ncurrent = 0;
 static bool is_move = false;	/* and not a cleanup */
 static int	given_up = -1;		/* the first to be recorded as given up */
 static int	last_given_up;
@@ -360,8 +363,8 @@ worker_exit(int code, Datum arg)
 	if (shared->nitems > 0)
 		(void) job_request(shared->job, REQUEST_CANCEL_AND_KEEP);
 
-	if (current_item >= 0)
-		move_find_out(&shared->items[current_item]);
+	for (int i = 0; i < ncurrent; i++)
+		move_find_out(&shared->items[current[i]]);
 	StartTransactionCommand();
 
 	/*
@@ -372,9 +375,9 @@ worker_exit(int code, Datum arg)
 	held = (extension_hold() == EXTENSION_HELD);
 	if (held)
 		recordable = ConditionalLockRelationOid(extension_relation("move_log"), RowExclusiveLock);
-	if (current_item >= 0)
-		item_terminated(shared, current_item, recordable);
-	current_item = -1;
+	for (int i = 0; i < ncurrent; i++)
+		item_terminated(shared, current[i], recordable);
+	ncurrent = 0;
 	if (recordable && given_up >= 0)
 	{
 		for (n = given_up; n <= last_given_up; n++)
@@ -510,46 +513,103 @@ start_other_runners(JobShared *shared)
 				 errhint("You may need to increase \"max_worker_processes\".")));
 }
 
-/* Move a claimed item, record the outcome, and clean up. */
+/* Record all items that are being moved, those that follow each other at once. */
+static void
+record_current(JobShared *shared)
+{
+	int			first = current[0];
+	int			last = job_parts_follow(shared, current[0]);
+
+	for (int i = 1; i < ncurrent; i++)
+	{
+		if (current[i] != last + 1)
+		{
+			outcome_record(shared, first, last);
+			first = current[i];
+		}
+		last = job_parts_follow(shared, current[i]);
+	}
+	outcome_record(shared, first, last);
+}
+
+/* Queue all items again that are being moved. */
+static void
+put_back_current(JobShared *shared)
+{
+	for (int i = 0; i < ncurrent; i++)
+		runner_put_back(shared, current[i]);
+	IM_POINT("put-back");
+	record_current(shared);
+	ncurrent = 0;
+	progress_end(0);
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/* Remove what a move of this process has left; the relations that are queued do not wait long. */
+static void
+clean_up_after(JobShared *shared, int n)
+{
+	move_cleanup(shared, &shared->items[n], QUICK_CLEANUP_MS);
+	if (needs_cleanup(shared))
+		cleanup_due = n;
+}
+
+/*
+ * Move a claimed item, perhaps together with others that it claims now, record the outcome, and
+ * clean up.
+ */
 static void
 run_item(JobShared *shared, int n)
 {
 	MoveItem   *item = &shared->items[n];
 	MoveOutcome *outcome = &item->outcome;
 	bool		canceled;
-	bool		ended = true;
+	MoveEnd		end = MOVE_ENDED;
+	int			nmoved;
 	int64		size = 0;
 
-	Assert(current_item < 0 && n >= 0 && n < shared->nitems);
-	current_item = n;
-	outcome->started_at = GetCurrentTimestamp();
-	outcome_record(shared, n, job_parts_follow(shared, n));
+	Assert(ncurrent == 0 && n >= 0 && n < shared->nitems);
+	current[0] = n;
+	ncurrent = 1;
+	if (copy_has_waited())
+		ncurrent = runner_claim_more(shared, current);
+	for (int i = 0; i < ncurrent; i++)
+	{
+		current_items[i] = &shared->items[current[i]];
+		current_items[i]->outcome.started_at = GetCurrentTimestamp();
+	}
+	record_current(shared);
 	show_activity(item);
 	progress_begin(item);
 
 	if (outcome_extension_is_gone(shared) || job_cancel_requested())
-		outcome_take_cancel(shared, outcome);
-	else if (item->owner_cancels)
+	{
+		for (int i = 0; i < ncurrent; i++)
+			outcome_take_cancel(shared, &current_items[i]->outcome);
+	}
+	else if (ncurrent == 1 && item->owner_cancels)
 		outcome_take_owners_cancel(outcome);
 	else
 	{
-		runner_works_on(item);
-		ended = move_item(shared, item);
-		runner_works_on(NULL);
+		runner_works_on(current_items, ncurrent);
+		end = move_items(shared, current_items, ncurrent);
+		runner_works_on(NULL, 0);
 	}
-	if (!ended)
+	if (end == MOVE_PARTED)
 	{
-		runner_put_back(shared, n);
-		IM_POINT("put-back");
-		outcome_record(shared, n, job_last_part(shared, n));
-		current_item = -1;
-		progress_end(0);
-		pgstat_report_activity(STATE_IDLE, NULL);
+		/* an error has released it */
+		(void) outcome_hold_extension(shared);
+		clean_up_after(shared, n);
+	}
+	if (end != MOVE_ENDED)
+	{
+		put_back_current(shared);
 		return;
 	}
 
-	outcome_record(shared, n, job_parts_follow(shared, n));
-	current_item = -1;
+	record_current(shared);
+	nmoved = ncurrent;
+	ncurrent = 0;
 	/* a cancel after the swap does not undo the move */
 	canceled = (outcome->status == STATUS_CANCELED || job_cancel_requested() ||
 				outcome_extension_is_gone(shared) ||
@@ -563,16 +623,12 @@ run_item(JobShared *shared, int n)
 			runner_cancel(shared);
 			give_up_rest(shared, NULL);
 		}
-
-		/* the relations that are queued must not wait for a long cleanup */
-		move_cleanup(shared, item, QUICK_CLEANUP_MS);
-		if (needs_cleanup(shared))
-			cleanup_due = n;
+		clean_up_after(shared, n);
 	}
 	if (STATUS_IS_DONE(outcome->status))
 	{
-		for (int i = n; i <= job_last_part(shared, n); i++)
-			size += Max(shared->items[i].size_before, 0);
+		for (int i = 0; i < nmoved; i++)
+			size += job_size_with_parts(shared, current[i]);
 	}
 	progress_end(size);
 	pgstat_report_activity(STATE_IDLE, NULL);

@@ -97,7 +97,16 @@ extern BackgroundWorkerHandle *job_launch_worker(int slot, int64 job);
 
 extern void worker_apply_settings(void);
 extern void worker_connect_as(Oid database, Oid role);
-extern bool move_item(JobShared *job, MoveItem *item);
+
+/* The end of the move of some items */
+typedef enum MoveEnd
+{
+	MOVE_ENDED,					/* with an outcome */
+	MOVE_GIVES_TURN,			/* to others: nothing is left to clean up */
+	MOVE_PARTED,				/* they are moved one after the other */
+} MoveEnd;
+
+extern MoveEnd move_items(JobShared *job, MoveItem **items, int nitems);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
 extern void outcome_take_cancel(JobShared *shared, MoveOutcome *outcome);
 extern void outcome_take_owners_cancel(MoveOutcome *outcome);
