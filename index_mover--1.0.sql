@@ -394,7 +394,8 @@ AS 'MODULE_PATHNAME', 'index_mover_stats_since' LANGUAGE C VOLATILE PARALLEL SAF
 CREATE TABLE index_mover.probe (
 	probed_at timestamptz NOT NULL,
 	tablespace oid NOT NULL,
-	random_read_ms float8 NOT NULL
+	random_read_ms float8 NOT NULL,
+	deep_read_ms float8		-- each of queue_depth reads at a time
 );
 
 CREATE FUNCTION @extschema@.tablespace_probe(
@@ -996,8 +997,11 @@ BEGIN ATOMIC
 						CASE WHEN pg_table_is_visible(m.table_oid) THEN ''
 							 ELSE quote_ident((parse_ident(m.table_name))[1]) || '.' END || quote_ident(m.relation_name)) AS name,
 			   -- the path of a file begins with the number of its tablespace
-			   coalesce((SELECT replace(m.message, format('pg_tblspc/%s/', t.oid), format('tablespace "%s": ', t.spcname))
-						   FROM pg_tablespace t WHERE position(format('pg_tblspc/%s/', t.oid) IN m.message) > 0 LIMIT 1), m.message) AS message
+			   coalesce((SELECT replace(m.message, p.path, format('tablespace "%s": ', p.spcname))
+						   FROM (SELECT t.spcname, format('pg_tblspc/%s/', t.oid) AS path FROM pg_tablespace t
+								 UNION ALL
+								 SELECT 'pg_default', format('base/%s/', d.oid) FROM pg_database d WHERE d.datname = current_database()) p
+						  WHERE position(p.path IN m.message) > 0 LIMIT 1), m.message) AS message
 		  FROM index_mover.shown_move m
 		 CROSS JOIN state s
 		 WHERE m.job = $1 AND m.status IN ('queued', 'running', 'failed', 'canceled')
@@ -1006,9 +1010,13 @@ BEGIN ATOMIC
 														 WHERE t.job = $1 AND t.kind IN ('table', 'materialized view')))
 		   AND NOT EXISTS (SELECT FROM index_mover.shown_move n WHERE n.relation = m.relation AND n.job > $1 AND n.status = 'moved')
 	), facts AS (
-		SELECT m.*, s.is_alive, s.paused, s.paused_since, s.cleaning_up, w.pid, w.phase, w.throttled_by, w.blocked_by, w.blocked_since,
+		SELECT m.*, s.is_alive, s.paused, s.paused_since, s.cleaning_up, w.pid, w.phase, w.throttled_by, w.blocked_by, w.blocked_since, w.rests_since,
 			   w.started_at, w.eta, w.blocks_done, w.blocks_total, m.status = 'open' AND NOT s.paused AS goes_on,
-			   m.status = 'open' AND coalesce(cardinality(w.blocked_by), 0) > 0 AS is_blocked
+			   m.status = 'open' AND coalesce(cardinality(w.blocked_by), 0) > 0 AS is_blocked,
+			   m.status = 'open' AND NOT s.paused AND coalesce(cardinality(w.blocked_by), 0) = 0 AND w.throttled_by IS NOT NULL AS rests,
+			   -- it may have been dropped meanwhile
+			   (SELECT l.slot_name::text FROM pg_replication_slots l
+				 WHERE NOT l.active AND l.slot_name = substring(w.throttled_by FROM 'replication slot "([^"]*)"')) AS unread_slot
 		  FROM moves m
 		 CROSS JOIN state s
 		  LEFT JOIN workers w ON w.relation = m.relation AND m.status = 'open'
@@ -1033,6 +1041,8 @@ BEGIN ATOMIC
 			   CASE WHEN f.status <> 'open' THEN f.finished_at
 					WHEN f.paused THEN f.paused_since
 					WHEN f.is_blocked THEN f.blocked_since
+					-- between two rests for max_rate or slow storage it goes on
+					WHEN f.throttled_by IS NOT NULL THEN coalesce(f.rests_since, f.started_at)
 					ELSE f.started_at END AS since,
 			   CASE WHEN cardinality(f.blocked_by) = 1 THEN ': the move goes on at once' ELSE '' END AS outcome
 		  FROM facts f
@@ -1056,8 +1066,26 @@ BEGIN ATOMIC
 			SELECT 3, 'copy without a limit: it may slow down clients', index_mover.printed_command('alter_move', $1::text, 'max_rate', '0')
 			 WHERE w.throttled_by = 'max_rate' AND w.goes_on
 			UNION ALL
-			SELECT 3, 'wait: it goes on automatically when that is over', NULL
-			 WHERE w.throttled_by IS NOT NULL AND NOT w.is_blocked AND w.goes_on
+			SELECT 3, 'read without a limit: it may slow down clients', index_mover.printed_command('alter_move', $1::text, 'max_read_share', '1')
+			 WHERE w.throttled_by = 'slow storage' AND w.goes_on
+			UNION ALL
+			SELECT 3, 'drop the slot: whoever has read it has to begin again', index_mover.printed_command('drop_slot', w.unread_slot)
+			 WHERE w.rests AND w.unread_slot IS NOT NULL
+			UNION ALL
+			SELECT 3, 'do not wait for it, unless max_slot_wal_keep_size would invalidate a slot: it gets further behind',
+				   index_mover.printed_command('alter_move', $1::text, 'max_replica_lag', '0')
+			 WHERE w.rests AND w.throttled_by ~ ' MB behind( in replay)?$'
+			UNION ALL
+			SELECT 3, 'have a checkpoint at once: it removes WAL, and slows down clients', index_mover.printed_command('checkpoint')
+			 WHERE w.rests AND w.throttled_by LIKE 'free space in pg_wal: a checkpoint removes WAL%'
+			UNION ALL
+			SELECT 3, 'see why the archiver fails', index_mover.printed_command('archiver')
+			 WHERE w.rests AND w.throttled_by LIKE 'free space in pg_wal: the archiver keeps WAL%'
+			UNION ALL
+			SELECT 4, 'use all free space: if others fill the disk, what writes there fails', index_mover.printed_command('alter_move', $1::text, 'min_free_space', '0')
+			 WHERE w.rests AND w.throttled_by LIKE 'free space in %'
+			UNION ALL
+			SELECT 5, 'wait: it goes on automatically when that is over', NULL WHERE w.rests
 			UNION ALL
 			SELECT 4, 'swap now: the exclusive lock is taken when no session holds another', index_mover.printed_command('resume_move', $1::text)
 			 WHERE w.phase = 'waiting for time to swap' AND w.goes_on
@@ -1071,7 +1099,7 @@ BEGIN ATOMIC
 			 WHERE w.status <> 'unknown' AND NOT w.is_alive AND NOT pg_is_in_recovery()
 			UNION ALL
 			SELECT 8, 'end the job: what it has moved stays moved, and this one stays where it is', index_mover.printed_command('cancel_move', $1::text)
-			 WHERE w.pid IS NOT NULL
+			 WHERE w.status = 'open'
 			UNION ALL
 			SELECT 9, 'wait', NULL WHERE w.goes_on AND w.pid IS NULL
 			UNION ALL

@@ -335,6 +335,8 @@ SQL
 
 sub walk
 {
+	# by index_mover_explain(), of a copy that rests for free space: t/109_table_free_space.pl
+	run_printed("index_mover--1.0.sql $_", sql("SELECT index_mover.printed_command('$_')")) foreach 'archiver', 'checkpoint';
 	sql(<<'SQL');
 CREATE TABLE held (i int);
 INSERT INTO held SELECT generate_series(1, 1000);

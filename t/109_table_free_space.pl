@@ -71,6 +71,12 @@ sub rests_ok
 	return;
 }
 
+# What can be done, and the commands.
+sub choices
+{
+	return sql("SELECT substring(choice FROM '^[^:]*'), command FROM index_mover_explain($job)");
+}
+
 # Wait until something is copied.
 sub is_copied
 {
@@ -104,6 +110,10 @@ fill(50);
 rests_ok('free space in pg_wal: replication slot "regress_stuck" keeps WAL, without limit', 'a slot keeps WAL');
 is(sql("SELECT kind, object, detail ~ '\"regress_stuck\" keeps WAL' FROM index_mover_check('0 s') WHERE kind = 'resting job'"),
 	"resting job|job $job|t", 'a slot keeps WAL: index_mover_check()');
+is(choices(), join("\n", 'drop the slot|SELECT pg_catalog.pg_drop_replication_slot(\'regress_stuck\');',
+		"use all free space|SELECT index_mover_call.alter_move($job, 'min_free_space', '0');", 'wait|',
+		"end the job|SELECT index_mover_call.cancel_move($job);"),
+	'a slot keeps WAL: what can be done');
 sql("SELECT alter_move($job, 'max_rate', '0')");
 sql("SELECT pg_drop_replication_slot('regress_stuck')");
 # no space comes but by the checkpoint that the copy asks for; so it soon rests again
@@ -120,6 +130,7 @@ begin('regress_slow', max_rate => '4MB', lock_wait => '1s');
 is_copied();
 fill(50);
 rests_ok('free space in pg_wal: the archiver keeps WAL', 'the archiver keeps WAL');
+like(choices(), qr/^see why the archiver fails\|SELECT \* FROM pg_catalog\.pg_stat_archiver;\n/, 'the archiver keeps WAL: where to look');
 wait_for_job_end($node, $job);
 like(sql("SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job AND name = 'sp'"),
 	qr/^failed\|53100\|not enough free space in pg_wal: .* bytes are free, of which \d+ must stay free, and the archiver keeps WAL\.$/,

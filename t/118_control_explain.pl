@@ -116,12 +116,36 @@ waits_until($job, 'swap_after: infinity', 'a time');
 choose($job, 'swap now');
 ends_as($job, 'moved', 'swapped now');
 
+# ---- a rest ---------------------------------------------------------------------------
+# for a slot that is too far behind, which it was not at first
+$job = begin('a', '"max_rate": "64kB", "max_replica_lag": "64kB"');
+rows_until($job, "waits_for ~ 'max_rate' AND command ~ 'alter_move'", 1, 'it rests for max_rate');
+sql("SELECT pg_sleep(2)");    # since when is told in whole seconds
+sql("SELECT pg_create_physical_replication_slot('regress_stuck', true)");
+sql("SELECT pg_switch_wal(); SELECT count(pg_logical_emit_message(false, 'x', repeat('x', 1024))) FROM generate_series(1, 200)");
+$waits = 'replication slot "regress_stuck" is \d+ MB behind';
+rows_until($job, "waits_for ~ '$waits\$'", 4, 'a slot that is behind');
+$said = explained($job);
+like($said, qr/\|drop the slot: [^|]*\|SELECT pg_catalog\.pg_drop_replication_slot\('regress_stuck'\);\n/,
+	'a slot that is behind: it can be dropped');
+like($said, qr/\|wait: it goes on automatically when that is over\|\n/, 'or one waits for it');
+is(sql("SELECT bool_and(e.since > p.started_at) FROM index_mover_explain($job) e, index_mover_progress p WHERE p.job = $job"), 't',
+	'since when it rests, not since when it copies');
+choose($job, 'do not wait for it');
+rows_until($job, "waits_for ~ 'max_rate'", 3, 'it does not wait for the slot');
+sql("SELECT alter_move($job, 'max_replica_lag', '64kB')");
+rows_until($job, "waits_for ~ '$waits\$'", 4, 'it waits again');
+choose($job, 'drop the slot');
+sql("SELECT alter_move($job, 'max_rate', '0')");
+ends_as($job, 'moved', 'the slot is gone');
+
 # of a job of several relations, the ones that wait for their turn
 sql('CREATE INDEX a_k ON a (i) TABLESPACE regress_slow; ALTER INDEX a_i SET TABLESPACE regress_slow');
 $holder->run('BEGIN; SELECT FROM a LIMIT 1');
 $job = begin('a', '"max_rate": "64kB"');
 poll_until($node, "SELECT count(DISTINCT relation) FROM index_mover_explain($job)", '2', 'two relations');
-rows_until($job, "waits_for ~ '^its turn; the job moves a_[ik]\$'", 1, 'one waits for its turn');
+rows_until($job, "waits_for ~ '^its turn; the job moves a_[ik]\$'", 2, 'one waits for its turn');
+rows_until($job, "waits_for ~ '^its turn' AND command ~ 'cancel_move'", 1, 'and its job can be ended');
 
 # ---- ended ------------------------------------------------------------------------------
 choose($job, 'end the job');
@@ -140,6 +164,13 @@ ends_as($job, 'failed', 'failed');
 like(explained($job),
 	qr/^b_i\|failed: could not get the exclusive lock on index "b_i" within 0\.1 seconds[^|]*\|move what is left/m,
 	'failed: why');
+foreach my $case ([ 'regress_fast', q{'pg_tblspc/' || t.oid} ], [ 'pg_default', q{'base/' || d.oid} ])
+{
+	my ($tablespace, $path) = @$case;
+	sql("UPDATE index_mover.move_log SET message = format('could not write file \"%s/3/4\"', $path) FROM pg_tablespace t, pg_database d "
+		. "WHERE job = $job AND t.spcname = '$tablespace' AND d.datname = current_database()");
+	like(explained($job), qr{^b_i\|failed: could not write file "tablespace "$tablespace": 3/4"\|}m, "a path: the name of $tablespace");
+}
 choose($job, 'leave it where it is');
 is(sql("SELECT count(*) FROM index_mover_check() WHERE object = 'job $job'"), '0', 'and it is reported no more');
 $holder->run('COMMIT');
