@@ -129,7 +129,7 @@ INSERT INTO index_mover.sample SELECT (SELECT max(taken_at) FROM index_mover.sam
             used[r] += reads[hour][r]
         # the counters of now stay what they are, so those before go down
         values = ", ".join(map(str, reads[hour]))
-        rows = run(f"""DELETE FROM index_mover.sample WHERE taken_at < now() - 10 * interval '{half_life}';
+        rows = run(f"""DELETE FROM index_mover.sample WHERE taken_at < now() - 56 * interval '{half_life}';
 UPDATE index_mover.sample s SET taken_at = s.taken_at - interval '1 hour', blks_read = s.blks_read - v.n, blks_wanted = s.blks_wanted - v.n
   FROM (SELECT o.ctid, coalesce((ARRAY[{values}])[substr(o.index_name, 2, length(o.index_name) - 6)::int + 1], 0) AS n
           FROM index_mover.sample o) v WHERE v.ctid = s.ctid;

@@ -179,6 +179,39 @@ is(sql("SET client_min_messages = error; SELECT method, detail ~ 'btrfs compress
 sql('ALTER DATABASE postgres RESET index_mover.test_file_systems');
 files_ok($node, 'after that');
 
+# ---- the budget of a policy, and of recommend_moves() ------------------------------
+# (heat is in the table of samples; the words get more than ten times smaller)
+own_devices($node);
+mounted('btrfs', 'rw,compress-force=zstd:3');
+sql(<<'SQL');
+SET client_min_messages = error;
+SELECT FROM move_table('words', 'regress_slow');
+SELECT FROM move_table('noise', 'regress_slow');
+CREATE TABLE words2 TABLESPACE regress_slow AS SELECT * FROM words;
+ALTER TABLESPACE regress_fast SET (random_page_cost = 1.1);
+INSERT INTO index_mover.sample SELECT clock_timestamp() - interval '1 hour', 0, NULL, 0;
+INSERT INTO index_mover.sample SELECT (SELECT max(taken_at) FROM index_mover.sample), c, NULL, -w, -w
+  FROM (VALUES ('words'::regclass, 4000000), ('words2', 3000000), ('noise', 40000)) v (c, w);
+INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget, min_stay)
+  VALUES ('budget', 'public', 'regress_slow', 'regress_fast', 'table', 1, '0');
+SQL
+sub within
+{
+	my ($budget) = @_;
+	sql("UPDATE tier_policy SET budget = $budget");
+	return sql("SELECT string_agg(relation::text, ' ' ORDER BY relation::text) FROM tier_plan('budget') WHERE moves")
+	  . '|'
+	  . sql("SELECT string_agg(table_name::text, ' ' ORDER BY table_name::text) FROM recommend_moves('regress_fast', $budget)"
+		  . " WHERE index IS NULL AND table_name::text ~ '^(words|noise)'");
+}
+my $main = sql("SELECT pg_relation_size('words')");
+is(within(int($main * 0.4)), $without ? '|' : 'words words2|words words2', 'a budget counts what is stored of two tables');
+is(within(int(sql("SELECT pg_relation_size('noise')") * 0.9)), $without ? '|' : 'words words2|words words2', 'noise counts in full');
+mounted('btrfs', 'rw');
+is(within(int($main * 0.4)), '|', 'nor does a table that is not compressed fit');
+sql('DELETE FROM tier_policy; ALTER TABLESPACE regress_fast RESET (random_page_cost)');
+own_devices($node, 'off');
+
 # ---- past the page cache ----------------------------------------------------------
 SKIP:
 {

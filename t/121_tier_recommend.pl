@@ -263,6 +263,30 @@ file_systems((map { $_ => '1:1000000000:1000000000' } keys %file_system), pg_def
 is(notice("SELECT * FROM recommend_moves('regress_same')"), $no_slower, 'no other is slower');
 file_systems();
 sql('DELETE FROM index_mover.probe');
+# the reads of bitmap scans overlap, as many at a time as effective_io_concurrency
+sql(<<'SQL');
+CREATE TABLE bm TABLESPACE regress_slow AS SELECT g AS i, repeat('x', 500) AS s FROM generate_series(1, 2000) g;
+CREATE INDEX bm_i ON bm (i);
+INSERT INTO index_mover.probe SELECT now(), oid, r, d
+  FROM pg_tablespace JOIN (VALUES ('regress_slow', 8, 2), ('regress_fast', 1, 0.5)) v (n, r, d) ON n = spcname;
+SQL
+sql("SELECT pg_stat_reset_single_table_counters('bm'::regclass)");
+sql("SET enable_seqscan = off; SET enable_indexscan = off; SELECT count(s) FROM bm WHERE i < 1000");
+rates(10000, bm => 100);
+my $bitmap = sub { return sql("SELECT round(gain_ms_per_second), reason ~ '; 100% of the rows by bitmap scans, whose reads overlap' FROM "
+	. "recommend_moves($_[0]) WHERE table_name = 'bm'::regclass AND index IS NULL"); };
+foreach my $case ([ 0, 700 ], [ 1, 700 ], [ 2, 350 ], [ 32, 150 ])
+{
+	my ($at_a_time, $gain) = @$case;
+	sql("ALTER TABLESPACE $_ SET (effective_io_concurrency = $at_a_time)") foreach 'regress_slow', 'regress_fast';
+	is($bitmap->("'regress_fast'"), "$gain|t", "bitmap scans, $at_a_time reads at a time");
+}
+is($bitmap->('random_read_ms => 0.5, budget => 1000000000'), '150|t', 'of a disk that is not there, one at a time');
+sql("UPDATE index_mover.probe SET deep_read_ms = NULL");
+is($bitmap->("'regress_fast'"), '700|t', 'nothing is known of many reads at a time');
+sql("DROP TABLE bm; DELETE FROM index_mover.probe");
+sql("ALTER TABLESPACE $_ RESET (effective_io_concurrency)") foreach 'regress_slow', 'regress_fast';
+rates(10000, %rate, hot_d => 15);
 # neither probed, and costs equal: by heat alone
 like(sql("SELECT string_agg(index::text, ' ' ORDER BY rank), min(reason) FROM recommend_moves('regress_same')"),
 	qr/^hot_bloated hot_c hot_b hot_a\|.*read times not known, as if 1 ms longer/, 'by heat alone');

@@ -1,11 +1,12 @@
-# Twelve months of hot sets that change, half a day at a step: two policies with a budget
-# follow one that changes weekly, and one of the end of the month.  Compared with an oracle that
-# knows the reads to come, and with the best placement that never changes.
+# Twelve months of hot sets that change, half a day at a step: policies with a budget
+# follow one that changes weekly, and one of the end of the month, and do not follow two of day and
+# night, which take turns.  Compared with an oracle that knows the reads to come, and with the best
+# placement that never changes.
 #
 # Time passes by making all samples and moves half a day older; reads are made in the table of samples.
 # bench/tiers is the same with more relations, sets that change faster, and a run each hour.
 #
-# Fault (tables): hot sets that change weekly and at the end of the month, for a year
+# Fault (tables): hot sets that change weekly, at the end of the month, and with day and night, for a year
 use strict;
 use warnings;
 
@@ -23,9 +24,10 @@ my ($relations, $fits) = (10, 2);
 my $steps = 365 * 2;
 my $learning = 14 * 2;
 
-# The indexes that are hot on a day of each policy's schema, and how much hotter than others they are.
+# The indexes that are hot on a day, or in a step, of each policy's schema, and how much hotter than others they are.
 my %hot = (
 	weekly => sub { my $set = int($_[0] / 7) % 5; return ($set * 2 => 100, $set * 2 + 1 => 100) },
+	turns => sub { my $set = $_[1] % 2; return ($set * 2 => 100, $set * 2 + 1 => 100) },
 	monthly => sub { return (0 => 100, 1 => 100, $_[0] % 30 >= 27 ? (8 => 300, 9 => 300) : ()) });
 my @names = sort keys %hot;
 
@@ -35,7 +37,7 @@ sub is_closing { return int($_[0] / 2) % 30 >= 27 }
 sub reads_of
 {
 	my ($name, $step) = @_;
-	my %factor = $hot{$name}->(int($step / 2));
+	my %factor = $hot{$name}->(int($step / 2), $step);
 	return [ map { int(43200 * (0.5 + ($step * 13 + $_ * 7) % 11 / 10) * ($factor{$_} // 1)) } 0 .. $relations - 1 ];
 }
 
@@ -78,13 +80,13 @@ foreach my $name (@names)
 	sql("CREATE TABLE $name.${name}_$_ (id int PRIMARY KEY USING INDEX TABLESPACE regress_slow); INSERT INTO $name.${name}_$_ SELECT "
 		. 'generate_series(1, 100)')
 	  foreach 0 .. $relations - 1;
-	sql("INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget) VALUES ('$name', '$name', 'regress_slow', "
-		. "'regress_fast', 'indexes', $fits * pg_relation_size('$name.${name}_0_pkey'))");
+	sql("INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, every, budget) VALUES ('$name', '$name', "
+		. "'regress_slow', 'regress_fast', 'indexes', '12 hours', $fits * pg_relation_size('$name.${name}_0_pkey'))");
 }
 sql(<<'SQL');
 INSERT INTO index_mover.sample SELECT clock_timestamp(), 0, NULL, 0;
 INSERT INTO index_mover.sample SELECT (SELECT max(taken_at) FROM index_mover.sample), i.indrelid, c.relname, 0, -1e15::bigint, 1
-  FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE c.relname ~ '^(weekly|monthly)_\d+_pkey$'
+  FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE c.relname ~ '^(weekly|monthly|turns)_\d+_pkey$'
 SQL
 my (%reads, %hits, %moves, %place, %used);
 my ($vain, $early) = (0, 0);
@@ -102,7 +104,7 @@ foreach my $step (0 .. $steps - 1)
 	my $list = join ', ', @values;
 	# the counters of now stay what they are, so those before go down
 	my $moved = sql(<<SQL);
-DELETE FROM index_mover.sample WHERE taken_at < now() - interval '3 days';
+DELETE FROM index_mover.sample WHERE taken_at < now() - interval '28 days';
 UPDATE index_mover.sample s
    SET taken_at = s.taken_at - interval '12 hours', blks_read = s.blks_read - v.n, blks_wanted = s.blks_wanted - v.n
   FROM (SELECT o.ctid, coalesce(r.n, 0) AS n FROM index_mover.sample o LEFT JOIN (VALUES $list) r(name, n) ON r.name = o.index_name) v
@@ -128,6 +130,10 @@ SQL
 		$vain++ if $used{$name}{$index} < 2 * 43200 * ($step - $since);
 	}
 }
+my $why = qr/the hottest relations take turns too fast to be followed: without moves \d+% more reads would have met/;
+like(sql("SELECT reason FROM tier_plan('turns') WHERE relation IS NULL"), qr/^$why "regress_fast"; they count by a half-life of 14 days$/,
+	'sets that take turns: the plan says that they are not followed');
+is(sql("SELECT count(*) FROM tier_plan() WHERE relation IS NULL AND policy <> 'turns'"), '0', 'others are followed');
 my %oracle = map { $_ => [ oracle($reads{$_}) ] } @names;
 my $share = sub { my ($name, @at) = @_; return sum(@{ $hits{$name} }[@at]) / sum(@{ $oracle{$name}[0] }[@at]) };
 my @learned = $learning .. $steps - 1;
@@ -141,7 +147,8 @@ foreach my $name (@names)
 	note sprintf('of the reads %.0f %% hit, and %.0f %% in the best placement that never changes', map { 100 * $_ / sum(@all) } $reached,
 		$static);
 	cmp_ok($moves{$name}, '<=', 1.5 * $oracle{$name}[1], "$name: it moves at most half as much again as an oracle");
-	cmp_ok($reached, '>', $static, "$name: it is better than the best placement that never changes");
+	my $least = $name eq 'turns' ? 0.95 : 1.0001;
+	cmp_ok($reached, '>=', $least * $static, "$name: it is not worse than the best placement that never changes");
 }
 cmp_ok($share->('weekly', @learned), '>=', 0.8, 'a set that changes weekly: 80 % of what an oracle gets');
 cmp_ok($share->('monthly', grep { is_closing($_) } @learned), '>=', 0.55, 'the end of the month: 55 % in those days');

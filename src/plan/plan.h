@@ -54,6 +54,7 @@ typedef struct PlanParts PlanParts;
 extern PlanParts *plan_parts_begin(void);
 extern PlanParts *plan_parts_alone(const PlanParts *parts);
 extern void plan_complete(PlanParts *parts, List *moves, const PlanRequest *request);
+extern int64 plan_stored_bytes(const MoveItem *item);
 extern double plan_seconds(const List *moves, const MoveSettings *settings);
 extern Oid	plan_tablespace(Name name, bool is_target);
 extern void lost_hide(JobShared *job);

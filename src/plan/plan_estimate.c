@@ -376,6 +376,15 @@ stored_size(PlanParts *parts, PlannedMove *move, const FileSystemFacts *target, 
 	return stored;
 }
 
+/* Return the bytes that the target stores of a move that is planned, as far as the plan has sampled it. */
+int64
+plan_stored_bytes(const MoveItem *item)
+{
+	int64		size = Max(item->size_before, 0);
+
+	return item->method == METHOD_COPY ? size * item->stored_share : size;
+}
+
 /* Return the fault of the directory of the target, or of the source; else NULL. */
 static char *
 directory_hindrance(const MoveItem *item)

@@ -353,6 +353,7 @@ record_probe(Oid tablespace, const Probe *probe)
 	row_time(&row, 1, GetCurrentTimestamp());
 	row_set(&row, 2, ObjectIdGetDatum(tablespace));
 	row_float8(&row, 3, probe->result[RANDOM_READ_MS]);
+	row_float8(&row, 4, 1000 / probe->result[RANDOM_READ_IOPS_DEEP]);
 	extension_insert("probe", &row);
 	CommandCounterIncrement();
 }

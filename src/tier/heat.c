@@ -44,7 +44,6 @@
 #include "own_tables.h"
 #include "tier/tier_private.h"
 
-#define HOURLY_DAYS		7		/* so long samples of each hour are kept */
 #define HALF_LIVES		10		/* older reads do not count in rates */
 #define HALF_LIFE_HOURS	12		/* by default, see bench/tiers */
 #define MOST_SAMPLES	240		/* in an hour */
@@ -240,6 +239,8 @@ read_relations(HeatTable *table)
 				stats->tuples_deleted;
 			/* of the table an index scan reads at most a page for each row */
 			heat->counters[HEAT_WANTED] = stats->tuples_fetched + heat->counters[HEAT_CHANGES];
+			/* of a table itself core counts the rows of bitmap scans only */
+			heat->overlapped = stats->tuples_fetched;
 			continue;
 		}
 		heap_stats = stats_of(heap->facts.relid);
@@ -261,6 +262,8 @@ read_relations(HeatTable *table)
 		heap->counters[HEAT_INDEX_SCANS] += stats->numscans;
 		heap->counters[HEAT_WANTED] += stats->tuples_fetched;
 	}
+	for (int i = 0; i < table->n; i++)
+		table->heats[i].overlapped /= Max(table->heats[i].counters[HEAT_WANTED], 1);
 }
 
 /* Set the uses of a relation from its samples, the last of now. */
@@ -359,6 +362,64 @@ step_begin(const HeatTable *table, const HeatSample *sample)
 	return Min(result, sample->taken_at - 1);
 }
 
+/* Return the blocks that were read since the sample before, as far as index scans and changes need them. */
+static int64
+wanted_since_before(const HeatSample *sample)
+{
+	const int64 *now = sample->counters;
+	const int64 *before = sample[-1].counters;
+	bool		reset = now[HEAT_READ] < before[HEAT_READ];
+	int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
+	int64		most = now[HEAT_WANTED] - (reset ? 0 : before[HEAT_WANTED]);
+
+	/* it alone goes back when an index is dropped */
+	return Max(Min(blocks, most), 0);
+}
+
+/* Add blocks to the parts of a time in which they were wanted, to each its share; lengths in microseconds. */
+static void
+spread_blocks(double blocks, double from, double to, double length, int n, double *parts)
+{
+	int			first = Max(from / length, 0);
+	int			last = Min(to / length, n - 1);
+
+	for (int part = first; part <= last; part++)
+	{
+		double		starts = Max(part * length, from);
+		double		ends = Min((part + 1) * length, to);
+
+		parts[part] += blocks * Max(ends - starts, 0) / (to - from);
+	}
+}
+
+/* Set how many blocks of a relation were wanted in each of n parts of the time from a moment to now. */
+void
+heat_history(const HeatTable *table, const Heat *heat, TimestampTz begin, int n, double *wanted)
+{
+	Assert(begin < table->now);
+	memset(wanted, 0, n * sizeof(double));
+	for (int i = 1; i < heat->nsamples_of; i++)
+	{
+		const HeatSample *sample = &heat->samples_of[i];
+
+		if (sample->taken_at > begin)
+			spread_blocks(wanted_since_before(sample), step_begin(table, sample) - begin,
+						  sample->taken_at - begin, (table->now - begin) / (double) n, n, wanted);
+	}
+}
+
+/* Return since when there are samples of this server; DT_NOEND if there are none. */
+TimestampTz
+heat_sampled_since(const HeatTable *table)
+{
+	for (int i = 0; i < table->nmoments; i++)
+	{
+		if (table->samples[i].taken_at >= table->samples_since)
+			return table->samples[i].taken_at;
+	}
+	return DT_NOEND;
+}
+
 /* Set the rates of a relation of which there are no samples: those of the statistics. */
 static void
 judge_without_samples(Heat *heat, const HeatTable *table)
@@ -399,7 +460,6 @@ judge_rates(Heat *heat, const HeatTable *table, TimestampTz since)
 		const int64 *before = samples[i - 1].counters;
 		bool		reset = now[HEAT_READ] < before[HEAT_READ];
 		int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
-		int64		most = now[HEAT_WANTED] - (reset ? 0 : before[HEAT_WANTED]);
 		int64		scan_step = now[HEAT_INDEX_SCANS] - (reset ? 0 : before[HEAT_INDEX_SCANS]);
 		int64		change_step = now[HEAT_CHANGES] - (reset ? 0 : before[HEAT_CHANGES]);
 		TimestampTz at = samples[i].taken_at;
@@ -411,8 +471,7 @@ judge_rates(Heat *heat, const HeatTable *table, TimestampTz since)
 		begin = step_begin(table, &samples[i]);
 		share = weight_of(table, Max(begin, start), at) / ((at - begin) / (double) USECS_PER_SEC);
 		read += blocks * share;
-		/* it alone goes back when an index is dropped */
-		wanted += Max(Min(blocks, most), 0) * share;
+		wanted += wanted_since_before(&samples[i]) * share;
 		scans += Max(scan_step, 0) * share;
 		changes += Max(change_step, 0) * share;
 	}

@@ -4,11 +4,15 @@
  *	  The tablespaces: how long a read takes there, and how much space there is.
  *
  * A read takes as long as the median of the probes says that tablespace_probe() has kept
- * of the last 90 days, or else as random_page_cost, of which a unit stands for 0.1 ms.
+ * of the last 90 days, or else as random_page_cost, of which a unit stands for 0.1 ms.  Bitmap
+ * scans read several blocks of the table at a time, so each takes less where the device has a
+ * queue.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <math.h>
 
 #include "access/htup_details.h"
 #include "catalog/pg_tablespace.h"
@@ -28,6 +32,8 @@ typedef struct ProbeRow
 	TimestampTz at;
 	Oid			tablespace;
 	double		read_ms;
+	double		deep_ms;		/* each of many reads at a time; NaN = not
+								 * known */
 } ProbeRow;
 
 Place *
@@ -71,23 +77,42 @@ median(double *numbers, int n)
 	return (numbers[(n - 1) / 2] + numbers[n / 2]) / 2;
 }
 
+/*
+ * Set how long each of the reads takes that a scan announces: as many at a time as
+ * effective_io_concurrency, and no shorter than of a deep queue.
+ */
+static void
+set_overlapped(Place *place, double deep_ms)
+{
+	int			at_a_time = get_tablespace_io_concurrency(place->oid);
+
+	place->overlapped_ms = Max(place->read_ms / Max(at_a_time, 1), Min(deep_ms, place->read_ms));
+}
+
 /* Set the times that the probes of a place that count have measured. */
 static void
 set_probed(Place *place, const ProbeRow *probes, int n, TimestampTz oldest)
 {
 	double	   *read_ms = palloc_array(double, n + 1);
+	double	   *deep_ms = palloc_array(double, n + 1);
 	int			count = 0;
+	int			deep_count = 0;
 
 	for (const ProbeRow *probe = probes; probe < probes + n; probe++)
 	{
 		if (probe->tablespace != place->oid || probe->at <= oldest)
 			continue;
 		read_ms[count++] = probe->read_ms;
+		if (!isnan(probe->deep_ms))
+			deep_ms[deep_count++] = probe->deep_ms;
 		place->probed_at = Max(place->probed_at, probe->at);
 	}
 	if (count > 0)
-		place->read_ms = median(read_ms, count);
+		place->read_ms = place->overlapped_ms = median(read_ms, count);
+	if (deep_count > 0)
+		set_overlapped(place, median(deep_ms, deep_count));
 	pfree(read_ms);
+	pfree(deep_ms);
 }
 
 /*
@@ -137,7 +162,8 @@ places_read(void)
 		probes[n++] = (ProbeRow)
 		{
 			.at = DatumGetTimestampTz(values[0]),.tablespace = DatumGetObjectId(values[1]),
-				.read_ms = DatumGetFloat8(values[2])
+				.read_ms = DatumGetFloat8(values[2]),
+				.deep_ms = scan.row.nulls[3] ? NAN : DatumGetFloat8(values[3])
 		};
 	}
 	foreach_ptr(Place, place, result)
@@ -156,9 +182,9 @@ places_used(const List *places, Oid tablespace)
 	return 1 - place->facts.free_bytes / (double) place->facts.total_bytes;
 }
 
-/* Count bytes as moved, for places_used(). */
+/* Count bytes as moved, for places_used(): those that leave, and those that are stored. */
 void
-places_move(List *places, Oid from, Oid to, int64 bytes)
+places_move(List *places, Oid from, Oid to, int64 leaves, int64 arrives)
 {
 	const Place *source = places_find(places, from);
 	const Place *target = places_find(places, to);
@@ -168,18 +194,18 @@ places_move(List *places, Oid from, Oid to, int64 bytes)
 	foreach_ptr(Place, place, places)
 	{
 		if (place->facts.device == source->facts.device)
-			place->facts.free_bytes += bytes;
+			place->facts.free_bytes += leaves;
 		else if (place->facts.device == target->facts.device)
-			place->facts.free_bytes -= bytes;
+			place->facts.free_bytes -= arrives;
 	}
 }
 
 /*
- * Return how many ms longer a read takes here than in the target.  On the same device
- * it takes as long, whatever two probes of it have said.
+ * Return how many ms longer a read takes here than in the target, of which this share overlaps
+ * others.  On the same device it takes as long, whatever two probes of it have said.
  */
 double
-place_difference(const Place *here, const Place *target, PlaceBasis *basis)
+place_difference(const Place *here, const Place *target, double overlapped, PlaceBasis *basis)
 {
 	bool		same = here->oid == target->oid;
 
@@ -193,7 +219,7 @@ place_difference(const Place *here, const Place *target, PlaceBasis *basis)
 	if (here->probed_at != 0 && target->probed_at != 0)
 	{
 		*basis = PLACE_PROBED;
-		return here->read_ms - target->read_ms;
+		return place_read_ms(here, target, overlapped) - place_read_ms(target, here, overlapped);
 	}
 	if (here->probed_at == 0 && target->probed_at == 0 && here->cost == target->cost)
 	{
@@ -206,10 +232,10 @@ place_difference(const Place *here, const Place *target, PlaceBasis *basis)
 
 /* Return how many ms a read takes in a place, as place_difference() counts it. */
 double
-place_read_ms(const Place *place, const Place *target)
+place_read_ms(const Place *place, const Place *target, double overlapped)
 {
 	if (place->probed_at != 0 && target->probed_at != 0)
-		return place->read_ms;
+		return place->read_ms * (1 - overlapped) + place->overlapped_ms * overlapped;
 	return place->cost * MS_OF_COST;
 }
 
@@ -219,7 +245,7 @@ place_imagine(double read_ms)
 {
 	Place	   *place = palloc0_object(Place);
 
-	place->read_ms = read_ms;
+	place->read_ms = place->overlapped_ms = read_ms;
 	place->cost = read_ms / MS_OF_COST;
 	place->probed_at = GetCurrentTimestamp();
 	return place;

@@ -230,7 +230,7 @@ bytes_into(const PressureLimits *limits, const List *moves, int64 device)
 
 		if (item->outcome.status == STATUS_PLANNED &&
 			arrives(limits->places, item->from_tablespace, item->to_tablespace, device))
-			result += Max(item->size_before, 0);
+			result += plan_stored_bytes(item);
 	}
 	return result;
 }
@@ -344,7 +344,7 @@ conflict_note_moves(PressureLimits *limits, const List *moves)
 
 		if (item->outcome.status == STATUS_PLANNED)
 			count_arriving(limits, item->from_tablespace, item->to_tablespace,
-						   Max(item->size_before, 0));
+						   plan_stored_bytes(item));
 	}
 }
 

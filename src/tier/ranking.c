@@ -13,6 +13,8 @@
  * A resident counts RANKING_STAYS times, so that nothing goes to and fro, and a
  * little even without value, so that it stays while there is space.
  *
+ * A budget is of the bytes that the target stores: where that compresses, by samples.
+ *
  * Value = blocks a second that index scans and changes want, times what a read
  * takes longer elsewhere.  Left out are relations that no method can move there.  An index that
  * enforces nothing, and that no search has used as far back as statistics and samples
@@ -32,7 +34,9 @@
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
+#include "file_compression.h"
 #include "printed_command.h"
+#include "report/compressed_size.h"
 #include "report/report.h"
 #include "row.h"
 #include "tier/tier_private.h"
@@ -41,11 +45,12 @@ PG_FUNCTION_INFO_V1(index_mover_recommend_moves);
 
 #define RANKING_MIN_HEAT	0.01	/* blocks wanted a second: below it
 									 * nothing moves in */
-#define RANKING_STAYS	1.2		/* as many times as much must another gain to
-								 * take the place of a resident */
 #define LEAST_WORTH		1e-9	/* of a resident */
 #define BYTES_PER_GB	(1024.0 * 1024 * 1024)
 #define BLOAT_MEASURED	50		/* so many of the most promising */
+#define RUNS_OF_RANKING	32		/* of a sample */
+#define MILLISECONDS_OF_SAMPLES	2000	/* later ones count in full */
+#define SIZE_WITHOUT_SAMPLE	(1024 * 1024)
 
 /* The greatest key first. */
 static int
@@ -180,6 +185,41 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 	}
 }
 
+/*
+ * Count what the target stores of candidates, at most, if it compresses: the budget is of that.  Those
+ * with the greatest value per byte are sampled first.
+ */
+static void
+candidates_measure_stored(Candidate *candidates, int n, Oid target)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	FileCompression compression;
+
+	if (!OidIsValid(target))
+		return;
+	file_compression(target, &compression);
+	if (compression.zstd_level == 0 || !compression.steady)
+		return;
+	for (Candidate *c = candidates; c < candidates + n; c++)
+		c->key = c->value / Max(c->size, 1);
+	qsort(candidates, n, sizeof(Candidate), compare_keys);
+	for (Candidate *c = candidates; c < candidates + n; c++)
+	{
+		CompressedShare zstd;
+		CompressedShare lz4;
+
+		CHECK_FOR_INTERRUPTS();
+		if (TimestampDifferenceMilliseconds(start, GetCurrentTimestamp()) > MILLISECONDS_OF_SAMPLES)
+			break;
+		/* a rebuild has other contents */
+		if (c->rebuilds || c->size < SIZE_WITHOUT_SAMPLE)
+			continue;
+		if (compressed_size_sample(c->heat->facts.relid, RUNS_OF_RANKING, compression.zstd_level,
+								   &zstd, &lz4) && !isnan(zstd.at_most))
+			c->size = Max(ceil(c->size * zstd.at_most), 1);
+	}
+}
+
 /* Return whether a relation is among these.  Relations of extensions are theirs to move. */
 bool
 scope_includes(const TierScope *scope, const Heat *heat)
@@ -197,6 +237,16 @@ scope_includes(const TierScope *scope, const Heat *heat)
 	return of_place && !heat->of_extension && of_kind &&
 		(!OidIsValid(scope->schema) || facts->schema_oid == scope->schema) &&
 		(scope->within == NIL || list_member_oid(scope->within, facts->heap_oid));
+}
+
+/* Return whether what is read of a relation is of value: not of an index that is written only. */
+bool
+ranking_counts(const Heat *heat)
+{
+	const RelationFacts *facts = &heat->facts;
+
+	return facts->relkind != RELKIND_INDEX || facts->unique || facts->exclusion ||
+		heat->is_searched;
 }
 
 /*
@@ -237,11 +287,10 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		elsewhere = places_find(places, candidate.is_resident ? candidate.to : facts->tablespace);
 		if (there != NULL && elsewhere != NULL)
 		{
-			double		difference = place_difference(elsewhere, there, &candidate.basis);
+			double		difference = place_difference(elsewhere, there, heat->overlapped,
+													  &candidate.basis);
 
-			if (heat->wanted_per_second >= RANKING_MIN_HEAT &&
-				(facts->relkind != RELKIND_INDEX || facts->unique || facts->exclusion ||
-				 heat->is_searched))
+			if (heat->wanted_per_second >= RANKING_MIN_HEAT && ranking_counts(heat))
 				candidate.value = heat->wanted_per_second * difference;
 		}
 		if (!candidate.is_resident && candidate.value <= 0)
@@ -258,6 +307,7 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 			candidates[(*n)++] = candidate;
 	}
 	candidates_measure_bloat(candidates, *n, settings->rebuild_threshold);
+	candidates_measure_stored(candidates, *n, scope->to);
 	return candidates;
 }
 
@@ -307,6 +357,9 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 		appendStringInfo(&buf, "%d %s over %s", heat->samples, heat->samples == 1 ? "sample" : "samples",
 						 notices_duration(heat->seconds));
 	appendStringInfo(&buf, "), %s", basis[candidate->basis]);
+	if (candidate->basis == PLACE_PROBED && heat->overlapped >= 0.01)
+		appendStringInfo(&buf, "; %.0f%% of the rows by bitmap scans, whose reads overlap",
+						 100 * heat->overlapped);
 	if (OidIsValid(duplicate))
 		appendStringInfo(&buf, "; warning: duplicate of %s",
 						 DatumGetCString(DirectFunctionCall1(regclassout,
@@ -380,7 +433,7 @@ say_nothing_gained(const Advice *advice, const List *places)
 
 	foreach_ptr(const Place, place, places)
 	{
-		any_slower |= place_difference(place, advice->target, &basis) > 0;
+		any_slower |= place_difference(place, advice->target, 0, &basis) > 0;
 		any_elsewhere |= basis != PLACE_SAME_DEVICE;
 	}
 	if (!OidIsValid(advice->target->oid))
@@ -421,7 +474,8 @@ waiting_now(const HeatTable *heats, const List *places, const Place *target)
 		const Place *place = places_find(places, heat->facts.tablespace);
 
 		if (place != NULL && !heat->of_extension)
-			result += heat->wanted_per_second * place_read_ms(place, target);
+			result += heat->wanted_per_second *
+				place_read_ms(place, target, heat->overlapped);
 	}
 	return result;
 }

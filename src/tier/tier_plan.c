@@ -327,7 +327,7 @@ put_tier_row(ReturnSetInfo *rsinfo, TierPlan *plan, const Policy *policy, const 
 		estimated += Max(move->estimated, 0);
 		if (moves)
 			places_move(plan->places, item->from_tablespace, item->to_tablespace,
-						Max(item->size_before, 0));
+						Max(item->size_before, 0), plan_stored_bytes(item));
 	}
 	put_used(&result, 12, plan, from);
 	put_used(&result, 14, plan, row->wish.to);

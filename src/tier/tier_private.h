@@ -29,6 +29,9 @@ extern const char *moment_text(TimestampTz moment);
 
 /* heat.c: how much a relation is used, and how sure that is */
 
+#define HOURLY_DAYS		7		/* so long samples of each hour are kept, and
+								 * then of each day */
+
 /* The counters of a relation; the order is that of the table "sample" */
 enum
 {
@@ -76,6 +79,8 @@ typedef struct Heat
 								 * it; 0 = not seen */
 
 	int64		counters[HEAT_COUNTERS];	/* of now */
+	double		overlapped;		/* share of HEAT_WANTED by bitmap scans, which
+								 * read several blocks of the table at a time */
 	bool		is_searched;	/* by an index scan, as far as is known */
 
 	/* for heat.c */
@@ -102,6 +107,9 @@ typedef struct HeatTable
 
 extern HeatTable *heat_read(void);
 extern void heat_weigh(HeatTable *table, const Interval *half_life);
+extern void heat_history(const HeatTable *table, const Heat *heat, TimestampTz begin, int n,
+						 double *wanted);
+extern TimestampTz heat_sampled_since(const HeatTable *table);
 extern const Interval *heat_half_life_argument(FunctionCallInfo fcinfo, int n);
 extern PGDLLEXPORT Datum index_mover_take_index_sample(PG_FUNCTION_ARGS);
 
@@ -113,6 +121,8 @@ typedef struct Place
 	double		cost;			/* random_page_cost */
 	TimestampTz probed_at;		/* the last time; 0 = not in the last 90 days */
 	double		read_ms;		/* as probed, the median */
+	double		overlapped_ms;	/* the same of a read that a bitmap scan
+								 * announces */
 	bool		is_there;		/* its directory can be read, and has facts */
 	FileSystemFacts facts;
 } Place;
@@ -131,12 +141,16 @@ extern List *places_read(void);
 extern Place *places_named(const List *places, const char *name);
 extern Place *places_find(const List *places, Oid tablespace);
 extern double places_used(const List *places, Oid tablespace);
-extern void places_move(List *places, Oid from, Oid to, int64 bytes);
-extern double place_difference(const Place *here, const Place *target, PlaceBasis *basis);
-extern double place_read_ms(const Place *place, const Place *target);
+extern void places_move(List *places, Oid from, Oid to, int64 leaves, int64 arrives);
+extern double place_difference(const Place *here, const Place *target, double overlapped,
+							   PlaceBasis *basis);
+extern double place_read_ms(const Place *place, const Place *target, double overlapped);
 extern Place *place_imagine(double read_ms);
 
 /* ranking.c: which relations are to be in a tablespace */
+
+#define RANKING_STAYS	1.2		/* as many times as much must another gain to
+								 * take the place of a resident */
 
 /* The relations that a policy is for */
 typedef struct TierScope
@@ -153,7 +167,7 @@ typedef struct TierScope
 
 typedef struct Candidate
 {
-	int64		size;			/* bytes in the target, now or then */
+	int64		size;			/* bytes stored in the target, now or then */
 	double		value;			/* ms a second that it gains there, or loses */
 	bool		is_resident;	/* it is in the target */
 	bool		is_fixed;		/* a resident that cannot leave */
@@ -176,6 +190,7 @@ typedef bool (*CandidateCheck) (Candidate *candidate, void *arg);
 extern void ranking_choose(Candidate *candidates, int n, int64 budget,
 						   CandidateCheck can_move, void *arg);
 extern bool scope_includes(const TierScope *scope, const Heat *heat);
+extern bool ranking_counts(const Heat *heat);
 extern Candidate *candidates_collect(const HeatTable *heats, const List *places,
 									 const TierScope *scope, const MoveSettings *settings, int *n);
 
@@ -295,6 +310,10 @@ extern List *policies_of_table(Oid table);
 extern List *policies_read(const char *name, bool all);
 extern char *policy_obstacle(const Policy *policy);
 extern void policy_check_target(const char *tablespace, bool tables);
+
+/* hindsight.c */
+extern bool hindsight_is_better(const HeatTable *heats, const TierScope *scope,
+								const Policy *policy, Interval *half_life, double *more);
 
 /* policy_conflict.c */
 

@@ -225,6 +225,26 @@ choose_wanted(TierPlan *plan, Candidate *candidates, int n, int64 budget)
 	return result;
 }
 
+/* Weigh the heat by a longer half-life than the policy's, if that cannot follow the hottest, and say so. */
+static void
+weigh_by_hindsight(TierPlan *plan)
+{
+	PolicyWork *work = plan->work;
+	Interval	half_life;
+	Datum text;
+	double		more;
+
+	if (!hindsight_is_better(plan->heat, &work->scope, work->policy, &half_life, &more))
+		return;
+	heat_weigh(plan->heat, &half_life);
+	text = DirectFunctionCall1(interval_out, IntervalPGetDatum(&half_life));
+
+	tier_row_say(work, VERDICT_STAYS,
+				 psprintf("the hottest relations take turns too fast to be followed: without moves %.0f%% more reads would have met \"%s\"; they count by a half-life of %s",
+						  Min(more * 100, 1000), NameStr(*work->policy->to_tablespace),
+						  DatumGetCString(text)));
+}
+
 void
 tier_wish_by_heat(TierPlan *plan)
 {
@@ -232,13 +252,15 @@ tier_wish_by_heat(TierPlan *plan)
 	const PressureLimit *limit;
 	int64		budget;
 	int			n;
-	Candidate  *candidates = candidates_collect(plan->heat, plan->places, &work->scope,
-												&work->request.settings, &n);
+	Candidate  *candidates;
 	const Place *from = places_find(plan->places, work->scope.from);
 	const Place *to = places_find(plan->places, work->scope.to);
 	PlaceBasis	basis;
 
-	if (from != NULL && to != NULL && place_difference(from, to, &basis) <= 0)
+	weigh_by_hindsight(plan);
+	candidates = candidates_collect(plan->heat, plan->places, &work->scope,
+									&work->request.settings, &n);
+	if (from != NULL && to != NULL && place_difference(from, to, 0, &basis) <= 0)
 	{
 		const char *reason = psprintf("reads in \"%s\" are not known to take longer than in \"%s\"",
 									  NameStr(from->name), NameStr(to->name));

@@ -1,0 +1,244 @@
+/*-------------------------------------------------------------------------
+ *
+ * hindsight.c
+ *	  For how long a policy with a budget is to remember reads.
+ *
+ * What moves in stays for min_stay.  Where hot sets take turns faster than that, a policy that
+ * follows them by its half-life comes too late each time, and gets less than one that leaves all in
+ * place.  So the policy looks back: it is simulated on the samples.  If it would have met more reads
+ * had it stopped moving at any moment, reads count by a longer half-life, by which sets that take
+ * turns are about equally hot.
+ *
+ * Assumption: the sets go on taking turns as they did in the samples.
+ *
+ * Takes no locks.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "miscadmin.h"
+#include "utils/float.h"
+
+#include "tier/tier_private.h"
+
+#define LONG_IN_HALF_LIVES	28	/* so many half-lives, and */
+#define LONG_IN_STAYS		14	/* min_stays, is the longer half-life */
+#define LEAST_STAYS			4	/* less history tells nothing */
+#define STEPS				336 /* of the longer half-life */
+#define MOST_RELATIONS		1000	/* the most read of them */
+#define CLEARLY_MORE		1.01
+#define MOST_YEARS			10	/* are looked back */
+
+/* A relation in a simulation */
+typedef struct PastRelation
+{
+	const Heat *heat;
+	double		size;			/* bytes */
+	double		total;			/* blocks wanted in all steps */
+	double	   *before;			/* the same before each step */
+	double		remembered;		/* of the steps so far, weighted */
+	double		key;			/* to sort by */
+	bool		is_resident;
+	int			since;			/* the step in which it came, or left */
+} PastRelation;
+
+/* The greatest key first. */
+static int
+compare_past(const void *a, const void *b)
+{
+	const PastRelation *x = a;
+	const PastRelation *y = b;
+
+	if (x->key != y->key)
+		return x->key > y->key ? -1 : 1;
+	return (x->heat > y->heat) - (x->heat < y->heat);
+}
+
+/*
+ * Return the relations of a scope that were read most since a moment, palloc'd, and their number.  The
+ * time until now is cut into n steps.
+ */
+static PastRelation *
+collect(const HeatTable *heats, const TierScope *scope, TimestampTz begin, int n, int *number)
+{
+	Size		size = Max(heats->n, 1) * sizeof(PastRelation);
+	PastRelation *result = palloc_extended(size, MCXT_ALLOC_HUGE);
+	int			count = 0;
+
+	for (int i = 0; i < heats->n; i++)
+	{
+		PastRelation relation = {.heat = &heats->heats[i]};
+
+		CHECK_FOR_INTERRUPTS();
+		if (!scope_includes(scope, relation.heat) || !ranking_counts(relation.heat))
+			continue;
+		heat_history(heats, relation.heat, begin, 1, &relation.total);
+		relation.key = relation.total;
+		if (relation.total > 0)
+			result[count++] = relation;
+	}
+	qsort(result, count, sizeof(PastRelation), compare_past);
+	*number = Min(count, MOST_RELATIONS);
+	for (PastRelation *r = result; r < result + *number; r++)
+	{
+		r->size = Max(relation_main_size(&r->heat->facts), 1);
+		r->before = palloc0_array(double, n + 1);
+		heat_history(heats, r->heat, begin, n, r->before + 1);
+		for (int step = 0; step < n; step++)
+			r->before[step + 1] += r->before[step];
+	}
+	return result;
+}
+
+/* A simulation; times in steps */
+typedef struct Hindsight
+{
+	PastRelation *relations;
+	int			nrelations;
+	int			n;				/* steps up to now */
+	double		budget;
+	double		half_life;
+	int			stay;
+	int			every;			/* there is a run */
+} Hindsight;
+
+/* Have the relations come and leave that the budget is for now, as ranking_choose() does for one size. */
+static void
+choose(const Hindsight *past, int step)
+{
+	PastRelation *end = past->relations + past->nrelations;
+	double		budget = past->budget;
+
+	for (PastRelation *r = past->relations; r < end; r++)
+	{
+		r->key = r->remembered / r->size;
+		if (r->is_resident)
+			r->key *= RANKING_STAYS;
+		/* it cannot leave yet */
+		if (r->is_resident && step - r->since < past->stay)
+			r->key = get_float8_infinity();
+	}
+	qsort(past->relations, past->nrelations, sizeof(PastRelation), compare_past);
+	for (PastRelation *r = past->relations; r < end; r++)
+	{
+		bool		may_come = r->is_resident || step - r->since >= past->stay;
+		bool		is_chosen = may_come && r->key > 0 && r->size <= budget;
+
+		if (is_chosen)
+			budget -= r->size;
+		if (is_chosen != r->is_resident)
+			r->since = step;
+		r->is_resident = is_chosen;
+	}
+}
+
+/*
+ * Simulate a policy.  Returns how many times as many blocks would have been met if, from any moment
+ * on, it had moved nothing for half of the time: on average, so that no luck decides.
+ */
+static double
+gain_of_staying(const Hindsight *past)
+{
+	PastRelation *end = past->relations + past->nrelations;
+	int			n = past->n;
+	double		kept = exp2(-1 / past->half_life);
+	double	   *met = palloc0_array(double, n + 1); /* before each step */
+	int			length = n / 2;
+	double		stays = 0;
+	double		follows = 0;
+
+	for (PastRelation *r = past->relations; r < end; r++)
+	{
+		/* all may come in the first step */
+		r->is_resident = false;
+		r->since = -past->stay;
+		r->remembered = 0;
+	}
+	for (int step = 0; step < n; step++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		met[step + 1] = met[step];
+		for (PastRelation *r = past->relations; r < end; r++)
+		{
+			double		wanted = r->before[step + 1] - r->before[step];
+
+			if (r->is_resident)
+				met[step + 1] += wanted;
+			r->remembered = r->remembered * kept + wanted;
+		}
+		/* the last one is now */
+		if ((n - 1 - step) % past->every == 0)
+			choose(past, step);
+		for (const PastRelation *r = past->relations; r < end; r++)
+		{
+			if (r->is_resident && step + length < n)
+				stays += r->before[step + 1 + length] - r->before[step + 1];
+		}
+	}
+	for (int step = 0; step + length < n; step++)
+		follows += met[step + 1 + length] - met[step + 1];
+	return follows > 0 ? stays / follows : 1;
+}
+
+/* Return an interval before now, in microseconds. */
+static double
+interval_us(TimestampTz now, const Interval *interval)
+{
+	return (double) now - (double) moment_minus(now, interval);
+}
+
+/* Return from when on samples tell of sets that are hot for about a half-life, or longer. */
+static TimestampTz
+looks_back_to(TimestampTz now, double half_life, double longer)
+{
+	double		most = MOST_YEARS * DAYS_PER_YEAR * USECS_PER_DAY;
+
+	/* those of each day do not tell of day and night */
+	if (half_life < USECS_PER_DAY)
+		most = (double) HOURLY_DAYS * USECS_PER_DAY;
+	return now - (TimestampTz) Min(longer, most);
+}
+
+/*
+ * Return whether a policy with a budget cannot follow the hottest relations with its half-life: it
+ * would have met more reads if it had moved nothing.  Then set by what share more, and
+ * the half-life that is to count.
+ */
+bool
+hindsight_is_better(const HeatTable *heats, const TierScope *scope, const Policy *policy,
+					Interval *half_life, double *more)
+{
+	TimestampTz now = heats->now;
+	double		usual = Max(interval_us(now, policy->half_life), USECS_PER_MINUTE);
+	double		stay = Max(interval_us(now, policy->min_stay), 0);
+	double		longer = Max(usual * LONG_IN_HALF_LIVES, stay * LONG_IN_STAYS);
+	double		length = longer / STEPS;
+	TimestampTz begin = Max(heat_sampled_since(heats), looks_back_to(now, usual, longer));
+	Hindsight	past = {.budget = policy->budget,.half_life = usual / length};
+	double		gain;
+
+	/* samples are minutes, and later hours apart */
+	if (begin >= now || usual < USECS_PER_HOUR || now - begin < LEAST_STAYS * Max(stay, usual))
+		return false;
+	past.n = (int) ((now - begin) / length);
+	past.relations = collect(heats, scope, begin, past.n, &past.nrelations);
+	/* a run comes some time after the end of min_stay */
+	past.stay = (int) ceil(stay / length) + 1;
+	past.every = 1;
+	if (policy->every != NULL)
+		past.every = (int) Max(Min(rint(interval_us(now, policy->every) / length), past.n), 1);
+	gain = gain_of_staying(&past);
+	if (gain <= CLEARLY_MORE)
+		return false;
+	/* whole hours, for the words of a plan */
+	*half_life = (Interval)
+	{
+		.day = (int32) (longer / USECS_PER_DAY),
+			.time = (int64) fmod(longer, USECS_PER_DAY) / USECS_PER_HOUR * USECS_PER_HOUR
+	};
+	*more = gain - 1;
+	return true;
+}
