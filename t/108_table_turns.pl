@@ -229,7 +229,8 @@ sub waits_ok
 {
 	my $moved = sub { return "SELECT count(*) FROM index_mover_history WHERE job = $_[0] AND kind = 'table' AND status = 'moved'" };
 	my $running = sub { my ($job) = @_; return $moved->($job) =~ s/moved'$/running'/r };
-	my $query = 'BEGIN; SELECT count(*) FROM together.p';
+	our $query = 'BEGIN; SELECT count(*) FROM together.p';
+	our $move = "move_table('together.p', '%s', wait => false";
 
 	# Have a worker wait with all that it takes together, while a session holds them.  Returns job and session.
 	my $take = sub {
@@ -239,9 +240,8 @@ sub waits_ok
 		$first->run($query);
 		set_tests($node, test_point => join(',', 'next-item:2:wait', $point // ()));
 		my $log = -s $node->logfile;
-		my $job = $s->run("SELECT max(job) FROM move_table('together.p', '$to', wait => false, settings => "
-			. q['{"max_workers": 1}')]);
-		waits_ok($job, 'together.p01');
+		my $job = $s->run('SELECT max(job) FROM ' . sprintf($move, $to) . q[, settings => '{"max_workers": 1}')]);
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND blocked_by <> '{}'", '1', 'the first one waits');
 		$first->end;
 		$node->wait_for_log(qr/test point "next-item": waiting/, $log);
 		$holder->run($holds);
@@ -271,6 +271,34 @@ sub waits_ok
 	is($s->run("SELECT count(DISTINCT (finished_at, lock_time, lock_attempts)) FROM index_mover_history "
 		. "WHERE job = $job AND name ~ 'p(0[2-9]|1.)\$'"), '1', 'together: by one transaction');
 	unlike(slurp_file($node->logfile, $log), qr/one after the other, and not together/, 'together: they were not parted');
+
+	# tables with TOAST, of which five have 15 rows of the job; and indexes, two of each table
+	$s->run('CREATE TABLE together.t (i int, big text) PARTITION BY RANGE (i) TABLESPACE regress_slow');
+	$s->run("CREATE TABLE together.t$_ PARTITION OF together.t FOR VALUES FROM ($_) TO ($_ + 1)") foreach 1 .. 6;
+	$s->run(q{INSERT INTO together.t SELECT g % 6 + 1, (SELECT string_agg(md5((g + h)::text), '') FROM generate_series(1, 150) h) }
+		. 'FROM generate_series(1, 600) g; CREATE INDEX ON together.t (i) TABLESPACE regress_slow; '
+		. 'CREATE INDEX ON together.t (left(big, 9)) TABLESPACE regress_slow');
+	my $rows = $s->run('SELECT count(*), sum(hashtextextended(t::text, 0)) FROM together.t t');
+	foreach my $case ([ 'table', 'move_table', 5 ], [ 'index', 'move_indexes', 11 ])
+	{
+		my ($kind, $function, $count) = @$case;
+		local $move = "$function('together.t', '%s'" . ($kind eq 'index' ? ", 'copy'" : '') . ', wait => false';
+		local $query = 'BEGIN; SELECT count(*) FROM together.t';
+		my ($job, $holder) = $take->('regress_fast', $query);
+		poll_until($node, "SELECT count(*) FROM index_mover_history WHERE job = $job AND kind = '$kind' AND status = 'running'", $count,
+			"$kind: $count together");
+		$holder->end;
+		wait_for_job_end($node, $job);
+		is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'moved', "$kind: all are moved");
+		is($s->run("SELECT count(DISTINCT finished_at) FROM index_mover_history WHERE job = $job AND kind ~ '$kind'"), '2',
+			"$kind: by two transactions");
+		is($s->run(q{SELECT count(*), count(*) FILTER (WHERE spcname = 'regress_fast') FROM index_mover_history h JOIN pg_class c ON c.oid = }
+			. "h.name::regclass LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE job = $job"), $kind eq 'index' ? '14|14' : '19|19',
+			"$kind: there");
+		is($s->run('SELECT count(*), sum(hashtextextended(t::text, 0)) FROM together.t t'), $rows, "$kind: the same rows");
+		leftovers_ok($node, $kind, within => 5);
+	}
+	$s->run('DROP TABLE together.t');
 
 	# one of them is in use for long
 	($job, $holder, $log) = $take->('regress_slow', 'BEGIN; SELECT count(*) FROM together.p05');
