@@ -21,10 +21,13 @@ umask 022
 [ -z "$(locale 2>&1 > /dev/null)" ] || export LC_ALL=C.UTF-8
 
 # The version to work with, unless the environment says: the oldest that is here
-# with its headers, else the one that this release of Debian has.
+# with its headers, else with its server, else the one that this release of Debian has.
 if [ -z "${PG_MAJOR:-}" ]; then
   for PG_MAJOR in 15 16 17 18 19 ''; do
     [ ! -f "/usr/include/postgresql/$PG_MAJOR/server/postgres.h" ] || break
+  done
+  [ -n "$PG_MAJOR" ] || for PG_MAJOR in 15 16 17 18 19 ''; do
+    [ ! -x "/usr/lib/postgresql/$PG_MAJOR/bin/postgres" ] || break
   done
   if [ -z "$PG_MAJOR" ]; then
     case $(. /etc/os-release 2> /dev/null && echo "${VERSION_CODENAME:-}") in
@@ -90,11 +93,12 @@ fetch_packages() {      # deb, deb-all or deb-src, releases, package ...
   rm -rf "$lists"
 }
 
-# Set PG_CONFIG to a pg_config with server headers and PGXS, or fail.
+# Set PG_CONFIG to a pg_config with server headers and PGXS, or fail.  Who names one
+# does not get another.
 find_pg_config() {
-  local candidate
-  for candidate in "${PG_CONFIG:-}" "/usr/lib/postgresql/$PG_MAJOR/bin/pg_config" \
-      "$(command -v pg_config)"; do
+  local candidate candidates=("/usr/lib/postgresql/$PG_MAJOR/bin/pg_config" "$(command -v pg_config)")
+  [ -z "${PG_CONFIG:-}" ] || candidates=("$PG_CONFIG")
+  for candidate in "${candidates[@]}"; do
     # (Debian has some of PGXS, but no headers, in the server's own package)
     if [ -n "$candidate" ] && [ -x "$candidate" ] && [ -f "$("$candidate" --pgxs)" ] &&
         [ -f "$("$candidate" --includedir-server)/postgres.h" ]; then
@@ -102,6 +106,7 @@ find_pg_config() {
       return 0
     fi
   done
+  [ -z "${PG_CONFIG:-}" ] || die "PG_CONFIG, which is $PG_CONFIG, has no server headers or no PGXS: install them, or unset it"
   return 1
 }
 
@@ -120,11 +125,12 @@ as_server() {
 }
 
 # Make directories that the server's user owns, or take those that it owns already; in a
-# directory into which it cannot write, or /tmp.
+# directory into which it cannot write, or /tmp.  Nobody else gets into a new one: our
+# servers trust whoever comes through their sockets, and run his commands as their user.
 server_directory() {       # directory ...
   local dir
   for dir in "$@"; do
-    mkdir "$dir" 2> /dev/null
+    mkdir -m 700 "$dir" 2> /dev/null
     [ -d "$dir" ] && [ ! -L "$dir" ] && { [ -O "$dir" ] || [ "$(stat -c %U "$dir")" = "$(server_user)" ]; } ||
       { echo "$dir belongs to another user, or cannot be made" >&2; return 1; }
     [ "$(id -u)" != 0 ] || chown -h postgres: "$dir" || return 1
@@ -160,8 +166,20 @@ copy_source() {
 # copy's pg_config.  The copies of several builds do not get in each other's way.
 # The server's user may install extensions into it, and nothing else: we run its pg_config.
 private_postgres() {
-  local dir from
-  for from in "$(dirname "$("$PG_CONFIG" --bindir)")" "$("$PG_CONFIG" --sharedir)"; do
+  local dir from bin prefix=()
+  bin=$("$PG_CONFIG" --bindir)
+  if [ -d "$(dirname "$bin")/sbin" ]; then
+    # PostgreSQL is among others, as in /usr
+    prefix=("$("$PG_CONFIG" --pkglibdir)")
+    if [ ! -d "$1$bin" ]; then
+      mkdir -p "$1$bin"
+      find "$bin/" -maxdepth 1 \( -name 'pg*' -o -name 'post*' -o -name '*db' -o -name psql -o -name '*user' \) \
+        -exec cp -p -t "$1$bin" {} +
+    fi
+  else
+    prefix=("$(dirname "$bin")")
+  fi
+  for from in "${prefix[@]}" "$("$PG_CONFIG" --sharedir)"; do
     dir=$1$from
     [ -d "$dir" ] && continue
     mkdir -p "$dir"

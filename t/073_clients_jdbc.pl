@@ -23,10 +23,11 @@ CREATE INDEX t_v ON t (v) TABLESPACE regress_slow;
 SQL
 my $user = $node->safe_psql('postgres', 'SELECT current_user');
 my ($out, $err);
+# not as an argument, which all users of the machine see
+local $ENV{INDEX_MOVER_URL} = 'jdbc:postgresql://127.0.0.1:' . $node->port . "/postgres?user=$user&password=" . password_of($node, $user);
 IPC::Run::run(
 	[
-		'java', '-cp', $driver, "$FindBin::RealBin/clients/JdbcCalls.java",
-		'jdbc:postgresql://127.0.0.1:' . $node->port . "/postgres?user=$user"
+		'java', '-cp', $driver, "$FindBin::RealBin/clients/JdbcCalls.java"
 	],
 	'>', \$out, '2>', \$err, IPC::Run::timeout(300));
 my %outcome = map { split /: /, $_, 2 } split /\n/, $out;

@@ -356,7 +356,7 @@ sub ask
 	return $answer;
 }
 
-my $url = 'postgres://monitor@127.0.0.1:' . $node->port . '/postgres?sslmode=disable';
+my $url = 'postgres://monitor:' . password_of($node, 'monitor') . '@127.0.0.1:' . $node->port . '/postgres?sslmode=disable';
 my %port = map { $_ => PostgreSQL::Test::Cluster::get_free_port() } qw(debian exporter pgwatch prometheus);
 
 SKIP:

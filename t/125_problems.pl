@@ -16,7 +16,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('problems', conf => "listen_addresses = '127.0.0.1'\n");
+my $node = new_node('problems');
 my $sql = sub { return $node->safe_psql('postgres', @_); };
 $sql->(<<'SQL');
 CREATE ROLE monitor LOGIN;

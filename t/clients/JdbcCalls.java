@@ -1,4 +1,5 @@
-// Calls through JDBC, for t/073_clients_jdbc.pl: java JdbcCalls.java URL
+// Calls through JDBC, for t/073_clients_jdbc.pl: java JdbcCalls.java
+//   INDEX_MOVER_URL in the environment is where it connects to.
 //   Prints "what: outcome" in lines.
 import java.sql.*;
 
@@ -28,7 +29,7 @@ public class JdbcCalls {
     }
 
     public static void main(String[] arguments) throws Exception {
-        url = arguments[0];
+        url = System.getenv("INDEX_MOVER_URL");
         Connection own = connect(true);
         Statement statement = own.createStatement();
         tell("waiting", call(statement, "SELECT status FROM move_indexes('t', 'regress_fast', 'copy', "

@@ -24,8 +24,9 @@ needs_citus();
 
 # ---- the cluster -----------------------------------------------------------------------
 # (Citus has to be the first of the libraries, turns on SSL unless it is told otherwise, and
-# hides shards from those who read pg_class on a node, which the oracles do)
-my @nodes = map { new_node($_, extension => 0, verify => 0, conf => <<CONF) } 'coordinator', 'worker1', 'worker2';
+# hides shards from those who read pg_class on a node, which the oracles do.  Its nodes come
+# to each other by TCP as any role, and have no passwords.)
+my @nodes = map { new_node($_, extension => 0, verify => 0, trust_tcp => 1, conf => <<CONF) } 'coordinator', 'worker1', 'worker2';
 shared_preload_libraries = 'citus, index_mover'
 citus.node_conninfo = 'sslmode=disable'
 citus.override_table_visibility = off

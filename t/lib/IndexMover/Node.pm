@@ -12,7 +12,8 @@ use IndexMover::Wait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils ();
 
-our @EXPORT = qw(new_node setup_database own_devices file_system_of make_zoo make_gate leave_behind tablespace_of_index block_size);
+our @EXPORT = qw(new_node password_of setup_database own_devices file_system_of make_zoo make_gate leave_behind
+	tablespace_of_index block_size);
 
 # Core's modules take away most of what psql would be told by the environment.
 BEGIN
@@ -23,7 +24,7 @@ BEGIN
 # A started server whose database "postgres" is ready (see setup_database).
 # Options: streaming => 1; conf => text for postgresql.conf; extra => [initdb's
 # options]; extension => 0 to leave the extension out; start => 0; verify => 0, see
-# below.
+# below; trust_tcp => 1 to let everybody in who comes by TCP.
 sub new_node
 {
 	my ($name, %options) = @_;
@@ -57,12 +58,31 @@ CONF
 	$node->append_conf('postgresql.conf', 'index_mover.verify = on')
 	  unless exists $options{verify} && !$options{verify};
 	$node->append_conf('postgresql.conf', $options{conf}) if $options{conf};
+	# Unlike the socket, a TCP port is open to all users of the machine: see password_of().
+	if (!$options{trust_tcp})
+	{
+		my $hba = $node->data_dir . '/pg_hba.conf';
+		my $lines = PostgreSQL::Test::Utils::slurp_file($hba);
+		unlink $hba;
+		$node->append_conf('pg_hba.conf', $lines =~ s/^(host\b.*\s)trust$/$1scram-sha-256/mgr);
+	}
 	return $node if exists $options{start} && !$options{start};
 	$node->start;
 	$node->safe_psql('postgres', "CREATE TABLESPACE regress_slow LOCATION ''");
 	$node->safe_psql('postgres', "CREATE TABLESPACE regress_fast LOCATION ''");
 	setup_database($node, 'postgres', %options);
 	return $node;
+}
+
+# Give a role a password, for clients that come by TCP; returns it.
+sub password_of
+{
+	my ($node, $role) = @_;
+	open(my $fh, '<:raw', '/dev/urandom') or die "/dev/urandom: $!";
+	read($fh, my $random, 16) == 16 or die '/dev/urandom';
+	my $password = unpack 'H*', $random;
+	$node->safe_psql('postgres', qq{ALTER ROLE "$role" PASSWORD '$password'});
+	return $password;
 }
 
 # Load the oracles and the extension into a database.
