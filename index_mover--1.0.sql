@@ -842,6 +842,18 @@ CREATE VIEW index_mover.online_alter_problems AS
 	 WHERE 'pgaudit' = ANY (l.shared) AND EXISTS (SELECT FROM set_for)
 	   AND coalesce(array_position(l.shared, 'pgaudit') < array_position(l.shared, 'index_mover'), true);
 
+-- What users have added to our tables so that C cannot write them, see check_index() of own_tables.c.
+CREATE VIEW index_mover.changed_tables AS
+	SELECT format('index_mover.%I', t.relname) AS object,
+		   format('index "%s", which has an expression, a predicate or an exclusion constraint, keeps jobs and their ends from being recorded', i.relname) AS detail,
+		   -- not of an exclusion constraint, which goes with that only
+		   CASE WHEN NOT x.indisexclusion THEN index_mover.printed_command('drop_index', format('index_mover.%I', i.relname)) END AS command
+	  FROM pg_class t
+	  JOIN pg_index x ON x.indrelid = t.oid
+	  JOIN pg_class i ON i.oid = x.indexrelid
+	 WHERE t.relnamespace = 'index_mover'::regnamespace AND t.relkind = 'r'
+	   AND (x.indexprs IS NOT NULL OR x.indpred IS NOT NULL OR x.indisexclusion);
+
 -- The tables of ours that index_mover_check() reads, and whether no other session keeps them locked.
 CREATE FUNCTION index_mover.readable_tables(OUT name text, OUT readable boolean, OUT locked_by int) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_readable_tables' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 4;
@@ -964,7 +976,9 @@ BEGIN ATOMIC
 	UNION ALL
 	SELECT 'warning', 'contradicting policies', c.policy, c.detail, NULL FROM index_mover.policy_conflicts() c WHERE NOT pg_is_in_recovery()
 	UNION ALL
-	SELECT 'warning', 'online alter', o.object, o.detail, NULL FROM index_mover.online_alter_problems o;
+	SELECT 'warning', 'online alter', o.object, o.detail, NULL FROM index_mover.online_alter_problems o
+	UNION ALL
+	SELECT 'warning', 'changed table', c.object, c.detail, c.command FROM index_mover.changed_tables c;
 END;
 
 CREATE FUNCTION index_mover.check_job(job bigint) RETURNS void
@@ -1379,5 +1393,6 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschem
 	index_mover.policy_problems, index_mover.device_problems, index_mover.relation_report,
 	index_mover.movable_methods, index_mover.relation_heat, index_mover.stats_since,
 	index_mover.scheduler_looks, index_mover.policy_fault, index_mover.policy_conflicts TO pg_monitor;
-GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, @extschema@.tier_policy_days, index_mover.ended_jobs, index_mover.online_alter_problems TO pg_monitor;
+GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status, @extschema@.tier_policy_days, index_mover.ended_jobs, index_mover.online_alter_problems,
+	index_mover.changed_tables TO pg_monitor;
 

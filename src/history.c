@@ -19,6 +19,7 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -42,6 +43,7 @@
 #define LATEST_MOVES	500
 #define ALTER_WAIT_MS	1000
 #define ALTER_NAP_MS	10
+#define CLOSE_WAIT_MS	1000
 
 /* columns of job_log and move_log, as in the SQL script */
 enum
@@ -352,14 +354,15 @@ sum_up(const JobShared *job, Row *row)
 /*
  * If all moves of a job have ended, keep their totals with the job, so that
  * index_mover_jobs need not read them; where this is left out, it does.  So it
- * is no error if the row is gone, and a lock is not waited for, nor the end of a
- * transaction that has altered the job.
+ * is no error if the row is gone, and a lock is not waited for, nor, for more than a second,
+ * the end of a transaction that has altered the job.
  */
 void
 history_close_job(const JobShared *job)
 {
 	ExtensionScan scan;
-	bool		closed = false;
+	double		begin = clock_seconds();
+	bool		closed;
 
 	/* from the end, where a job that runs has its queued items */
 	for (int i = job->nitems - 1; i >= 0; i--)
@@ -373,21 +376,23 @@ history_close_job(const JobShared *job)
 		return;
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());	/* before the scan */
-	while (!closed)
+	while (scan_job(&scan, job->job))
 	{
-		if (!scan_job(&scan, job->job))
-			break;
 		sum_up(job, &scan.row);
 		IM_POINT("history-close");
 
 		/*
 		 * another runner, which may not have seen all of our outcome, may be
-		 * first
+		 * first: it commits at once.  A user's transaction may not.
 		 */
-		closed = extension_delete_row(JOB_TABLE, &scan.tuple->t_self);
+		closed = extension_delete_free_row(JOB_TABLE, &scan.tuple->t_self);
 		if (closed)
 			extension_insert(JOB_TABLE, &scan.row);
 		extension_scan_end(&scan);
+		if (closed || proc_exit_inprogress || clock_has_passed(begin, CLOSE_WAIT_MS))
+			break;
+		latch_nap(ALTER_NAP_MS, "IndexMoverRecord");
+		CHECK_FOR_INTERRUPTS();
 	}
 	PopActiveSnapshot();
 }

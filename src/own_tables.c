@@ -37,6 +37,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
+#include "storage/ipc.h"
 #include "storage/itemid.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -56,7 +57,10 @@
 
 #define EXTENSION	"index_mover"	/* and its schema */
 
-/* A worker waits so long for a lock on a table of ours, while it keeps cancels for later */
+/*
+ * A worker waits so long for a lock on a table of ours, or for who is deleting a row, while it
+ * keeps cancels for later
+ */
 #define RECORD_WAIT_MS	IM_LIMIT("record-wait", 20000)
 /* and so long if it has been locked for all that time before */
 #define RECORD_WAIT_AGAIN_MS	1000
@@ -73,6 +77,9 @@ static Oid	only = InvalidOid;
 
 /* A table of ours whose lock lock_for_record() has not got: it waits no second time */
 static Oid	locked_for_long = InvalidOid;
+
+/* A transaction for whose row delete_row() has waited in vain: nor does that */
+static TransactionId holds_for_long = InvalidTransactionId;
 
 /* Set synchronous_commit for the current transaction. */
 void
@@ -132,6 +139,13 @@ extension_missing(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("extension \"%s\" is not installed in this database", EXTENSION)));
+}
+
+/* Return whether the last record was in vain because a session has locked a whole table of ours. */
+bool
+extension_is_locked(void)
+{
+	return OidIsValid(locked_for_long);
 }
 
 /* Return the schema, or extension_missing(). */
@@ -228,6 +242,25 @@ extension_release(void)
 }
 
 /*
+ * Return whether nothing can end a wait of core's but the end of what it waits for: in a worker
+ * that keeps cancels for later, and in exit callbacks, where not even SIGTERM does.
+ */
+static bool
+is_deaf(void)
+{
+	return proc_exit_inprogress || (MyBackendType == B_BG_WORKER && QueryCancelHoldoffCount > 0);
+}
+
+/* Nap while another session has a lock, or a row, that a record needs. */
+static void
+record_nap(void)
+{
+	(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOCK_NAP_MS,
+					 IM_WAIT_EVENT("IndexMoverRecord"));
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
  * Lock a table of ours for a worker that keeps cancels for later, and has no other locks: no
  * session that has locked the table is waited for without limit, and none in each record of
  * the job.  ERROR 55P03.
@@ -251,9 +284,7 @@ lock_for_record(Oid table, const char *name, LOCKMODE mode)
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not obtain lock on relation \"%s.%s\"", EXTENSION, name)));
 		}
-		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOCK_NAP_MS,
-						 IM_WAIT_EVENT("IndexMoverRecord"));
-		CHECK_FOR_INTERRUPTS();
+		record_nap();
 	}
 	if (table == locked_for_long)
 		locked_for_long = InvalidOid;
@@ -271,7 +302,7 @@ lock_table(const char *name, LOCKMODE mode)
 	do
 	{
 		result = extension_relation(name);
-		if (MyBackendType == B_BG_WORKER && QueryCancelHoldoffCount > 0)
+		if (is_deaf())
 			lock_for_record(result, name, mode);
 		else
 			LockRelationOid(result, mode);
@@ -377,20 +408,91 @@ extension_deform(HeapTuple tuple, TupleDesc desc, int natts, Datum *values, bool
 }
 
 /*
- * Insert a row, without logical decoding; columns that we do not know are NULL.
- * Otherwise like CatalogTupleInsert(); the indexes have no expressions or
- * predicates.
+ * Refuse an index that a user has added, and whose entries we cannot make: expressions and
+ * predicates are a user's code, which would run with the privileges of the job's role.
+ */
+static void
+check_index(Relation rel, Relation index, const IndexInfo *info)
+{
+	if (info->ii_Expressions == NIL && info->ii_Predicate == NIL && info->ii_ExclusionOps == NULL)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("cannot write table \"%s.%s\" because of index \"%s\"",
+					EXTENSION, RelationGetRelationName(rel), RelationGetRelationName(index)),
+			 errdetail("There, no index can have an expression, a predicate, or an exclusion constraint."),
+			 errhint("Drop the index.")));
+}
+
+/*
+ * Make the tuple of a row: our columns are the first, and a user's are NULL.  Refuse a table
+ * that a user has changed so that this does not fit.
+ */
+static HeapTuple
+form_tuple(Relation rel, const Row *row)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	Datum	   *values = palloc0_array(Datum, desc->natts);
+	bool	   *nulls = palloc_array(bool, desc->natts);
+
+	if (rel->rd_tableam != GetHeapamTableAmRoutine())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot write table \"%s.%s\" because its access method is not \"heap\"",
+						EXTENSION, RelationGetRelationName(rel))));
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+
+		nulls[i] = i >= lengthof(row->nulls) || row->nulls[i];
+		if (!nulls[i])
+			values[i] = row->values[i];
+		if (column->attnotnull && nulls[i] && !column->attisdropped)
+			ereport(ERROR,
+					(errcode(ERRCODE_NOT_NULL_VIOLATION),
+					 errmsg("null value in column \"%s\" of relation \"%s\" violates not-null constraint",
+							NameStr(column->attname), RelationGetRelationName(rel))));
+	}
+	return heap_form_tuple(desc, values, nulls);
+}
+
+/*
+ * Insert the entry of a row into an index.  Who cannot wait for a transaction that may have
+ * inserted the same key takes it that it has.
+ */
+static void
+insert_index_entry(Relation index, Datum *keys, bool *nulls, ItemPointer tid, Relation rel,
+				   IndexInfo *info)
+{
+	IndexUniqueCheck check = UNIQUE_CHECK_NO;
+	bool		is_unique;
+
+	if (index->rd_index->indisunique)
+		check = is_deaf() ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_YES;
+	is_unique = index_insert(index, keys, nulls, tid, rel, check, false, info);
+	if (check == UNIQUE_CHECK_PARTIAL && !is_unique)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNIQUE_VIOLATION),
+				 errmsg("duplicate key value violates unique constraint \"%s\"",
+						RelationGetRelationName(index)),
+				 errdetail("The transaction that has inserted it may not have ended.")));
+}
+
+/*
+ * Insert a row, without logical decoding; columns that we do not know are NULL.  Otherwise
+ * like CatalogTupleInsert().  ERROR 55000, or 23502, if a user has changed the table, see
+ * form_tuple() and check_index(): then no job begins, since it could not be recorded.
  */
 void
 extension_insert(const char *table, Row *row)
 {
 	Relation	rel = open_table(table);
-	TupleDesc	desc = RelationGetDescr(rel);
-	HeapTuple	tuple = heap_form_tuple(desc, row->values, row->nulls);
+	HeapTuple	tuple = form_tuple(rel, row);
 	CatalogIndexState indexes = CatalogOpenIndexes(rel);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
 
-	Assert(desc->natts <= lengthof(row->values));
+	for (int i = 0; i < indexes->ri_NumIndices; i++)
+		check_index(rel, indexes->ri_IndexRelationDescs[i], indexes->ri_IndexRelationInfo[i]);
 	heap_insert(rel, tuple, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
 	ExecStoreHeapTuple(tuple, slot, false);
 	for (int i = 0; i < indexes->ri_NumIndices; i++)
@@ -403,9 +505,7 @@ extension_insert(const char *table, Row *row)
 		if (!info->ii_ReadyForInserts)
 			continue;
 		FormIndexDatum(info, slot, NULL, keys, null_keys);
-		(void) index_insert(index, keys, null_keys, &tuple->t_self, rel,
-							index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
-							false, info);
+		insert_index_entry(index, keys, null_keys, &tuple->t_self, rel, info);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	CatalogCloseIndexes(indexes);
@@ -416,17 +516,39 @@ extension_insert(const char *table, Row *row)
 /*
  * Delete a row without logical decoding; wait: for a transaction that is deleting it.
  * Returns false if another has deleted it, an error of CatalogTupleDelete(), or, without wait,
- * is just doing so.  ERROR 40001 if another has changed it.
+ * is just doing so.  ERROR 40001 if another has changed it, and 55P03 if it keeps a worker
+ * waiting for RECORD_WAIT_MS.  An exit callback neither waits nor fails: the row stays.
  */
 static bool
 delete_row(const char *table, ItemPointer tid, bool wait)
 {
 	Relation	rel = open_table(table);
+	double		begin = clock_seconds();
 	TM_FailureData failure;
-	TM_Result	result = IM_HEAP_DELETE(rel, tid, wait, &failure);
+	TM_Result	result;
+
+	for (;;)
+	{
+		result = IM_HEAP_DELETE(rel, tid, wait && !is_deaf(), &failure);
+		if (result != TM_BeingModified || !wait || proc_exit_inprogress ||
+			failure.xmax == holds_for_long)
+			break;
+		if (clock_has_passed(begin, RECORD_WAIT_MS))
+		{
+			holds_for_long = failure.xmax;
+			break;
+		}
+		record_nap();
+	}
+	if (wait && result == TM_BeingModified && !proc_exit_inprogress)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not obtain lock on row in relation \"%s\"",
+						RelationGetRelationName(rel))));
 
 	/* we never update a row, but a user may do so by hand */
-	if (result != TM_Ok && result != TM_Deleted && result != TM_BeingModified)
+	if (result != TM_Ok && result != TM_Deleted && result != TM_BeingModified &&
+		!proc_exit_inprogress)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not serialize access due to concurrent update"),
@@ -436,7 +558,10 @@ delete_row(const char *table, ItemPointer tid, bool wait)
 	return result == TM_Ok;
 }
 
-/* Delete a row.  Waits for a transaction that is deleting it, and returns false if it has. */
+/*
+ * Delete a row.  Waits for a transaction that is deleting it, and returns false if it has; see
+ * delete_row().
+ */
 bool
 extension_delete_row(const char *table, ItemPointer tid)
 {

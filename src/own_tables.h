@@ -19,6 +19,7 @@
 extern void extension_set_only(Oid extension);
 extern Oid	extension_oid(void);
 extern bool extension_installed(void);
+extern bool extension_is_locked(void);
 pg_noreturn extern void extension_missing(void);
 extern bool extension_owns(Oid table);
 extern Oid	extension_relation(const char *name);

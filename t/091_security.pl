@@ -417,7 +417,8 @@ my %expected = (
 		map({ "index_mover.$_" } qw(device_problems job_problems leftover_problems movable_methods policy_conflicts policy_fault
 			  policy_problems problems readable_tables relation_heat relation_report scheduler_looks stats_since)),
 		qw(index_mover_check index_report recommend_moves relation_heat tablespace_probe take_index_sample withdraw_probes)),
-	'pg_monitor SELECT' => 'index_mover.ended_jobs index_mover.online_alter_problems relation_heat tier_policy_days tier_policy_status',
+	'pg_monitor SELECT' => 'index_mover.changed_tables index_mover.ended_jobs index_mover.online_alter_problems '
+		. 'relation_heat tier_policy_days tier_policy_status',
 	'pg_stat_scan_tables EXECUTE' => join(' ',
 		map({ "index_mover.$_" } qw(pending_advice pending_list pending_steps)),
 		qw(gin_pending_list index_bloat)));

@@ -99,6 +99,7 @@ END $do$;
 CREATE VIEW evil.index_mover_progress AS SELECT trap.seen('index_mover_progress')::text;
 CREATE VIEW evil.index_mover_history AS SELECT trap.seen('index_mover_history')::text;
 CREATE VIEW evil.index_mover_jobs AS SELECT trap.seen('index_mover_jobs')::text;
+CREATE VIEW evil.changed_tables AS SELECT trap.seen('changed_tables')::text;
 CREATE VIEW evil.ended_jobs AS SELECT trap.seen('ended_jobs')::text;
 CREATE VIEW evil.online_alter_problems AS SELECT trap.seen('online_alter_problems')::text;
 CREATE VIEW evil.relation_heat AS SELECT trap.seen('relation_heat')::text;

@@ -45,6 +45,7 @@ my %elsewhere = (
 	'src/call/online_alter.c resume_move' => '107_online_alter.pl',
 	'src/job.c progress' => undef,
 	'src/worker/janitor.c heal' => '088_lost_heal_start.pl',
+	'index_mover--1.0.sql drop_index' => '127_own_tables.pl',
 	'index_mover--1.0.sql alter_move' => '118_control_explain.pl',
 	'index_mover--1.0.sql blockers' => '079_tools_monitoring.pl',
 	'src/worker/job_launch.c cleanup' => undef,

@@ -239,8 +239,8 @@ warn_not_recorded(const MoveItem *item, const ErrorData *error, const char *hint
  * Update the history rows of all items from one to another, in a single transaction: if
  * each of 10,000 had its own, a canceled job would go on for a minute.  If that fails,
  * try each with its parts again, since a row may have been deleted meanwhile, and a
- * missing row is no error; then a failure is a WARNING, and only the waiting caller
- * learns of the outcome.  But if a session has locked the table for long, each would wait for
+ * missing row is no error, or kept by another transaction; then a failure is a WARNING,
+ * and only the waiting caller learns of the outcome.  But if a session has locked the table for long, each would wait for
  * it: then there is a single WARNING, until a record succeeds.
  */
 void
@@ -249,7 +249,8 @@ outcome_record(JobShared *shared, int first, int last)
 	static bool told_of_lock = false;
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *error = try_to_record(shared, false, first, last);
-	bool		is_locked = error != NULL && error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+	bool		is_locked = error != NULL && error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
+		extension_is_locked();
 
 	if (is_locked && !told_of_lock)
 		warn_not_recorded(&shared->items[first], error,
