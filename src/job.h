@@ -339,10 +339,12 @@ typedef struct RunnerSlot
 	Oid			database;
 	Oid			role;
 	TimestampTz blocked_since;	/* gaps of less than IM_BLOCKED_GAP aside */
-	TimestampTz blocked_at;		/* when there were blockers last; 0 = never */
+	int64		blocked_at;		/* when there were blockers last, by
+								 * clock_us(); 0 = never */
 	TimestampTz rests_since;	/* for a standby, a slot or free space; gaps
 								 * as above */
-	TimestampTz rested_at;		/* when it rested so last; 0 = never */
+	int64		rested_at;		/* when it rested so last, by clock_us(); 0 =
+								 * never */
 	/* the rest is of its relation: progress_begin() clears it */
 	Oid			heap_oid;		/* 0 = between two relations */
 	Oid			item_relid;		/* of the item; a table's part is below */
@@ -483,6 +485,8 @@ extern int	runner_claim(JobShared *shared, bool anything_left, RelationCheck is_
 extern int	runner_claim_more(JobShared *shared, int claimed[IM_MOST_TOGETHER]);
 extern void runner_part(JobShared *shared);
 extern bool runner_start_another(JobShared *shared);
+extern void runner_leave_number(JobShared *shared, int number);
+extern void runner_make_up(void);
 extern void runner_make_room(JobShared *shared, const MoveItem *item,
 							 RelationCheck is_free);
 extern bool runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free);

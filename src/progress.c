@@ -19,7 +19,7 @@ static RunnerSlot *mine = NULL;
 
 /* of the current item: rests and waits, from which estimates must not learn */
 static int64 idle_us = 0;
-static TimestampTz phase_since = 0;
+static int64 phase_since = 0;	/* by clock_us() */
 
 /* Show progress in this slot from now on; NULL: nowhere. */
 void
@@ -108,8 +108,8 @@ progress_phase(MovePhase phase)
 		return PHASE_INITIALIZING;
 	before = mine->phase;
 	if (is_wait(before))
-		idle_us += GetCurrentTimestamp() - phase_since;
-	phase_since = GetCurrentTimestamp();
+		idle_us += clock_us() - phase_since;
+	phase_since = clock_us();
 	mine->phase = phase;
 	mine->throttled_by[0] = '\0';
 	LWLockRelease(&job_area()->lock);
@@ -128,8 +128,7 @@ progress_rested(int64 us)
 int64
 progress_idle(void)
 {
-	return idle_us + (mine != NULL && is_wait(mine->phase) ?
-					  GetCurrentTimestamp() - phase_since : 0);
+	return idle_us + (mine != NULL && is_wait(mine->phase) ? clock_us() - phase_since : 0);
 }
 
 /* Say why the runner rests; NULL if it does not any more. */
@@ -147,13 +146,13 @@ progress_throttled(const char *why)
 void
 progress_rests_for_others(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = clock_us();
 
 	if (!lock_slot())
 		return;
 	/* between two rests it catches up */
-	if (now - mine->rested_at > IM_BLOCKED_GAP)
-		mine->rests_since = now;
+	if (mine->rested_at == 0 || now - mine->rested_at > IM_BLOCKED_GAP)
+		mine->rests_since = GetCurrentTimestamp();
 	mine->rested_at = now;
 	LWLockRelease(&job_area()->lock);
 }
@@ -197,7 +196,7 @@ progress_eta(double seconds)
 void
 progress_blockers(const VirtualTransactionId *vxids, int count)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = clock_us();
 
 	if (!lock_slot())
 		return;
@@ -207,8 +206,8 @@ progress_blockers(const VirtualTransactionId *vxids, int count)
 	if (count > 0)
 	{
 		/* a copy that waits catches up in between */
-		if (now - mine->blocked_at > IM_BLOCKED_GAP)
-			mine->blocked_since = now;
+		if (mine->blocked_at == 0 || now - mine->blocked_at > IM_BLOCKED_GAP)
+			mine->blocked_since = GetCurrentTimestamp();
 		mine->blocked_at = now;
 	}
 	LWLockRelease(&job_area()->lock);

@@ -47,6 +47,9 @@
 #define MAX_FREE			(2 * MAX_WORKERS)
 #define FREE_LOOKS			8
 
+#define MAKE_UP_MS			5000	/* between two looks for a worker that the
+									 * job lacks */
+
 #define STEP_BACK_WAIT_MS	5000	/* for a runner to notice that it is to */
 
 static JobArea *area = NULL;
@@ -673,19 +676,56 @@ runner_start_another(JobShared *shared)
 	number = free_number(shared);
 	may_start = !shared->starting && number < shared->max_runners;
 	if (may_start)
+	{
 		shared->starting = true;
+		/* it may have come, and left again, before we go on */
+		shared->numbers |= UINT32_C(1) << number;
+	}
 	LWLockRelease(&area->lock);
 	if (!may_start)
 		return false;
 
 	if (job_more_runners(my_runner->slot))
 		started = job_register_runner(my_runner->slot, shared->job, number, 0) != NULL;
+	if (!started)
+		runner_leave_number(shared, number);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	if (started)
-		shared->numbers |= UINT32_C(1) << number;
 	shared->starting = false;
 	LWLockRelease(&area->lock);
 	return started;
+}
+
+/* Leave the number of a runner that has not begun to others. */
+void
+runner_leave_number(JobShared *shared, int number)
+{
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
+	shared->numbers &= ~(UINT32_C(1) << number);
+	LWLockRelease(&job_area()->lock);
+}
+
+/*
+ * Have a runner started that our job lacks, because no worker was free when it began:
+ * parallel queries take workers, and leave them.  To be called between two items and by copies,
+ * often.
+ */
+void
+runner_make_up(void)
+{
+	static double looked_at = 0;
+	bool		wanted;
+
+	if (my_runner == NULL || !clock_has_passed(looked_at, MAKE_UP_MS))
+		return;
+	looked_at = clock_seconds();
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	wanted = !my_shared->starting && !my_job->flags.pause && !my_job->flags.cancel &&
+		my_job->runners < Min(my_shared->max_runners, my_shared->settings.max_workers);
+	if (wanted)
+		wanted = count_ready(my_shared, NULL, 1) > 0;
+	LWLockRelease(&area->lock);
+	if (wanted)
+		(void) runner_start_another(my_shared);
 }
 
 /* Return whether there may be one more runner, since others only wait for locks. */

@@ -4,6 +4,7 @@
 #
 # Fault (processes): more workers, or segments of shared memory, than there is room for; one
 #   role, and all ordinary roles, at their limits: refused at the call, and others go on
+# Fault (processes): parallel queries have the workers when a job begins: it gets them later
 use strict;
 use warnings;
 
@@ -154,6 +155,42 @@ refused_ok('postgres', 5, '6 workers can run at the same time\.');
 sql('SELECT cancel_move()');
 wait_for_no_worker($node);
 $node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+
+# ---- workers that are free only later -----------------------------------------------
+# Parallel queries have all but one when the job begins; then one of them ends.
+$node->append_conf('postgresql.conf', "max_worker_processes = 8\nmax_parallel_workers = 8\n");
+$node->restart;
+{
+	my $parallel = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker'";
+	my $end_one = "SELECT pg_terminate_backend(leader_pid) FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1";
+	my $force = $node->pg_version < 16 ? 'force_parallel_mode' : 'debug_parallel_query';
+	my @queries = map { IndexMover::Session->new($node) } 1 .. 8;
+	my $log = -s $node->logfile;
+	foreach my $query (@queries)
+	{
+		$query->send("SET $force = on; SELECT pg_sleep(1000)");
+		poll_until($node, "SELECT wait_event FROM pg_stat_activity WHERE (leader_pid = @{[$query->pid]} OR pid = @{[$query->pid]}) "
+			. "AND wait_event = 'PgSleep'", 'PgSleep', 'a query that sleeps');
+	}
+	my $count = sql($parallel);
+	cmp_ok($count, '>', 5, "parallel queries have $count workers");
+	sql($end_one);
+	poll_until($node, $parallel, $count - 1, 'one is free');
+	my $job = sql(q(SELECT max(job) FROM move_indexes('many_1', CASE WHEN (SELECT reltablespace FROM pg_class WHERE relname = 'many_1_1') =
+		(SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast') THEN 'regress_slow'::name ELSE 'regress_fast' END, 'copy',
+		wait => false, settings => '{"swap_after": "infinity", "max_workers": 2}')));
+	my $workers = "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'waiting for time to swap'";
+	poll_until($node, $workers, 1, 'a job with one worker');
+	$node->wait_for_log(qr/job $job \(.*\): moves 1 instead of 2 indexes at the same time, until more workers are free\n/, $log);
+	sql($end_one);
+	poll_until($node, $workers, 2, 'and with two, when another one is free');
+	ok(1, 'a job gets the workers that it lacked when they are free');
+	sql('SELECT cancel_move()');
+	wait_for_no_worker($node);
+	sql("SELECT pg_terminate_backend($_)") foreach map { $_->pid } @queries;
+	$_->end foreach @queries;
+}
+$node->append_conf('postgresql.conf', "max_parallel_workers = 0\n");
 
 # ---- segments of shared memory ----------------------------------------------------
 # A parallel query takes one, and those that the functions it calls begin do, too;

@@ -105,7 +105,19 @@ SQL
 	is($restored->safe_psql('postgres', "SELECT count(*) FROM index_mover_cleanup() WHERE action ~ 'kept'"), 2, 'also in a cleanup');
 	is((grep { -s $_ } @files), 2, 'which removes nothing either');
 	is(slurp_file(marker($location)), $marker, 'the marker is that of the live server');
+	# nor what a copy that is canceled has made there
+	my $log = -s $restored->logfile;
+	my $job = begin_job($restored, 't_v', 'fast', max_rate => '64kB');
+	poll_until($restored, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND blocks_done > 0", 1, 'a copy to it');
+	my $made = $restored->data_dir . "/pg_tblspc/$oid/$version/" . $restored->safe_psql('postgres',
+		"SELECT database || '/' || relfilenumber FROM index_mover.ledger WHERE job = $job");
+	$restored->safe_psql('postgres', "SELECT cancel_move($job)");
+	wait_for_job_end($restored, $job);
+	wait_for_no_worker($restored);
+	ok(-s $made, 'the new file of a copy that is canceled stays, too');
+	like(slurp_file($restored->logfile, $log), qr/WARNING: .*did not remove file "pg_tblspc\/$oid\//, 'with a warning');
 	$restored->stop;
+	unlink $made;
 	verdict_ok($node, 't', 'the live server', max_keys => 200);
 }
 

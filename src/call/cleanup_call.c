@@ -15,6 +15,7 @@
 #include "commands/tablespace.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -23,6 +24,7 @@
 #include "call/call.h"
 #include "cleanup/cleanup.h"
 #include "file_system.h"
+#include "own_tables.h"
 #include "printed_command.h"
 #include "row.h"
 #include "worker/worker.h"
@@ -34,14 +36,18 @@ PG_FUNCTION_INFO_V1(index_mover_adopt_ledger);
 /*
  * Remove the leftovers of dead jobs on tables of a plan (of PlannedMove)
  * that have nothing to move, since a job that moves does it itself, and whose indexes
- * the current user may move.  By a job of its own, for which no session waits.
+ * the current user may move.  By a job of its own, for which no session waits.  None while
+ * another session has locked the ledger: the call has its rows.
  */
 void
 cleanup_call(const List *plan, Oid role)
 {
-	List	   *tables = leftovers_tables(false);
+	List	   *tables;
 	List	   *items = NIL;
 
+	if (!ConditionalLockRelationOid(extension_relation("ledger"), AccessShareLock))
+		return;
+	tables = leftovers_tables(false);
 	if (tables == NIL)
 		return;
 	foreach_ptr(const PlannedMove, move, plan)

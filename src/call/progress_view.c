@@ -237,9 +237,9 @@ index_mover_running(PG_FUNCTION_ARGS)
 			row_set(&row, 15, blocked_by(runner));
 			row_int64(&row, 16, runner->wal_lag);
 			row_time(&row, 17, runner->started_at);
-			if (GetCurrentTimestamp() - runner->blocked_at <= IM_BLOCKED_GAP)
+			if (runner->blocked_at != 0 && clock_us() - runner->blocked_at <= IM_BLOCKED_GAP)
 				row_set(&row, 18, TimestampTzGetDatum(runner->blocked_since));
-			if (GetCurrentTimestamp() - runner->rested_at <= IM_BLOCKED_GAP)
+			if (runner->rested_at != 0 && clock_us() - runner->rested_at <= IM_BLOCKED_GAP)
 				row_set(&row, 19, TimestampTzGetDatum(runner->rests_since));
 		}
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);

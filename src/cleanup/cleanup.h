@@ -53,6 +53,7 @@ extern void ledger_update(LedgerEntry *entry);
 extern void ledger_delete(int64 id);
 extern bool ledger_exists(int64 id);
 extern List *ledger_read(void);
+extern List *ledger_read_within(int max_wait_ms);
 extern List *ledger_read_all(List **foreign);
 extern int64 ledger_adopt(const char *system);
 
@@ -98,7 +99,7 @@ extern void leftover_file_remove(const LedgerEntry *entry, bool paced,
 extern void leftover_file_shorten(const RelFileLocator *locator, BlockNumber nblocks,
 								  bool paced);
 extern void leftover_files_remove(bool kept_too);
-extern void leftover_kept_files_remove(int64 job, Oid heap_oid);
+extern void leftover_kept_files_remove(int64 job, Oid heap_oid, int max_wait_ms);
 extern bool leftover_file_is_kept(const LedgerEntry *entry);
 extern LedgerEntry *leftover_kept_file(Oid relid, Oid tablespace);
 extern int64 leftover_kept_bytes(const MoveItem *item);

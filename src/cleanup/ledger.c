@@ -29,6 +29,7 @@
 
 #include "cleanup/cleanup.h"
 #include "own_tables.h"
+#include "wait/wait.h"
 
 #define LEDGER_TABLE	"ledger"
 #define LEDGER_SEQUENCE	"ledger_seq"
@@ -227,6 +228,34 @@ ledger_read(void)
 		result = read_rows(NULL);
 	if (apart)
 		CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return result;
+}
+
+/*
+ * The same, in a transaction of its own.  ERROR 55P03 if another session keeps the ledger
+ * locked for longer than max_wait_ms; 0 = no limit.
+ */
+List *
+ledger_read_within(int max_wait_ms)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *result;
+	Oid			ledger;
+	bool		is_free = true;
+
+	Assert(!IsTransactionState());
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	ledger = extension_find_relation(LEDGER_TABLE);
+	if (OidIsValid(ledger) && max_wait_ms > 0)
+		is_free = lock_relation_within(ledger, AccessShareLock, max_wait_ms, NULL);
+	if (!is_free)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not obtain lock on relation \"%s.%s\"", "index_mover", LEDGER_TABLE)));
+	result = ledger_read();
+	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 	return result;
 }

@@ -278,14 +278,15 @@ leftover_file_shorten(const RelFileLocator *locator, BlockNumber nblocks, bool p
  * nothing if the row is gone, because a swap or another cleanup has deleted it.
  * With file_exists = false only the row is removed: its maker has not created the
  * file, so a file of that name is not ours.  The row stays, with a WARNING, as long
- * as the tablespace's directory is missing: the file may come back with it.
+ * as the tablespace's directory is missing, with which the file may come back; and file and
+ * row, where another server uses the location.
  */
 void
 leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 {
 	RelFileLocator locator = entry_locator(entry);
 	bool		listed;
-	bool		is_away = false;
+	bool		stays = false;
 
 	Assert(!IsTransactionState());
 	StartTransactionCommand();
@@ -301,7 +302,17 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	if (listed)
 		listed = ConditionalLockRelationOid(extension_relation("ledger"), RowExclusiveLock);
 	file_exists &= (!listed || ledger_exists(entry->id)) && is_removable(&locator);
-	if (file_exists && relation_file_size(&locator) >= 0)
+	if (file_exists && relation_file_size(&locator) < 0)
+	{
+		stays = directory_is_away(&locator);
+		file_exists = false;
+	}
+	else if (file_exists)
+	{
+		stays = is_of_other_server(&locator);
+		file_exists = !stays;
+	}
+	if (file_exists)
 	{
 		Relation	rel = CreateFakeRelcacheEntry(locator);
 
@@ -311,9 +322,7 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 		RelationDropStorage(rel);	/* at commit */
 		FreeFakeRelcacheEntry(rel);
 	}
-	else if (file_exists)
-		is_away = directory_is_away(&locator);
-	if (listed && !is_away)
+	if (listed && !stays)
 		ledger_delete(entry->id);
 	else if (!listed)
 		(void) GetCurrentTransactionId();	/* files go with its commit record */
@@ -460,9 +469,12 @@ go_on_removing(void *arg)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Remove the files of a table from which copies of a job could go on, and no process works on. */
+/*
+ * Remove the files of a table from which copies of a job could go on, and no process works on.
+ * ERROR 55P03 if a session keeps the ledger locked for max_wait_ms.
+ */
 void
-leftover_kept_files_remove(int64 job, Oid heap_oid)
+leftover_kept_files_remove(int64 job, Oid heap_oid, int max_wait_ms)
 {
 	bool		held;
 
@@ -472,7 +484,7 @@ leftover_kept_files_remove(int64 job, Oid heap_oid)
 	CommitTransactionCommand();
 	if (!held)
 		return;
-	foreach_ptr(LedgerEntry, entry, ledger_read())
+	foreach_ptr(LedgerEntry, entry, ledger_read_within(max_wait_ms))
 	{
 		bool		is_kept;
 

@@ -371,14 +371,18 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
  * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
  * table; of our own job, for all of them together, and for a second at least for each.
  * An index that cannot be removed by then stays in the ledger.  A move that has not ended
- * obeys pause_move(), and a cancel is an ERROR.  The only other ERROR is termination.
+ * obeys pause_move(), and a cancel is an ERROR.  The only others are termination and, of our
+ * own job, 55P03 if a session keeps the ledger locked for max_wait_ms.
  */
 void
 leftover_indexes_remove(const MoveContext *mc, bool own, const List *tables, int max_wait_ms)
 {
 	int64		start = clock_us();
 
-	foreach_ptr(LedgerEntry, entry, ledger_read())
+	/* a move that begins needs the ledger anyhow */
+	List	   *rows = ledger_read_within(own ? max_wait_ms : 0);
+
+	foreach_ptr(LedgerEntry, entry, rows)
 	{
 		int			left_ms = max_wait_ms;
 

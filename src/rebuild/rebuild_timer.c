@@ -66,6 +66,9 @@ static List *roles = NIL;		/* that may be signaled; in TopMemoryContext */
 
 /* Used by the handler only. */
 static unsigned int ticks;
+static LOCK *waits_for;			/* the wait that it has seen last */
+static TimestampTz waits_since; /* when that began */
+static int64 seen_at;			/* and was seen first, by clock_us() */
 static uint64 written_before;
 
 /* Set by the handler when it cancels the command */
@@ -105,19 +108,35 @@ is_walsender(int pid)
 	return false;
 }
 
+/*
+ * Note since when core has waited, by a clock that nobody sets: waitStart tells one wait from
+ * another only.  In the handler.
+ */
+static void
+note_wait(void)
+{
+	LOCK	   *lock = MyProc->waitLock;
+	TimestampTz since = pg_atomic_read_u64(&MyProc->waitStart);
+
+	if (lock == waits_for && since == waits_since)
+		return;
+	waits_for = lock;
+	waits_since = since;
+	seen_at = clock_us();
+}
+
 /* Signal a process that core has waited for longer than lock_wait.  In the handler. */
 static void
 look_at_holder(void)
 {
-	LOCK	   *lock = MyProc->waitLock;
-	TimestampTz since = pg_atomic_read_u64(&MyProc->waitStart);
+	LOCK	   *lock = waits_for;
 	LOCKTAG		tag;
 	bool		is_over;
 
-	if (lock == NULL || since == 0)
+	if (lock == NULL || waits_since == 0)
 		return;
 	is_over = SIGNALS_BLOCKERS(settings) && settings->lock_wait > 0 &&
-		TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait);
+		clock_us() - seen_at > settings->lock_wait * INT64CONST(1000);
 	if (!is_over && !OidIsValid(insists_on))
 		return;
 	/* others may clear waitLock, but only we set it: so the tag was valid */
@@ -191,6 +210,7 @@ handle_timer(void)
 			look_at_slots_in_handler();
 		if (!canceled && runner_must_step_back())
 			cancel_command();
+		note_wait();
 		if (ticks++ % HOLDER_TICKS == 0)
 			look_at_holder();
 	}
@@ -215,6 +235,8 @@ rebuild_timer_begin(const MoveSettings *job_settings, Oid insist_on)
 	canceled = false;
 	slot_name.data[0] = '\0';
 	ticks = 0;
+	waits_for = NULL;
+	waits_since = 0;
 	written_before = pgWalUsage.wal_bytes;
 	SetConfigOption("deadlock_timeout", psprintf("%d", deadlock_ms),
 					PGC_SUSET, PGC_S_SESSION);

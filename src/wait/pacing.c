@@ -447,6 +447,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 	int64		rested_before = 0;
 
 	Assert(!IsTransactionState());
+	runner_make_up();
 	for (;;)
 	{
 		int			ms = most_ms;

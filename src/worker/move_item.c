@@ -402,7 +402,7 @@ clean_up(MoveContext *mc)
 		copy_cleanup();
 	/* it has given its turn, and its copy does not go on */
 	if (mc->item->turns > 0 && strcmp(mc->item->outcome.sqlstate, "57014") == 0 && !job_keep_requested())
-		leftover_kept_files_remove(mc->job->job, mc->item->heap_oid);
+		leftover_kept_files_remove(mc->job->job, mc->item->heap_oid, mc->max_wait_ms);
 }
 
 /* Remove the files and indexes that all items of this process have left. */

@@ -67,6 +67,7 @@ static bool is_done = false;	/* nothing is left to do at exit, except for */
 static bool rows_are_due = false;	/* rows that are final, not published yet */
 static int	cleanup_due = -1;	/* an item that has left something */
 static int	my_slot;
+static int	my_number;			/* among the runners of the job; 0 = the first */
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
 
@@ -417,6 +418,9 @@ free_slot_at_exit(int code, Datum arg)
 		return;
 	if (!is_attached)
 	{
+		/* where a session waits, its queue cannot be another's */
+		if (my_shared != NULL && my_shared->caller_pid == 0)
+			runner_leave_number(my_shared, my_number);
 		job_lacks_runner(my_slot);
 		return;
 	}
@@ -444,21 +448,52 @@ show_activity(const MoveItem *item)
 	set_ps_display(text);
 }
 
+/* A runner's look for what it has left */
+typedef struct LeftoverLook
+{
+	int64		job;
+	bool		found;			/* or not known */
+} LeftoverLook;
+
+/*
+ * Look, for errors_catch_in_transaction().  A session that has locked the ledger, or is dropping
+ * the extension, is not waited for: other relations are queued.
+ */
+static void
+look_for_leftovers(void *arg)
+{
+	LeftoverLook *look = arg;
+	Oid			ledger;
+
+	if (extension_hold() != EXTENSION_HELD)
+		return;
+	ledger = extension_find_relation("ledger");
+	if (!OidIsValid(ledger))
+		return;
+	if (ConditionalLockRelationOid(ledger, AccessShareLock))
+		look->found = leftovers_of_runner(look->job);
+}
+
+/* Return whether this runner has, or may have, left something that is to be removed. */
 static bool
 needs_cleanup(JobShared *shared)
 {
-	bool		result;
+	LeftoverLook look = {.job = shared->job,.found = true};
+	ErrorData  *error;
 
 	if (outcome_extension_is_gone(shared))
 		return true;
-	StartTransactionCommand();
-	/* else a session that is dropping it has locked the ledger */
-	if (extension_hold() == EXTENSION_HELD)
-		result = leftovers_of_runner(shared->job);
-	else
-		result = true;
-	CommitTransactionCommand();
-	return result;
+	error = errors_catch_in_transaction(look_for_leftovers, &look);
+	if (error == NULL)
+		return look.found;
+	runner_serve_cancel(false);
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("%s: could not look for leftovers of its moves", runner_name()),
+			 errors_as_detail(error)));
+	/* the next item needs the extension held */
+	(void) outcome_hold_extension(shared);
+	return true;
 }
 
 /* Return the first item that is still to be moved, or NULL. */
@@ -506,10 +541,18 @@ start_other_runners(JobShared *shared)
 		if (!runner_start_another(shared))
 			break;
 	}
-	if (n < wanted)
+	if (n >= wanted)
+		return;
+	if (shared->caller_pid != 0)
 		ereport(NOTICE,
 				(errmsg("moving %d instead of %d %s at the same time", n,
 						wanted, relations_noun(&totals)),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	else
+		ereport(TERMS_LOG(&shared->settings),
+				(errhidecontext(true),
+				 errmsg("%s: moves %d instead of %d %s at the same time, until more workers are free",
+						runner_name(), n, wanted, relations_noun(&totals)),
 				 errhint("You may need to increase \"max_worker_processes\".")));
 }
 
@@ -750,6 +793,7 @@ run_moves(JobShared *shared, bool first)
 
 		IM_POINT("next-item");
 		wait_while_paused(shared);
+		runner_make_up();
 		if (job_cancel_requested())
 		{
 			give_up_rest(shared, NULL);
@@ -874,9 +918,8 @@ index_mover_worker_main(Datum arg)
 	JobSlot		job;
 	dsm_segment *segment;
 	JobShared  *shared;
-	int			number;			/* among the runners of the job; 0 = the first */
 
-	channel_begin(&number, sizeof(number));
+	channel_begin(&my_number, sizeof(my_number));
 	my_slot = DatumGetInt32(arg);
 
 	/* first, so that the slot is always freed */
@@ -895,7 +938,7 @@ index_mover_worker_main(Datum arg)
 	/* before connecting, so that a waiting caller learns why that fails */
 	if (shared->caller_pid != 0)
 	{
-		shm_mq	   *mq = job_queue(shared, number);
+		shm_mq	   *mq = job_queue(shared, my_number);
 
 		shm_mq_set_sender(mq, MyProc);
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
@@ -915,7 +958,7 @@ index_mover_worker_main(Datum arg)
 	error_context_stack = &name_job;
 	CommitTransactionCommand();
 
-	is_attached = runner_attach(shared, number);
+	is_attached = runner_attach(shared, my_number);
 	is_done = !is_attached;		/* other runners have finished the job */
 	if (is_done)
 		proc_exit(0);
@@ -924,7 +967,7 @@ index_mover_worker_main(Datum arg)
 	if (job.purpose == JOB_CLEANUP)
 		run_cleanup(shared);
 	else
-		run_moves(shared, number == 0);
+		run_moves(shared, my_number == 0);
 
 	proc_exit(0);
 }
