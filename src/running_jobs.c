@@ -33,7 +33,9 @@
 
 #include "compat.h"
 #include "device_marker.h"
+#include "job.h"
 #include "running_jobs.h"
+#include "test_points.h"
 
 #define FILE_NAME		"index_mover.job.%u." INT64_FORMAT
 #define FILE_HEAD		"index_mover: this server runs this job"
@@ -269,11 +271,23 @@ running_jobs_set_again(Oid database, int64 job)
 	return write_flag(database, job, " again ", true);
 }
 
-/* Note that a job is paused, or not any more. */
+/*
+ * Note that a job is paused, or not any more.  Others may have it paused or resumed, and write
+ * the file, before we do: so again, until the file says what is so.
+ */
 void
 running_jobs_set_paused(Oid database, int64 job, bool paused)
 {
-	(void) write_flag(database, job, " paused ", paused);
+	JobSlot		slot;
+
+	for (;;)
+	{
+		IM_POINT("note-pause");
+		(void) write_flag(database, job, " paused ", paused);
+		if (!job_find(job, &slot) || slot.flags.pause == paused)
+			break;
+		paused = slot.flags.pause;
+	}
 }
 
 /* Remove the file of a job, durably.  Return whether there was one, and is none now. */

@@ -71,7 +71,8 @@ my %elsewhere = (
 	(map { $_ => 't/102_table_holders.pl' } qw(swap-row swap-map default-row)),
 		'gave-way' => 't/114_exact_table_changes.pl', (map { $_ => 't/105_table_lock_grants.pl' } qw(locks-wanted locks-released)),
 	'put-back' => 't/108_table_turns.pl', 'measure' => 't/062_reports_measuring.pl',
-	'policy-run' => 't/122_tier_policies.pl', 'partition-bound' => 't/120_tier_plan.pl', 'job-taken' => 't/126_control_restart.pl',
+	'policy-run' => 't/122_tier_policies.pl', 'partition-bound' => 't/120_tier_plan.pl',
+	(map { $_ => 't/126_control_restart.pl' } qw(job-taken note-pause)),
 	'visible-jobs' => 't/079_tools_monitoring.pl', 'history-close' => 't/025_copy_after_swap.pl',
 	'left-file-drop' => 'the end of this file');
 {

@@ -447,6 +447,28 @@ end_by('canceled', sub { my ($job) = @_; value("SELECT cancel_move($job)") });
 end_by('canceled, to go on', sub { my ($job) = @_; value("SELECT cancel_move($job, keep => true)") });
 end_by('paused', $pause);
 end_by('paused, and resumed', sub { my ($job) = @_; $pause->($job); value("SELECT resume_move($job)"); copies($job) }, 1);
+# paused before it begins, and resumed just when its worker notes that
+{
+	my $session = IndexMover::Session->new($node);
+	my $from = -s $node->logfile;
+	value('ALTER INDEX mover.t_i SET TABLESPACE regress_slow');
+	my $job = $session->run("BEGIN; SELECT max(job) FROM move_indexes('mover.t', 'regress_fast', 'copy', wait => false, "
+		. q[settings => '{"max_rate": "64kB"}')]);
+	$session->run("SELECT pause_move($job)");
+	set_test_point($node, 'note-pause:wait');
+	my $holder = IndexMover::Session->new($node);
+	$holder->run('SELECT pg_advisory_lock(0, 5959)');
+	$session->run('COMMIT');
+	$node->wait_for_log(qr/test point "note-pause": waiting/, $from);
+	set_test_point($node, '');
+	$session->run("SELECT resume_move($job)");
+	$_->end foreach $holder, $session;
+	copies($job);
+	my ($file) = glob($node->data_dir . "/index_mover.job.*.$job");
+	like(slurp_file($file), qr/ paused 0$/m, 'resumed while its worker notes that it is paused: it is on file');
+	value("SELECT cancel_move($job)");
+	wait_for_job_end($node, $job);
+}
 end_by('terminated', sub {
 	my ($job) = @_;
 	value("SELECT pg_terminate_backend(pid) FROM index_mover_progress WHERE job = $job");
