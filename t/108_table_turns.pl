@@ -292,9 +292,9 @@ sub waits_ok
 		is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'moved', "$kind: all are moved");
 		is($s->run("SELECT count(DISTINCT finished_at) FROM index_mover_history WHERE job = $job AND kind ~ '$kind'"), '2',
 			"$kind: by two transactions");
-		is($s->run(q{SELECT count(*), count(*) FILTER (WHERE spcname = 'regress_fast') FROM index_mover_history h JOIN pg_class c ON c.oid = }
-			. "h.name::regclass LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE job = $job"), $kind eq 'index' ? '14|14' : '19|19',
-			"$kind: there");
+		is($s->run(q{SELECT count(*), count(*) FILTER (WHERE spcname = 'regress_fast') FROM index_mover_history h }
+			. 'JOIN pg_class c ON c.oid = h.name::regclass LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace '
+			. "WHERE job = $job"), $kind eq 'index' ? '14|14' : '19|19', "$kind: there");
 		is($s->run('SELECT count(*), sum(hashtextextended(t::text, 0)) FROM together.t t'), $rows, "$kind: the same rows");
 		leftovers_ok($node, $kind, within => 5);
 	}
