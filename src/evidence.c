@@ -721,7 +721,11 @@ mark(KnownDevice *device, DeviceLook *look, const Circumstances *now)
 		return false;
 	}
 	if (has_expected(device, look))
-		return is_to_beat(device, look, now) && beat(device, look, device->epoch);
+	{
+		if (!is_to_beat(device, look, now))
+			return false;
+		return beat(device, look, device->epoch);
+	}
 	/* recovery may need nothing there, and the device come back */
 	if (device->is_pending && look->is_empty)
 		return false;
@@ -880,8 +884,11 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 		changed = true;
 	}
 	device->seen = now->horizon;
-	if (is_to_beat(device, look, now) && note_beat(device, look))
-		changed = true;
+	if (is_to_beat(device, look, now))
+	{
+		if (note_beat(device, look))
+			changed = true;
+	}
 	return changed;
 }
 
@@ -1291,11 +1298,14 @@ try_to_lock_device(Oid tablespace, TimestampTz *began)
 		if (device_locks[i].tablespace == tablespace)
 			place = i;
 	}
-	if (place >= 0 && !LWLockConditionalAcquire(evidence_lock(NLOCKS + place), LW_EXCLUSIVE))
+	if (place >= 0)
 	{
-		*began = device_locks[place].began;
-		LWLockRelease(evidence_lock(AREA_LOCK));
-		return NULL;
+		if (!LWLockConditionalAcquire(evidence_lock(NLOCKS + place), LW_EXCLUSIVE))
+		{
+			*began = device_locks[place].began;
+			LWLockRelease(evidence_lock(AREA_LOCK));
+			return NULL;
+		}
 	}
 	/* any that is free */
 	for (int i = 0; i < area->list.max_devices && place < 0; i++)
@@ -1859,9 +1869,11 @@ evidence_xact_callback(XactEvent event, void *arg)
 
 /* Return whether the janitor is to look at once; not again until the next time. */
 bool
-evidence_look_is_wanted(void)
+evidence_take_wish(void)
 {
-	return area != NULL && pg_atomic_exchange_u32(&area->look_wanted, 0) != 0;
+	if (area == NULL)
+		return false;
+	return pg_atomic_exchange_u32(&area->look_wanted, 0) != 0;
 }
 
 /* Called by _PG_init(). */

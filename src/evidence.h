@@ -40,7 +40,7 @@ extern bool evidence_knows_lost(HeapTuple row);
 extern void evidence_watch(void);
 extern void evidence_tell_jobs(void);
 extern void evidence_note_running(void);
-extern bool evidence_look_is_wanted(void);
+extern bool evidence_take_wish(void);
 extern int	evidence_beat_ms(void);
 extern List *evidence_doubtful(void);
 extern bool evidence_doubts(Oid tablespace, RelFileNumber relfilenumber);

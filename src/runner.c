@@ -556,10 +556,13 @@ may_begin(const JobShared *shared, const MoveItem *item)
 				return false;
 		}
 	}
-	for (int i = shared->first_untried; i < shared->nitems && item->method == METHOD_DEFAULT; i++)
+	if (item->method == METHOD_DEFAULT)
 	{
-		if (shared->items[i].method != METHOD_DEFAULT && is_untried(&shared->items[i]))
-			return false;
+		for (int i = shared->first_untried; i < shared->nitems; i++)
+		{
+			if (shared->items[i].method != METHOD_DEFAULT && is_untried(&shared->items[i]))
+				return false;
+		}
 	}
 	return !is_being_put_back(shared, item);
 }

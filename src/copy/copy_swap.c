@@ -349,8 +349,11 @@ attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 	outcome = copy_last_of_all(move, most_us);
 	if (outcome == SWAPPED && !rows_are_free(move))
 		outcome = LOCK_NOT_GRANTED;
-	if (outcome == SWAPPED && !try_unhindered(set_files, move))
-		outcome = LOCK_NOT_GRANTED;
+	if (outcome == SWAPPED)
+	{
+		if (!try_unhindered(set_files, move))
+			outcome = LOCK_NOT_GRANTED;
+	}
 	if (outcome != SWAPPED)
 	{
 		(void) progress_phase(phase);

@@ -357,9 +357,11 @@ queue(Attempts *attempts, Oid relid, LOCKMODE mode, int timeout_ms, instr_time *
 			note_delayed(attempts);
 		if (left <= QUEUE_PIECE_MS)
 			return false;
-		if (attempts != NULL && attempts->keep_up != NULL &&
-			!attempts->keep_up(attempts->keep_up_arg))
-			return false;
+		if (attempts != NULL && attempts->keep_up != NULL)
+		{
+			if (!attempts->keep_up(attempts->keep_up_arg))
+				return false;
+		}
 		IM_POINT("swap-queue-again");
 	}
 	return false;

@@ -621,6 +621,7 @@ static int64
 serve_rest(int64 now, bool has_answer)
 {
 	Round	   *round = &current_round;
+	bool		is_wanted;
 
 	if (has_answer && round_is_over(now))
 	{
@@ -630,7 +631,8 @@ serve_rest(int64 now, bool has_answer)
 	if (has_answer)
 		plan_next_look(now);
 	/* the latch was set for a new tablespace */
-	if (evidence_look_is_wanted() || now >= round->look_due)
+	is_wanted = evidence_take_wish();
+	if (is_wanted || now >= round->look_due)
 	{
 		ask_watch(false);
 		round->look_due = NOT_DUE;
@@ -997,10 +999,13 @@ index_mover_launcher_main(Datum arg)
 		int64		now = clock_ms();
 
 		end_visits(now);
-		if (watch->context == NULL && evidence_look_is_wanted())
-			watch->due = now;
-		else if (watch->context == NULL && watch->due == NOT_DUE)
-			watch->due = now + STANDBY_LOOK_MS;
+		if (watch->context == NULL)
+		{
+			if (evidence_take_wish())
+				watch->due = now;
+			else if (watch->due == NOT_DUE)
+				watch->due = now + STANDBY_LOOK_MS;
+		}
 		(void) start_visits(now);
 		launcher_nap(STANDBY_MS);
 		(void) reload_configuration();
