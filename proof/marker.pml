@@ -21,6 +21,7 @@
  * without	grow			a marker that is written has a higher epoch than all before	-DENDS=2
  * without	beat			the marker of the expected device is written again	-DENDS=2
  * without	no-number		a marker that nobody recorded has no number	-DENDS=2
+ * without	elsewhere		after a crash, another directory without a marker is lost	-DENDS=2
  */
 #ifndef FAILS
 #define FAILS		0			/* writes of a marker */
@@ -50,7 +51,8 @@ typedef Device {
 	bool basis;					/* with all from before the redo position */
 	bool replaced;				/* the server has gone on with another one */
 	byte id, epoch;				/* its marker */
-	bool is_copy				/* it names another file */
+	bool is_copy;				/* it names another file */
+	bool unproven				/* without a number, it has come after a crash */
 }
 Device device[3];
 byte here;						/* the one in place */
@@ -126,7 +128,13 @@ inline conclude(at_start)
 	:: else ->
 		if
 		:: D.has == NO_DIRECTORY
-		:: D.has != NO_DIRECTORY && D.id == NONE -> unknown = true
+		:: D.has != NO_DIRECTORY && D.id == NONE ->
+			if
+#ifndef WITHOUT_ELSEWHERE
+			:: at_start && recovers && watched && known.id != NONE -> lost = true	/* step: recovers-elsewhere */
+#endif
+			:: else -> unknown = true
+			fi
 #ifndef WITHOUT_EPOCH
 		:: D.has != NO_DIRECTORY && D.id != NONE && !IS_EXPECTED && IS_OLDER -> lost = true	/* step: left-behind */
 		:: D.has != NO_DIRECTORY && D.id != NONE && !IS_EXPECTED && !IS_OLDER -> unknown = true
@@ -284,16 +292,13 @@ stopped:
 	doubt with which it has run, or one whose number is not on record. */
 	:: atomic { !(has_run && record.unknown && IS_EMPTY) && !(has_run && record.id == NONE && !IS_EMPTY) && !(record.lost && (record.id != NONE || !IS_EMPTY)) && !torn ->
 		if :: unseen -> leave_others(); unseen = false :: else fi;
-		/* a copy without a number that the server has not run with is not kept for later */
-		if
-		:: here == 2 && D.id == NONE && D.has == WHOLE -> D.has = NO_DIRECTORY; D.complete = false; D.basis = false
-		:: else
-		fi;
 		if
 		:: here != 0 -> here = 0
 		:: here != 1 -> here = 1
 		/* a snapshot is told if a marker was written since */
-		:: here != 2 && device[2].has != NO_DIRECTORY && (!fresh || device[2].complete || (recovers && device[2].basis)) -> here = 2
+		:: here != 2 && device[2].has != NO_DIRECTORY && (device[2].id != NONE || device[2].has != WHOLE) && (!fresh || device[2].complete || (recovers && device[2].basis)) -> here = 2
+		/* and a copy without a number by the crash; nothing but its pages tells of one after a stop */
+		:: here != 2 && device[2].id == NONE && device[2].has == WHOLE && (device[2].complete || (recovers && watched && record.id != NONE)) -> here = 2; D.unproven = recovers
 		fi;
 		has_run = false; printf("device %d is in place\n", here) }
 	/* a copy is made of what lacks nothing */
@@ -301,6 +306,7 @@ stopped:
 		device[2].has = D.has; device[2].complete = D.complete; device[2].basis = D.basis; device[2].replaced = D.replaced;
 		device[2].id = D.id; device[2].epoch = D.epoch; device[2].is_copy = true; fresh = true;
 		if :: true :: !(recovers && record.missed == MISSED_HERE) -> device[2].id = NONE; device[2].epoch = 0 fi;
+		device[2].unproven = recovers && device[2].id == NONE;
 		here = 2; has_run = false; printf("device 2 is in place, a copy\n") }
 	:: atomic { D.is_copy && D.complete && !recovers ->
 #ifdef WITHOUT_NO_NUMBER
@@ -309,7 +315,7 @@ stopped:
 		D.id = NONE; D.epoch = 0;
 #endif
 		D.is_copy = false; watched = false; printf("a job without the library marks device %d\n", here) }
-	:: atomic { D.has != NO_DIRECTORY && !(has_run && record.unknown && IS_EMPTY) -> D.id = NONE; D.epoch = 0; D.complete = false; D.basis = false; D.is_copy = false;
+	:: atomic { D.has != NO_DIRECTORY && !(has_run && record.unknown && IS_EMPTY) -> D.id = NONE; D.epoch = 0; D.complete = false; D.basis = false; D.is_copy = false; D.unproven = false;
 		if :: D.has = NO_DIRECTORY :: D.has = EMPTY fi;
 		printf("device %d loses everything\n", here) }
 	:: break
@@ -339,7 +345,7 @@ stopped:
 	:: if :: !looked -> look(false, true) :: looked && beats > 0 -> beats--; look(false, true) :: looked -> look(false, false) fi;
 		looked = true; unseen = false;
 		atomic {
-			CLAIM(!(known.lost && !known.pending && D.complete && !D.replaced), "REFUTED what is lost was left behind, or is not whole\n");
+			CLAIM(!(known.lost && !known.pending && D.complete && !D.replaced && !D.unproven), "REFUTED what is lost was left behind, or is not whole\n");
 			CLAIM(known.lost || D.has != WHOLE || D.complete, "REFUTED a whole file that lacks changes is lost\n") }
 	:: atomic { looked && !known.lost && D.has == WHOLE && changes < CHANGES -> changes++; dirty = true;
 		for (i : 0 .. 2) { if :: i != here -> device[i].complete = false :: else fi }
@@ -350,7 +356,7 @@ stopped:
 	:: atomic { looked && IS_EXPECTED && (known.lost || D.has == RUIN || D.has == EMPTY) && D.has != NO_DIRECTORY -> known.lost = false; record.lost = false;
 		for (i : 0 .. 2) { if :: i != here && device[i].has == WHOLE -> device[i].has = RUIN :: else fi;
 			device[i].complete = false; device[i].basis = false }
-		i = 0; D.has = WHOLE; D.complete = true; D.basis = true; D.replaced = false; printf("the index is rebuilt\n") }
+		i = 0; D.has = WHOLE; D.complete = true; D.basis = true; D.replaced = false; D.unproven = false; printf("the index is rebuilt\n") }
 	:: looked && known.unknown && !known.lost && D.has == WHOLE && IS_EXPECTED ->
 		atomic { note_beat(true); copy_knowledge(record, known) };
 		atomic { mark(false); printf("device %d was found whole\n", here) };	/* step: settle */

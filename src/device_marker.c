@@ -257,7 +257,10 @@ own_file_read(const char *path, const char *head, bool *is_itself)
 		sscanf(contents.data + strlen(head), "\nfile " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n%n",
 			   &named.inode, &named.birth, &named.device, &begin) != 3 || begin == 0)
 	{
+		int			save_errno = errno;
+
 		pfree(contents.data);
+		errno = save_errno;
 		return NULL;
 	}
 	*is_itself = file_identity_equals(&itself, &named);
@@ -315,6 +318,7 @@ look_at_marker(const char *directory, DeviceLook *look)
 
 	marker_path(path, directory);
 	contents = own_file_read(path, MARKER_HEAD, &is_itself);
+	look->has_marker_file = contents != NULL || (errno != ENOENT && errno != ENOTDIR);
 	if (contents != NULL)
 		nfields = read_fields(contents, look);
 	else if (errno == ENOENT || errno == ENOTDIR || errno == 0)
@@ -355,6 +359,7 @@ device_look(Oid tablespace, DeviceLook *look)
 	else if (look->directory.inode != 0)
 	{
 		look->marker = MARKER_OURS;
+		look->has_marker_file = true;
 		snprintf(look->id, sizeof(look->id), "%016llx%016llx",
 				 (unsigned long long) look->directory.inode,
 				 (unsigned long long) look->directory.birth);

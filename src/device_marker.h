@@ -49,6 +49,7 @@ typedef enum MarkerState
 typedef struct DeviceLook
 {
 	MarkerState marker;
+	bool		has_marker_file;	/* which may be damaged */
 	char		id[DEVICE_ID_SIZE]; /* "" if there is no marker, or none with
 									 * a number */
 	uint32		epoch;			/* as the marker says */

@@ -45,13 +45,9 @@ errors_take(MemoryContext context)
 	return error;
 }
 
-/*
- * Run work(arg) in a subtransaction.  Returns NULL or, after its rollback, the
- * error, palloc'd in the current context.  Needs no transaction ID, so it works
- * on a standby.
- */
-ErrorData *
-errors_catch(void (*work) (void *arg), void *arg)
+/* Run work(arg) in a subtransaction, which is kept if there is no error, or is rolled back. */
+static ErrorData *
+catch_in_subtransaction(void (*work) (void *arg), void *arg, bool keeps)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ResourceOwner oldowner = CurrentResourceOwner;
@@ -63,7 +59,10 @@ errors_catch(void (*work) (void *arg), void *arg)
 	PG_TRY();
 	{
 		work(arg);
-		ReleaseCurrentSubTransaction();
+		if (keeps)
+			ReleaseCurrentSubTransaction();
+		else
+			RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
@@ -76,6 +75,24 @@ errors_catch(void (*work) (void *arg), void *arg)
 	MemoryContextSwitchTo(oldcontext);
 	CurrentResourceOwner = oldowner;
 	return error;
+}
+
+/*
+ * Run work(arg) in a subtransaction.  Returns NULL or, after its rollback, the
+ * error, palloc'd in the current context.  Needs no transaction ID, so it works
+ * on a standby.
+ */
+ErrorData *
+errors_catch(void (*work) (void *arg), void *arg)
+{
+	return catch_in_subtransaction(work, arg, true);
+}
+
+/* As errors_catch(), but the subtransaction is rolled back in any case: with its locks, also on standbys. */
+ErrorData *
+errors_catch_and_release(void (*work) (void *arg), void *arg)
+{
+	return catch_in_subtransaction(work, arg, false);
 }
 
 /* As errors_catch(), in a transaction of its own, with a snapshot; also the error of its commit. */

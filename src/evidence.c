@@ -15,8 +15,9 @@
  * on with another device, or with a later state of it.  That is certain if recovery begins while
  * the tablespace's directory is empty, or if the epoch in the marker is not one that is on
  * record: it grows with each marker that is written, and with each recovery that begins without
- * the device.  Whatever else is odd makes the device unknown, and all pages are read.  A wrong
- * "lost" empties files of indexes, so in doubt it is "unknown".
+ * the device.  It counts as certain if the server has crashed, and neither the marker nor the
+ * directory is there.  Whatever else is odd makes the device unknown, and all pages are read.
+ * A wrong "lost" empties files of indexes, so in doubt it is "unknown".
  *
  * A verdict is of files from before a horizon (is_lost()), because recovery makes whole
  * what was made after its begin.
@@ -91,6 +92,9 @@
 /* A device that is not looked at in this time hangs: the planner does not wait for it */
 #define SLOW_LOOK_MS	1000
 
+/* For so long a look that has found it there serves sessions that connect or plan */
+#define FRESH_LOOK_MS	1000
+
 /* A marker is written again after this time: a device set back to a state from before is told */
 #define BEAT_MS			(60 * 60 * 1000)
 
@@ -118,6 +122,7 @@ typedef enum EvidenceReason
 	REASON_RECOVERED_EMPTY,		/* from here on: lost */
 	REASON_LEFT_BEHIND,
 	REASON_SERVER_SET_BACK,
+	REASON_RECOVERED_ELSEWHERE,
 } EvidenceReason;
 
 static const char *const reasons[] = {
@@ -132,6 +137,7 @@ static const char *const reasons[] = {
 	[REASON_OTHER] = "The tablespace's location has the marker of another device.",
 	[REASON_LEFT_BEHIND] = "The tablespace's device was away while the server went on without it, or is back at an earlier state.",
 	[REASON_SERVER_SET_BACK] = "The data directory is back at an earlier state than the tablespace's device.",
+	[REASON_RECOVERED_ELSEWHERE] = "Recovery began in another directory than the tablespace's, without the marker file.",
 };
 
 /*
@@ -191,6 +197,8 @@ typedef struct KnownDevice
 	bool		is_away;		/* there was no directory, or an empty one */
 	int			mark_errno;		/* of the last attempt to write the marker */
 	TimestampTz beaten;			/* when its marker was last to be written */
+	TimestampTz look_began;		/* the last look that has ended */
+	TimestampTz look_ended;
 	bool		told;			/* the loss is in the log */
 	bool		is_in_round;	/* the janitor's round looks at its files, */
 	bool		is_refuted;		/* and not all are whole */
@@ -242,6 +250,7 @@ typedef struct Circumstances
 	bool		at_start;		/* the postmaster's look */
 	bool		beats;			/* markers are written again */
 	bool		recovers;		/* recovery is about to begin, or under way */
+	bool		has_crashed;	/* which is about to begin for that */
 	bool		is_restored;	/* from a backup: pg_control does not say from
 								 * where it begins */
 	bool		is_trusted;		/* the state file is of this server */
@@ -504,6 +513,21 @@ has_directory(const KnownDevice *device, const DeviceLook *look)
 }
 
 /*
+ * Return whether recovery after a crash is about to begin in another directory than the one that the
+ * server was in, without the marker: in an older copy, perhaps, whose pages would look whole.  The
+ * same directory is known by its birth; inodes are used again.
+ */
+static bool
+recovers_elsewhere(const KnownDevice *device, const DeviceLook *look, const Circumstances *now)
+{
+	if (!now->at_start || !now->has_crashed || now->is_restored || !now->is_watched)
+		return false;
+	if (look->has_marker_file || device->id[0] == '\0' || device->directory.inode == 0)
+		return false;
+	return look->directory.birth == 0 || !has_directory(device, look);
+}
+
+/*
  * Decide by a look about files from before it, and why.  The table in
  * src/README has the cases in this order.
  */
@@ -534,6 +558,8 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 	}
 	else if (look->marker == MARKER_UNREADABLE)
 		*reason = REASON_UNREADABLE;
+	else if (recovers_elsewhere(device, look, now))
+		*reason = REASON_RECOVERED_ELSEWHERE;	/* step: recovers-elsewhere */
 	else if (!has_number)
 		*reason = REASON_NO_MARKER;
 	else if (has_older(device, look))
@@ -1088,6 +1114,8 @@ look_before_recovery(void)
 	now.below = control->wal_level >= WAL_LEVEL_REPLICA ? now.horizon.below : ALL_FILES;
 	now.is_restored = file_exists("backup_label") || file_exists("tablespace_map");
 	now.recovers = control->state != DB_SHUTDOWNED || now.is_restored || is_standby;
+	now.has_crashed = control->state != DB_SHUTDOWNED &&
+		control->state != DB_SHUTDOWNED_IN_RECOVERY;
 	/* after a clean stop, the watch does that: the device may hang */
 	now.beats = now.recovers;
 	now.checkpoint = control->checkPoint;
@@ -1394,6 +1422,8 @@ publish_mark(const KnownDevice *device)
 	entry->written = device->written;
 	entry->epoch = device->epoch;
 	entry->beaten = device->beaten;
+	entry->look_began = device->look_began;
+	entry->look_ended = device->look_ended;
 	entry->is_here = device->is_here;
 	entry->mark_errno = device->mark_errno;
 	LWLockRelease(evidence_lock(AREA_LOCK));
@@ -1440,12 +1470,24 @@ look_at_tablespace(Oid tablespace, bool waits, bool beats)
 {
 	Circumstances now = {.beats = beats,.is_trusted = true,.is_watched = true};
 	KnownDevice device = {.tablespace = tablespace};
+	TimestampTz asked = GetCurrentTimestamp();
 	LWLock	   *lock = lock_device(tablespace, waits);
+	TimestampTz began = GetCurrentTimestamp();
 	DeviceLook	look;
 	bool		is_marked;
 
 	if (lock == NULL)
 		return false;
+
+	/*
+	 * who has waited for the look of another process needs none if that began
+	 * since
+	 */
+	if (!waits && recall(tablespace, &device) && device.look_began >= asked)
+	{
+		LWLockRelease(lock);
+		return true;
+	}
 	/* it may have been dropped meanwhile */
 	if (!tablespace_exists(tablespace))
 	{
@@ -1459,6 +1501,8 @@ look_at_tablespace(Oid tablespace, bool waits, bool beats)
 	if (take_look(&device, &look, &now))
 	{
 		is_marked = mark(&device, &look, &now);
+		device.look_began = began;
+		device.look_ended = GetCurrentTimestamp();
 		LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 		/* it may have failed, too */
 		publish_mark(&device);
@@ -1798,6 +1842,14 @@ evidence_losses(void)
 	return area == NULL ? 0 : pg_atomic_read_u32(&area->losses);
 }
 
+/* Return whether lost files may be emptied as far as is known of their device. */
+static bool
+may_empty(Oid tablespace, KnownDevice *device)
+{
+	return recall(tablespace, device) && has_lost_files(device) &&
+		device->is_here && !device->is_pending;
+}
+
 /*
  * Return whether lost files of this tablespace may be emptied: they are on its device, and
  * the verdict is final.
@@ -1816,9 +1868,28 @@ evidence_may_empty(Oid tablespace)
 	 */
 	if (!look_at_tablespace(tablespace, false, false))
 		return false;
+	return may_empty(tablespace, &device);
+}
+
+/*
+ * The same for a session that connects or plans, by a look of just now, of whatever process.  Of a
+ * device whose last look has taken long, it is left to the janitor.
+ */
+bool
+evidence_may_empty_lately(Oid tablespace)
+{
+	KnownDevice device;
+
 	if (!recall(tablespace, &device) || !has_lost_files(&device))
 		return false;
-	return device.is_here && !device.is_pending;
+	if (device.look_ended != 0 &&
+		TimestampDifferenceExceeds(device.look_began, device.look_ended, SLOW_LOOK_MS))
+		return false;
+	if (!TimestampDifferenceExceeds(device.look_ended, GetCurrentTimestamp(), FRESH_LOOK_MS) &&
+		may_empty(tablespace, &device))
+		return true;
+	/* it may have come back just now */
+	return evidence_may_empty(tablespace);
 }
 
 /*

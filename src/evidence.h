@@ -34,6 +34,7 @@ extern const char *evidence_reason(Oid tablespace);
 extern const char *evidence_file_name(void);
 extern uint32 evidence_losses(void);
 extern bool evidence_may_empty(Oid tablespace);
+extern bool evidence_may_empty_lately(Oid tablespace);
 extern bool evidence_knows_lost(HeapTuple row);
 
 /* for the launcher, and its cleanups: they wait for no device */

@@ -20,10 +20,10 @@
  *
  * Each process empties the files before the first statement in a database: at the end of the
  * transaction in which InitPostgres() connects, which no other hook comes before.  What it could
- * not empty then, and a loss that is found later, it meets when it plans, and at no other time:
- * not at the end of a user's transaction, which has locks, and results that an error would undo.
- * So a COPY FROM of a session that is connected, and has planned nothing since the loss was found
- * (a promotion, too: a standby empties no file), may be the first to write to an old file.
+ * not empty then, and a loss that is found later (a promotion, too: a standby empties no file),
+ * it meets when a statement begins that writes, or is planned, and at no other time: not at the
+ * end of a user's transaction, which has locks, and results that an error would undo.  All sessions
+ * look at a device once a second at most, and not if it is slow: the janitor does it then.
  *
  * On a standby no file is emptied, because replay needs its blocks; nothing but queries,
  * and TOAST, reads indexes there.
@@ -37,10 +37,12 @@
  * Locks: AccessExclusiveLock on an index while its file is emptied.  A session does not wait for
  * it, and meets its holder again when it plans; the janitor queues for moments.  Even the attempt
  * assigns a transaction ID, and tells standbys of the lock, so files that are empty already are
- * found without: by stat().  ShareLock before, if the janitor requests a checkpoint: queries of
- * the table go on, and writers wait until its end.  While an index is marked, AccessShareLock, so
- * that no session drops it then.  These two are not waited for.  No device is looked at under a
- * lock, but for the last look before a file is emptied.
+ * found without: by stat().  A session's transaction may last, and a standby keeps the lock to the
+ * end of what has taken it: so that is a subtransaction, which is rolled back.  ShareLock before,
+ * if the janitor requests a checkpoint: queries of the table go on, and writers wait until its
+ * end.  While an index is marked, AccessShareLock, so that no session drops it then.  These two
+ * are not waited for.  No device is looked at under a lock, but for the last look before a file is
+ * emptied.
  *
  * Errors of a device (permissions, a file system that is read-only, I/O) are caught: they
  * must not fail the queries of all other tables.
@@ -62,6 +64,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_control.h"
 #include "common/controldata_utils.h"
+#include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/planner.h"
@@ -69,6 +72,7 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
+#include "tcop/utility.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -89,7 +93,7 @@
 #include "relation_facts.h"
 #include "test_points.h"
 
-/* A session that could not empty all files tries again after this time */
+/* A session that could not empty all files tries again after this time, and does not look for longer */
 #define AGAIN_MS		1000
 
 /* The janitor tries this often to lock an index, and queues for so long */
@@ -125,6 +129,8 @@ static uint32 losses_listed = 0;
 static bool are_marked = false;
 
 static planner_hook_type prev_planner_hook = NULL;
+static ExecutorStart_hook_type prev_ExecutorStart_hook = NULL;
+static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
 static relation_info_hook_type prev_relation_info_hook = NULL;
 
 /* Return whether the file of an index is known to be lost. */
@@ -148,6 +154,8 @@ blocks_of(Relation index)
 {
 	SMgrRelation smgr = RelationGetSmgr(index);
 
+	/* not those of a file that this process has opened on another device */
+	smgrrelease(smgr);
 	return smgrexists(smgr, MAIN_FORKNUM) ? smgrnblocks(smgr, MAIN_FORKNUM) : 0;
 }
 
@@ -227,12 +235,10 @@ request_checkpoint(void *arg)
 	RequestCheckpoint(CHECKPOINT_IMMEDIATE | CHECKPOINT_FORCE | CHECKPOINT_WAIT);
 }
 
-/* Run a step, and return whether it had no error.  One that ends the statement goes on. */
+/* Return whether a step had no error.  One that ends the statement goes on. */
 static bool
-succeeds(void (*step) (void *arg), void *arg, bool tells)
+was_well(ErrorData *error, bool tells)
 {
-	ErrorData  *error = errors_catch(step, arg);
-
 	if (error == NULL)
 		return true;
 	if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
@@ -243,6 +249,24 @@ succeeds(void (*step) (void *arg), void *arg, bool tells)
 				 errors_repeat(error)));
 	FreeErrorData(error);
 	return false;
+}
+
+static bool
+succeeds(void (*step) (void *arg), void *arg, bool tells)
+{
+	return was_well(errors_catch(step, arg), tells);
+}
+
+/* Try to empty the file of a lost index; afterwards it is not locked, on standbys neither. */
+static bool
+try_to_empty(LostIndex *lost, bool tells)
+{
+	bool		result = was_well(errors_catch_and_release(empty_file, lost), tells);
+
+	/* have that flushed soon */
+	if (!XLogRecPtrIsInvalid(XactLastRecEnd))
+		XLogSetAsyncXactLSN(XactLastRecEnd);
+	return result;
 }
 
 /*
@@ -322,8 +346,9 @@ has_pages(LostIndex *lost, bool tells)
  * looked at once, and may hang: no lock is held.
  */
 static List *
-those_with_pages(const List *indexes, bool tells)
+those_with_pages(const List *indexes, bool is_janitor)
 {
+	TimestampTz began = GetCurrentTimestamp();
 	List	   *here = NIL;
 	List	   *away = NIL;
 	List	   *result = NIL;
@@ -332,14 +357,19 @@ those_with_pages(const List *indexes, bool tells)
 	{
 		Oid			tablespace = lost->file.spcOid;
 
+		if (!is_janitor && TimestampDifferenceExceeds(began, GetCurrentTimestamp(), AGAIN_MS))
+			break;
 		if (!list_member_oid(here, tablespace) && !list_member_oid(away, tablespace))
 		{
-			if (evidence_may_empty(tablespace))
+			bool		may_empty = is_janitor ? evidence_may_empty(tablespace) :
+				evidence_may_empty_lately(tablespace);
+
+			if (may_empty)
 				here = lappend_oid(here, tablespace);
 			else
 				away = lappend_oid(away, tablespace);
 		}
-		if (list_member_oid(here, tablespace) && has_pages(lost, tells))
+		if (list_member_oid(here, tablespace) && has_pages(lost, is_janitor))
 			result = lappend(result, lost);
 	}
 	return result;
@@ -390,7 +420,7 @@ empty_behind_checkpoint(List *indexes)
 		{
 			if (!lost->is_stopped)
 				continue;
-			if (!succeeds(empty_file, lost, true) || lost->is_done)
+			if (!try_to_empty(lost, true) || lost->is_done)
 				let_write(lost);
 			else
 				has_stopped = true;
@@ -421,7 +451,7 @@ empty_by_queueing(List *indexes)
 			if (lost->is_done)
 				continue;
 			lost->queues = try > 0;
-			(void) succeeds(empty_file, lost, try == MOST_TRIES - 1);
+			(void) try_to_empty(lost, try == MOST_TRIES - 1);
 			if (!lost->is_done)
 				is_done = false;
 		}
@@ -436,7 +466,7 @@ empty_unlocked(List *indexes)
 {
 	foreach_ptr(LostIndex, lost, indexes)
 	{
-		(void) succeeds(empty_file, lost, false);
+		(void) try_to_empty(lost, false);
 	}
 }
 
@@ -588,6 +618,36 @@ plan_without_lost(PLANNER_PARAMS)
 	return standard_planner(PLANNER_ARGS);
 }
 
+/* A statement that writes begins; its plan may be of before the loss was found. */
+static void
+write_without_lost(QueryDesc *query, int flags)
+{
+	if (evidence_losses() != 0 && !IM_MUTATION("show-lost") &&
+		(query->operation != CMD_SELECT || query->plannedstmt->hasModifyingCTE))
+		lost_guard_empty_files(false);
+	if (prev_ExecutorStart_hook)
+		prev_ExecutorStart_hook(query, flags);
+	else
+		standard_ExecutorStart(query, flags);
+}
+
+/* COPY FROM begins, which has no plan. */
+static void
+copy_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+				  ProcessUtilityContext context, ParamListInfo params,
+				  QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *completion)
+{
+	if (evidence_losses() != 0 && !IM_MUTATION("show-lost") &&
+		IsA(pstmt->utilityStmt, CopyStmt) && ((CopyStmt *) pstmt->utilityStmt)->is_from)
+		lost_guard_empty_files(false);
+	if (prev_ProcessUtility_hook)
+		prev_ProcessUtility_hook(pstmt, query, read_only_tree, context, params, environment, dest,
+								 completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment, dest,
+								completion);
+}
+
 /*
  * The end of the transaction that connects a process to its database.  A login is not to wait
  * for a synchronous standby.  A parallel worker's leader has done it.
@@ -634,6 +694,10 @@ lost_guard_init(void)
 	planner_hook = plan_without_lost;
 	prev_relation_info_hook = relation_info_hook;
 	relation_info_hook = hide_lost;
+	prev_ExecutorStart_hook = ExecutorStart_hook;
+	ExecutorStart_hook = write_without_lost;
+	prev_ProcessUtility_hook = ProcessUtility_hook;
+	ProcessUtility_hook = copy_without_lost;
 	CacheRegisterRelcacheCallback(note_invalidation, (Datum) 0);
 	RegisterXactCallback(empty_when_connecting, NULL);
 }

@@ -4,7 +4,8 @@
 # Fault (storage): a device that was away in a crash comes back with whole, old files; a session
 #   begins with COPY; the database or the index gets another ACL or name; the index is locked;
 #   the device cannot be read; the synchronous standby is away; full_page_writes is off, and a
-#   crash follows
+#   crash follows; a loss is found while sessions are connected, whose first statement is COPY or
+#   has a cached plan, or in a transaction that lasts
 use strict;
 use warnings;
 
@@ -179,6 +180,69 @@ $node->set_standby_mode;
 is($node->start(fail_ok => 1), 1, 'full_page_writes is on again: a crash before the next checkpoint, and a start as a standby');
 $node->promote;
 heal('full_page_writes is on again');
+
+# ---- a loss that is found while sessions are connected ---------------------------------------------
+# An older copy of the device comes in its place, with its marker.
+sub lose_now
+{
+	value('CHECKPOINT');
+	system("cp -a '$location' '$location.copy'") == 0 or die;
+	$node->restart;
+	watched();
+	value('INSERT INTO t SELECT max(id) + 1 FROM t');
+	return sub {
+		rename $location, "$location.away" or die $!;
+		rename "$location.copy", $location or die $!;
+		rmtree("$location.away");
+		value('SELECT count(*) FROM index_mover_check()');
+		is(verdict(), 'lost', 'found while sessions are connected');
+	};
+}
+my %writes = (
+	'COPY FROM' => sub { return "COPY t FROM PROGRAM 'echo $_[0]'" },
+	'a cached plan' => sub { return "EXECUTE put($_[0])" });
+foreach my $what (sort keys %writes)
+{
+	my $now = lose_now();
+	$newest = value('SELECT max(id) + 1 FROM t');
+	my $session = IndexMover::Session->new($node);
+	$session->run('PREPARE put AS INSERT INTO t VALUES ($1)');
+	$session->run("SET plan_cache_mode = force_generic_plan; BEGIN; EXECUTE put($newest); ROLLBACK");
+	$now->();
+	$session->send($writes{$what}->($newest));
+	$session->answer;
+	like($session->errors, qr/could not read block/, "$what is the first statement after it: an error");
+	$session->end;
+	heal($what);
+}
+
+# In a transaction that lasts: standbys have no lock until its end.
+{
+	my $backup = $node->backup_dir . '/locks';
+	$node->run_log([ 'pg_basebackup', '-D', $backup, '-h', $node->host, '-p', $node->port, '-c', 'fast', '-X', 'stream', '--no-sync',
+			"--tablespace-mapping=$location=$dir/locks" ]) or die 'pg_basebackup';
+	unlink "$backup/pg_tblspc/$oid" or die $!;
+	my $standby = PostgreSQL::Test::Cluster->new('locks');
+	$standby->init_from_backup($node, 'locks', has_streaming => 1);
+	symlink("$dir/locks", $standby->data_dir . "/pg_tblspc/$oid") or die $!;
+	$standby->append_conf('postgresql.conf', 'ignore_invalid_pages = on');
+	$standby->start;
+	my $now = lose_now();
+	my $session = IndexMover::Session->new($node);
+	$session->run('BEGIN; SELECT 1');
+	$file = file();
+	$now->();
+	$session->run('SELECT count(*) FROM pg_am');
+	ok(-z $file, 'a transaction that lasts: it has emptied the file');
+	value('SELECT pg_switch_wal()');
+	$node->wait_for_catchup($standby);
+	is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND database =
+		(SELECT oid FROM pg_database WHERE datname = current_database())"), 0, '... and a standby has no lock of it');
+	$session->run('COMMIT');
+	$session->end;
+	$standby->stop;
+	heal('a transaction that lasts');
+}
 
 # ---- a base backup of a server with lost files ---------------------------------------------------
 lose();

@@ -116,6 +116,19 @@ is(scalar(watches()), 1, 'lost: one worker looks');
 answer('fast');
 wait_until('lost: it ends when the device answers', sub { !watches() });
 isnt($node->psql('postgres', 'INSERT INTO t VALUES (6000)'), 0, 'lost: no duplicate');
+# of a slow device, too: sessions that connect share their looks
+value("ALTER SYSTEM SET index_mover.test_mutation = 'look-ms:300'");
+value('SELECT pg_reload_conf()');
+$node->poll_query_until('postgres', "SELECT current_setting('index_mover.test_mutation') <> ''") or die;
+$from = -s $node->logfile;
+my $began = time;
+value('SELECT 1') foreach 1 .. 20;
+my $seconds = time - $began;
+my $looks = () = slurp_file($node->logfile, $from) =~ /tablespace $fast is slow/g;
+cmp_ok($looks, '<=', $seconds + 3, "lost: twenty logins in $seconds s look $looks times at a slow device");
+value("ALTER SYSTEM RESET index_mover.test_mutation");
+value('SELECT pg_reload_conf()');
+$node->poll_query_until('postgres', "SELECT current_setting('index_mover.test_mutation') = ''") or die;
 is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved', 'lost: healed');
 
 # ---- the launcher ends ---------------------------------------------------------------------------

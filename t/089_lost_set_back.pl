@@ -2,7 +2,7 @@
 # The epoch in its marker tells, because it grows at each start, and with the time.
 #
 # Fault (storage): the volume of a tablespace is set back to a snapshot; its files are restored from
-#   a copy; the old device is put back after the server has run with a copy, or without it
+#   a copy, with its marker or, after a crash, without; the old device is put back after the server has run with a copy, or without it
 use strict;
 use warnings;
 
@@ -207,6 +207,19 @@ rmtree($location);
 rename "$location.copy", $location or die $!;
 $node->start;
 lost_ok('restored from an old copy, of another number');
+
+# and one without its marker: after a crash nothing else tells.  Recovery needs nothing there.
+value('CHECKPOINT');
+system("cp -a '$location' '$location.copy' && rm '$location.copy'/index_mover.*") == 0 or die;
+write_some();
+value('CHECKPOINT');
+$node->stop('immediate');
+rmtree($location);
+rename "$location.copy", $location or die $!;
+$node->start;
+is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = (SELECT max(id) FROM t)'), 1,
+	'an old copy without its marker: the first query is right');
+lost_ok('restored from an old copy without its marker, after a crash');
 
 # The marker is that of an earlier build, which named no directory; it stays the same file.
 sub name_no_directory

@@ -333,6 +333,11 @@ test_hang(Oid tablespace)
 	char		path[64];
 	bool		told = false;
 
+	if (test_limit("look-ms", 0) > 0)
+	{
+		elog(LOG, "tablespace %u is slow", tablespace);
+		pg_usleep(test_limit("look-ms", 0) * 1000);
+	}
 	snprintf(path, sizeof(path), "pg_tblspc/%u/hang", tablespace);
 	while (access(path, F_OK) == 0 && getppid() == PostmasterPid)
 	{
