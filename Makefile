@@ -104,6 +104,7 @@ OBJS = \
 	src/printed_command.o \
 	src/progress.o \
 	src/relation_facts.o \
+	src/ruins.o \
 	src/runner.o \
 	src/running_jobs.o \
 	src/settings.o \

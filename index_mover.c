@@ -24,6 +24,7 @@
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
 #include "rebuild/snapshot_guard.h"
+#include "ruins.h"
 #include "test_points.h"
 #include "tier/tier.h"
 #include "worker/worker.h"
@@ -66,6 +67,7 @@ _PG_init(void)
 	rebuild_init();
 	evidence_init();
 	lost_guard_init();
+	ruins_init();
 
 	/* without preloading, the slack of the main segment is used */
 	if (process_shared_preload_libraries_in_progress)

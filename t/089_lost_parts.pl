@@ -194,6 +194,26 @@ foreach my $ruin (picked { !/last half|behind/ } 'ruins', sort keys %ruin)
 	is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('ts_$_')"), 'moved', "$ruin: $_ is healed") foreach @found;
 	whole($ruin);
 }
+# ---- a hole between the pages that a check always reads -------------------------------------------
+# What heal_tablespace() finds, index_mover_check() names: it reads as many pages, while time is left, and whatever
+# another look has found.
+{
+	value('CREATE TABLE holes (id int, s text); INSERT INTO holes SELECT g, md5(g::text) FROM generate_series(1, 60000) g;
+		CREATE INDEX holes_i ON holes (s) TABLESPACE ts_btree; VACUUM ANALYZE holes');
+	my $path = $node->data_dir . '/' . value("SELECT pg_relation_filepath('holes_i')");
+	my $blocks = (-s $path) / $BLOCK;
+	cmp_ok($blocks, '>', 200, "holes_i has $blocks pages");
+	with_server_stopped(sub { zeros($path, 5 * int($blocks / 16) + 2, 2) });
+	ok($node->poll_query_until('postgres', "SELECT count(*) = 1 FROM index_mover_check() WHERE object = 'public.holes_i'"),
+		'a hole of two pages: index_mover_check() names it');
+	my $here = "SELECT count(*) FROM index_mover_check() WHERE object = 'public.holes_i' AND kind = 'lost file'";
+	is(value("$here; " x 5), join("\n", (1) x 5), '... each time');
+	is(lost(), 'holes_i', '... as the call does');
+	is(value("SELECT status FROM heal_tablespace('ts_btree')"), 'moved', '... which heals it');
+	whole('a hole of two pages');
+	value('DROP TABLE holes');
+}
+
 verdict_ok($node, 't', 'in the end', max_keys => 50);
 files_ok($node, 'in the end');
 no_finding_ok($node);

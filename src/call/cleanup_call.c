@@ -10,9 +10,11 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "commands/tablespace.h"
+#include "common/pg_prng.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -27,11 +29,15 @@
 #include "own_tables.h"
 #include "printed_command.h"
 #include "row.h"
+#include "test_points.h"
 #include "worker/worker.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
 PG_FUNCTION_INFO_V1(index_mover_problems);
 PG_FUNCTION_INFO_V1(index_mover_adopt_ledger);
+
+/* A check reads further pages of indexes for so long */
+#define MORE_PAGES_MS	IM_LIMIT("check-ms", 25)
 
 /*
  * Remove the leftovers of dead jobs on tables of a plan (of PlannedMove)
@@ -226,7 +232,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 /*
  * Return whether to look if a relation's file is lost.  Devices are lost with the
  * tablespaces on them, so elsewhere a file that exists is not looked into; nor is
- * that of an invalid index, which may be in the making.
+ * that of an invalid index, which may be in the making.  The tablespace may be the
+ * database's.
  */
 static bool
 may_be_lost(Form_pg_class form)
@@ -235,7 +242,7 @@ may_be_lost(Form_pg_class form)
 
 	return form->relpersistence != RELPERSISTENCE_TEMP && RelFileNumberIsValid(form->relfilenode) &&
 		relation_facts(form->oid, &facts) &&
-		((OidIsValid(form->reltablespace) && facts.valid) ||
+		((facts.tablespace >= FirstNormalObjectId && facts.valid) ||
 		 relation_main_size(&facts) < 0);
 }
 
@@ -267,20 +274,38 @@ put_foreign_rows(ReturnSetInfo *rsinfo, List *systems)
 	}
 }
 
-/* Add a row for each relation whose file is lost. */
+/*
+ * Add a row for each relation whose file is lost.  heal_tablespace() reads more pages of each
+ * index: so as many are read here, as long as that takes no longer than a monitor may.  Where it
+ * does, each call begins at another relation, and what one has found the next ones say, too.
+ */
 static void
 put_lost_files(ReturnSetInfo *rsinfo)
 {
-	foreach_oid(relid, relations_such(may_be_lost))
-	{
-		RelationFacts facts;
-		const char *lost = relation_facts(relid, &facts) ? lost_file(&facts, LOOK_SPOTS) : NULL;
+	List	   *relids = relations_such(may_be_lost);
+	int			n = list_length(relids);
+	const char **lost = palloc0_array(const char *, n + 1);
+	double		until = clock_seconds() + MORE_PAGES_MS / 1000.0;
+	uint64		first = pg_prng_uint64_range(&pg_global_prng_state, 0, n);
+	RelationFacts facts;
 
-		if (lost != NULL)
+	for (int i = 0; i < n; i++)
+	{
+		int			at = (first + i) % n;
+
+		CHECK_FOR_INTERRUPTS();
+		if (relation_facts(list_nth_oid(relids, at), &facts))
+			lost[at] = lost_file_until(&facts, until);
+	}
+	for (int i = 0; i < n; i++)
+	{
+		Oid			relid = list_nth_oid(relids, i);
+
+		if (lost[i] != NULL && relation_facts(relid, &facts))
 			put_leftover(rsinfo, "lost file",
 						 quote_qualified_identifier(NameStr(facts.schema_name),
 													NameStr(facts.relname)),
-						 facts.tablespace, -1, lost,
+						 facts.tablespace, -1, lost[i],
 						 RecoveryInProgress() || IsCatalogRelationOid(relid) ? NULL :
 						 printed_command("heal", tablespace_name(facts.tablespace)), NULL);
 	}

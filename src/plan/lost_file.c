@@ -17,6 +17,8 @@
  * methods that page_links.c does not know, the suspicion has to do: all that a shorter file
  * costs is a rebuild.
  *
+ * Whatever a look finds in pages, others that read fewer of them say, too (ruins.c).
+ *
  * Locks, none of which is waited for: AccessShareLock on the relation while pages are read,
  * which keeps its file.  Without it only the file's name and size are looked at, and a file that
  * is unknown stays so (evidence_refute()).
@@ -32,6 +34,7 @@
 #include "nodes/bitmapset.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/float.h"
 #include "utils/inval.h"
 
 #include "compat.h"
@@ -40,6 +43,7 @@
 #include "file_system.h"
 #include "plan/plan.h"
 #include "report/report.h"
+#include "ruins.h"
 
 /* in a row, before a segment that there is */
 #define MOST_MISSING	8
@@ -49,12 +53,19 @@
 #define SAMPLE			1024
 #define SPOTS_OF_SEGMENT	2
 
+/* Pages from one look at the clock to the next */
+#define PAGES_OF_MOMENT	16
+
 /* A look at a file */
 typedef struct LostFile
 {
 	RelFileLocator file;
 	const RelationFacts *facts;
 	LostLook	look;
+	double		until;			/* LOOK_SPOTS reads more pages up to this
+								 * clock_seconds(), up to as many as
+								 * LOOK_SAMPLE */
+	bool		has_read_all;	/* pages */
 	BufferAccessStrategy ring;	/* NULL: few pages are read */
 	BlockNumber nblocks;		/* when the look began */
 	BlockNumber root;
@@ -135,27 +146,44 @@ look_at_root(LostFile *lost)
 		lost->problem = psprintf("block %u is empty", lost->root);
 }
 
-/* Look at some pages of an index, and return whether all have to be read. */
+/* Look at so many pages, up to a moment, and return whether one is suspicious. */
 static bool
-look_at_spots(LostFile *lost)
+look_at_some(LostFile *lost, BlockNumber most, double until)
 {
-	BlockNumber most = lost->look == LOOK_SPOTS ? SPOTS : SAMPLE;
 	BlockNumber step = Min(Max(lost->nblocks / most, 1), RELSEG_SIZE / SPOTS_OF_SEGMENT);
 	PGIOAlignedBlock page;
+	int			npages = 0;
 
-	/* a crash empties unlogged relations */
-	if (lost->facts->persistence == RELPERSISTENCE_PERMANENT && lost->nblocks < lost->facts->pages)
-		return true;
 	for (BlockNumber block = 0; block < lost->nblocks; block += step)
 	{
 		bool		is_spare = block > lost->root && block <= lost->spare;
 
+		if (npages % PAGES_OF_MOMENT == 0 && clock_seconds() >= until)
+			return false;
+		npages++;
 		if (!look_at_page(lost, block, page.data))
 			return false;
 		if (PageIsNew(page.data) && !is_spare)
 			return true;
 	}
 	return false;
+}
+
+/* Look at some pages of an index, and return whether all have to be read. */
+static bool
+look_at_spots(LostFile *lost)
+{
+	bool		suspicious;
+
+	/* a crash empties unlogged relations */
+	if (lost->facts->persistence == RELPERSISTENCE_PERMANENT && lost->nblocks < lost->facts->pages)
+		return true;
+	if (lost->look == LOOK_SAMPLE)
+		return look_at_some(lost, SAMPLE, get_float8_infinity());
+	suspicious = look_at_some(lost, SPOTS, get_float8_infinity());
+	if (!suspicious && lost->problem == NULL)
+		suspicious = look_at_some(lost, SAMPLE, lost->until);
+	return suspicious;
 }
 
 /* A page refers to this block. */
@@ -227,6 +255,7 @@ look_at_all(LostFile *lost)
 	const RelationFacts *facts = lost->facts;
 
 	lost->ring = GetAccessStrategy(BAS_BULKREAD);
+	lost->has_read_all = true;
 	look_at_references(lost);
 	if (lost->problem == NULL && !page_is_known(facts->relam))
 	{
@@ -261,23 +290,40 @@ look_at_pages(void *arg)
 	{
 		if (!look_at_spots(lost))
 			return;
+		/* a monitor reads it once in a while */
+		if (lost->look == LOOK_SPOTS && ruins_was_whole(&lost->file))
+			return;
 	}
 	look_at_all(lost);
 }
 
-/*
- * Return the damage to the file of a relation, a clause that is palloc'd or
- * constant; NULL if nothing is, or if it has none.  An error that such damage causes is
- * caught, in a subtransaction.
- */
-const char *
-lost_file(const RelationFacts *facts, LostLook look)
+/* Look at the pages of a file, which is locked, and remember what was found. */
+static ErrorData *
+look_and_remember(LostFile *lost)
+{
+	ErrorData  *error = errors_catch(look_at_pages, lost);
+
+	if (error == NULL && lost->problem != NULL)
+		ruins_note(&lost->file, lost->problem);
+	else if (error == NULL && lost->has_read_all)
+		ruins_note(&lost->file, NULL);
+	/* and not that a device has failed for a moment */
+	else if (error != NULL && (error->sqlerrcode == ERRCODE_DATA_CORRUPTED ||
+							   error->sqlerrcode == ERRCODE_INDEX_CORRUPTED))
+		ruins_note(&lost->file, error->message);
+	return error;
+}
+
+/* The same as lost_file(); until: see LostFile. */
+static const char *
+look_at_file(const RelationFacts *facts, LostLook look, double until)
 {
 	LostFile	lost = {.file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber),
-	.facts = facts,.look = look};
+	.facts = facts,.look = look,.until = until};
 	Evidence	evidence = EVIDENCE_SAME;
 	ErrorData  *error = NULL;
 	RelationFacts now;
+	const char *known = NULL;
 	int64		size;
 	bool		locked = false;
 	bool		has_use = facts->valid || !relkind_is_index(facts->relkind);
@@ -295,7 +341,9 @@ lost_file(const RelationFacts *facts, LostLook look)
 	 */
 	if (facts->persistence == RELPERSISTENCE_PERMANENT || relkind_is_index(facts->relkind))
 		evidence = evidence_of_file(facts->tablespace, facts->relfilenumber);
-	if (evidence == EVIDENCE_UNKNOWN && look == LOOK_SAMPLE)
+	if (has_use && look >= LOOK_SPOTS)
+		known = ruins_problem(&lost.file);
+	if ((evidence == EVIDENCE_UNKNOWN || known != NULL) && look == LOOK_SAMPLE)
 		lost.look = LOOK_WHOLE;
 
 	size = segment_size(&lost, MAIN_FORKNUM, 0);
@@ -317,6 +365,8 @@ lost_file(const RelationFacts *facts, LostLook look)
 		lost.problem = "its init fork is missing";
 	else if (evidence == EVIDENCE_LOST)
 		lost.problem = "its device has lost changes of it";
+	else if (look == LOOK_SPOTS)
+		lost.problem = known;
 	if (lost.problem == NULL && has_use)
 		locked = ConditionalLockRelationOid(facts->relid, AccessShareLock);
 	/* whoever drops or replaces it says so before the file is removed */
@@ -324,7 +374,7 @@ lost_file(const RelationFacts *facts, LostLook look)
 	if (!relation_facts(facts->relid, &now) || now.relfilenumber != facts->relfilenumber)
 		lost.problem = NULL;
 	else if (locked)
-		error = errors_catch(look_at_pages, &lost);
+		error = look_and_remember(&lost);
 	/* it is not known, so the janitor's round settles nothing */
 	else if (evidence == EVIDENCE_UNKNOWN && lost.problem == NULL && has_use)
 		evidence_refute(facts->tablespace);
@@ -338,4 +388,22 @@ lost_file(const RelationFacts *facts, LostLook look)
 		category != ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION))
 		ReThrowError(error);
 	return error->message;
+}
+
+/*
+ * Return the damage to the file of a relation, a clause that is palloc'd or
+ * constant; NULL if nothing is, or if it has none.  An error that such damage causes is
+ * caught, in a subtransaction.
+ */
+const char *
+lost_file(const RelationFacts *facts, LostLook look)
+{
+	return look_at_file(facts, look, 0);
+}
+
+/* The same for monitors: LOOK_SPOTS, and up to LOOK_SAMPLE before this clock_seconds(). */
+const char *
+lost_file_until(const RelationFacts *facts, double until)
+{
+	return look_at_file(facts, LOOK_SPOTS, until);
 }

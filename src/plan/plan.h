@@ -18,7 +18,8 @@
 typedef enum LostLook
 {
 	LOOK_QUICK,					/* at the first page and the root */
-	LOOK_SPOTS,					/* at some pages more */
+	LOOK_SPOTS,					/* at some pages more; and what other looks
+								 * have found */
 	LOOK_SAMPLE,				/* at about a thousand */
 	LOOK_WHOLE,					/* at all pages */
 	LOOK_LOSS_KNOWN,			/* ... and its device has lost something */
@@ -68,5 +69,6 @@ extern const char *rebuild_hindrance(const RelationFacts *facts);
 extern bool recovery_needs_full_pages(const RelationFacts *facts);
 
 extern const char *lost_file(const RelationFacts *facts, LostLook look);
+extern const char *lost_file_until(const RelationFacts *facts, double until);
 
 #endif							/* IM_PLAN_H */

@@ -1,0 +1,159 @@
+/*-------------------------------------------------------------------------
+ *
+ * ruins.c
+ *	  What thorough looks at the pages of files have found.
+ *
+ * To read all pages of an index can take hours, so index_mover_check(), which monitors call, reads
+ * some only.  What heal_tablespace(), the janitor or an earlier check has found in others, it is
+ * to name all the same.  That is kept here, in shared memory of a preloaded library, until the
+ * file is read again, or for as long as it is the relation's.
+ *
+ * A file all of whose pages were read, and are whole, is here, too: what is suspicious of it, as
+ * zeros that a crash has left, is not read again and again.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "ruins.h"
+
+#define AREA_NAME		"index_mover ruins"
+#define MOST_FILES		256		/* of more, the latest */
+#define PROBLEM_SIZE	160
+#define WHOLE_MINUTES	60		/* so long one counts as whole */
+
+typedef struct LookedAt
+{
+	RelFileLocator file;
+	TimestampTz at;				/* 0: an entry that is not in use */
+	char		problem[PROBLEM_SIZE];	/* "" = all its pages are whole */
+} LookedAt;
+
+static LookedAt *area = NULL;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static LWLock *
+area_lock(void)
+{
+	return &GetNamedLWLockTranche(AREA_NAME)->lock;
+}
+
+static void
+request_ruins_shmem(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	RequestAddinShmemSpace(MAXALIGN(MOST_FILES * sizeof(LookedAt)));
+	RequestNamedLWLockTranche(AREA_NAME, 1);
+}
+
+static void
+startup_ruins(void)
+{
+	bool		found;
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	area = ShmemInitStruct(AREA_NAME, MOST_FILES * sizeof(LookedAt), &found);
+	if (!found)
+		memset(area, 0, MOST_FILES * sizeof(LookedAt));
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/* Called by _PG_init(). */
+void
+ruins_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_ruins_shmem;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_ruins;
+}
+
+/* Return the entry of a file, or NULL.  Under the lock. */
+static LookedAt *
+find(const RelFileLocator *file)
+{
+	for (int i = 0; i < MOST_FILES; i++)
+	{
+		if (area[i].at != 0 && RelFileLocatorEquals(area[i].file, *file))
+			return &area[i];
+	}
+	return NULL;
+}
+
+/* Return the entry that is the least loss: one that is free, else the oldest.  Under the lock. */
+static LookedAt *
+find_place(void)
+{
+	LookedAt   *result = &area[0];
+
+	for (int i = 1; i < MOST_FILES; i++)
+	{
+		if (area[i].at < result->at)
+			result = &area[i];
+	}
+	return result;
+}
+
+/* Remember the problem of a file, a clause, or NULL: all its pages were read, and are whole. */
+void
+ruins_note(const RelFileLocator *file, const char *problem)
+{
+	LookedAt   *entry;
+
+	if (area == NULL)
+		return;
+	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
+	entry = find(file);
+	if (entry == NULL)
+		entry = find_place();
+	entry->file = *file;
+	entry->at = GetCurrentTimestamp();
+	strlcpy(entry->problem, problem != NULL ? problem : "", PROBLEM_SIZE);
+	LWLockRelease(area_lock());
+}
+
+/* Return the problem that a file is known to have, palloc'd; NULL if none is known. */
+char *
+ruins_problem(const RelFileLocator *file)
+{
+	const LookedAt *entry;
+	char		problem[PROBLEM_SIZE] = "";
+
+	if (area == NULL)
+		return NULL;
+	LWLockAcquire(area_lock(), LW_SHARED);
+	entry = find(file);
+	if (entry != NULL)
+		strlcpy(problem, entry->problem, PROBLEM_SIZE);
+	LWLockRelease(area_lock());
+	return problem[0] != '\0' ? pstrdup(problem) : NULL;
+}
+
+/* Return whether all pages of a file were read not long ago, and were whole. */
+bool
+ruins_was_whole(const RelFileLocator *file)
+{
+	const LookedAt *entry;
+	bool		result = false;
+
+	if (area == NULL)
+		return false;
+	LWLockAcquire(area_lock(), LW_SHARED);
+	entry = find(file);
+	if (entry != NULL && entry->problem[0] == '\0')
+		result = GetCurrentTimestamp() - entry->at < WHOLE_MINUTES * USECS_PER_MINUTE;
+	LWLockRelease(area_lock());
+	return result;
+}

@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * ruins.h
+ *	  What thorough looks at the pages of files have found.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_RUINS_H
+#define IM_RUINS_H
+
+#include "compat.h"
+
+extern void ruins_init(void);
+extern void ruins_note(const RelFileLocator *file, const char *problem);
+extern char *ruins_problem(const RelFileLocator *file);
+extern bool ruins_was_whole(const RelFileLocator *file);
+
+#endif							/* IM_RUINS_H */
