@@ -95,9 +95,9 @@ errors_catch_and_release(void (*work) (void *arg), void *arg)
 	return catch_in_subtransaction(work, arg, false);
 }
 
-/* As errors_catch(), in a transaction of its own, with a snapshot; also the error of its commit. */
-ErrorData *
-errors_catch_in_transaction(void (*work) (void *arg), void *arg)
+/* As errors_catch(), in a transaction of its own; also the error of its commit. */
+static ErrorData *
+catch_in_transaction(void (*work) (void *arg), void *arg, bool has_snapshot)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
@@ -105,9 +105,11 @@ errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 	PG_TRY();
 	{
 		StartTransactionCommand();
-		PushActiveSnapshot(GetTransactionSnapshot());
+		if (has_snapshot)
+			PushActiveSnapshot(GetTransactionSnapshot());
 		work(arg);
-		PopActiveSnapshot();
+		if (has_snapshot)
+			PopActiveSnapshot();
 		CommitTransactionCommand();
 	}
 	PG_CATCH();
@@ -117,6 +119,19 @@ errors_catch_in_transaction(void (*work) (void *arg), void *arg)
 	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);
 	return error;
+}
+
+ErrorData *
+errors_catch_in_transaction(void (*work) (void *arg), void *arg)
+{
+	return catch_in_transaction(work, arg, true);
+}
+
+/* As errors_catch_in_transaction(), without a snapshot, for which neither VACUUM nor CREATE INDEX CONCURRENTLY has to wait. */
+ErrorData *
+errors_catch_without_snapshot(void (*work) (void *arg), void *arg)
+{
+	return catch_in_transaction(work, arg, false);
 }
 
 /*

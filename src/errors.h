@@ -14,6 +14,7 @@ extern ErrorData *errors_take(MemoryContext context);
 extern ErrorData *errors_catch(void (*work) (void *arg), void *arg);
 extern ErrorData *errors_catch_and_release(void (*work) (void *arg), void *arg);
 extern ErrorData *errors_catch_in_transaction(void (*work) (void *arg), void *arg);
+extern ErrorData *errors_catch_without_snapshot(void (*work) (void *arg), void *arg);
 extern bool errors_was_canceled(const ErrorData *error);
 extern bool errors_was_lock_timeout(const ErrorData *error);
 extern bool errors_was_hindered(const ErrorData *error);

@@ -63,6 +63,7 @@
 #include "compat.h"
 #include "device_marker.h"
 #include "evidence.h"
+#include "job.h"
 #include "relation_facts.h"
 #include "running_jobs.h"
 #include "test_points.h"
@@ -94,6 +95,12 @@
 
 /* For so long a look that has found it there serves sessions that connect or plan */
 #define FRESH_LOOK_MS	1000
+
+/* Databases of which it is known that all lost files are empty; of more, sessions look by themselves */
+#define MOST_MET		64
+
+/* Databases in a tablespace of which it is known that files were read */
+#define MOST_READ		256
 
 /* A marker is written again after this time: a device set back to a state from before is told */
 #define BEAT_MS			(60 * 60 * 1000)
@@ -197,11 +204,17 @@ typedef struct KnownDevice
 	bool		is_away;		/* there was no directory, or an empty one */
 	int			mark_errno;		/* of the last attempt to write the marker */
 	TimestampTz beaten;			/* when its marker was last to be written */
-	TimestampTz look_began;		/* the last look that has ended */
-	TimestampTz look_ended;
+	double		look_began;		/* the last look that has ended, by
+								 * clock_seconds() */
+	double		look_ended;
+	bool		could_empty;	/* when last saved: see can_empty() */
 	bool		told;			/* the loss is in the log */
 	bool		is_in_round;	/* the janitor's round looks at its files, */
 	bool		is_refuted;		/* and not all are whole */
+	uint32		doubts;			/* verdicts since the start by which files are
+								 * unknown */
+	bool		is_read;		/* it cannot be marked, and since the last of
+								 * these a round has found all files whole */
 } KnownDevice;
 
 /* The contents of the state file, and of shared memory.  Written as the devices. */
@@ -219,10 +232,29 @@ typedef struct DeviceList
 	KnownDevice devices[FLEXIBLE_ARRAY_MEMBER];
 } DeviceList;
 
+/* A database all of whose lost files are empty, for these losses */
+typedef struct MetDatabase
+{
+	Oid			database;
+	uint32		losses;
+}			MetDatabase;
+
+/* A database's files in a tablespace with lower numbers are whole, for these doubts: they were read */
+typedef struct ReadFiles
+{
+	Oid			database;
+	Oid			tablespace;
+	uint32		doubts;
+	RelFileNumber below;
+} ReadFiles;
+
 typedef struct EvidenceArea
 {
 	pg_atomic_uint32 losses;	/* 0 = no file is lost; changes with each
-								 * verdict, and when one is taken back */
+								 * verdict, when one is taken back, and when a
+								 * device with lost files comes */
+	pg_atomic_uint32 naway;		/* devices with lost files that cannot be
+								 * emptied now */
 	uint32		nlosses;		/* since the start */
 	RelFileNumber made_before;	/* files from before the server has started */
 	int			janitor;		/* number of its process; -1 = none */
@@ -231,6 +263,10 @@ typedef struct EvidenceArea
 	bool		is_saved;		/* the state file has the same */
 	bool		jobs_are_told;	/* the log says why jobs of before do not go
 								 * on */
+	MetDatabase met[MOST_MET];	/* under AREA_LOCK, as the next */
+	int			next_met;		/* place */
+	ReadFiles	read[MOST_READ];	/* likewise */
+	int			next_read;
 	DeviceList	list;
 } EvidenceArea;
 
@@ -241,7 +277,7 @@ typedef struct EvidenceArea
 typedef struct DeviceLock
 {
 	Oid			tablespace;		/* InvalidOid: none */
-	TimestampTz began;			/* its last look */
+	double		began;			/* its last look, by clock_seconds() */
 } DeviceLock;
 
 /* More arguments of a look at a device */
@@ -793,7 +829,9 @@ has_lost_files(const KnownDevice *device)
 static bool
 is_doubtful(const KnownDevice *device)
 {
-	return has_lost_files(device) || device->unknown_below != 0;
+	if (has_lost_files(device))
+		return true;
+	return device->unknown_below != 0 && (device->is_here || !device->is_read);
 }
 
 /* Let a loss be of all files from before this moment, too. */
@@ -817,6 +855,12 @@ condemn(KnownDevice *device, const DeviceLook *look, Evidence verdict, EvidenceR
 	device->vouched_from = Max(device->vouched_from, now->below);
 	if (verdict == EVIDENCE_UNKNOWN)
 	{
+		/* a device that cannot be marked is always unknown */
+		if (device->unknown_below == 0 || device->reason != reason || device->id[0] != '\0')
+		{
+			device->doubts++;
+			device->is_read = false;
+		}
 		device->unknown_below = Max(device->unknown_below, now->below);
 		if (!has_lost_files(device))
 			device->reason = reason;
@@ -843,6 +887,7 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 	Evidence	verdict;
 	EvidenceReason reason;
 	bool		was_pending = device->is_pending;
+	bool		was_here = device->is_here;
 	bool		changed = !is_known;
 	bool		is_empty;
 
@@ -893,6 +938,9 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 			changed = true;
 	}
 	device->is_here = look->directory.inode != 0 && has_expected(device, look);
+	/* sessions are told */
+	if (has_lost_files(device) && device->is_here != was_here)
+		changed = true;
 
 	/*
 	 * If it has become empty, its files may be lost: of those recovery makes
@@ -988,18 +1036,52 @@ remove_devices(DeviceList *list, const List *tablespaces)
 	list->ndevices = kept;
 }
 
+/* Return whether lost files are on the device that is there, and the verdict is final. */
+static bool
+can_empty(const KnownDevice *device)
+{
+	return has_lost_files(device) && device->is_here && !device->is_pending;
+}
+
+/* Have the launcher look at the devices, and begin a round if that is due. */
+static void
+wake_launcher(void)
+{
+	/* it may end meanwhile */
+	int			launcher = *(volatile int *) &area->janitor;
+
+	pg_atomic_write_u32(&area->look_wanted, 1);
+	if (launcher >= 0)
+		SetLatch(&GetPGProcByNumber(launcher)->procLatch);
+}
+
 /* After a change: count, and write the state file.  Under CHANGE_LOCK. */
 static void
 area_save(void)
 {
 	bool		has_lost = false;
+	uint32		losses = 0;
+	uint32		naway = 0;
 
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
-		if (has_lost_files(&area->list.devices[i]))
+		KnownDevice *device = &area->list.devices[i];
+
+		if (has_lost_files(device))
 			has_lost = true;
+		if (has_lost_files(device) && !can_empty(device))
+			naway++;
+		if (can_empty(device) && !device->could_empty)
+			area->nlosses++;
+		device->could_empty = can_empty(device);
 	}
-	pg_atomic_write_u32(&area->losses, has_lost ? area->nlosses + 1 : 0);
+	if (has_lost)
+		losses = area->nlosses + 1;
+	/* the janitor is to empty files */
+	if (losses != 0 && losses != pg_atomic_read_u32(&area->losses))
+		wake_launcher();
+	pg_atomic_write_u32(&area->losses, losses);
+	pg_atomic_write_u32(&area->naway, naway);
 	area->is_saved = list_save(&area->list);
 	if (!area->is_saved)
 		ereport(LOG,
@@ -1010,11 +1092,11 @@ area_save(void)
 /* ---- the postmaster ---- */
 
 /*
- * Forget what another server has known of its devices.  In its base backup are old files of a device
- * that it has lost: that is kept.
+ * Forget what another server has known of its devices.  In a backup or a copy of it are old files
+ * of a device that it has lost: that is kept, as it goes by numbers.
  */
 static void
-forget_devices(DeviceList *list, bool keeps_losses)
+forget_devices(DeviceList *list)
 {
 	for (int i = 0; i < list->ndevices; i++)
 	{
@@ -1024,8 +1106,6 @@ forget_devices(DeviceList *list, bool keeps_losses)
 
 		*device = kept;
 	}
-	if (!keeps_losses)
-		list->ndevices = 0;
 }
 
 /* Return the tablespaces that pg_tblspc names, first those on the list. */
@@ -1130,7 +1210,7 @@ look_before_recovery(void)
 			(old->control_time != 0 && old->control_crc == control->crc &&
 			 old->control_time == control->time && old->control_checkpoint == control->checkPoint);
 	else
-		forget_devices(old, now.is_restored);
+		forget_devices(old);
 	if (now.is_trusted)
 		remove_devices(old, unmark_dropped(old));
 
@@ -1222,10 +1302,12 @@ startup_shmem(void)
 	memset(area, 0, area_size(max_devices));
 	memset(device_locks, 0, locks_size(max_devices));
 	pg_atomic_init_u32(&area->losses, 0);
+	pg_atomic_init_u32(&area->naway, 0);
 	area->janitor = -1;
 	pg_atomic_init_u32(&area->look_wanted, 0);
 	area->list.max_devices = max_devices;
-	if (!IsPostmasterEnvironment || IsBinaryUpgrade)
+	/* single-user mode recovers, too, as pg_rewind has it do */
+	if (IsBinaryUpgrade || IsBootstrapProcessingMode())
 	{
 		area->list.max_devices = 0;
 		return;
@@ -1247,6 +1329,9 @@ startup_shmem(void)
 	}
 	PG_END_TRY();
 	on_shmem_exit(note_end, (Datum) 0);
+	/* there is no launcher that does it */
+	if (!IsPostmasterEnvironment)
+		running_jobs_tell_forgotten();
 }
 
 /* ---- the running server ---- */
@@ -1314,13 +1399,13 @@ narrow_all(KnownDevice *device, RelFileNumber next)
  * for which another process has it.
  */
 static LWLock *
-try_to_lock_device(Oid tablespace, TimestampTz *began)
+try_to_lock_device(Oid tablespace, double *began)
 {
 	int			place = -1;
 	LWLock	   *lock = NULL;
 
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
-	*began = GetCurrentTimestamp();
+	*began = clock_seconds();
 	for (int i = 0; i < area->list.max_devices && place < 0; i++)
 	{
 		if (device_locks[i].tablespace == tablespace)
@@ -1358,14 +1443,14 @@ try_to_lock_device(Oid tablespace, TimestampTz *began)
 static LWLock *
 lock_device(Oid tablespace, bool waits)
 {
-	TimestampTz began;
+	double		began;
 	LWLock	   *lock;
 
 	Assert(!LWLockHeldByMe(evidence_lock(CHANGE_LOCK)));
 	Assert(!LWLockHeldByMe(evidence_lock(AREA_LOCK)));
 	while ((lock = try_to_lock_device(tablespace, &began)) == NULL)
 	{
-		if (!waits && TimestampDifferenceExceeds(began, GetCurrentTimestamp(), SLOW_LOOK_MS))
+		if (!waits && clock_has_passed(began, SLOW_LOOK_MS))
 			return NULL;
 		/* not our latch: the caller may wait for that */
 		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, DEVICE_NAP_MS,
@@ -1470,9 +1555,9 @@ look_at_tablespace(Oid tablespace, bool waits, bool beats)
 {
 	Circumstances now = {.beats = beats,.is_trusted = true,.is_watched = true};
 	KnownDevice device = {.tablespace = tablespace};
-	TimestampTz asked = GetCurrentTimestamp();
+	double		asked = clock_seconds();
 	LWLock	   *lock = lock_device(tablespace, waits);
-	TimestampTz began = GetCurrentTimestamp();
+	double		began = clock_seconds();
 	DeviceLook	look;
 	bool		is_marked;
 
@@ -1502,7 +1587,7 @@ look_at_tablespace(Oid tablespace, bool waits, bool beats)
 	{
 		is_marked = mark(&device, &look, &now);
 		device.look_began = began;
-		device.look_ended = GetCurrentTimestamp();
+		device.look_ended = clock_seconds();
 		LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 		/* it may have failed, too */
 		publish_mark(&device);
@@ -1846,8 +1931,7 @@ evidence_losses(void)
 static bool
 may_empty(Oid tablespace, KnownDevice *device)
 {
-	return recall(tablespace, device) && has_lost_files(device) &&
-		device->is_here && !device->is_pending;
+	return recall(tablespace, device) && can_empty(device);
 }
 
 /*
@@ -1882,14 +1966,62 @@ evidence_may_empty_lately(Oid tablespace)
 
 	if (!recall(tablespace, &device) || !has_lost_files(&device))
 		return false;
-	if (device.look_ended != 0 &&
-		TimestampDifferenceExceeds(device.look_began, device.look_ended, SLOW_LOOK_MS))
+	if ((device.look_ended - device.look_began) * 1000 > SLOW_LOOK_MS)
 		return false;
-	if (!TimestampDifferenceExceeds(device.look_ended, GetCurrentTimestamp(), FRESH_LOOK_MS) &&
-		may_empty(tablespace, &device))
+	if (!clock_has_passed(device.look_ended, FRESH_LOOK_MS) && may_empty(tablespace, &device))
 		return true;
 	/* it may have come back just now */
 	return evidence_may_empty(tablespace);
+}
+
+/*
+ * Return whether lost files of this tablespace can be emptied as far as is known, without a look at
+ * its device.  When one comes that was away, evidence_losses() changes.
+ */
+bool
+evidence_can_empty(Oid tablespace)
+{
+	KnownDevice device;
+
+	return may_empty(tablespace, &device);
+}
+
+/* Return whether a device with lost files is away: one atomic read. */
+bool
+evidence_has_away(void)
+{
+	return area != NULL && pg_atomic_read_u32(&area->naway) != 0;
+}
+
+/*
+ * Return whether all lost files of a database are known to be empty, or on devices that are away, for
+ * these losses.
+ */
+bool
+evidence_is_met(Oid database, uint32 losses)
+{
+	bool		result = false;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
+	for (int i = 0; i < MOST_MET; i++)
+	{
+		if (area->met[i].database == database && area->met[i].losses == losses)
+			result = true;
+	}
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	return result;
+}
+
+/* Note that those of this database are. */
+void
+evidence_note_met(uint32 losses)
+{
+	MetDatabase met = {.database = MyDatabaseId,.losses = losses};
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	area->met[area->next_met] = met;
+	area->next_met = (area->next_met + 1) % MOST_MET;
+	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
 /*
@@ -1929,11 +2061,8 @@ note_tablespace(ObjectAccessType access, Oid classId, Oid objectId, int subId, v
 static void
 evidence_xact_callback(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_COMMIT && tablespaces_changed && area != NULL && area->janitor >= 0)
-	{
-		pg_atomic_write_u32(&area->look_wanted, 1);
-		SetLatch(&GetPGProcByNumber(area->janitor)->procLatch);
-	}
+	if (event == XACT_EVENT_COMMIT && tablespaces_changed && area != NULL)
+		wake_launcher();
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
 		tablespaces_changed = false;
 }
@@ -2067,6 +2196,13 @@ evidence_look(void)
 	LWLockRelease(evidence_lock(CHANGE_LOCK));
 }
 
+/* Return the tablespaces of which something is lost. */
+List *
+evidence_lossy(void)
+{
+	return list_devices(has_lost_files);
+}
+
 /* Return the tablespaces of which something is lost, or unknown. */
 List *
 evidence_doubtful(void)
@@ -2120,6 +2256,87 @@ evidence_refute(Oid tablespace)
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
+/* Of a device that cannot be marked, the round has found all files whole: they are not read again. */
+static void
+note_round(Oid tablespace)
+{
+	KnownDevice *device;
+
+	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	device = known_device(&area->list, tablespace);
+	if (device != NULL && device->is_in_round && !device->is_refuted && !device->is_here &&
+		!device->is_pending && !has_lost_files(device))
+		device->is_read = true;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	LWLockRelease(evidence_lock(CHANGE_LOCK));
+}
+
+/* Return a number that changes with each verdict by which files of a tablespace are unknown. */
+uint32
+evidence_doubts_so_far(Oid tablespace)
+{
+	KnownDevice device;
+
+	return area != NULL && recall(tablespace, &device) ? device.doubts : 0;
+}
+
+/* Return the entry of this database in a tablespace, or NULL.  Under AREA_LOCK. */
+static ReadFiles *
+find_read(Oid tablespace)
+{
+	for (int i = 0; i < MOST_READ; i++)
+	{
+		if (area->read[i].database == MyDatabaseId && area->read[i].tablespace == tablespace)
+			return &area->read[i];
+	}
+	return NULL;
+}
+
+/* Note that all files of this database in a tablespace with lower numbers are whole. */
+void
+evidence_note_read(Oid tablespace, RelFileNumber below, uint32 doubts)
+{
+	ReadFiles  *entry;
+
+	if (area == NULL)
+		return;
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	entry = find_read(tablespace);
+	if (entry == NULL)
+	{
+		entry = &area->read[area->next_read];
+		area->next_read = (area->next_read + 1) % MOST_READ;
+	}
+	entry->database = MyDatabaseId;
+	entry->tablespace = tablespace;
+	entry->doubts = doubts;
+	entry->below = below;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+}
+
+/* Return whether the janitor has to read a file: it is unknown, and was not read since. */
+bool
+evidence_is_to_read(Oid tablespace, RelFileNumber relfilenumber)
+{
+	const ReadFiles *entry;
+	bool		was_read = false;
+
+	if (!RelFileNumberIsValid(relfilenumber) ||
+		evidence_of_file(tablespace, relfilenumber) != EVIDENCE_UNKNOWN || area == NULL)
+		return false;
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
+	entry = find_read(tablespace);
+	if (entry != NULL && relfilenumber < entry->below)
+	{
+		const KnownDevice *device = known_device(&area->list, tablespace);
+
+		was_read = device != NULL && device->doubts == entry->doubts;
+	}
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	return !was_read;
+}
+
 /*
  * The round has found all files of a device from before whole, or replaced.  Nothing is said
  * of a device of which something new is known since it began.
@@ -2135,6 +2352,7 @@ settle_device(Oid tablespace)
 	if (!recall(tablespace, &device) || !device.is_in_round || device.is_refuted ||
 		!device.is_here || device.is_pending)
 	{
+		note_round(tablespace);
 		LWLockRelease(lock);
 		return;
 	}

@@ -35,6 +35,11 @@ extern const char *evidence_file_name(void);
 extern uint32 evidence_losses(void);
 extern bool evidence_may_empty(Oid tablespace);
 extern bool evidence_may_empty_lately(Oid tablespace);
+extern bool evidence_can_empty(Oid tablespace);
+extern bool evidence_has_away(void);
+extern List *evidence_lossy(void);
+extern bool evidence_is_met(Oid database, uint32 losses);
+extern void evidence_note_met(uint32 losses);
 extern bool evidence_knows_lost(HeapTuple row);
 
 /* for the launcher, and its cleanups: they wait for no device */
@@ -47,6 +52,9 @@ extern List *evidence_doubtful(void);
 extern bool evidence_doubts(Oid tablespace, RelFileNumber relfilenumber);
 extern void evidence_begin_round(void);
 extern void evidence_refute(Oid tablespace);
+extern uint32 evidence_doubts_so_far(Oid tablespace);
+extern bool evidence_is_to_read(Oid tablespace, RelFileNumber relfilenumber);
+extern void evidence_note_read(Oid tablespace, RelFileNumber below, uint32 doubts);
 
 /* for its watch of devices */
 extern void evidence_look(void);

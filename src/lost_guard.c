@@ -9,10 +9,10 @@
  *
  *	- the planner does not see it.  get_relation_info() reads the first page of a btree
  *	  before a hook can take the index off the list, so the session's relcache entry
- *	  says before planning that the index is not valid.  The hook takes off what was
- *	  loaded again since.  A session has a list of the lost indexes of its database,
- *	  because a query can come to more tables than it names, and partitions that are
- *	  pruned are not to be locked;
+ *	  says that the index is not valid, while a statement is planned: of the tables that it
+ *	  names before, of those below a table when the hook is called for that.  The hook takes
+ *	  off what was loaded again since.  At other times the entry is the catalog's: REINDEX
+ *	  CONCURRENTLY would skip the index, and a partitioned index would become invalid for good;
  *	- everybody else (inserts, unique and exclusion checks, TOAST, COPY, the apply of
  *	  logical replication) gets an error: the file is emptied, and each access method
  *	  reads block 0 first.  Nothing of value is removed.  That is not logged, because the
@@ -61,13 +61,23 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/catalog.h"
+#include "catalog/index.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_control.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
+#include "commands/dbcommands.h"
+#include "commands/defrem.h"
 #include "common/controldata_utils.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/planner.h"
+#include "partitioning/partdesc.h"
 #include "postmaster/bgwriter.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -79,6 +89,7 @@
 #include "utils/plancache.h"
 #include "utils/rel.h"
 #include "utils/relcache.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -93,40 +104,68 @@
 #include "relation_facts.h"
 #include "test_points.h"
 
-/* A session that could not empty all files tries again after this time, and does not look for longer */
+/*
+ * A session looks no longer, and if it could not empty all files, tries again after this time,
+ * doubled each time in vain
+ */
 #define AGAIN_MS		1000
+#define LONGEST_AGAIN_MS	60000
 
-/* The janitor tries this often to lock an index, and queues for so long */
-#define MOST_TRIES		IM_LIMIT("lost-tries", 20)
-#define TRY_NAP_MS		50
+/* The janitor queues for an index so long at once, and in all; without writers, it tries so often */
 #define QUEUE_TIME		"100ms"
+#define MOST_QUEUEING_MS	IM_LIMIT("lost-queueing", 10000)
+#define MOST_TRIES		20
+#define TRY_NAP_MS		50
+
+/* So many indexes share a checkpoint, and are locked meanwhile */
+#define MOST_STOPPED	50
 
 /* An index whose file is to be emptied */
 typedef struct LostIndex
 {
 	Oid			oid;
 	RelFileLocator file;
+	bool		lacks_images;	/* see has_images() */
 	bool		queues;			/* its lock is queued for */
 	bool		is_stopped;		/* ShareLock is held: there are no writers */
-	bool		is_done;		/* it is empty, or not lost any more */
+	bool		is_done;		/* it is empty, or not lost any more, or its
+								 * device is away */
 } LostIndex;
 
-/* in a session: the losses for which all files of the database are empty */
+/* in a session: the losses for which all files of the database are empty, or away */
 static uint32 losses_met = 0;
 
 /* in a session: the losses for which it has last tried in vain to empty files, and when */
 static uint32 losses_failed = 0;
-static TimestampTz failed_at = 0;
+static double failed_at = 0;	/* clock_seconds() */
+static int	again_ms = 0;		/* until the next try */
 
 /* in a session: whether the transaction that connects it to its database has ended */
 static bool is_connected = false;
 
-/* in a session: the lost indexes of the database, and for which losses it is their list */
-static List *lost_indexes = NIL;
+/* A lost index, and its table */
+typedef struct LostOfTable
+{
+	Oid			table;
+	Oid			index;
+} LostOfTable;
+
+/* in a session: the lost indexes of the database, by their tables, and for which losses */
+static LostOfTable *lost_indexes = NULL;
+static int	nlost = 0;
 static uint32 losses_listed = 0;
 
-/* in a session: whether all of these are marked in its cache */
-static bool are_marked = false;
+/* An index that this session's relcache has as not valid, while a statement is planned */
+typedef struct Mark
+{
+	Oid			index;
+	uint64		plan;			/* the number of the call of the planner, */
+	int			level;			/* and of its subtransaction */
+} Mark;
+
+/* in a session: the marks, those of an inner call of the planner last */
+static List *marks = NIL;
+static uint64 current_plan = 0; /* the innermost call; 0 = none */
 
 static planner_hook_type prev_planner_hook = NULL;
 static ExecutorStart_hook_type prev_ExecutorStart_hook = NULL;
@@ -270,7 +309,8 @@ try_to_empty(LostIndex *lost, bool tells)
 }
 
 /*
- * Return whether the WAL has an image of each page that was changed since the redo position.
+ * Return whether the WAL has an image of each page that was changed since the redo position; but of
+ * hash indexes it names pages of which it has none (REGBUF_NO_IMAGE).
  * (Switching full_page_writes off and on again between two checkpoints is not covered.)
  */
 static bool
@@ -310,6 +350,7 @@ lost_of_database(void)
 		lost->file.spcOid = tablespace_from_catalog(form->reltablespace);
 		lost->file.dbOid = MyDatabaseId;
 		lost->file.relNumber = form->relfilenode;
+		lost->lacks_images = form->relam == HASH_AM_OID;
 		result = lappend(result, lost);
 	}
 	return result;
@@ -348,30 +389,65 @@ has_pages(LostIndex *lost, bool tells)
 static List *
 those_with_pages(const List *indexes, bool is_janitor)
 {
-	TimestampTz began = GetCurrentTimestamp();
+	double		began = clock_seconds();
 	List	   *here = NIL;
 	List	   *away = NIL;
+	List	   *slow = NIL;
 	List	   *result = NIL;
 
 	foreach_ptr(LostIndex, lost, indexes)
 	{
 		Oid			tablespace = lost->file.spcOid;
 
-		if (!is_janitor && TimestampDifferenceExceeds(began, GetCurrentTimestamp(), AGAIN_MS))
+		if (!is_janitor && clock_has_passed(began, AGAIN_MS))
 			break;
-		if (!list_member_oid(here, tablespace) && !list_member_oid(away, tablespace))
+		if (!list_member_oid(here, tablespace) && !list_member_oid(away, tablespace) &&
+			!list_member_oid(slow, tablespace))
 		{
 			bool		may_empty = is_janitor ? evidence_may_empty(tablespace) :
 				evidence_may_empty_lately(tablespace);
 
 			if (may_empty)
 				here = lappend_oid(here, tablespace);
-			else
+			else if (!evidence_can_empty(tablespace))
 				away = lappend_oid(away, tablespace);
+			else
+				slow = lappend_oid(slow, tablespace);
 		}
+		/* nothing is to be done until it comes */
+		if (list_member_oid(away, tablespace))
+			lost->is_done = true;
 		if (list_member_oid(here, tablespace) && has_pages(lost, is_janitor))
 			result = lappend(result, lost);
 	}
+	return result;
+}
+
+/*
+ * Return whether a transaction has made an index that may be lost, and has not committed its row:
+ * one that was prepared before a crash, say.
+ */
+static bool
+has_uncommitted(void)
+{
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SnapshotData dirty;
+	SysScanDesc scan;
+	HeapTuple	row;
+	bool		result = false;
+
+	InitDirtySnapshot(dirty);
+	scan = systable_beginscan(pg_class, InvalidOid, false, &dirty, 0, NULL);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+
+		if (TransactionIdIsValid(dirty.xmin) && RelFileNumberIsValid(form->relfilenode) &&
+			evidence_doubts(tablespace_from_catalog(form->reltablespace), form->relfilenode))
+			result = true;
+	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
 	return result;
 }
 
@@ -394,13 +470,15 @@ let_write(LostIndex *lost)
 
 /*
  * Empty lost indexes of which the WAL may have changes without images: behind a checkpoint,
- * since which no session has written to them.
+ * since which no session has written to them.  For errors_catch_without_snapshot().
  */
 static void
-empty_behind_checkpoint(List *indexes)
+empty_behind_checkpoint(void *arg)
 {
+	List	   *indexes = arg;
 	bool		has_stopped = false;
 
+	commit_locally();
 	foreach_ptr(LostIndex, lost, indexes)
 	{
 		(void) succeeds(stop_writers, lost, true);
@@ -433,116 +511,448 @@ empty_behind_checkpoint(List *indexes)
 	}
 }
 
+/* Empty the file of a lost index.  For errors_catch_without_snapshot(). */
+static void
+empty_alone(void *arg)
+{
+	commit_locally();
+	/* full_page_writes may have been switched off meanwhile */
+	if (has_images())
+		empty_file(arg);
+}
+
 /*
- * Empty lost indexes by the janitor.  Sessions whose plans are cached do not try again, and
- * would write to the old file: so it queues for the locks, for moments.
+ * Empty lost indexes by the janitor, each try in a transaction of its own.  Sessions whose plans
+ * are cached do not try again, and would write to the old file: so it queues for the locks, for
+ * moments.
  */
 static void
-empty_by_queueing(List *indexes)
+empty_by_queueing(List *indexes, bool tells)
 {
-	for (int try = 0; try < MOST_TRIES; try++)
-	{
-		bool		is_done = true;
+	double		began = clock_seconds();
+	bool		is_done = false;
 
+	for (int try = 0; !is_done; try++)
+	{
 		if (try > 0)
 			nap_between_tries();
+		is_done = true;
 		foreach_ptr(LostIndex, lost, indexes)
 		{
 			if (lost->is_done)
 				continue;
 			lost->queues = try > 0;
-			(void) try_to_empty(lost, try == MOST_TRIES - 1);
+			if (lost->queues && clock_has_passed(began, MOST_QUEUEING_MS))
+				return;
+			(void) was_well(errors_catch_without_snapshot(empty_alone, lost), tells && try == 0);
 			if (!lost->is_done)
 				is_done = false;
 		}
-		if (is_done)
-			break;
 	}
 }
 
-/* Empty lost indexes that no other session has locked. */
-static void
-empty_unlocked(List *indexes)
+/* Return whether files of these lost indexes are not known to be empty. */
+static bool
+are_left(const List *indexes)
 {
-	foreach_ptr(LostIndex, lost, indexes)
+	foreach_ptr(const LostIndex, lost, indexes)
 	{
-		(void) try_to_empty(lost, false);
+		if (!lost->is_done)
+			return true;
 	}
+	return false;
+}
+
+/* All lost files of this database are empty: sessions need not look. */
+static void
+note_empty(uint32 losses)
+{
+	losses_met = losses;
+	if (!has_uncommitted())
+		evidence_note_met(losses);
 }
 
 /*
- * Empty the files of the lost indexes of this database.  In a transaction; by the janitor's
- * worker also if that takes a checkpoint, and an error is written to the server log.
+ * Look for devices with lost files that were away, as one that has come can be written to at once.
+ * The catalog is not read for that.
+ */
+static void
+look_for_away(void)
+{
+	static double looked_at = 0;	/* clock_seconds() */
+
+	if (!evidence_has_away() || !clock_has_passed(looked_at, AGAIN_MS))
+		return;
+	foreach_oid(tablespace, evidence_lossy())
+	{
+		if (!evidence_can_empty(tablespace))
+			(void) evidence_may_empty_lately(tablespace);
+	}
+	looked_at = clock_seconds();
+}
+
+/*
+ * Empty the files of the lost indexes of this database that no other session has locked.  In a
+ * transaction.
  */
 void
-lost_guard_empty_files(bool is_janitor)
+lost_guard_empty_files(void)
 {
-	uint32		losses = evidence_losses();
-	TimestampTz now;
+	uint32		losses;
 	List	   *indexes;
 	List	   *full;
-	bool		is_done = true;
+	bool		images;
 
-	if (losses == 0 || losses == losses_met || RecoveryInProgress() || IsInParallelMode())
+	if (evidence_losses() == 0 || RecoveryInProgress() || IsInParallelMode())
 		return;
 	if (IM_MUTATION("keep-lost"))
 		return;
-	now = GetCurrentTimestamp();
-	if (!is_janitor && losses == losses_failed && now >= failed_at &&
-		!TimestampDifferenceExceeds(failed_at, now, AGAIN_MS))
+	look_for_away();
+	losses = evidence_losses();
+	if (losses == 0 || losses == losses_met)
 		return;
-	indexes = lost_of_database();
-	full = those_with_pages(indexes, is_janitor);
-	if (full != NIL)
-	{
-		bool		images = has_images();
-
-		if (images && is_janitor)
-			empty_by_queueing(full);
-		else if (images)
-			empty_unlocked(full);
-		else if (is_janitor)
-			empty_behind_checkpoint(full);
-	}
-	foreach_ptr(LostIndex, lost, indexes)
-	{
-		if (!lost->is_done)
-			is_done = false;
-	}
-	if (is_done)
+	if (evidence_is_met(MyDatabaseId, losses))
 	{
 		losses_met = losses;
 		return;
 	}
+	/* each device that comes changes the number of losses */
+	if (losses == losses_failed && !clock_has_passed(failed_at, again_ms))
+		return;
+	indexes = lost_of_database();
+	full = those_with_pages(indexes, false);
+	images = full != NIL && has_images();
+	foreach_ptr(LostIndex, lost, full)
+	{
+		if (images && !lost->lacks_images)
+			(void) try_to_empty(lost, false);
+	}
+	if (!are_left(indexes))
+	{
+		note_empty(losses);
+		return;
+	}
+	again_ms = losses == losses_failed ? Min(again_ms * 2, LONGEST_AGAIN_MS) : AGAIN_MS;
 	/* our own look may have found it once more, where it cannot go on record */
 	losses_failed = evidence_losses();
-	failed_at = GetCurrentTimestamp();
+	failed_at = clock_seconds();
 }
 
-/* An entry of the cache may be loaded again. */
+/* What the janitor does in a transaction */
+typedef struct JanitorTask
+{
+	MemoryContext context;		/* of the list */
+	List	   *indexes;		/* LostIndex */
+	uint32		losses;
+} JanitorTask;
+
+/* For errors_catch_without_snapshot(). */
+static void
+list_for_janitor(void *arg)
+{
+	JanitorTask *task = arg;
+
+	foreach_ptr(const LostIndex, lost, lost_of_database())
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(task->context);
+		LostIndex  *copy = palloc_object(LostIndex);
+
+		*copy = *lost;
+		task->indexes = lappend(task->indexes, copy);
+		MemoryContextSwitchTo(oldcontext);
+	}
+}
+
+/*
+ * Have all sessions plan again what they have planned with lost indexes, and not since.  For
+ * errors_catch_without_snapshot().
+ */
+static void
+have_planned_again(void *arg)
+{
+	foreach_ptr(const LostIndex, lost, (const List *) arg)
+	{
+		Oid			table = IndexGetRelation(lost->oid, true);
+
+		if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(table)))
+			CacheInvalidateRelcacheByRelid(table);
+	}
+}
+
+/* For errors_catch_without_snapshot(). */
+static void
+note_empty_by_janitor(void *arg)
+{
+	note_empty(((JanitorTask *) arg)->losses);
+}
+
+/*
+ * Empty the files of the lost indexes of this database by the janitor, also if that takes a
+ * checkpoint, and have sessions use no lost index by a plan of before.  With is_again, only what
+ * an earlier call has left, and it is not told again.  No transaction is open: each try is one,
+ * so that neither vacuum, nor a standby that has to know of each lock, waits long.  Returns whether
+ * files are left that others have locked, or that could not be emptied.
+ */
+bool
+lost_guard_empty_all(bool is_again)
+{
+	JanitorTask task = {.context = CurrentMemoryContext,.losses = evidence_losses()};
+	bool		tells = !is_again;
+	List	   *full;
+	List	   *with_images = NIL;
+	List	   *others = NIL;
+	bool		images;
+
+	Assert(!IsTransactionState());
+	if (task.losses == 0 || RecoveryInProgress() || IM_MUTATION("keep-lost"))
+		return false;
+	if (!was_well(errors_catch_without_snapshot(list_for_janitor, &task), tells))
+		return true;
+	full = those_with_pages(task.indexes, true);
+	(void) was_well(errors_catch_without_snapshot(have_planned_again,
+												  is_again ? full : task.indexes), tells);
+	images = full != NIL && has_images();
+	foreach_ptr(LostIndex, lost, full)
+	{
+		if (images && !lost->lacks_images)
+			with_images = lappend(with_images, lost);
+		else
+			others = lappend(others, lost);
+	}
+	empty_by_queueing(with_images, tells);
+	for (int i = 0; i < list_length(others); i += MOST_STOPPED)
+	{
+		List	   *batch = list_truncate(list_copy_tail(others, i), MOST_STOPPED);
+
+		(void) was_well(errors_catch_without_snapshot(empty_behind_checkpoint, batch), tells);
+	}
+	if (!are_left(task.indexes))
+		(void) was_well(errors_catch_without_snapshot(note_empty_by_janitor, &task), tells);
+	return are_left(full);
+}
+
+/* ---- marks, while a statement is planned ---- */
+
+/*
+ * The cache of this session loads an entry again, from the catalog: it has no mark any more.
+ */
 static void
 note_invalidation(Datum arg, Oid relid)
 {
-	if (!OidIsValid(relid) || list_member_oid(lost_indexes, relid))
-		are_marked = false;
+	ListCell   *lc;
+
+	foreach(lc, marks)
+	{
+		Mark	   *mark = lfirst(lc);
+
+		if (OidIsValid(relid) && mark->index != relid)
+			continue;
+		marks = foreach_delete_current(marks, lc);
+		pfree(mark);
+	}
 }
 
-/* List the lost indexes of this database, and forget the marks of indexes that are not lost any more. */
+/* Take off the marks of this plan.  Their entries were not loaded again, so no catalog is read. */
+static void
+unmark(uint64 plan)
+{
+	while (marks != NIL && ((const Mark *) llast(marks))->plan == plan)
+	{
+		Mark	   *mark = llast(marks);
+		Relation	index = RelationIdGetRelation(mark->index);
+
+		marks = list_delete_last(marks);
+		pfree(mark);
+		if (!RelationIsValid(index))
+			continue;
+		index->rd_index->indisvalid = true;
+		RelationClose(index);
+	}
+}
+
+/* The same after an error, of all plans in (sub)transactions of this level and below. */
+static void
+forget_marks(int level)
+{
+	while (marks != NIL && ((const Mark *) llast(marks))->level >= level)
+	{
+		Mark	   *mark = llast(marks);
+		Oid			index = mark->index;
+
+		marks = list_delete_last(marks);
+		pfree(mark);
+		/* in a transaction that is aborted, it is not loaded again at once */
+		RelationCacheInvalidateEntry(index);
+	}
+}
+
+/* Have this session's relcache say of a lost index that it is not valid.  For errors_catch(). */
+static void
+mark_index(void *arg)
+{
+	Oid			index_oid = *(const Oid *) arg;
+	MemoryContext oldcontext;
+	Relation	index;
+	Mark	   *mark;
+
+	if (!index_is_lost(index_oid))
+		return;
+	index = RelationIdGetRelation(index_oid);
+	if (!RelationIsValid(index))
+		return;
+	if (index->rd_index->indisvalid)
+	{
+		oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+		mark = palloc_object(Mark);
+		mark->index = index_oid;
+		mark->plan = current_plan;
+		mark->level = GetCurrentTransactionNestLevel();
+		marks = lappend(marks, mark);
+		MemoryContextSwitchTo(oldcontext);
+		index->rd_index->indisvalid = false;
+	}
+	RelationClose(index);
+}
+
+/* Mark these, of lost_indexes. */
+static void
+mark_some(int first, int end)
+{
+	for (int i = first; i < end; i++)
+	{
+		Oid			index_oid = lost_indexes[i].index;
+
+		/* who drops it could end between two reads of its catalog entries */
+		if (ConditionalLockRelationOid(index_oid, AccessShareLock))
+		{
+			mark_index(&index_oid);
+			UnlockRelationOid(index_oid, AccessShareLock);
+		}
+		/* it is just being emptied, or dropped */
+		else if (!IsInParallelMode())
+			(void) succeeds(mark_index, &index_oid, false);
+	}
+}
+
+/* Mark the lost indexes of a table. */
+static void
+mark_indexes_of(Oid table)
+{
+	int			first = 0;
+	int			end = nlost;
+
+	/* the first with this table, or a greater one */
+	while (first < end)
+	{
+		int			middle = (first + end) / 2;
+
+		if (lost_indexes[middle].table < table)
+			first = middle + 1;
+		else
+			end = middle;
+	}
+	while (end < nlost && lost_indexes[end].table == table)
+		end++;
+	mark_some(first, end);
+}
+
+/* Return whether the planner may put the body of a function in its place, with other tables. */
+static bool
+may_be_inlined(const RangeTblEntry *rte)
+{
+	bool		result = false;
+
+	foreach_ptr(const RangeTblFunction, function, rte->functions)
+	{
+		HeapTuple	row;
+		Form_pg_proc form;
+
+		if (!IsA(function->funcexpr, FuncExpr))
+			continue;
+		row = SearchSysCache1(PROCOID,
+							  ObjectIdGetDatum(((const FuncExpr *) function->funcexpr)->funcid));
+		if (!HeapTupleIsValid(row))
+			continue;
+		form = (Form_pg_proc) GETSTRUCT(row);
+		/* from 19 on, its support function may do it */
+		if (form->prolang == SQLlanguageId || OidIsValid(form->prosupport))
+			result = true;
+		ReleaseSysCache(row);
+	}
+	return result;
+}
+
+/*
+ * Mark the lost indexes of the tables that a query names; hide_lost() marks those of the tables
+ * below.  For query_tree_walker(); arg: whether all are to be marked.
+ */
+static bool
+mark_named(Node *node, void *arg)
+{
+	Query	   *query = (Query *) node;
+
+	if (node == NULL)
+		return false;
+	if (!IsA(node, Query))
+		return expression_tree_walker(node, mark_named, arg);
+	foreach_ptr(const RangeTblEntry, rte, query->rtable)
+	{
+		if (rte->rtekind == RTE_RELATION)
+			mark_indexes_of(rte->relid);
+		else if (rte->rtekind == RTE_FUNCTION && may_be_inlined(rte))
+			*(bool *) arg = true;
+	}
+	return query_tree_walker(query, mark_named, arg, 0);
+}
+
+/* Mark the lost indexes of the tables below one that is being planned. */
+static void
+mark_below(Oid relid)
+{
+	Relation	parent;
+	PartitionDesc partitions;
+	List	   *others = NIL;
+
+	if (!has_subclass(relid))
+		return;
+	parent = table_open(relid, NoLock);
+	if (parent->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+	{
+		partitions = RelationGetPartitionDesc(parent, true);
+		for (int i = 0; i < partitions->nparts; i++)
+			mark_indexes_of(partitions->oids[i]);
+	}
+	else
+		others = relation_and_below(relid);
+	table_close(parent, NoLock);
+	foreach_oid(table, others)
+		mark_indexes_of(table);
+}
+
+static int
+compare_tables(const void *a, const void *b)
+{
+	Oid			one = ((const LostOfTable *) a)->table;
+	Oid			other = ((const LostOfTable *) b)->table;
+
+	if (one == other)
+		return 0;
+	return one < other ? -1 : 1;
+}
+
+/* List the lost indexes of this database. */
 static void
 list_lost(uint32 losses)
 {
-	MemoryContext context;
 	List	   *rows = NIL;
+	LostOfTable *list;
+	int			n = 0;
 
-	foreach_oid(index_oid, lost_indexes)
-		RelationCacheInvalidateEntry(index_oid);
 	/* plans that were made with, or without, some */
 	ResetPlanCache();
-	list_free(lost_indexes);
-	lost_indexes = NIL;
-	are_marked = false;
 	if (losses != 0)
 		rows = catalog_all(RelationRelationId);
+	list = MemoryContextAlloc(TopMemoryContext, (list_length(rows) + 1) * sizeof(LostOfTable));
 	foreach_ptr(HeapTupleData, tuple, rows)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
@@ -556,49 +966,51 @@ list_lost(uint32 losses)
 		 */
 		if (IsToastNamespace(form->relnamespace) || !evidence_knows_lost(tuple))
 			continue;
-		context = MemoryContextSwitchTo(TopMemoryContext);
-		lost_indexes = lappend_oid(lost_indexes, form->oid);
-		MemoryContextSwitchTo(context);
+		list[n].table = IndexGetRelation(form->oid, true);
+		list[n].index = form->oid;
+		n++;
 	}
+	qsort(list, n, sizeof(LostOfTable), compare_tables);
+	if (lost_indexes != NULL)
+		pfree(lost_indexes);
+	lost_indexes = repalloc(list, (n + 1) * sizeof(LostOfTable));
+	nlost = n;
 	losses_listed = losses;
 }
 
-/* Have this session's relcache say of a lost index that it is not valid.  For errors_catch(). */
-static void
-mark_index(void *arg)
+static PlannedStmt *
+plan_as_before(PLANNER_PARAMS)
 {
-	Oid			index_oid = *(const Oid *) arg;
-	Relation	index;
-
-	if (!index_is_lost(index_oid))
-		return;
-	index = RelationIdGetRelation(index_oid);
-	if (!RelationIsValid(index))
-		return;
-	index->rd_index->indisvalid = false;
-	RelationClose(index);
+	if (prev_planner_hook)
+		return prev_planner_hook(PLANNER_ARGS);
+	return standard_planner(PLANNER_ARGS);
 }
 
-/* The same of all lost indexes. */
-static void
-mark_indexes(void)
+/* Plan with marks.  These are there while a statement is planned, and no longer. */
+static PlannedStmt *
+plan_with_marks(PLANNER_PARAMS)
 {
-	/* an entry that is loaded again meanwhile is marked the next time */
-	are_marked = true;
-	foreach_oid(index_oid, lost_indexes)
+	static uint64 last_plan = 0;
+	uint64		plan = ++last_plan;
+	uint64		outer_plan = current_plan;
+	bool		all = false;
+	PlannedStmt *result;
+
+	current_plan = plan;
+	PG_TRY();
 	{
-		/* who drops it could end between two reads of its catalog entries */
-		if (ConditionalLockRelationOid(index_oid, AccessShareLock))
-		{
-			mark_index(&index_oid);
-			UnlockRelationOid(index_oid, AccessShareLock);
-		}
-		/* it is just being emptied, or dropped */
-		else if (IsInParallelMode())
-			are_marked = false;
-		else if (!succeeds(mark_index, &index_oid, false))
-			are_marked = false;
+		(void) mark_named((Node *) parse, &all);
+		if (all)
+			mark_some(0, nlost);
+		result = plan_as_before(PLANNER_ARGS);
 	}
+	PG_FINALLY();
+	{
+		current_plan = outer_plan;
+	}
+	PG_END_TRY();
+	unmark(plan);
+	return result;
 }
 
 static PlannedStmt *
@@ -607,15 +1019,13 @@ plan_without_lost(PLANNER_PARAMS)
 	uint32		losses = IM_MUTATION("show-lost") ? 0 : evidence_losses();
 
 	if (losses != 0)
-		lost_guard_empty_files(false);
+		lost_guard_empty_files();
 	/* statements that were planned before are planned again */
 	if (losses != losses_listed)
 		list_lost(losses);
-	if (!are_marked)
-		mark_indexes();
-	if (prev_planner_hook)
-		return prev_planner_hook(PLANNER_ARGS);
-	return standard_planner(PLANNER_ARGS);
+	if (nlost > 0)
+		return plan_with_marks(PLANNER_ARGS);
+	return plan_as_before(PLANNER_ARGS);
 }
 
 /* A statement that writes begins; its plan may be of before the loss was found. */
@@ -624,22 +1034,103 @@ write_without_lost(QueryDesc *query, int flags)
 {
 	if (evidence_losses() != 0 && !IM_MUTATION("show-lost") &&
 		(query->operation != CMD_SELECT || query->plannedstmt->hasModifyingCTE))
-		lost_guard_empty_files(false);
+		lost_guard_empty_files();
 	if (prev_ExecutorStart_hook)
 		prev_ExecutorStart_hook(query, flags);
 	else
 		standard_ExecutorStart(query, flags);
 }
 
-/* COPY FROM begins, which has no plan. */
-static void
-copy_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-				  ProcessUtilityContext context, ParamListInfo params,
-				  QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *completion)
+/*
+ * Return whether a statement without a plan may read or write files.  (Others have a plan inside.)
+ */
+static bool
+may_use_files(const Node *stmt)
 {
-	if (evidence_losses() != 0 && !IM_MUTATION("show-lost") &&
-		IsA(pstmt->utilityStmt, CopyStmt) && ((CopyStmt *) pstmt->utilityStmt)->is_from)
-		lost_guard_empty_files(false);
+	return !IsA(stmt, TransactionStmt) && !IsA(stmt, VariableSetStmt) &&
+		!IsA(stmt, VariableShowStmt);
+}
+
+static Oid
+default_tablespace_of(Oid database)
+{
+	HeapTuple	row = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	Oid			result;
+
+	if (!HeapTupleIsValid(row))
+		return InvalidOid;
+	result = ((Form_pg_database) GETSTRUCT(row))->dattablespace;
+	ReleaseSysCache(row);
+	return result;
+}
+
+/*
+ * Refuse to copy the directories of a database, or that of its default tablespace, while lost files
+ * there may have pages: in the copy their numbers prove nothing, and old pages look whole.
+ */
+static void
+check_copied_database(const char *name, bool only_default)
+{
+	Oid			database = get_database_oid(name, true);
+
+	if (!OidIsValid(database) || evidence_is_met(database, evidence_losses()))
+		return;
+	foreach_oid(tablespace, evidence_lossy())
+	{
+		struct stat st;
+
+		if (only_default && tablespace != default_tablespace_of(database))
+			continue;
+		/* nothing is copied that is not there */
+		if (stat(GetDatabasePath(database, tablespace), &st) != 0 && errno == ENOENT)
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot copy database \"%s\" while it has files of lost indexes", name),
+				 errdetail("The device of tablespace \"%s\" has lost changes of them, and they are not empty yet.",
+						   tablespace_name(tablespace)),
+				 errhint("Connect to database \"%s\" once, or wait for a minute, and try again.", name)));
+	}
+}
+
+/* The same of all databases that a statement copies. */
+static void
+check_copied_databases(const Node *stmt)
+{
+	if (IsA(stmt, CreatedbStmt))
+	{
+		const char *template = "template1";
+
+		foreach_ptr(DefElem, option, ((const CreatedbStmt *) stmt)->options)
+		{
+			if (strcmp(option->defname, "template") == 0 && option->arg != NULL)
+				template = defGetString(option);
+		}
+		check_copied_database(template, false);
+	}
+	else if (IsA(stmt, AlterDatabaseStmt))
+	{
+		foreach_ptr(DefElem, option, ((const AlterDatabaseStmt *) stmt)->options)
+		{
+			if (strcmp(option->defname, "tablespace") == 0)
+				check_copied_database(((const AlterDatabaseStmt *) stmt)->dbname, true);
+		}
+	}
+}
+
+/* A statement without a plan begins. */
+static void
+utility_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+					 ProcessUtilityContext context, ParamListInfo params,
+					 QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *completion)
+{
+	if (evidence_losses() != 0 && !IM_MUTATION("show-lost"))
+	{
+		if (may_use_files(pstmt->utilityStmt))
+			lost_guard_empty_files();
+		if (!RecoveryInProgress())
+			check_copied_databases(pstmt->utilityStmt);
+	}
 	if (prev_ProcessUtility_hook)
 		prev_ProcessUtility_hook(pstmt, query, read_only_tree, context, params, environment, dest,
 								 completion);
@@ -664,7 +1155,22 @@ empty_when_connecting(XactEvent event, void *arg)
 	if (process_is_worker())
 		return;
 	commit_locally();
-	lost_guard_empty_files(false);
+	lost_guard_empty_files();
+}
+
+/* An error has ended a plan. */
+static void
+end_marks(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PARALLEL_ABORT)
+		forget_marks(0);
+}
+
+static void
+end_inner_marks(SubXactEvent event, SubTransactionId sub, SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		forget_marks(GetCurrentTransactionNestLevel());
 }
 
 /* Take lost indexes off the planner's list. */
@@ -677,6 +1183,9 @@ hide_lost(RELATION_INFO_PARAMS)
 		prev_relation_info_hook(RELATION_INFO_ARGS);
 	if (evidence_losses() == 0 || IM_MUTATION("show-lost"))
 		return;
+	/* before core looks at them */
+	if (current_plan != 0 && OidIsValid(RELATION_INFO_RELID))
+		mark_below(RELATION_INFO_RELID);
 	foreach(lc, rel->indexlist)
 	{
 		if (index_is_lost(lfirst_node(IndexOptInfo, lc)->indexoid))
@@ -697,7 +1206,9 @@ lost_guard_init(void)
 	prev_ExecutorStart_hook = ExecutorStart_hook;
 	ExecutorStart_hook = write_without_lost;
 	prev_ProcessUtility_hook = ProcessUtility_hook;
-	ProcessUtility_hook = copy_without_lost;
+	ProcessUtility_hook = utility_without_lost;
 	CacheRegisterRelcacheCallback(note_invalidation, (Datum) 0);
 	RegisterXactCallback(empty_when_connecting, NULL);
+	RegisterXactCallback(end_marks, NULL);
+	RegisterSubXactCallback(end_inner_marks, NULL);
 }

@@ -9,6 +9,7 @@
 #define IM_LOST_GUARD_H
 
 extern void lost_guard_init(void);
-extern void lost_guard_empty_files(bool is_janitor);
+extern void lost_guard_empty_files(void);
+extern bool lost_guard_empty_all(bool is_again);
 
 #endif							/* IM_LOST_GUARD_H */

@@ -15,6 +15,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_tablespace.h"
 #include "commands/tablespace.h"
+#include "common/relpath.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "utils/tuplestore.h"
@@ -93,16 +94,21 @@ index_mover_device_problems(PG_FUNCTION_ARGS)
 	foreach_ptr(HeapTupleData, tuple, catalog_all(TableSpaceRelationId))
 	{
 		Oid			tablespace = ((Form_pg_tablespace) GETSTRUCT(tuple))->oid;
+		const char *detail;
 		const char *command = NULL;
 
 		/* of others, the relations have rows */
 		if (!tablespace_is_missing(tablespace) || list_member_oid(tablespaces, tablespace))
 			continue;
 		if (!RecoveryInProgress())
+		{
+			detail = "The directory of this server's version is missing, so temporary files cannot be made there.";
 			command = printed_command("heal", tablespace_name(tablespace));
-		put_device(rsinfo, "missing directory", tablespace,
-				   "The directory of this server's version is missing, so temporary files cannot be made there.",
-				   command);
+		}
+		else
+			detail = psprintf("The directory of this server's version is missing, so temporary files cannot be made there. On a standby it has to be made by hand: \"pg_tblspc/%u/%s\".",
+							  tablespace, TABLESPACE_VERSION_DIRECTORY);
+		put_device(rsinfo, "missing directory", tablespace, detail, command);
 	}
 	return (Datum) 0;
 }

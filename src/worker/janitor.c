@@ -166,26 +166,30 @@ refute_uncommitted(void)
 	table_close(pg_class, AccessShareLock);
 }
 
-static void
-empty_files(void *arg)
-{
-	commit_locally();
-	lost_guard_empty_files(true);
-}
-
 /*
  * Empty the files of the lost indexes of this database, with no transaction open.  Before
  * anything else, because a cleanup can wait for long.
  */
 void
-janitor_empty_files(void)
+janitor_empty_files(Look *look)
 {
-	ErrorData  *error = errors_catch_in_transaction(empty_files, NULL);
+	MemoryContext context = CurrentMemoryContext;
 
-	if (error != NULL)
+	/* if it fails */
+	look->left_files = true;
+	PG_TRY();
+	{
+		look->left_files = lost_guard_empty_all(look->only_empties);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error = errors_take(context);
+
 		ereport(LOG,
 				(errmsg("could not empty the files of lost indexes: %s", error->message),
 				 errors_repeat(error)));
+	}
+	PG_END_TRY();
 }
 
 /*

@@ -15,6 +15,8 @@
  *	  missing, maybe on a file system that is mounted late, has come.  It begins and ends
  *	  with an answer of the watch: so while a device hangs, no cleanup begins, but the
  *	  launcher goes on.
+ *	- An emptying, of a database, tries again to empty files of lost indexes that a cleanup has
+ *	  left, as other sessions had locked them.
  *	- A resumption, of a job that the end of the server has ended, has its rest go on
  *	  (call/resume_at_start.c); with index_mover.resume_at_start, once, one after the other.
  *	- A look, into each database that index_mover.scheduler_databases names, takes a
@@ -64,6 +66,8 @@
 #define RETRY_MS		5000
 /* between two rounds: for files that were kept until then */
 #define AGAIN_MS		(24 * 60 * 60 * 1000)
+/* while files of lost indexes are not empty */
+#define EMPTY_AGAIN_MS	IM_LIMIT("empty-again", 60 * 1000)
 /* while a device is not known, or files are lost: a user may have healed it */
 #define DOUBTFUL_MS		(60 * 60 * 1000)
 #define SAMPLE_MS		IM_LIMIT("sample-ms", 10 * 60000)	/* between two samples */
@@ -77,6 +81,7 @@ typedef enum VisitKind
 {
 	VISIT_WATCH,
 	VISIT_CLEANUP,
+	VISIT_EMPTY,
 	VISIT_RESUME,
 	VISIT_LOOK,
 } VisitKind;
@@ -97,7 +102,7 @@ typedef struct Visit
 	/* of the watch */
 	WatchTask	watch;
 
-	/* of a cleanup */
+	/* of a cleanup, or an emptying */
 	Look		look;
 
 	/* of a resumption */
@@ -708,14 +713,64 @@ start_cleanup(Visit *visit, int64 now)
 	return false;
 }
 
+/* Have files of lost indexes of a database emptied that a look has left. */
+static void
+empty_again(Oid database, int64 now)
+{
+	Visit	   *found = NULL;
+
+	foreach_ptr(Visit, visit, visits)
+	{
+		if (visit->kind == VISIT_EMPTY && visit->look.database == database)
+			found = visit;
+	}
+	if (found == NULL)
+		found = add_visit(VISIT_EMPTY, 0);
+	found->look.database = database;
+	found->look.only_empties = true;
+	found->due = now + EMPTY_AGAIN_MS;
+}
+
+/* Start an emptying; false if no worker is free, or never again, as the database was dropped. */
+static bool
+start_emptying(Visit *visit, int64 now)
+{
+	dsm_segment *segment;
+
+	if (!list_member_oid(list_databases(NULL, true), visit->look.database))
+	{
+		visit->due = NOT_DUE;
+		return false;
+	}
+	visit->due = now + EMPTY_AGAIN_MS;
+	/* if the worker comes to no end */
+	visit->look.left_files = true;
+	visit->worker = job_launch_look(&visit->look, &segment);
+	if (visit->worker != NULL)
+		visit->answer = segment;
+	return visit->worker != NULL;
+}
+
+/* Take the result of an emptying. */
+static void
+end_emptying(Visit *visit, int64 now)
+{
+	const JobShared *answer = dsm_segment_address(visit->answer);
+
+	visit->due = answer->look.left_files ? now + EMPTY_AGAIN_MS : NOT_DUE;
+	forget_worker(visit);
+}
+
 /* Take the result of a cleanup: it goes on in the next pass, or has ended. */
 static void
-end_cleanup(Visit *visit)
+end_cleanup(Visit *visit, int64 now)
 {
 	const JobShared *answer = dsm_segment_address(visit->answer);
 
 	visit->look = answer->look;
 	forget_worker(visit);
+	if (visit->look.left_files)
+		empty_again(visit->look.database, now);
 	if (!visit->look.done)
 		current_round.is_complete = false;
 	visit->look.from = visit->look.stopped;
@@ -859,13 +914,15 @@ end_visits(int64 now)
 				end_look(visit, now);
 			else if (visit->kind == VISIT_RESUME)
 				end_resumption(visit, now);
+			else if (visit->kind == VISIT_EMPTY)
+				end_emptying(visit, now);
 			else
 			{
-				end_cleanup(visit);
+				end_cleanup(visit, now);
 				continue;
 			}
 		}
-		if ((visit->kind == VISIT_LOOK || visit->kind == VISIT_RESUME) && visit->due == NOT_DUE)
+		if (visit->kind != VISIT_WATCH && visit->kind != VISIT_CLEANUP && visit->due == NOT_DUE)
 			remove_visit(visit);
 	}
 }
@@ -890,6 +947,8 @@ start_visit(Visit *visit, int64 now)
 			started = start_watch(visit, now);
 		else if (visit->kind == VISIT_CLEANUP)
 			started = start_cleanup(visit, now);
+		else if (visit->kind == VISIT_EMPTY)
+			started = start_emptying(visit, now);
 		else if (visit->kind == VISIT_RESUME)
 			started = start_resumption(visit, now);
 		else
@@ -911,7 +970,8 @@ start_visit(Visit *visit, int64 now)
 static bool
 is_single(const Visit *visit)
 {
-	return visit->kind == VISIT_CLEANUP || visit->kind == VISIT_RESUME;
+	return visit->kind == VISIT_CLEANUP || visit->kind == VISIT_EMPTY ||
+		visit->kind == VISIT_RESUME;
 }
 
 /* Return whether a visit, which no worker makes, has to wait for one of its kind. */

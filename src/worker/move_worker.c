@@ -888,16 +888,25 @@ remove_leftovers(JobShared *shared)
 static void
 run_cleanup(JobShared *shared)
 {
+	Look	   *look = OidIsValid(shared->look.database) ? &shared->look : NULL;
+
 	runner_serve_cancel(true);
-	if (OidIsValid(shared->look.database))
-		janitor_empty_files();
-	if (wait_for_extension(shared))
-		remove_leftovers(shared);
-	if (OidIsValid(shared->look.database))
+	if (look != NULL)
+		janitor_empty_files(look);
+	if (look != NULL && look->only_empties)
+		look->done = true;
+	else
 	{
-		/* it may wait for long, and DROP EXTENSION need not wait with it */
-		extension_release();
-		janitor_look(&shared->look);
+		if (wait_for_extension(shared))
+			remove_leftovers(shared);
+		if (look != NULL)
+		{
+			/*
+			 * it may wait for long, and DROP EXTENSION need not wait with it
+			 */
+			extension_release();
+			janitor_look(look);
+		}
 	}
 	is_done = true;
 	stop_running(shared);

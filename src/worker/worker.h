@@ -123,7 +123,7 @@ extern bool outcome_hold_extension(JobShared *shared);
 
 extern void launcher_register(void);
 extern bool launcher_looks_into(const char *database);
-extern void janitor_empty_files(void);
+extern void janitor_empty_files(Look *look);
 extern void janitor_look(Look *look);
 
 #endif							/* IM_WORKER_H */

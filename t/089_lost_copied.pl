@@ -1,0 +1,138 @@
+# Copies of lost files: as a template of CREATE DATABASE, with ALTER DATABASE SET TABLESPACE, in a
+# copy of the data directory.  And a recovery that single-user mode does, as pg_rewind has it do.
+#
+# Fault (storage): a device that was away in a crash comes back with whole, old files, and its database
+#   is a template, or gets another tablespace, before they are empty; the data directory is copied without a
+#   backup; postgres --single recovers without the device
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path rmtree);
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $location = "$dir/fast";
+make_path($location);
+my $node = new_node('copied', conf => "shared_preload_libraries = 'index_mover'\ncheckpoint_timeout = 1h\n");
+sub value { my ($sql, $database) = @_; return $node->safe_psql($database // 'postgres', $sql); }
+
+value("CREATE TABLESPACE fast LOCATION '$location'");
+my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
+value($_) foreach 'CREATE DATABASE source', 'CREATE DATABASE there TABLESPACE fast';
+foreach my $database (qw(postgres source))
+{
+	value($_, $database) foreach 'CREATE TABLE t (id int)', 'INSERT INTO t SELECT generate_series(1, 5000)',
+	  'CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast';
+}
+my $databases = 'postgres source';
+
+sub verdict
+{
+	my $path = $node->data_dir . '/index_mover.evidence';
+	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) /m;
+	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
+}
+sub settings { my ($text) = @_; $node->append_conf('postgresql.conf', $text); return; }
+
+# A crash after changes, with the device away.
+sub crash
+{
+	value('CHECKPOINT');
+	value('INSERT INTO t SELECT max(id) + 1 FROM t', $_) foreach split / /, $databases;
+	$node->stop('immediate');
+	rename $location, "$location.away" or die $!;
+	make_path($location);
+	return;
+}
+sub come_back
+{
+	rmtree($location);
+	rename "$location.away", $location or die $!;
+	return;
+}
+
+# (found in the table, not in the index)
+sub newest { my ($server, $database) = @_; return $server->safe_psql($database, 'SELECT id FROM t ORDER BY ctid DESC LIMIT 1'); }
+sub look_up { return 'SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = ' . newest(@_); }
+sub insert { return 'INSERT INTO t VALUES (' . newest(@_) . ')'; }
+
+sub right_ok
+{
+	my ($server, $database, $name) = @_;
+	is($server->safe_psql($database, look_up($server, $database)), 1, "$name: the right answer");
+	isnt($server->psql($database, insert($server, $database)), 0, "$name: no duplicate");
+	return;
+}
+
+# ---- databases that are copied -------------------------------------------------------------------
+crash();
+settings("index_mover.test_mutation = 'keep-lost'\n");
+$node->start;
+wait_for_no_worker($node);
+$node->stop;
+come_back();
+$node->start;
+my ($rc, undef, $err) = $node->psql('postgres', '\set VERBOSITY verbose' . "\nCREATE DATABASE copied TEMPLATE source");
+like($err, qr/55000: .*cannot copy database "source".*"fast".*Connect to database "source"/s,
+	'files of the template are not empty: no copy');
+($rc, undef, $err) = $node->psql('postgres', '\set VERBOSITY verbose' . "\nALTER DATABASE there SET TABLESPACE pg_default");
+like($err, qr/55000: .*cannot copy database "there"/s, 'nor of those of a database that gets another tablespace');
+value('CREATE DATABASE other TEMPLATE template0');
+pass('a template without files there is copied');
+value('CREATE DATABASE copied TEMPLATE source') if $rc == 0;
+settings("index_mover.test_mutation = ''\n");
+$node->reload;
+value('SELECT 1', 'source');
+wait_until('copied', sub { $node->psql('postgres', 'CREATE DATABASE copied TEMPLATE source') == 0 });
+right_ok($node, 'source', 'source');
+# (its files are new, and so not lost; heal_tablespace() finds that they are empty)
+isnt($node->psql('copied', $_), 0, 'copied: no answer, and no duplicate') foreach look_up($node, 'source'), insert($node, 'source');
+my $lost = value("SELECT count(*) FROM index_mover_check() WHERE kind = 'lost device'");
+is($lost, 1, 'the device has lost files');
+
+# ---- the data directory is copied, without a backup ------------------------------------------------
+settings("index_mover.test_mutation = 'keep-lost'\n");
+value('REINDEX INDEX t_id', $_) foreach qw(postgres source);
+crash();
+$node->start;
+wait_for_no_worker($node);
+$node->stop;
+come_back();
+my $data = $node->backup_dir . '/cold';
+system("cp -a '" . $node->data_dir . "' '$data' && cp -a '$location' '$dir/cold'") == 0 or die;
+unlink "$data/pg_tblspc/$oid" or die $!;
+my $cold = PostgreSQL::Test::Cluster->new('cold');
+$cold->init_from_backup($node, 'cold');
+symlink("$dir/cold", $cold->data_dir . "/pg_tblspc/$oid") or die $!;
+unlink $cold->data_dir . '/postmaster.pid';
+$cold->append_conf('postgresql.conf', "index_mover.test_mutation = ''\n");
+$cold->start;
+right_ok($cold, 'postgres', 'a cold copy');
+$cold->stop;
+settings("index_mover.test_mutation = ''\n");
+$node->start;
+right_ok($node, 'postgres', 'its origin');
+
+# ---- single-user mode recovers -------------------------------------------------------------------
+value('REINDEX INDEX t_id', $_) foreach qw(postgres source);
+value("DROP DATABASE $_") foreach qw(copied there);
+$node->restart;
+wait_until('settled', sub { verdict() eq 'same' });
+wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' });
+crash();
+my $postgres = $node->config_data('--bindir') . '/postgres';
+my $answer = `$postgres --single -F -D '@{[ $node->data_dir ]}' template1 < /dev/null 2>&1`;
+is($?, 0, 'postgres --single recovers without the device') or diag($answer);
+come_back();
+$node->start;
+is(verdict(), 'lost', 'its device is back: lost');
+right_ok($node, 'postgres', 'recovered in single-user mode');
+is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
+done_testing();

@@ -1,0 +1,193 @@
+# Lost indexes and plans: those of a session that only executes what it has planned before are made
+# again, and what keeps the planner from an index is seen by no other command.
+#
+# Fault (storage): an older copy of a device comes in its place while sessions are connected, which have
+#   generic plans, and locks; a session plans, or fails to, and reindexes then; hundreds of indexes are lost
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path rmtree);
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+needs_test_points();
+
+my $N = 100;
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $location = "$dir/fast";
+make_path($location);
+my $node = new_node('plans', conf => <<CONF);
+shared_preload_libraries = 'index_mover'
+checkpoint_timeout = 1h
+log_checkpoints = on
+max_prepared_transactions = 2
+index_mover.test_mutation = 'lost-queueing:200,empty-again:500'
+CONF
+sub value { return $node->safe_psql('postgres', $_[0]); }
+
+value("CREATE TABLESPACE fast LOCATION '$location'");
+my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
+value(<<"SQL");
+CREATE TABLE t (id int);
+INSERT INTO t SELECT generate_series(1, 5000);
+CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast;
+CREATE TABLE u (id int);
+INSERT INTO u SELECT generate_series(1, 5000);
+CREATE INDEX u_id ON u (id) TABLESPACE fast;
+CREATE TABLE parts (id int, s text) PARTITION BY RANGE (id);
+CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (3000);
+CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (3000) TO (9000);
+CREATE TABLE above (id int);
+CREATE TABLE below () INHERITS (above);
+INSERT INTO parts SELECT g, 'x' FROM generate_series(1, 5000) g;
+INSERT INTO below SELECT generate_series(1, 5000);
+CREATE UNIQUE INDEX parts_1_id ON parts_1 (id) TABLESPACE fast;
+CREATE UNIQUE INDEX parts_2_id ON parts_2 (id) TABLESPACE fast;
+CREATE UNIQUE INDEX below_id ON below (id) TABLESPACE fast;
+CREATE FUNCTION of_t(int) RETURNS TABLE (id int) LANGUAGE sql STABLE AS 'SELECT id FROM t WHERE id = \$1';
+CREATE TABLE many (@{[ join ', ', map { "c$_ int" } 1 .. $N ]});
+@{[ map { "CREATE INDEX many_$_ ON many (c$_) TABLESPACE fast;\n" } 1 .. $N ]}
+SQL
+
+sub verdict
+{
+	my $path = $node->data_dir . '/index_mover.evidence';
+	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) /m;
+	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
+}
+sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
+sub file { return $node->data_dir . '/' . value("SELECT pg_relation_filepath('$_[0]')"); }
+
+# An older copy of the device comes in its place, with its marker, when the result is called.
+sub lose_later
+{
+	value('CHECKPOINT');
+	system("cp -a '$location' '$location.copy'") == 0 or die;
+	$node->restart;
+	watched();
+	value("INSERT INTO $_ (id) SELECT max(id) + 1 FROM $_") foreach qw(t u parts below);
+	# (no page is in memory)
+	$node->restart;
+	watched();
+	wait_for_no_worker($node);
+	return sub {
+		rename $location, "$location.away" or die $!;
+		rename "$location.copy", $location or die $!;
+		rmtree("$location.away");
+		value('SELECT count(*) FROM index_mover_check()');
+		is(verdict(), 'lost', 'found while sessions are connected');
+	};
+}
+sub heal
+{
+	is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
+	$node->restart;
+	wait_until('settled', sub { verdict() eq 'same' });
+	watched();
+	return;
+}
+
+# ---- a session that only executes what it has planned ----------------------------------------------
+{
+	my $now = lose_later();
+	my $session = IndexMover::Session->new($node);
+	$session->run($_) foreach 'SET enable_seqscan = off', 'SET plan_cache_mode = force_generic_plan',
+	  'PREPARE get AS SELECT count(*) FROM t WHERE id = $1';
+	like($session->run('EXPLAIN EXECUTE get(5001)'), qr/t_id/, 'a generic plan');
+	value("BEGIN; EXPLAIN SELECT FROM t WHERE id = 1; PREPARE TRANSACTION 'reader'");
+	my $file = file('t_id');
+	$now->();
+	ok(-s $file, 'another session has locked it');
+	wait_until('planned again', sub { $session->run('EXPLAIN EXECUTE get(5001)') !~ /t_id/ });
+	is($session->run('EXECUTE get(5001)'), 1, 'the generic plan is made again, without the lost index');
+	ok(-s $file, '... which is not empty yet');
+	value("COMMIT PREPARED 'reader'");
+	wait_until('emptied', sub { -z $file });
+	pass('the janitor empties the file when the lock is gone, before the next round');
+	$session->end;
+}
+
+# ---- other commands do not see that the planner is kept from an index ---------------------------
+{
+	my $session = IndexMover::Session->new($node);
+	is($session->run('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 5001'), 1, 'without the lost index');
+	is($session->run("SELECT count(*) FROM pg_backend_memory_contexts WHERE ident LIKE 'many_%'"), 0,
+		'a session opens no lost indexes of tables that it does not use');
+	is($session->run('SELECT count(*) FROM parts WHERE id = 5001'), 1, 'a partition');
+	is($session->run('SELECT count(*) FROM parts WHERE id < 10000'), 5001, 'partitions');
+	is($session->run('SELECT count(*) FROM above WHERE id = 5001'), 1, 'a table that inherits');
+	is($session->run('SELECT count(*) FROM of_t(5001)'), 1, 'a function whose body the planner takes');
+	is($session->run('SELECT count(*) FROM (SELECT * FROM parts WHERE id IN (SELECT id FROM t WHERE id = 5001)) q'), 1,
+		'queries in queries');
+	$session->send('INSERT INTO t VALUES (5001) ON CONFLICT (id) DO NOTHING');
+	$session->answer;
+	like($session->errors, qr/there is no unique or exclusion constraint matching/, 'ON CONFLICT does not find it');
+	$session->end;
+	my ($rc, $out, $err) = $node->psql('postgres', <<'SQL');
+SELECT count(*) FROM u WHERE id = 1;
+REINDEX TABLE CONCURRENTLY u;
+SQL
+	is($err, '', 'REINDEX TABLE CONCURRENTLY after a query: no index is skipped');
+	ok(-s file('u_id'), '... and its file is whole');
+	($rc, $out, $err) = $node->psql('postgres', <<'SQL', on_error_stop => 0);
+SELECT FROM t WHERE id = 1 / 0;
+REINDEX TABLE CONCURRENTLY t;
+SQL
+	like($err, qr/division by zero/, 'a query that cannot be planned');
+	unlike($err, qr/invalid index/, '... and REINDEX TABLE CONCURRENTLY after it: no index is skipped');
+	ok(-s file('t_id'), '... and its file is whole');
+	value(<<'SQL');
+SELECT count(*) FROM parts WHERE id < 10000;
+CREATE UNIQUE INDEX parts_id ON parts (id);
+SQL
+	is(value("SELECT indisvalid FROM pg_index WHERE indexrelid = 'parts_id'::regclass"), 't',
+		'CREATE INDEX that takes the lost indexes of partitions: the partitioned index is valid');
+	value('DROP INDEX parts_id');
+	value("CREATE UNIQUE INDEX parts_${_}_id ON parts_$_ (id) TABLESPACE fast") foreach 1, 2;
+	heal();
+}
+
+# ---- a hash index ----------------------------------------------------------------------------------
+# The WAL names pages of it without their images: so a session does not empty it, and a checkpoint comes first.
+{
+	value('CREATE INDEX u_hash ON u USING hash (id) TABLESPACE fast');
+	my $now = lose_later();
+	my $from = -s $node->logfile;
+	my $file = file('u_hash');
+	$now->();
+	wait_until('emptied', sub { -z $file });
+	ok($node->log_contains(qr/checkpoint starting: (immediate|fast) force wait/, $from),
+		'a hash index is emptied behind a checkpoint');
+	value('DROP INDEX u_hash');
+	heal();
+}
+
+# ---- the device is away -----------------------------------------------------------------------------
+{
+	lose_later()->();
+	$node->stop;
+	rename $location, "$location.away" or die $!;
+	$node->start;
+	wait_for_no_worker($node);
+	my $session = IndexMover::Session->new($node);
+	my $scans = "SELECT pg_stat_get_numscans('pg_class'::regclass)";
+	$session->run('SELECT 1');
+	$session->run('SELECT pg_sleep(1.1)') foreach 1 .. 2;
+	my $before = value($scans);
+	$session->run('SELECT pg_sleep(1.1)') foreach 1 .. 4;
+	$session->end;
+	usleep(500_000);
+	cmp_ok(value($scans) - $before, '<', 4, 'a lost device is away: no session looks for its indexes again and again');
+	rename "$location.away", $location or die $!;
+	my $file = file('t_id');
+	wait_until('emptied', sub { -z $file });
+	pass('it is back: its files are emptied');
+	heal();
+}
+done_testing();
