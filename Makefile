@@ -58,6 +58,7 @@ OBJS = \
 	src/rebuild/snapshot_guard.o \
 	src/plan/lost.o \
 	src/plan/lost_file.o \
+	src/plan/lost_files.o \
 	src/plan/plan.o \
 	src/plan/plan_checks.o \
 	src/plan/plan_estimate.o \

@@ -36,6 +36,7 @@
 #include "storage/lmgr.h"
 #include "utils/float.h"
 #include "utils/inval.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "errors.h"
@@ -56,6 +57,8 @@
 /* Pages from one look at the clock to the next */
 #define PAGES_OF_MOMENT	16
 
+#define PAGES_OF_MEGABYTE	(1024 * 1024 / BLCKSZ)
+
 /* A look at a file */
 typedef struct LostFile
 {
@@ -66,6 +69,11 @@ typedef struct LostFile
 								 * clock_seconds(), up to as many as
 								 * LOOK_SAMPLE */
 	bool		has_read_all;	/* pages */
+	bool		(*goes_on) (void *arg); /* asked after each megabyte that is
+										 * read; NULL: true */
+	void	   *goes_on_arg;
+	BlockNumber nread;			/* pages so far */
+	bool		is_stopped;		/* it was not */
 	BufferAccessStrategy ring;	/* NULL: few pages are read */
 	BlockNumber nblocks;		/* when the look began */
 	BlockNumber root;
@@ -116,6 +124,11 @@ look_at_page(LostFile *lost, BlockNumber block, char *page)
 	Buffer		buffer;
 
 	CHECK_FOR_INTERRUPTS();
+	lost->nread++;
+	if (lost->goes_on != NULL && lost->nread % PAGES_OF_MEGABYTE == 0)
+		lost->is_stopped = !lost->goes_on(lost->goes_on_arg);
+	if (lost->is_stopped)
+		return false;
 	buffer = ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, lost->ring,
 									   is_permanent);
 	buffer_copy_page(buffer, page);
@@ -255,8 +268,10 @@ look_at_all(LostFile *lost)
 	const RelationFacts *facts = lost->facts;
 
 	lost->ring = GetAccessStrategy(BAS_BULKREAD);
-	lost->has_read_all = true;
 	look_at_references(lost);
+	if (lost->is_stopped)
+		return;
+	lost->has_read_all = true;
 	if (lost->problem == NULL && !page_is_known(facts->relam))
 	{
 		if (facts->persistence == RELPERSISTENCE_PERMANENT && lost->nblocks < facts->pages)
@@ -305,7 +320,7 @@ look_and_remember(LostFile *lost)
 
 	if (error == NULL && lost->problem != NULL)
 		ruins_note(&lost->file, lost->problem);
-	else if (error == NULL && lost->has_read_all)
+	else if (error == NULL && lost->has_read_all && !lost->is_stopped)
 		ruins_note(&lost->file, NULL);
 	/* and not that a device has failed for a moment */
 	else if (error != NULL && (error->sqlerrcode == ERRCODE_DATA_CORRUPTED ||
@@ -314,12 +329,12 @@ look_and_remember(LostFile *lost)
 	return error;
 }
 
-/* The same as lost_file(); until: see LostFile. */
+/* The same as lost_file(), with what the caller has set in *lost. */
 static const char *
-look_at_file(const RelationFacts *facts, LostLook look, double until)
+look_at_file(LostFile *lost)
 {
-	LostFile	lost = {.file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber),
-	.facts = facts,.look = look,.until = until};
+	const RelationFacts *facts = lost->facts;
+	LostLook	look = lost->look;
 	Evidence	evidence = EVIDENCE_SAME;
 	ErrorData  *error = NULL;
 	RelationFacts now;
@@ -342,52 +357,70 @@ look_at_file(const RelationFacts *facts, LostLook look, double until)
 	if (facts->persistence == RELPERSISTENCE_PERMANENT || relkind_is_index(facts->relkind))
 		evidence = evidence_of_file(facts->tablespace, facts->relfilenumber);
 	if (has_use && look >= LOOK_SPOTS)
-		known = ruins_problem(&lost.file);
+		known = ruins_problem(&lost->file);
 	if ((evidence == EVIDENCE_UNKNOWN || known != NULL) && look == LOOK_SAMPLE)
-		lost.look = LOOK_WHOLE;
+		lost->look = LOOK_WHOLE;
 
-	size = segment_size(&lost, MAIN_FORKNUM, 0);
+	size = segment_size(lost, MAIN_FORKNUM, 0);
 	if (size < 0 && (errno == ENOENT || errno == ENOTDIR))
-		lost.problem = "its file is missing";
+		lost->problem = "its file is missing";
 	else if (size < 0)
-		lost.problem = psprintf("its file cannot be looked at: %m");
+		lost->problem = psprintf("its file cannot be looked at: %m");
 	else if (!has_use)
 
 		/*
 		 * a build that was interrupted leaves any pages, or none; nobody
 		 * reads them
 		 */
-		lost.problem = NULL;
+		lost->problem = NULL;
 	else if (size < BLCKSZ && relkind_is_index(facts->relkind))
-		lost.problem = "its file is empty";
+		lost->problem = "its file is empty";
 	else if (facts->persistence == RELPERSISTENCE_UNLOGGED &&
-			 segment_size(&lost, INIT_FORKNUM, 0) < 0)
-		lost.problem = "its init fork is missing";
+			 segment_size(lost, INIT_FORKNUM, 0) < 0)
+		lost->problem = "its init fork is missing";
 	else if (evidence == EVIDENCE_LOST)
-		lost.problem = "its device has lost changes of it";
+		lost->problem = "its device has lost changes of it";
 	else if (look == LOOK_SPOTS)
-		lost.problem = known;
-	if (lost.problem == NULL && has_use)
+		lost->problem = known;
+	if (lost->problem == NULL && has_use)
 		locked = ConditionalLockRelationOid(facts->relid, AccessShareLock);
 	/* whoever drops or replaces it says so before the file is removed */
 	AcceptInvalidationMessages();
 	if (!relation_facts(facts->relid, &now) || now.relfilenumber != facts->relfilenumber)
-		lost.problem = NULL;
+		lost->problem = NULL;
 	else if (locked)
-		error = look_and_remember(&lost);
+	{
+		/* nobody is to wait for our snapshot of the catalog */
+		if (lost->goes_on != NULL)
+			InvalidateCatalogSnapshot();
+		error = look_and_remember(lost);
+	}
 	/* it is not known, so the janitor's round settles nothing */
-	else if (evidence == EVIDENCE_UNKNOWN && lost.problem == NULL && has_use)
+	else if (evidence == EVIDENCE_UNKNOWN && lost->problem == NULL && has_use)
+	{
+		lost->is_stopped = true;
 		evidence_refute(facts->tablespace);
+	}
 	if (locked)
 		UnlockRelationOid(facts->relid, AccessShareLock);
 	if (error == NULL)
-		return lost.problem;
+		return lost->problem;
 	category = ERRCODE_TO_CATEGORY(error->sqlerrcode);
 	/* of open(), EACCES and EISDIR are in the category of access rules */
 	if (category != ERRCODE_INTERNAL_ERROR && category != ERRCODE_SYSTEM_ERROR &&
 		category != ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION))
 		ReThrowError(error);
 	return error->message;
+}
+
+/* A look at the file of a relation begins. */
+static LostFile
+begin_look(const RelationFacts *facts, LostLook look)
+{
+	LostFile	result = {.facts = facts,.look = look};
+
+	result.file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
+	return result;
 }
 
 /*
@@ -398,12 +431,36 @@ look_at_file(const RelationFacts *facts, LostLook look, double until)
 const char *
 lost_file(const RelationFacts *facts, LostLook look)
 {
-	return look_at_file(facts, look, 0);
+	LostFile	lost = begin_look(facts, look);
+
+	return look_at_file(&lost);
 }
 
 /* The same for monitors: LOOK_SPOTS, and up to LOOK_SAMPLE before this clock_seconds(). */
 const char *
 lost_file_until(const RelationFacts *facts, double until)
 {
-	return look_at_file(facts, LOOK_SPOTS, until);
+	LostFile	lost = begin_look(facts, LOOK_SPOTS);
+
+	lost.until = until;
+	return look_at_file(&lost);
+}
+
+/*
+ * The same for the janitor, which asks after each megabyte whether to go on; *is_complete: whether
+ * the file was looked at as a whole.
+ */
+const char *
+lost_file_slowly(const RelationFacts *facts, LostLook look,
+				 bool (*goes_on) (void *arg), void *arg, bool *is_complete)
+{
+	LostFile	lost = begin_look(facts, look);
+	const char *result;
+
+	lost.until = get_float8_infinity();
+	lost.goes_on = goes_on;
+	lost.goes_on_arg = arg;
+	result = look_at_file(&lost);
+	*is_complete = !lost.is_stopped;
+	return result;
 }

@@ -448,7 +448,10 @@ plan_healing(const PlanRequest *request, Oid tablespace)
 			(leaves && form->relkind == RELKIND_PARTITIONED_INDEX))
 			relids = lappend_oid(relids, form->oid);
 	}
-	if (may_heal(relids, LOOK_SAMPLE))
+	/* what was found then is remembered */
+	if (request->files_were_seen)
+		look = LOOK_SPOTS;
+	else if (may_heal(relids, LOOK_SAMPLE))
 		look = LOOK_LOSS_KNOWN;
 	foreach_oid(relid, relids)
 	{

@@ -35,6 +35,7 @@ typedef struct PlanRequest
 	Oid			index_tablespace;	/* of indexes; 0 = to_tablespace */
 	bool		waits;			/* the caller will wait inside its transaction */
 	bool		as_owner;		/* see MoveItem */
+	bool		files_were_seen;	/* to heal: by lost_look_at_files() */
 	PlanFilter	filter;
 	MoveSettings settings;
 } PlanRequest;

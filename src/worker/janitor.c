@@ -99,6 +99,7 @@ look_at(void *arg)
 
 	settings_capture(&request.settings, NULL, false);
 	request.settings.terms.heals = true;
+	request.files_were_seen = true;
 	plan = plan_healing(&request, tablespace);
 	foreach_ptr(PlannedMove, move, plan)
 	{
@@ -137,6 +138,27 @@ look_at(void *arg)
 							   list_length(lost), list_length(lost), name),
 				 errhint("To rebuild them, in database \"%s\": %s", get_database_name(MyDatabaseId),
 						 printed_command("heal", name))));
+}
+
+/* Look at the files of a tablespace, and tell of what is lost.  Returns the error, or NULL. */
+static ErrorData *
+read_and_look(LookAt *what)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *volatile error = NULL;
+
+	PG_TRY();
+	{
+		lost_look_at_files(what->tablespace);
+	}
+	PG_CATCH();
+	{
+		error = errors_take(context);
+	}
+	PG_END_TRY();
+	if (error == NULL)
+		error = errors_catch_in_transaction(look_at, what);
+	return error;
 }
 
 /*
@@ -275,7 +297,7 @@ janitor_look(Look *look)
 		bool		later = false;
 
 		if (tablespace >= look->from)
-			error = errors_catch_in_transaction(look_at, &what);
+			error = read_and_look(&what);
 		if (error != NULL)
 		{
 			later = error->sqlerrcode == ERRCODE_OBJECT_IN_USE ||

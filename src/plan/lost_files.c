@@ -1,0 +1,226 @@
+/*-------------------------------------------------------------------------
+ *
+ * lost_files.c
+ *	  The janitor looks at the files of a tablespace, and reads all pages where the device is not
+ *	  known.
+ *
+ * That can be terabytes.  So it reads no faster than a copy may (max_read_share), each file in a
+ * transaction of its own without a snapshot, and gives way: an index for which another session
+ * waits is left for the next round, and whoever drops or copies the database has it end.  Files that
+ * were read, and are whole, are not read again for the same doubt.
+ *
+ * What is found, ruins.c has: so the plan that follows reads few pages.
+ *
+ * Locks: as lost_file().
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+
+#include "compat.h"
+#include "errors.h"
+#include "evidence.h"
+#include "job.h"
+#include "own_tables.h"
+#include "plan/plan.h"
+#include "ruins.h"
+#include "test_points.h"
+#include "wait/wait.h"
+
+/* Between two looks at who waits */
+#define LOOK_MS			100
+
+/* At once, so that others are seen */
+#define LONGEST_REST_MS	200
+
+typedef struct FileToRead
+{
+	Oid			relid;
+	RelFileNumber number;
+	bool		is_unknown;		/* all of its pages are to be read */
+} FileToRead;
+
+typedef struct Reading
+{
+	Oid			tablespace;
+	MemoryContext context;		/* of the list */
+	List	   *files;			/* FileToRead, by number */
+	const FileToRead *file;		/* that is being read */
+	bool		loss_is_known;	/* in another one */
+	bool		is_whole;		/* this one is */
+	bool		has_damage;		/* one has some that was not known */
+	double		looked;			/* for others, clock_seconds() */
+	double		read_from;		/* since when it reads */
+} Reading;
+
+static int
+compare_numbers(const ListCell *a, const ListCell *b)
+{
+	RelFileNumber one = ((const FileToRead *) lfirst(a))->number;
+	RelFileNumber other = ((const FileToRead *) lfirst(b))->number;
+
+	if (one == other)
+		return 0;
+	return one < other ? -1 : 1;
+}
+
+/* List the files.  For errors_catch_without_snapshot(). */
+static void
+list_files(void *arg)
+{
+	Reading    *reading = arg;
+
+	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+		MemoryContext oldcontext;
+		FileToRead *file;
+
+		if (!RELKIND_HAS_STORAGE(form->relkind) || form->relisshared ||
+			form->relpersistence == RELPERSISTENCE_TEMP ||
+			!RelFileNumberIsValid(form->relfilenode) ||
+			IsCatalogNamespace(form->relnamespace) || IsCatalogRelationOid(form->oid))
+			continue;
+		if (tablespace_from_catalog(form->reltablespace) != reading->tablespace)
+			continue;
+		oldcontext = MemoryContextSwitchTo(reading->context);
+		file = palloc_object(FileToRead);
+		file->relid = form->oid;
+		file->number = form->relfilenode;
+		file->is_unknown = evidence_is_to_read(reading->tablespace, form->relfilenode);
+		reading->files = lappend(reading->files, file);
+		MemoryContextSwitchTo(oldcontext);
+	}
+}
+
+/*
+ * Return whether a session holds, or waits for, a lock with which none may connect to this
+ * database: it is to be dropped, or copied.
+ */
+static bool
+database_is_wanted(void)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
+	if (LockAcquire(&tag, RowExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	LockRelease(&tag, RowExclusiveLock, false);
+	return false;
+}
+
+/*
+ * A megabyte was read: rest as a copy does.  Return whether to go on, ERROR 55006 if another
+ * session wants the database.
+ */
+static bool
+rest_and_go_on(void *arg)
+{
+	Reading    *reading = arg;
+	const MoveSettings *settings = runner_settings();
+	double		ms = (clock_seconds() - reading->read_from) * 1000;
+	double		share = settings->pacing ? settings->max_read_share : 1;
+	long		rest_ms = IM_LIMIT("read-rest", 0);
+	int			pid;
+
+	if (ms > FAST_READ_MS && share < 1)
+		rest_ms = (long) Min(ms * (1 - share) / share, LONGEST_REST_MS);
+	if (rest_ms > 0)
+		latch_nap(rest_ms, "IndexMoverPause");
+	CHECK_FOR_INTERRUPTS();
+	if (clock_has_passed(reading->looked, LOOK_MS))
+	{
+		if (database_is_wanted())
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("another session drops, moves or copies the database")));
+		if (relation_lock_waiters(reading->file->relid, AccessShareLock, &pid, 1) > 0)
+			return false;
+		reading->looked = clock_seconds();
+	}
+	reading->read_from = clock_seconds();
+	return true;
+}
+
+/* Read a file.  For errors_catch_without_snapshot(). */
+static void
+read_file(void *arg)
+{
+	Reading    *reading = arg;
+	LostLook	look = reading->file->is_unknown ? LOOK_WHOLE : LOOK_SPOTS;
+	RelationFacts facts;
+	RelFileLocator locator;
+	bool		was_known;
+
+	reading->is_whole = true;
+	reading->read_from = reading->looked = clock_seconds();
+	if (!relation_facts(reading->file->relid, &facts) || facts.tablespace != reading->tablespace)
+		return;
+	locator = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
+	was_known = ruins_problem(&locator) != NULL;
+	if (reading->loss_is_known)
+		look = LOOK_LOSS_KNOWN;
+	if (lost_file_slowly(&facts, look, rest_and_go_on, reading, &reading->is_whole) == NULL)
+		return;
+	reading->is_whole = false;
+	if (!was_known)
+		reading->has_damage = true;
+}
+
+/* Read all files of the list, and note as what they are known then. */
+static void
+read_all(Reading *reading, uint32 doubts)
+{
+	bool		is_whole = true;
+
+	foreach_ptr(const FileToRead, file, reading->files)
+	{
+		ErrorData  *error;
+
+		reading->file = file;
+		error = errors_catch_without_snapshot(read_file, reading);
+		if (error != NULL)
+			ReThrowError(error);
+		if (!reading->is_whole)
+		{
+			is_whole = false;
+			evidence_refute(reading->tablespace);
+		}
+		/* those with lower numbers are whole, too */
+		if (is_whole)
+			evidence_note_read(reading->tablespace, file->number + 1, doubts);
+	}
+}
+
+/*
+ * Look at all files of this database in a tablespace, with no transaction open.  ERROR if that does
+ * not come to an end.
+ */
+void
+lost_look_at_files(Oid tablespace)
+{
+	Reading		reading = {.tablespace = tablespace,.context = CurrentMemoryContext};
+	uint32		doubts = evidence_doubts_so_far(tablespace);
+	ErrorData  *error;
+
+	Assert(!IsTransactionState());
+	error = errors_catch_without_snapshot(list_files, &reading);
+	if (error != NULL)
+		ReThrowError(error);
+	list_sort(reading.files, compare_numbers);
+	read_all(&reading, doubts);
+	if (!reading.has_damage)
+		return;
+	/* where one has lost something, less is a proof for the others */
+	reading.loss_is_known = true;
+	read_all(&reading, doubts);
+}
