@@ -496,9 +496,12 @@ empty_behind_checkpoint(void *arg)
 		has_stopped = false;
 		foreach_ptr(LostIndex, lost, indexes)
 		{
+			bool		succeeded;
+
 			if (!lost->is_stopped)
 				continue;
-			if (!try_to_empty(lost, true) || lost->is_done)
+			succeeded = try_to_empty(lost, true);
+			if (!succeeded || lost->is_done)
 				let_write(lost);
 			else
 				has_stopped = true;
