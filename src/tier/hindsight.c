@@ -28,6 +28,7 @@
 #define LONG_IN_STAYS		14	/* min_stays, is the longer half-life */
 #define LEAST_STAYS			4	/* less history tells nothing */
 #define STEPS				336 /* of the longer half-life */
+#define LATE_STEPS			3	/* about an hour each, by default */
 #define MOST_RELATIONS		1000	/* the most read of them */
 #define CLEARLY_MORE		1.01
 #define MOST_YEARS			10	/* are looked back */
@@ -225,8 +226,8 @@ hindsight_is_better(const HeatTable *heats, const TierScope *scope, const Policy
 		return false;
 	past.n = (int) ((now - begin) / length);
 	past.relations = collect(heats, scope, begin, past.n, &past.nrelations);
-	/* a run comes some time after the end of min_stay */
-	past.stay = (int) ceil(stay / length) + 1;
+	/* a run comes some time after the end of min_stay, and so later each time */
+	past.stay = (int) ceil(stay / length) + LATE_STEPS;
 	past.every = 1;
 	if (policy->every != NULL)
 		past.every = (int) Max(Min(rint(interval_us(now, policy->every) / length), past.n), 1);
