@@ -63,7 +63,7 @@ typedef struct Reading
 } Reading;
 
 static int
-compare_numbers(const ListCell *a, const ListCell *b)
+compare_file_numbers(const ListCell *a, const ListCell *b)
 {
 	RelFileNumber one = ((const FileToRead *) lfirst(a))->number;
 	RelFileNumber other = ((const FileToRead *) lfirst(b))->number;
@@ -75,7 +75,7 @@ compare_numbers(const ListCell *a, const ListCell *b)
 
 /* List the files.  For errors_catch_without_snapshot(). */
 static void
-list_files(void *arg)
+list_to_read(void *arg)
 {
 	Reading    *reading = arg;
 
@@ -153,7 +153,7 @@ rest_and_go_on(void *arg)
 
 /* Read a file.  For errors_catch_without_snapshot(). */
 static void
-read_file(void *arg)
+read_slowly(void *arg)
 {
 	Reading    *reading = arg;
 	LostLook	look = reading->file->is_unknown ? LOOK_WHOLE : LOOK_SPOTS;
@@ -187,7 +187,7 @@ read_all(Reading *reading, uint32 doubts)
 		ErrorData  *error;
 
 		reading->file = file;
-		error = errors_catch_without_snapshot(read_file, reading);
+		error = errors_catch_without_snapshot(read_slowly, reading);
 		if (error != NULL)
 			ReThrowError(error);
 		if (!reading->is_whole)
@@ -213,10 +213,10 @@ lost_look_at_files(Oid tablespace)
 	ErrorData  *error;
 
 	Assert(!IsTransactionState());
-	error = errors_catch_without_snapshot(list_files, &reading);
+	error = errors_catch_without_snapshot(list_to_read, &reading);
 	if (error != NULL)
 		ReThrowError(error);
-	list_sort(reading.files, compare_numbers);
+	list_sort(reading.files, compare_file_numbers);
 	read_all(&reading, doubts);
 	if (!reading.has_damage)
 		return;
