@@ -312,7 +312,8 @@ lock_table(const char *name, LOCKMODE mode)
 
 /*
  * Draw the next value, greater than that given, of an open sequence that is not WAL-logged;
- * 0 = nextval() has to see to it.  As there, without options of the sequence and a cache.
+ * 0 = nextval() has to see to it.  As nextval_internal() in sequence.c, but INCREMENT, MAXVALUE
+ * and CACHE are not looked at.
  */
 static int64
 draw_unlogged(Relation sequence, int64 after)
@@ -324,14 +325,17 @@ draw_unlogged(Relation sequence, int64 after)
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	page = BufferGetPage(buffer);
-	if (!PageIsNew(page) && PageGetMaxOffsetNumber(page) == FirstOffsetNumber)
+	/* a damaged page is for nextval() to report */
+	if (!PageIsNew(page) && PageGetSpecialSize(page) == MAXALIGN(sizeof(uint32)) &&
+		PageGetMaxOffsetNumber(page) == FirstOffsetNumber)
 		item = PageGetItemId(page, FirstOffsetNumber);
-	if (item != NULL && ItemIdIsNormal(item))
+	if (item != NULL && ItemIdIsNormal(item) &&
+		ItemIdGetLength(item) > MAXALIGN(SizeofHeapTupleHeader) + offsetof(FormData_pg_sequence_data, is_called))
 	{
 		HeapTupleData tuple = {.t_data = (HeapTupleHeader) PageGetItem(page, item)};
 		Form_pg_sequence_data data = (Form_pg_sequence_data) GETSTRUCT(&tuple);
 
-		if (data->last_value > 0 && data->last_value < PG_INT64_MAX)
+		if (data->last_value > 0 && Max(data->last_value, after) < PG_INT64_MAX)
 		{
 			result = Max(data->last_value + (data->is_called ? 1 : 0), after + 1);
 			data->last_value = result;
@@ -360,7 +364,8 @@ extension_nextval(const char *sequence, int64 after)
 	PreventCommandIfParallelMode("nextval()");
 	if (rel->rd_rel->relkind == RELKIND_SEQUENCE && !RelationNeedsWAL(rel))
 		result = draw_unlogged(rel, after);
-	relation_close(rel, RowExclusiveLock);
+	/* nextval() would have to wait for the same lock again */
+	relation_close(rel, result > after ? RowExclusiveLock : NoLock);
 	while (result <= after)
 	{
 		CHECK_FOR_INTERRUPTS();

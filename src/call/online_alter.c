@@ -590,8 +590,12 @@ note_staying(const AlterJob *job, const ErrorData *error)
 	staying.job = job->summary.job;
 	staying.moved = count_moved(job);
 	staying.total = list_length(job->relids);
-	/* the DETAIL of a cancel says it, see abandon_job() */
-	if (errors_was_canceled(error))
+
+	/*
+	 * the DETAIL of a cancel says it, see abandon_job(); one that came later
+	 * has none
+	 */
+	if (errors_was_canceled(error) && error->detail != NULL)
 		staying.moved = 0;
 }
 
