@@ -407,13 +407,14 @@ leftovers_ok($node, 'after all kills');
 metadata_ok($node, 'lt', 'after all kills', restarted => 1);
 
 # Two finish the same work: the row of the ledger goes while the cleanup is
-# about to delete it, which core calls "tuple concurrently deleted" (XX000).
+# about to delete it, which core calls "tuple concurrently deleted" (XX000).  The cleanup
+# looks for that again and again, and does not queue.
 kill_worker('waiting for readers before marking dead');
 my $rival = IndexMover::Session->new($node);
 $rival->run('BEGIN; DELETE FROM index_mover.ledger');
 my $cleanup = start_call($node, 'rival', 'SELECT action FROM index_mover_cleanup()');
-poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'transactionid' AND NOT "
-	. "l.granted AND a.backend_type = 'index_mover'",
+poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'RowExclusiveLock' AND "
+	. "l.relation = 'index_mover.ledger'::regclass AND a.backend_type = 'index_mover' AND a.wait_event_type = 'Extension'",
 	'1', 'a cleanup waits for who deletes its row');
 $rival->run('COMMIT');
 $rival->end;
