@@ -322,6 +322,8 @@ draw_unlogged(Relation sequence, int64 after)
 	int64		result = 0;
 	Page		page;
 	ItemId		item = NULL;
+	const Size	least = MAXALIGN(SizeofHeapTupleHeader) +
+		offsetof(FormData_pg_sequence_data, is_called);
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	page = BufferGetPage(buffer);
@@ -330,7 +332,7 @@ draw_unlogged(Relation sequence, int64 after)
 		PageGetMaxOffsetNumber(page) == FirstOffsetNumber)
 		item = PageGetItemId(page, FirstOffsetNumber);
 	if (item != NULL && ItemIdIsNormal(item) &&
-		ItemIdGetLength(item) > MAXALIGN(SizeofHeapTupleHeader) + offsetof(FormData_pg_sequence_data, is_called))
+		ItemIdGetLength(item) > least)
 	{
 		HeapTupleData tuple = {.t_data = (HeapTupleHeader) PageGetItem(page, item)};
 		Form_pg_sequence_data data = (Form_pg_sequence_data) GETSTRUCT(&tuple);
