@@ -97,7 +97,8 @@ fetch_packages() {      # deb, deb-all or deb-src, releases, package ...
 # does not get another.
 find_pg_config() {
   local candidate candidates=("/usr/lib/postgresql/$PG_MAJOR/bin/pg_config" "$(command -v pg_config)")
-  [ -z "${PG_CONFIG:-}" ] || candidates=("$PG_CONFIG")
+  # (a name without a directory is looked up, as PGXS does)
+  [ -z "${PG_CONFIG:-}" ] || candidates=("$(command -v "$PG_CONFIG" || echo "$PG_CONFIG")")
   for candidate in "${candidates[@]}"; do
     # (Debian has some of PGXS, but no headers, in the server's own package)
     if [ -n "$candidate" ] && [ -x "$candidate" ] && [ -f "$("$candidate" --pgxs)" ] &&
