@@ -23,7 +23,8 @@
 #include "ruins.h"
 
 #define AREA_NAME		"index_mover ruins"
-#define MOST_FILES		256		/* of more, the latest */
+#define MOST_FILES		256		/* of more, those that are damaged, and the
+								 * latest */
 #define PROBLEM_SIZE	160
 #define WHOLE_MINUTES	60		/* so long one counts as whole */
 
@@ -92,7 +93,17 @@ find(const RelFileLocator *file)
 	return NULL;
 }
 
-/* Return the entry that is the least loss: one that is free, else the oldest.  Under the lock. */
+/* Return whether an entry says that something is damaged, which nothing but a look can tell again. */
+static bool
+has_problem(const LookedAt *entry)
+{
+	return entry->at != 0 && entry->problem[0] != '\0';
+}
+
+/*
+ * Return the entry that is the least loss: one that is free, else the oldest of a whole file, else
+ * the oldest.  Under the lock.
+ */
 static LookedAt *
 find_place(void)
 {
@@ -100,7 +111,12 @@ find_place(void)
 
 	for (int i = 1; i < MOST_FILES; i++)
 	{
-		if (area[i].at < result->at)
+		if (has_problem(&area[i]) == has_problem(result))
+		{
+			if (area[i].at < result->at)
+				result = &area[i];
+		}
+		else if (has_problem(result))
 			result = &area[i];
 	}
 	return result;
@@ -118,9 +134,13 @@ ruins_note(const RelFileLocator *file, const char *problem)
 	entry = find(file);
 	if (entry == NULL)
 		entry = find_place();
-	entry->file = *file;
-	entry->at = GetCurrentTimestamp();
-	strlcpy(entry->problem, problem != NULL ? problem : "", PROBLEM_SIZE);
+	/* a whole file is not worth the damage of another one */
+	if (problem != NULL || !has_problem(entry) || RelFileLocatorEquals(entry->file, *file))
+	{
+		entry->file = *file;
+		entry->at = GetCurrentTimestamp();
+		strlcpy(entry->problem, problem != NULL ? problem : "", PROBLEM_SIZE);
+	}
 	LWLockRelease(area_lock());
 }
 
