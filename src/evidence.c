@@ -2012,15 +2012,45 @@ evidence_is_met(Oid database, uint32 losses)
 	return result;
 }
 
+/*
+ * Return the entry for a note about this database: its own, else one that is free or out of date,
+ * else the oldest.  Under AREA_LOCK.
+ */
+static MetDatabase *
+place_for_met(uint32 losses)
+{
+	MetDatabase *result = NULL;
+
+	for (int i = 0; i < MOST_MET; i++)
+	{
+		MetDatabase *entry = &area->met[i];
+
+		if (entry->database == MyDatabaseId)
+			return entry;
+		if (result == NULL && entry->losses < losses)
+			result = entry;
+	}
+	if (result != NULL)
+		return result;
+	result = &area->met[area->next_met];
+	area->next_met = (area->next_met + 1) % MOST_MET;
+	return result;
+}
+
 /* Note that those of this database are. */
 void
 evidence_note_met(uint32 losses)
 {
-	MetDatabase met = {.database = MyDatabaseId,.losses = losses};
+	MetDatabase *entry;
 
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
-	area->met[area->next_met] = met;
-	area->next_met = (area->next_met + 1) % MOST_MET;
+	entry = place_for_met(losses);
+	/* another session may know of a later loss */
+	if (entry->database != MyDatabaseId || entry->losses < losses)
+	{
+		entry->database = MyDatabaseId;
+		entry->losses = losses;
+	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
@@ -2303,6 +2333,9 @@ evidence_note_read(Oid tablespace, RelFileNumber below, uint32 doubts)
 		return;
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
 	entry = find_read(tablespace);
+	/* another pass may have come further */
+	if (entry != NULL && entry->doubts == doubts)
+		below = Max(below, entry->below);
 	if (entry == NULL)
 	{
 		entry = &area->read[area->next_read];
