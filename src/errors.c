@@ -61,17 +61,17 @@ catch_in_subtransaction(void (*work) (void *arg), void *arg, bool keeps)
 		work(arg);
 		if (keeps)
 			ReleaseCurrentSubTransaction();
-		else
-			RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(oldcontext);
 		error = CopyErrorData();
 		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_END_TRY();
+	/* an error of the rollback itself must not roll back the caller's, too */
+	if (error != NULL || !keeps)
+		RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(oldcontext);
 	CurrentResourceOwner = oldowner;
 	return error;
