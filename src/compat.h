@@ -52,6 +52,7 @@
  * only without a replica identity).
  * relation_info_hook: a hook that may change the planner's facts of a relation.
  * PLANNER_PARAMS: parameters of the planner's hook.
+ * SUPPORT_INLINES_TABLES: whether a function's support function may put a query in its place.
  * im_slot_is_read: whether a process uses this slot.  The caller includes
  * replication/slot.h and holds the slot's spinlock.
  * IM_STAT_RESET: when the statistics of a relation were reset, which other versions
@@ -74,6 +75,7 @@
 #define PLANNER_PARAMS	Query *parse, const char *query, int options, \
 	ParamListInfo params, ExplainState *es
 #define PLANNER_ARGS	parse, query, options, params, es
+#define SUPPORT_INLINES_TABLES	true
 #define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else
 #define IM_STAT_RESET(stats) ((TimestampTz) 0)
@@ -89,6 +91,7 @@
 #define RELATION_INFO_INHPARENT inhparent
 #define PLANNER_PARAMS	Query *parse, const char *query, int options, ParamListInfo params
 #define PLANNER_ARGS	parse, query, options, params
+#define SUPPORT_INLINES_TABLES	false
 #define im_slot_is_read(slot) ((slot)->active_pid != 0)
 #endif
 

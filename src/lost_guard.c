@@ -111,11 +111,13 @@
 #define AGAIN_MS		1000
 #define LONGEST_AGAIN_MS	60000
 
-/* The janitor queues for an index so long at once, and in all; without writers, it tries so often */
+/* The janitor queues for an index so long at once, and in all */
 #define QUEUE_TIME		"100ms"
 #define MOST_QUEUEING_MS	IM_LIMIT("lost-queueing", 10000)
-#define MOST_TRIES		20
 #define TRY_NAP_MS		50
+
+/* Behind a checkpoint it tries for so long: writers wait */
+#define MOST_STOPPED_MS	1000
 
 /* So many indexes share a checkpoint, and are locked meanwhile */
 #define MOST_STOPPED	50
@@ -127,6 +129,7 @@ typedef struct LostIndex
 	RelFileLocator file;
 	bool		lacks_images;	/* see has_images() */
 	bool		queues;			/* its lock is queued for */
+	bool		is_free;		/* it was had a moment ago */
 	bool		is_stopped;		/* ShareLock is held: there are no writers */
 	bool		is_done;		/* it is empty, or not lost any more, or its
 								 * device is away */
@@ -160,12 +163,13 @@ typedef struct Mark
 {
 	Oid			index;
 	uint64		plan;			/* the number of the call of the planner, */
-	int			level;			/* and of its subtransaction */
+	int			level;			/* and the level of its transaction */
 } Mark;
 
 /* in a session: the marks, those of an inner call of the planner last */
 static List *marks = NIL;
 static uint64 current_plan = 0; /* the innermost call; 0 = none */
+static int	current_level = 0;	/* of the transaction in which it is */
 
 static planner_hook_type prev_planner_hook = NULL;
 static ExecutorStart_hook_type prev_ExecutorStart_hook = NULL;
@@ -198,6 +202,18 @@ blocks_of(Relation index)
 	return smgrexists(smgr, MAIN_FORKNUM) ? smgrnblocks(smgr, MAIN_FORKNUM) : 0;
 }
 
+/* Lock a lost index.  Returns whether it is; ERROR 55P03 if it has queued for the lock. */
+static bool
+lock_lost(const LostIndex *lost)
+{
+	if (!lost->queues)
+		return ConditionalLockRelationOid(lost->oid, AccessExclusiveLock);
+	(void) set_config_option("lock_timeout", QUEUE_TIME, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+	LockRelationOid(lost->oid, AccessExclusiveLock);
+	return true;
+}
+
 /*
  * Empty the file of a lost index, unless another session has locked it, this one is
  * reading it, or its device is not there.  For errors_catch(); ERROR 55P03 if it has queued
@@ -213,13 +229,7 @@ empty_file(void *arg)
 	BlockNumber old_nblocks;
 	BlockNumber nblocks = 0;
 
-	if (lost->queues)
-	{
-		(void) set_config_option("lock_timeout", QUEUE_TIME, PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_LOCAL, true, 0, false);
-		LockRelationOid(lost->oid, AccessExclusiveLock);
-	}
-	else if (!ConditionalLockRelationOid(lost->oid, AccessExclusiveLock))
+	if (!lock_lost(lost))
 		return;
 	/* it may be another file by now, or gone */
 	if (!index_is_lost(lost->oid))
@@ -271,6 +281,8 @@ stop_writers(void *arg)
 static void
 request_checkpoint(void *arg)
 {
+	/* neither vacuum nor others are to wait for our snapshot of the catalog */
+	InvalidateCatalogSnapshot();
 	RequestCheckpoint(CHECKPOINT_IMMEDIATE | CHECKPOINT_FORCE | CHECKPOINT_WAIT);
 }
 
@@ -477,6 +489,7 @@ empty_behind_checkpoint(void *arg)
 {
 	List	   *indexes = arg;
 	bool		has_stopped = false;
+	double		began;
 
 	commit_locally();
 	foreach_ptr(LostIndex, lost, indexes)
@@ -487,10 +500,9 @@ empty_behind_checkpoint(void *arg)
 	}
 	if (has_stopped)
 		has_stopped = succeeds(request_checkpoint, NULL, true);
-	for (int try = 0; try < MOST_TRIES; try++)
+	began = clock_seconds();
+	for (int try = 0; has_stopped; try++)
 	{
-		if (!has_stopped)
-			break;
 		if (try > 0)
 			nap_between_tries();
 		has_stopped = false;
@@ -498,10 +510,12 @@ empty_behind_checkpoint(void *arg)
 		{
 			bool		succeeded;
 
-			if (!lost->is_stopped)
+			if (!lost->is_stopped || clock_has_passed(began, MOST_STOPPED_MS))
 				continue;
-			succeeded = try_to_empty(lost, true);
-			if (!succeeded || lost->is_done)
+			lost->queues = try > 0;
+			succeeded = try_to_empty(lost, try == 0);
+			/* later it is the lock that was not to be had */
+			if (lost->is_done || (!succeeded && try == 0))
 				let_write(lost);
 			else
 				has_stopped = true;
@@ -512,6 +526,39 @@ empty_behind_checkpoint(void *arg)
 		if (lost->is_stopped)
 			let_write(lost);
 	}
+}
+
+/* Find out whether the lock of an index can be had.  For errors_catch_without_snapshot(). */
+static void
+look_whether_free(void *arg)
+{
+	LostIndex  *lost = arg;
+
+	commit_locally();
+	lost->is_free = lock_lost(lost);
+}
+
+/*
+ * Return those of these indexes whose locks can be had.  A session that keeps one for long must not
+ * have the janitor stop writers, and request a checkpoint, again and again in vain.
+ */
+static List *
+those_free(const List *indexes, bool tells)
+{
+	double		began = clock_seconds();
+	List	   *result = NIL;
+
+	foreach_ptr(LostIndex, lost, indexes)
+	{
+		lost->queues = false;
+		(void) was_well(errors_catch_without_snapshot(look_whether_free, lost), tells);
+		lost->queues = true;
+		if (!lost->is_free && !clock_has_passed(began, MOST_QUEUEING_MS))
+			(void) was_well(errors_catch_without_snapshot(look_whether_free, lost), false);
+		if (lost->is_free)
+			result = lappend(result, lost);
+	}
+	return result;
 }
 
 /* Empty the file of a lost index.  For errors_catch_without_snapshot(). */
@@ -723,6 +770,7 @@ lost_guard_empty_all(bool is_again)
 			others = lappend(others, lost);
 	}
 	empty_by_queueing(with_images, tells);
+	others = those_free(others, tells);
 	for (int i = 0; i < list_length(others); i += MOST_STOPPED)
 	{
 		List	   *batch = list_truncate(list_copy_tail(others, i), MOST_STOPPED);
@@ -809,7 +857,8 @@ mark_index(void *arg)
 		mark = palloc_object(Mark);
 		mark->index = index_oid;
 		mark->plan = current_plan;
-		mark->level = GetCurrentTransactionNestLevel();
+		/* it may be in a subtransaction of its own here */
+		mark->level = current_level;
 		marks = lappend(marks, mark);
 		MemoryContextSwitchTo(oldcontext);
 		index->rd_index->indisvalid = false;
@@ -867,18 +916,24 @@ may_be_inlined(const RangeTblEntry *rte)
 
 	foreach_ptr(const RangeTblFunction, function, rte->functions)
 	{
+		Oid			oid;
 		HeapTuple	row;
 		Form_pg_proc form;
 
 		if (!IsA(function->funcexpr, FuncExpr))
 			continue;
-		row = SearchSysCache1(PROCOID,
-							  ObjectIdGetDatum(((const FuncExpr *) function->funcexpr)->funcid));
+		/* core's know no tables of users */
+		oid = ((const FuncExpr *) function->funcexpr)->funcid;
+		if (oid < FirstNormalObjectId)
+			continue;
+		row = SearchSysCache1(PROCOID, ObjectIdGetDatum(oid));
 		if (!HeapTupleIsValid(row))
 			continue;
 		form = (Form_pg_proc) GETSTRUCT(row);
-		/* from 19 on, its support function may do it */
-		if (form->prolang == SQLlanguageId || OidIsValid(form->prosupport))
+		if (form->prolang == SQLlanguageId)
+			result = true;
+		/* its support function may do it, too */
+		if (SUPPORT_INLINES_TABLES && OidIsValid(form->prosupport))
 			result = true;
 		ReleaseSysCache(row);
 	}
@@ -996,10 +1051,12 @@ plan_with_marks(PLANNER_PARAMS)
 	static uint64 last_plan = 0;
 	uint64		plan = ++last_plan;
 	uint64		outer_plan = current_plan;
+	int			outer_level = current_level;
 	bool		all = false;
 	PlannedStmt *result;
 
 	current_plan = plan;
+	current_level = GetCurrentTransactionNestLevel();
 	PG_TRY();
 	{
 		(void) mark_named((Node *) parse, &all);
@@ -1010,6 +1067,7 @@ plan_with_marks(PLANNER_PARAMS)
 	PG_FINALLY();
 	{
 		current_plan = outer_plan;
+		current_level = outer_level;
 	}
 	PG_END_TRY();
 	unmark(plan);
