@@ -5,7 +5,8 @@
  *	  three tables that are moved together; with -DTIME, of the rules that say when to ask
  *	  for the lock (swap_time.pml).
  *
- * Locks: a client's query takes S on what it uses, DDL takes X, in core's order; the long
+ * Locks: a client's query takes S on what it uses, DDL takes X, in core's order (a query of
+ * partitions takes them by their bounds: in another order, attempts are in vain); the long
  * phase has L, which conflicts with X only, and the swap X.  Who asks for what conflicts
  * with a request before it waits, too.
  *

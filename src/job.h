@@ -140,6 +140,7 @@ typedef struct MoveItem
 
 	int			turns;			/* that it has given to other relations, while
 								 * it waited; by its runner */
+	bool		alone;			/* it was parted from others; likewise */
 	bool		owner_cancels;	/* only ever turns true: by a session of the
 								 * table's owner, under the area's lock */
 	bool		by_name;		/* a rename ends its move; by the caller, see
@@ -484,8 +485,8 @@ extern bool runner_rows_are_final(void);
 #define CLAIM_LATER	(-2)
 typedef bool (*RelationCheck) (const MoveItem *item);
 extern int	runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free);
-extern int	runner_claim_more(JobShared *shared, int claimed[IM_MOST_TOGETHER]);
-extern void runner_part(JobShared *shared);
+extern int	runner_claim_more(JobShared *shared, int most, int claimed[IM_MOST_TOGETHER]);
+extern void runner_part(JobShared *shared, bool counts);
 extern bool runner_start_another(JobShared *shared);
 extern void runner_leave_number(JobShared *shared, int number);
 extern void runner_make_up(void);

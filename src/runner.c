@@ -483,20 +483,35 @@ has_item_of_table(const JobShared *shared, const RunnerSlot *runner, Oid table)
 	return false;
 }
 
-/* Return whether another runner of the job is just giving up a relation of this table. */
+/* Return whether another runner of the job, of this kind, has an item of this one's table. */
 static bool
-is_being_put_back(const JobShared *shared, const MoveItem *item)
+another_has_table(const JobShared *shared, const MoveItem *item,
+				  bool (*is_meant) (const RunnerSlot *runner))
 {
 	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
 		const RunnerSlot *runner = &area->runners[i];
 
-		if (is_of_our_job(runner) && runner != my_runner && runner->gives_turn &&
+		if (is_of_our_job(runner) && runner != my_runner && is_meant(runner) &&
 			has_item_of_table(shared, runner, item->heap_oid))
 			return true;
 	}
 	return false;
+}
+
+/* Return whether another runner of the job is just giving up a relation of this table. */
+static bool
+is_being_put_back(const JobShared *shared, const MoveItem *item)
+{
+	return another_has_table(shared, item, gives_turn);
+}
+
+/* Return whether a runner moves relations together. */
+static bool
+moves_together(const RunnerSlot *runner)
+{
+	return runner->nitems > 1;
 }
 
 /* Return whether an item, not a part of one, is queued and has had no turn. */
@@ -539,7 +554,8 @@ has_to_wait_for(const JobShared *shared, const MoveItem *item, int first)
 /*
  * Return whether this item may begin now.  Indexes of a table are rebuilt
  * one after the other, and not while any of them is copied, because a rebuild
- * waits for all transactions that use the table.  The default for new
+ * waits for all transactions that use the table.  Nor does one begin whose table is being
+ * moved together with others, or an index of it.  The default for new
  * partitions is set at the very end, but for relations that have given their turn.
  */
 static bool
@@ -564,6 +580,9 @@ may_begin(const JobShared *shared, const MoveItem *item)
 				return false;
 		}
 	}
+	/* its locks would be in the way of all the others */
+	if (another_has_table(shared, item, moves_together))
+		return false;
 	return !is_being_put_back(shared, item);
 }
 
@@ -924,13 +943,16 @@ runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
 
 /* Return whether an item may be moved together with others. */
 static bool
-is_small(const JobShared *shared, const MoveItem *item)
+may_go_along(const JobShared *shared, const MoveItem *item)
 {
 	const JobTerms *terms = &shared->settings.terms;
 
 	if (terms->rehearse || terms->freeze_first || item->method != METHOD_COPY)
 		return false;
-	if (!OidIsValid(item->parent) || item->turns > 0 || item->tight_space || item->owner_cancels)
+	if (!OidIsValid(item->parent) || item->turns > 0 || item->alone || item->tight_space ||
+		item->owner_cancels)
+		return false;
+	if (another_has_table(shared, item, is_another))
 		return false;
 	return job_size_with_parts(shared, item - shared->items) <= TOGETHER_BYTES;
 }
@@ -944,25 +966,25 @@ goes_with(const JobShared *shared, const MoveItem *item, const MoveItem *first)
 	if (item->from_tablespace != first->from_tablespace ||
 		item->to_tablespace != first->to_tablespace)
 		return false;
-	return is_untried(item) && is_small(shared, item) && may_begin(shared, item);
+	return is_untried(item) && may_go_along(shared, item) && may_begin(shared, item);
 }
 
 /*
  * together: claim more items, to be moved together with the one that is claimed: partitions of the
- * table to which its table belongs, or their indexes.  Sets claimed[] to all of this runner;
- * returns how many.
+ * table to which its table belongs, or their indexes; so many, with their parts.  Sets claimed[]
+ * to all of this runner; returns how many.
  */
 int
-runner_claim_more(JobShared *shared, int claimed[IM_MOST_TOGETHER])
+runner_claim_more(JobShared *shared, int most, int claimed[IM_MOST_TOGETHER])
 {
 	int			n = my_runner->items[0];
 	int			last = Min(n + TOGETHER_LOOKS, shared->nitems - 1);
-	int			room = IM_MOST_TOGETHER - (job_last_part(shared, n) - n + 1);
+	int			room = most - (job_last_part(shared, n) - n + 1);
 	int64		bytes = ALL_TOGETHER_BYTES - job_size_with_parts(shared, n);
 
-	Assert(my_runner->nitems == 1);
+	Assert(my_runner->nitems == 1 && most <= IM_MOST_TOGETHER);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	if (shared->parted >= MOST_PARTED || !is_small(shared, &shared->items[n]))
+	if (shared->parted >= MOST_PARTED || !may_go_along(shared, &shared->items[n]))
 		last = n;
 	for (int i = n + 1; i <= last; i++)
 	{
@@ -982,20 +1004,24 @@ runner_claim_more(JobShared *shared, int claimed[IM_MOST_TOGETHER])
 }
 
 /*
- * part: give up all items of this runner, which were to be moved together.  They give their turn,
- * and are moved one after the other.  The caller is to clean up, and to call runner_put_back().
+ * part: give up all items of this runner, which were to be moved together: each is moved alone.
+ * They keep their places, unless they give their turn.  "Counts": it was no user's request.
+ * The caller is to clean up, and to call runner_put_back().
  */
 void
-runner_part(JobShared *shared)
+runner_part(JobShared *shared, bool counts)
 {
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < my_runner->nitems; i++)
 	{
 		MoveItem   *item = &shared->items[my_runner->items[i]];
 
-		item->turns = Max(item->turns, 1);
+		item->alone = true;
+		if (my_runner->gives_turn)
+			item->turns = Max(item->turns, 1);
 	}
-	shared->parted++;
+	if (counts)
+		shared->parted++;
 	my_runner->gives_turn = true;
 	LWLockRelease(&area->lock);
 }
@@ -1055,6 +1081,7 @@ runner_put_back(JobShared *shared, int n)
 	item->outcome.finished_at = 0;
 	(void) job_parts_follow(shared, n);
 	shared->first_queued = Min(shared->first_queued, n);
+	shared->first_untried = Min(shared->first_untried, n);
 	LWLockRelease(&area->lock);
 }
 
@@ -1135,7 +1162,11 @@ job_check_cancel(void)
 void
 runner_works_on(MoveItem *const *items, int nitems)
 {
+	/* a signal handler reads them */
+	my_nitems = 0;
+	pg_compiler_barrier();
 	my_items = items;
+	pg_compiler_barrier();
 	my_nitems = nitems;
 }
 

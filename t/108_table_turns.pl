@@ -7,7 +7,8 @@
 #   without its files, while a relation has given its turn; another worker cancels the rest while
 #   one is being put back; one of two that wait has too much left to ask for its lock; a
 #   partition, or its parent, is in use; one copy fails beside another
-# Fault (processes): partitions are copied, and swapped, together: one is in use for long; an error in the copy of one, or
+# Fault (processes): partitions are copied, and swapped, together: one is in use for long, alone or beside queries of
+#   all; others write much WAL; another worker has their indexes; an error in the copy of one, or
 #   under the lock; DDL of two; a cancel of the job or its worker; the worker ends
 use strict;
 use warnings;
@@ -231,6 +232,8 @@ sub waits_ok
 	my $running = sub { my ($job) = @_; return $moved->($job) =~ s/moved'$/running'/r };
 	our $query = 'BEGIN; SELECT count(*) FROM together.p';
 	our $move = "move_table('together.p', '%s', wait => false";
+	# (so that a slow machine is not taken for one that can only swap a few)
+	our $settings = '"max_workers": 1, "max_lock_time": "1min"';
 
 	# Have a worker wait with all that it takes together, while a session holds them.  Returns job and session.
 	my $take = sub {
@@ -240,13 +243,20 @@ sub waits_ok
 		$first->run($query);
 		set_tests($node, test_point => join(',', 'next-item:2:wait', $point // ()));
 		my $log = -s $node->logfile;
-		my $job = $s->run('SELECT max(job) FROM ' . sprintf($move, $to) . q[, settings => '{"max_workers": 1}')]);
+		my $job = $s->run('SELECT max(job) FROM ' . sprintf($move, $to) . ", settings => '{$settings}')");
 		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND blocked_by <> '{}'", '1', 'the first one waits');
 		$first->end;
 		$node->wait_for_log(qr/test point "next-item": waiting/, $log);
 		$holder->run($holds);
 		$gate->end;
 		return ($job, $holder, $log);
+	};
+	# Use a table all the time, by two sessions, each of which begins before the other ends.  Returns what ends it.
+	my $busy = sub {
+		my ($table) = @_;
+		my @short = map { IndexMover::Session->new($node) } 1 .. 2;
+		$_->send("DO 'BEGIN LOOP PERFORM count(*) FROM $table; PERFORM pg_sleep(0.1); COMMIT; END LOOP; END'") foreach @short;
+		return sub { $s->run('SELECT pg_terminate_backend(' . $_->pid . ')') foreach @short };
 	};
 	my $all_ok = sub {
 		my ($job, $name, $to) = @_;
@@ -298,6 +308,20 @@ sub waits_ok
 		is($s->run('SELECT count(*), sum(hashtextextended(t::text, 0)) FROM together.t t'), $rows, "$kind: the same rows");
 		leftovers_ok($node, $kind, within => 5);
 	}
+	# two workers, and tables with their indexes: no index is copied whose table is in such a copy, nor the other way round
+	{
+		my $release = $busy->('together.t');
+		my $log = -s $node->logfile;
+		my $job = $s->run("SELECT max(job) FROM move_table('together.t', 'regress_slow', indexes => true, wait => false, "
+			. q[settings => '{"max_workers": 2, "max_lock_time": "1min"}')]);
+		wait_for_job_end($node, $job);
+		$release->();
+		is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'moved',
+			'two workers: all are moved');
+		cmp_ok($s->run("SELECT count(*) - count(DISTINCT finished_at) FROM index_mover_history WHERE job = $job "
+			. "AND kind IN ('table', 'index')"), '>', 2, 'two workers: some are swapped together');
+		unlike(slurp_file($node->logfile, $log), qr/one after the other, and not together/, 'two workers: they were not parted');
+	}
 	$s->run('DROP TABLE together.t');
 
 	# one of them is in use for long
@@ -307,6 +331,31 @@ sub waits_ok
 	is(states($job) =~ /p05 (\w+)/ ? $1 : '', 'running', 'one in use: that one waits');
 	$holder->end;
 	$all_ok->($job, 'one in use', 'regress_slow');
+
+	# a row of one of them is being changed for long, so that none queues for it, while short queries use them all
+	($job, $holder, $log) = $take->('regress_fast', 'BEGIN; GRANT SELECT ON together.p05 TO public');
+	my $release = $busy->('together.p');
+	poll_until($node, $moved->($job), '11', 'one in use, beside queries of all: the others do not wait for it');
+	like(slurp_file($node->logfile, $log), qr/one after the other, and not together/,
+		'one in use, beside queries of all: they are parted');
+	$release->();
+	$holder->end;
+	$all_ok->($job, 'one in use, beside queries of all', 'regress_fast');
+	$s->run("SELECT max(job) FROM move_table('together.p', 'regress_slow')");
+
+	# WAL of others, which each of the copies has to read when it has its lock, after the wait for that
+	($job, $holder, $log) = $take->('regress_fast', $query);
+	poll_until($node, $running->($job), '11', 'WAL of others: eleven together');
+	$s->run("SELECT alter_move($job, 'max_lock_time', '10ms')");
+	my $writer = IndexMover::Session->new($node);
+	$writer->send(q[DO $$ BEGIN LOOP PERFORM pg_logical_emit_message(false, 'x', repeat('x', 100000)); COMMIT; ]
+		. 'PERFORM pg_sleep(0.005); END LOOP; END $$');
+	$release = $busy->('together.p');
+	$holder->end;
+	$all_ok->($job, 'WAL of others', 'regress_fast');
+	$s->run('SELECT pg_terminate_backend(' . $writer->pid . ')');
+	$release->();
+	$s->run("SELECT max(job) FROM move_table('together.p', 'regress_slow')");
 
 	# an error in the copy of one, and under the lock
 	foreach my $point ('copy-half:5:error', 'swap-file-set:3:error')

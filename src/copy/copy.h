@@ -12,6 +12,6 @@
 
 extern void move_by_copy(MoveContext *mc);
 extern void copy_cleanup(void);
-extern bool copy_has_waited(void);
+extern int	copy_most_together(const MoveSettings *settings);
 
 #endif							/* IM_COPY_H */

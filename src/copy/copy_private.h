@@ -177,7 +177,8 @@ typedef struct CopyMove
 	MoveItem   *item;			/* of the index or the table; the first one */
 	MoveItem  **items;			/* all, by the OIDs of their tables */
 	int			nitems;
-	int			in_vain;		/* attempts with one lock, but not all */
+	int			in_vain;		/* attempts with a lock, or too much left */
+	bool		uneven;			/* at the last look, some were in use for long */
 	const MoveSettings *settings;
 	CopySoFar  *so_far;
 	CopyStage	stage;
@@ -219,6 +220,20 @@ static inline int64
 copy_blocks_written(const CopyFile *file)
 {
 	return file->item->outcome.blocks_copied + file->item->outcome.blocks_recopied;
+}
+
+/* Return the item that a file is moved with: its index, or its table. */
+static inline MoveItem *
+copy_item_of(const CopyFile *file)
+{
+	const CopyMove *move = file->move;
+
+	for (int i = 0; i < move->nitems; i++)
+	{
+		if (move->items[i]->relid == file->relid || move->items[i]->relid == file->table)
+			return move->items[i];
+	}
+	return move->item;
 }
 
 /*

@@ -386,7 +386,7 @@ take_over_file(CopyFile *file)
 	const char *why;
 
 	/* all files of a move share a detail */
-	const char *of_part = item == file->move->item ? "" :
+	const char *of_part = item == copy_item_of(file) ? "" :
 		psprintf(" of %s \"%s\"", relation_noun(item->relkind), NameStr(item->relname));
 
 	if (!copy_begin_with_ledger(file->move))
@@ -421,7 +421,7 @@ take_over_file(CopyFile *file)
 						NameStr(item->relname)),
 				 errdetail("It does not go on where job " INT64_FORMAT " has ended, because %s.",
 						   entry->job, why)));
-		item_say(file->move->item, "The copy%s did not go on where job " INT64_FORMAT " had ended, because %s.",
+		item_say(copy_item_of(file), "The copy%s did not go on where job " INT64_FORMAT " had ended, because %s.",
 				 of_part, entry->job, why);
 		if (file->claimed != 0)
 		{
@@ -432,7 +432,7 @@ take_over_file(CopyFile *file)
 		return file->move->again == NULL;
 	}
 
-	item_say(file->move->item, "The copy%s went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
+	item_say(copy_item_of(file), "The copy%s went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
 			 of_part, entry->job, size_text((int64) file->copied * BLCKSZ),
 			 size_text(block_set_count(file->todo) * BLCKSZ));
 	/* step: lower-row */

@@ -661,7 +661,6 @@ move_by_copy(MoveContext *mc)
 
 		outcome->blocks_copied = 0;
 		outcome->blocks_recopied = 0;
-		outcome->lock_attempts = 0;
 	}
 
 	for (int start = 1;; start++)

@@ -59,7 +59,7 @@
 /* Else read the WAL so often */
 #define STAY_NEAR_US		(150 * INT64CONST(1000))
 
-/* After so many attempts with one lock, but not all, relations are not moved together any more */
+/* After so many attempts in vain with a lock, or too much left, relations are not moved together */
 #define MOST_IN_VAIN		3
 
 /* Time for the last blocks, under the lock, at first */
@@ -69,6 +69,9 @@
 static MoveItem *measuring = NULL;
 static instr_time granted_at;
 static int64 last_us;			/* of the last attempt */
+
+/* The time of the last swap, under the lock, to give a relation its file */
+static int64 set_file_us = 0;
 
 /* Take the time of the locks, the longest of all attempts, just before their release. */
 static void
@@ -272,6 +275,8 @@ give_back(CopyMove *move, AttemptOutcome outcome)
 
 	Assert(IsTransactionState() && outcome != SWAPPED);
 	Assert(move->stage == COPY_ASKING || move->stage == COPY_LOCKED);
+	if (held)
+		move->in_vain++;
 	if (outcome == TOO_MUCH_LEFT)
 		why = "too much left to do";
 	else if (outcome == START_AGAIN)
@@ -321,6 +326,7 @@ attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 {
 	AttemptOutcome outcome;
 	MovePhase	phase;
+	instr_time	start;
 
 	Assert(!IsTransactionState() && measuring == NULL && move->has_locks);
 	Assert(move->stage == COPY_CATCHING_UP);
@@ -351,8 +357,10 @@ attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 		outcome = LOCK_NOT_GRANTED;
 	if (outcome == SWAPPED)
 	{
+		INSTR_TIME_SET_CURRENT(start);
 		if (!try_unhindered(set_files, move))
 			outcome = LOCK_NOT_GRANTED;
+		set_file_us = elapsed_us(start) / move->nfiles;
 	}
 	if (outcome != SWAPPED)
 	{
@@ -380,7 +388,7 @@ typedef struct SwapHolders
 	bool		known;			/* else pg_class cannot be read now */
 	CopyFile   *held;			/* the first file that others hold; NULL =
 								 * none */
-	int			ntables;		/* those that they hold a file of */
+	int			nlong;			/* tables that are in use for long */
 	bool		row_changes;	/* a transaction is changing a row of pg_class */
 } SwapHolders;
 
@@ -392,7 +400,7 @@ static SwapHolders
 look_at_holders(CopyMove *move, Wait *wait)
 {
 	SwapHolders look = {0};
-	Oid			last_held = InvalidOid;
+	Oid			last_in_use = InvalidOid;
 	VirtualTransactionId *vxids = NULL;
 	int			count = 0;
 
@@ -409,19 +417,23 @@ look_at_holders(CopyMove *move, Wait *wait)
 			VirtualTransactionId *holders = relation_lock_holders(file->relid, AccessExclusiveLock,
 																  &nholders);
 			VirtualTransactionId changer;
+			bool		in_use;
 
 			if (nholders > 0 && look.held == NULL)
 				look.held = file;
-			/* the files of a table follow each other */
-			if (nholders > 0 && last_held != file->table)
-				look.ntables++;
-			if (nholders > 0)
-				last_held = file->table;
+			in_use = wait_has_long_among(wait, holders, nholders);
 			vxids = virtual_transactions_add(vxids, &count, holders, nholders);
 			if (relation_row_changer(file->relid, &changer))
 			{
 				look.row_changes = true;
+				in_use = in_use || wait_has_long_among(wait, &changer, 1);
 				vxids = virtual_transactions_add(vxids, &count, &changer, 1);
+			}
+			/* the files of a table follow each other */
+			if (in_use && last_in_use != file->table)
+			{
+				look.nlong++;
+				last_in_use = file->table;
 			}
 		}
 	}
@@ -448,11 +460,23 @@ try_swap(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 *most_us
 			*most_us = longest_us;
 	}
 	IM_POINT("swap-ready");
+
+	/*
+	 * most of it may be WAL, which was read for the first file before the
+	 * others caught up
+	 */
+	if (copy_last_us(move) > *most_us)
+	{
+		if (!copy_stay_near(move))
+			return START_AGAIN;
+	}
 	if (copy_last_us(move) <= *most_us)
 	{
 		move->item->outcome.lock_attempts++;
 		outcome = attempt(move, attempts, queue_for, *most_us);
 	}
+	else
+		move->in_vain++;
 	if (outcome != TOO_MUCH_LEFT)
 		return outcome;
 
@@ -536,33 +560,42 @@ may_queue_for(CopyMove *move, Attempts *attempts)
 }
 
 /*
- * together: return whether relations had better be moved one after the other: some of them are in
- * use for long, and others are not; or their locks could not be had at the same time.
+ * together: return why relations had better be moved one after the other, as a constant, or NULL:
+ * some of them are in use for long, and others are not; or attempts were in vain.
  */
-static bool
-had_better_part(const CopyMove *move, const Wait *wait, const SwapHolders *look)
+static const char *
+had_better_part(CopyMove *move, const SwapHolders *look)
 {
 	int			ntables = 0;
+	bool		was_uneven = move->uneven;
 
 	if (move->nitems == 1)
-		return false;
+		return NULL;
 	for (int i = 0; i < move->nfiles; i++)
 	{
 		if (i == 0 || move->files[i].table != move->files[i - 1].table)
 			ntables++;
 	}
-	if (look->known && look->ntables < ntables && wait_has_long_holder(wait))
-		return true;
-	return move->in_vain >= MOST_IN_VAIN;
+	/* a transaction that ends during a look was found at some of them only */
+	move->uneven = look->nlong > 0 && look->nlong < ntables;
+	if (move->uneven && was_uneven)
+		return "it was in use while others were free";
+	return move->in_vain >= MOST_IN_VAIN ? "attempts to swap them together were in vain" : NULL;
 }
 
 /* Whether the last copy that was swapped has found other sessions in its way */
 static bool has_waited = false;
 
-bool
-copy_has_waited(void)
+/*
+ * Return how many relations had better be copied and swapped together: one if the last one has not
+ * waited, else as many as can be given their files within max_lock_time.
+ */
+int
+copy_most_together(const MoveSettings *settings)
 {
-	return has_waited;
+	int64		most = settings->max_lock_time * INT64CONST(1000) / Max(set_file_us, 1);
+
+	return has_waited ? Max(Min(most, IM_MOST_TOGETHER), 1) : 1;
 }
 
 /*
@@ -599,6 +632,7 @@ make_attempts(CopyMove *move)
 		bool		may_queue = false;
 		bool		tries;
 		bool		too_many;
+		const char *why_part;
 
 		if (!follow_changes(move, &attempts, &catch_up, now, &ready))
 			return false;
@@ -648,10 +682,9 @@ make_attempts(CopyMove *move)
 			attempts_end_bid(&attempts);
 			runner_make_room(move->mc->job, move->item, relation_is_free);
 		}
-		if (tries && outcome == LOCK_NOT_GRANTED && (queue_for == NULL || attempts.granted))
-			move->in_vain++;
-		if (had_better_part(move, wait, &look))
-			return copy_start_again(move, "it was in use while others were free");
+		why_part = had_better_part(move, &look);
+		if (why_part != NULL)
+			return copy_start_again(move, why_part);
 		/* each try costs a round: after lock_wait make it at the bids alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
 		if (turn_is_given(move->mc, wait->limits, move->so_far->rested_us))

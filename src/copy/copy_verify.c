@@ -159,7 +159,7 @@ report_difference(CopyFile *file, BlockNumber block)
 				 errmsg("the file from which the copy of %s \"%s\" went on differs from the original in block %u",
 						relation_noun(file->item->relkind), NameStr(file->item->relname), block),
 				 errdetail("The copy begins again.")));
-		item_say(file->move->item, "It began again, because that file differed from the original in block %u.", block);
+		item_say(copy_item_of(file), "It began again, because that file differed from the original in block %u.", block);
 		return copy_start_again(file->move,
 								"the file from which it went on differs from the original");
 	}

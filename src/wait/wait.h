@@ -95,6 +95,7 @@ extern void wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits);
 extern bool wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode);
 extern void wait_note_holders(Wait *wait, const VirtualTransactionId *vxids, int count);
 extern bool wait_has_long_holder(const Wait *wait);
+extern bool wait_has_long_among(const Wait *wait, const VirtualTransactionId *vxids, int count);
 extern int	wait_named(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS]);
 extern bool wait_look(Wait *wait);
 extern bool wait_is_over(const Wait *wait);

@@ -319,6 +319,20 @@ wait_has_long_holder(const Wait *wait)
 	return count_long_holders(wait) > 0;
 }
 
+/* Return whether any of these transactions was, at the last look, and has been there for long. */
+bool
+wait_has_long_among(const Wait *wait, const VirtualTransactionId *vxids, int count)
+{
+	int			nlong = count_long_holders(wait);
+
+	for (int i = 0; i < nlong; i++)
+	{
+		if (virtual_transactions_have(vxids, count, wait->holders[i].vxid))
+			return true;
+	}
+	return false;
+}
+
 /*
  * Set named[] to whom to name as being in the way: the holders that have been there for
  * long or, if there are none, all of them.  Return how many.

@@ -539,6 +539,9 @@ part_items(const MoveContext *mc, const ErrorData *error)
 		outcome->status = STATUS_RUNNING;
 		outcome->sqlstate[0] = '\0';
 		outcome->detail[0] = '\0';
+		outcome->lock_time = mc->item->outcome.lock_time;
+		outcome->lock_attempts = mc->item->outcome.lock_attempts;
+		blockers_tell(mc->items[i]);
 	}
 	/* also by pg_cancel_backend() */
 	if (error != NULL && errors_was_canceled(error) && !by_owner)
@@ -550,7 +553,7 @@ part_items(const MoveContext *mc, const ErrorData *error)
 						runner_name(), mc->nitems),
 				 error != NULL ? errors_as_detail(error) :
 				 errdetail("The copy of one of them has ended, because %s.", mc->again)));
-	runner_part(mc->job);
+	runner_part(mc->job, !by_owner);
 	return MOVE_PARTED;
 }
 
@@ -571,7 +574,12 @@ move_items(JobShared *job, MoveItem **items, int nitems)
 	{
 		Assert(items[i]->outcome.status == STATUS_RUNNING);
 		items[i]->outcome.sqlstate[0] = '\0';
-		items[i]->outcome.lock_time = -1;
+		/* those of attempts together count, too */
+		if (!items[i]->alone)
+		{
+			items[i]->outcome.lock_time = -1;
+			items[i]->outcome.lock_attempts = 0;
+		}
 		items[i]->outcome.size_after = -1;
 	}
 
@@ -617,9 +625,11 @@ move_items(JobShared *job, MoveItem **items, int nitems)
 	else if (outcome->status == STATUS_SKIPPED &&
 			 strcmp(outcome->sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0)
 		outcome->status = STATUS_FAILED;
-	blockers_tell(item);
 	for (int i = 0; i < nitems; i++)
+	{
+		blockers_tell(items[i]);
 		log_outcome(items[i], error);
+	}
 	return MOVE_ENDED;
 }
 

@@ -575,12 +575,17 @@ record_current(JobShared *shared)
 	outcome_record(shared, first, last);
 }
 
-/* Queue all items again that are being moved. */
+/* Queue all items again that are being moved, but for those whose owner does not want it. */
 static void
-put_back_current(JobShared *shared)
+put_back_current(JobShared *shared, MoveEnd end)
 {
 	for (int i = 0; i < ncurrent; i++)
-		runner_put_back(shared, current[i]);
+	{
+		if (end == MOVE_PARTED && current_items[i]->owner_cancels)
+			outcome_take_owners_cancel(&current_items[i]->outcome);
+		else
+			runner_put_back(shared, current[i]);
+	}
 	IM_POINT("put-back");
 	record_current(shared);
 	ncurrent = 0;
@@ -609,13 +614,15 @@ run_item(JobShared *shared, int n)
 	bool		canceled;
 	MoveEnd		end = MOVE_ENDED;
 	int			nmoved;
+	int			most;
 	int64		size = 0;
 
 	Assert(ncurrent == 0 && n >= 0 && n < shared->nitems);
 	current[0] = n;
 	ncurrent = 1;
-	if (copy_has_waited())
-		ncurrent = runner_claim_more(shared, current);
+	most = copy_most_together(runner_settings());
+	if (most > 1)
+		ncurrent = runner_claim_more(shared, most, current);
 	for (int i = 0; i < ncurrent; i++)
 	{
 		current_items[i] = &shared->items[current[i]];
@@ -646,7 +653,7 @@ run_item(JobShared *shared, int n)
 	}
 	if (end != MOVE_ENDED)
 	{
-		put_back_current(shared);
+		put_back_current(shared, end);
 		return;
 	}
 
