@@ -163,15 +163,18 @@ sample(Relation rel, int runs, int zstd_level, CompressedShare *zstd, Compressed
 	char	   *target = palloc(RUN_BYTES);
 	Shares		of_zstd = {0};
 	Shares		of_lz4 = {0};
+	pg_prng_state state;
 
 	if (nblocks == 0)
 		return false;
+	/* of a file that does not change, the next plan has to find the same */
+	pg_prng_seed(&state, rel->rd_locator.relNumber);
 	runs = Min(all, (BlockNumber) runs);
 	for (int i = 0; i < runs; i++)
 	{
 		uint64		from = (uint64) all * i / runs;
 		uint64		to = (uint64) all * (i + 1) / runs;
-		BlockNumber at = pg_prng_uint64_range(&pg_global_prng_state, from, to - 1);
+		BlockNumber at = pg_prng_uint64_range(&state, from, to - 1);
 
 		CHECK_FOR_INTERRUPTS();
 		if (!read_run(rel, at * RUN_BLOCKS, in_run, run))

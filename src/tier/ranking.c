@@ -49,7 +49,7 @@ PG_FUNCTION_INFO_V1(index_mover_recommend_moves);
 #define BYTES_PER_GB	(1024.0 * 1024 * 1024)
 #define BLOAT_MEASURED	50		/* so many of the most promising */
 #define RUNS_OF_RANKING	32		/* of a sample */
-#define MILLISECONDS_OF_SAMPLES	2000	/* later ones count in full */
+#define SECONDS_OF_SAMPLES	2
 #define SIZE_WITHOUT_SAMPLE	(1024 * 1024)
 
 /* The greatest key first. */
@@ -185,14 +185,56 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 	}
 }
 
+/* Return whether a candidate's share of stored bytes is asked of a sample.  A rebuild has other contents. */
+static bool
+wants_sample(const Candidate *candidate)
+{
+	return !candidate->rebuilds && candidate->size >= SIZE_WITHOUT_SAMPLE;
+}
+
+/*
+ * Sample those candidates that are in the target, or those that are not, until a moment; return how
+ * many were.  *shares becomes the sum of their shares.
+ */
+static int
+sample_stored(Candidate *candidates, int n, bool residents, int zstd_level, double until, double *shares)
+{
+	int			nsampled = 0;
+
+	*shares = 0;
+	for (Candidate *c = candidates; c < candidates + n; c++)
+	{
+		CompressedShare zstd;
+		CompressedShare lz4;
+
+		CHECK_FOR_INTERRUPTS();
+		if (clock_seconds() > until)
+			break;
+		if (c->is_resident != residents || !wants_sample(c))
+			continue;
+		c->is_sampled = compressed_size_sample(c->heat->facts.relid, RUNS_OF_RANKING, zstd_level,
+											   &zstd, &lz4) && !isnan(zstd.at_most);
+		if (!c->is_sampled)
+			continue;
+		c->size = Max(ceil(c->size * zstd.at_most), 1);
+		*shares += zstd.at_most;
+		nsampled++;
+	}
+	return nsampled;
+}
+
 /*
  * Count what the target stores of candidates, at most, if it compresses: the budget is of that.  Those
- * with the greatest value per byte are sampled first.
+ * with the greatest value per byte are sampled first, and those in the target before all others: if the
+ * time did not suffice, they would leave, and come again with the next plan.  So the rest of them
+ * count as much as the mean, and the rest of the others in full.
  */
 static void
 candidates_measure_stored(Candidate *candidates, int n, Oid target)
 {
-	TimestampTz start = GetCurrentTimestamp();
+	double		until = clock_seconds() + SECONDS_OF_SAMPLES;
+	double		shares;
+	int			nsampled;
 	FileCompression compression;
 
 	if (!OidIsValid(target))
@@ -203,21 +245,14 @@ candidates_measure_stored(Candidate *candidates, int n, Oid target)
 	for (Candidate *c = candidates; c < candidates + n; c++)
 		c->key = c->value / Max(c->size, 1);
 	qsort(candidates, n, sizeof(Candidate), compare_keys);
-	for (Candidate *c = candidates; c < candidates + n; c++)
-	{
-		CompressedShare zstd;
-		CompressedShare lz4;
 
-		CHECK_FOR_INTERRUPTS();
-		if (TimestampDifferenceMilliseconds(start, GetCurrentTimestamp()) > MILLISECONDS_OF_SAMPLES)
-			break;
-		/* a rebuild has other contents */
-		if (c->rebuilds || c->size < SIZE_WITHOUT_SAMPLE)
-			continue;
-		if (compressed_size_sample(c->heat->facts.relid, RUNS_OF_RANKING, compression.zstd_level,
-								   &zstd, &lz4) && !isnan(zstd.at_most))
-			c->size = Max(ceil(c->size * zstd.at_most), 1);
+	nsampled = sample_stored(candidates, n, true, compression.zstd_level, until, &shares);
+	for (Candidate *c = candidates; nsampled > 0 && c < candidates + n; c++)
+	{
+		if (c->is_resident && wants_sample(c) && !c->is_sampled)
+			c->size = Max(ceil(c->size * shares / nsampled), 1);
 	}
+	(void) sample_stored(candidates, n, false, compression.zstd_level, until, &shares);
 }
 
 /* Return whether a relation is among these.  Relations of extensions are theirs to move. */

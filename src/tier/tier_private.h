@@ -170,6 +170,7 @@ typedef struct Candidate
 	int64		size;			/* bytes stored in the target, now or then */
 	double		value;			/* ms a second that it gains there, or loses */
 	bool		is_resident;	/* it is in the target */
+	bool		is_sampled;		/* size is what the target stores */
 	bool		is_fixed;		/* a resident that cannot leave */
 	bool		is_chosen;		/* it is to be there: ranking_choose() */
 	double		worth;			/* for ranking.c: value, as it counts */
