@@ -57,7 +57,7 @@ typedef struct Reading
 	const FileToRead *file;		/* that is being read */
 	bool		loss_is_known;	/* in another one */
 	bool		is_whole;		/* this one is */
-	bool		has_damage;		/* one has some that was not known */
+	bool		has_damage;		/* pages of one have some that was not known */
 	double		looked;			/* for others, clock_seconds() */
 	double		read_from;		/* since when it reads */
 } Reading;
@@ -172,7 +172,7 @@ read_slowly(void *arg)
 	if (lost_file_slowly(&facts, look, rest_and_go_on, reading, &reading->is_whole) == NULL)
 		return;
 	reading->is_whole = false;
-	if (!was_known)
+	if (!was_known && ruins_problem(&locator) != NULL)
 		reading->has_damage = true;
 }
 
@@ -186,6 +186,9 @@ read_all(Reading *reading, uint32 doubts)
 	{
 		ErrorData  *error;
 
+		/* what is known of a file was proved without the damage of others */
+		if (reading->loss_is_known && !file->is_unknown)
+			continue;
 		reading->file = file;
 		error = errors_catch_without_snapshot(read_slowly, reading);
 		if (error != NULL)
