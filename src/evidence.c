@@ -844,19 +844,50 @@ extend_loss(Horizon *lost, const Horizon *to)
 	lost->certain = Max(lost->certain, to->certain);
 }
 
+/*
+ * Return whether the device was unknown for this reason before, and has to be, as it cannot be
+ * marked.  Such a verdict says nothing new of files that were read since the first one; but in
+ * another directory there may be other files.
+ */
+static bool
+is_old_doubt(const KnownDevice *device, const DeviceLook *look, EvidenceReason reason,
+			 const Circumstances *now)
+{
+	if (device->unknown_below == 0 || device->reason != reason || !has_directory(device, look))
+		return false;
+	if (device->id[0] == '\0')
+		return true;
+	/* its marker is gone, and could not be written again */
+	return !now->at_start && device->mark_errno != 0;
+}
+
+/* Return whether a verdict says more than what is on record. */
+static bool
+is_news(const KnownDevice *device, const DeviceLook *look, Evidence verdict, EvidenceReason reason,
+		const Circumstances *now)
+{
+	if (verdict == EVIDENCE_LOST || device->unknown_below == 0 || device->reason != reason)
+		return true;
+	/* without a number on record a start has the same verdict */
+	if (device->id[0] == '\0')
+		return false;
+	return !is_old_doubt(device, look, reason, now) || now->below > device->unknown_below;
+}
+
 /* Put a verdict that is not "same" on record. */
 static void
 condemn(KnownDevice *device, const DeviceLook *look, Evidence verdict, EvidenceReason reason,
 		bool was_pending, const Circumstances *now)
 {
 	const Horizon *to = now->at_start || was_pending ? &now->horizon : &device->seen;
+	bool		is_old = is_old_doubt(device, look, reason, now);
 
-	device->is_in_round = false;
+	if (verdict != EVIDENCE_UNKNOWN || !is_old)
+		device->is_in_round = false;
 	device->vouched_from = Max(device->vouched_from, now->below);
 	if (verdict == EVIDENCE_UNKNOWN)
 	{
-		/* a device that cannot be marked is always unknown */
-		if (device->unknown_below == 0 || device->reason != reason || device->id[0] != '\0')
+		if (!is_old)
 		{
 			device->doubts++;
 			device->is_read = false;
@@ -920,9 +951,7 @@ conclude(KnownDevice *device, bool is_known, const DeviceLook *look, const Circu
 	}
 	if (verdict != EVIDENCE_SAME)
 	{
-		/* without a number on record a start has the same verdict */
-		if (verdict == EVIDENCE_LOST || device->unknown_below == 0 ||
-			device->reason != reason || device->id[0] != '\0')
+		if (is_news(device, look, verdict, reason, now))
 			changed = true;
 		condemn(device, look, verdict, reason, was_pending, now);
 	}
@@ -1514,6 +1543,19 @@ publish_mark(const KnownDevice *device)
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
+/* The round that is under way settles nothing of this device.  Under CHANGE_LOCK. */
+static void
+leave_round(Oid tablespace)
+{
+	KnownDevice *entry;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	entry = known_device(&area->list, tablespace);
+	if (entry != NULL)
+		entry->is_in_round = false;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+}
+
 /* Conclude from a look, and set *device to all that is known then.  Return false if there is no place for it. */
 static bool
 take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
@@ -1592,7 +1634,11 @@ look_at_tablespace(Oid tablespace, bool waits, bool beats)
 		/* it may have failed, too */
 		publish_mark(&device);
 		if (is_marked)
+		{
+			/* what a round has read was there before */
+			leave_round(tablespace);
 			area_save();
+		}
 		LWLockRelease(evidence_lock(CHANGE_LOCK));
 	}
 	LWLockRelease(lock);
