@@ -613,13 +613,18 @@ are_left(const List *indexes)
 	return false;
 }
 
-/* All lost files of this database are empty: sessions need not look. */
-static void
+/*
+ * All lost files of this database are empty, of indexes that can be seen: sessions need not look,
+ * unless there may be others.  Returns whether there are none.
+ */
+static bool
 note_empty(uint32 losses)
 {
+	if (has_uncommitted())
+		return false;
 	losses_met = losses;
-	if (!has_uncommitted())
-		evidence_note_met(losses);
+	evidence_note_met(losses);
+	return true;
 }
 
 /*
@@ -652,6 +657,7 @@ lost_guard_empty_files(void)
 	List	   *indexes;
 	List	   *full;
 	bool		images;
+	bool		is_met = false;
 
 	if (evidence_losses() == 0 || RecoveryInProgress() || IsInParallelMode())
 		return;
@@ -678,10 +684,9 @@ lost_guard_empty_files(void)
 			(void) try_to_empty(lost, false);
 	}
 	if (!are_left(indexes))
-	{
-		note_empty(losses);
+		is_met = note_empty(losses);
+	if (is_met)
 		return;
-	}
 	again_ms = losses == losses_failed ? Min(again_ms * 2, LONGEST_AGAIN_MS) : AGAIN_MS;
 	/* our own look may have found it once more, where it cannot go on record */
 	losses_failed = evidence_losses();
@@ -733,7 +738,7 @@ have_planned_again(void *arg)
 static void
 note_empty_by_janitor(void *arg)
 {
-	note_empty(((JanitorTask *) arg)->losses);
+	(void) note_empty(((JanitorTask *) arg)->losses);
 }
 
 /*
