@@ -72,7 +72,7 @@ typedef struct LostFile
 	bool		(*goes_on) (void *arg); /* asked after each megabyte that is
 										 * read; NULL: true */
 	void	   *goes_on_arg;
-	BlockNumber nread;			/* pages so far */
+	BlockNumber nread;			/* pages so far, and of files before */
 	bool		is_stopped;		/* it was not */
 	BufferAccessStrategy ring;	/* NULL: few pages are read */
 	BlockNumber nblocks;		/* when the look began */
@@ -447,12 +447,12 @@ lost_file_until(const RelationFacts *facts, double until)
 }
 
 /*
- * The same for the janitor, which asks after each megabyte whether to go on; *is_complete: whether
- * the file was looked at as a whole.
+ * The same for the janitor, which asks after each megabyte whether to go on; *npages: those read so
+ * far, of several files; *is_complete: whether the file was looked at as a whole.
  */
 const char *
 lost_file_slowly(const RelationFacts *facts, LostLook look,
-				 bool (*goes_on) (void *arg), void *arg, bool *is_complete)
+				 bool (*goes_on) (void *arg), void *arg, BlockNumber *npages, bool *is_complete)
 {
 	LostFile	lost = begin_look(facts, look);
 	const char *result;
@@ -460,7 +460,9 @@ lost_file_slowly(const RelationFacts *facts, LostLook look,
 	lost.until = get_float8_infinity();
 	lost.goes_on = goes_on;
 	lost.goes_on_arg = arg;
+	lost.nread = *npages;
 	result = look_at_file(&lost);
+	*npages = lost.nread;
 	*is_complete = !lost.is_stopped;
 	return result;
 }

@@ -58,6 +58,7 @@ typedef struct Reading
 	bool		loss_is_known;	/* in another one */
 	bool		is_whole;		/* this one is */
 	bool		has_damage;		/* pages of one have some that was not known */
+	BlockNumber npages;			/* that were read, of all files */
 	double		looked;			/* for others, clock_seconds() */
 	double		read_from;		/* since when it reads */
 } Reading;
@@ -118,9 +119,19 @@ database_is_wanted(void)
 	return false;
 }
 
+/* ERROR 55006 if another session wants the database. */
+static void
+check_database(void)
+{
+	if (database_is_wanted())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("another session drops, moves or copies the database")));
+}
+
 /*
- * A megabyte was read: rest as a copy does.  Return whether to go on, ERROR 55006 if another
- * session wants the database.
+ * A megabyte was read, of one file or of several: rest as a copy does.  Return whether to go on,
+ * ERROR if another session wants the database.
  */
 static bool
 rest_and_go_on(void *arg)
@@ -139,10 +150,7 @@ rest_and_go_on(void *arg)
 	CHECK_FOR_INTERRUPTS();
 	if (clock_has_passed(reading->looked, LOOK_MS))
 	{
-		if (database_is_wanted())
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("another session drops, moves or copies the database")));
+		check_database();
 		if (relation_lock_waiters(reading->file->relid, AccessShareLock, &pid, 1) > 0)
 			return false;
 		reading->looked = clock_seconds();
@@ -162,14 +170,19 @@ read_slowly(void *arg)
 	bool		was_known;
 
 	reading->is_whole = true;
-	reading->read_from = reading->looked = clock_seconds();
+	if (clock_has_passed(reading->looked, LOOK_MS))
+	{
+		check_database();
+		reading->looked = clock_seconds();
+	}
 	if (!relation_facts(reading->file->relid, &facts) || facts.tablespace != reading->tablespace)
 		return;
 	locator = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	was_known = ruins_problem(&locator) != NULL;
 	if (reading->loss_is_known)
 		look = LOOK_LOSS_KNOWN;
-	if (lost_file_slowly(&facts, look, rest_and_go_on, reading, &reading->is_whole) == NULL)
+	if (lost_file_slowly(&facts, look, rest_and_go_on, reading, &reading->npages,
+						 &reading->is_whole) == NULL)
 		return;
 	reading->is_whole = false;
 	if (!was_known && ruins_problem(&locator) != NULL)
@@ -220,6 +233,7 @@ lost_look_at_files(Oid tablespace)
 	if (error != NULL)
 		ReThrowError(error);
 	list_sort(reading.files, compare_file_numbers);
+	reading.read_from = reading.looked = clock_seconds();
 	read_all(&reading, doubts);
 	if (!reading.has_damage)
 		return;

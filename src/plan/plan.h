@@ -71,7 +71,8 @@ extern bool recovery_needs_full_pages(const RelationFacts *facts);
 extern const char *lost_file(const RelationFacts *facts, LostLook look);
 extern const char *lost_file_until(const RelationFacts *facts, double until);
 extern const char *lost_file_slowly(const RelationFacts *facts, LostLook look,
-									bool (*goes_on) (void *arg), void *arg, bool *is_complete);
+									bool (*goes_on) (void *arg), void *arg, BlockNumber *npages,
+									bool *is_complete);
 extern void lost_look_at_files(Oid tablespace);
 
 #endif							/* IM_PLAN_H */
