@@ -185,7 +185,7 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 	}
 }
 
-/* Return whether a candidate's share of stored bytes is asked of a sample.  A rebuild has other contents. */
+/* Return whether a sample is asked for what is stored of a candidate.  A rebuild has other contents. */
 static bool
 wants_sample(const Candidate *candidate)
 {
@@ -197,7 +197,8 @@ wants_sample(const Candidate *candidate)
  * many were.  *shares becomes the sum of their shares.
  */
 static int
-sample_stored(Candidate *candidates, int n, bool residents, int zstd_level, double until, double *shares)
+sample_stored(Candidate *candidates, int n, bool residents, int zstd_level, double until,
+			  double *shares)
 {
 	int			nsampled = 0;
 
@@ -247,10 +248,13 @@ candidates_measure_stored(Candidate *candidates, int n, Oid target)
 	qsort(candidates, n, sizeof(Candidate), compare_keys);
 
 	nsampled = sample_stored(candidates, n, true, compression.zstd_level, until, &shares);
-	for (Candidate *c = candidates; nsampled > 0 && c < candidates + n; c++)
+	if (nsampled > 0)
 	{
-		if (c->is_resident && wants_sample(c) && !c->is_sampled)
-			c->size = Max(ceil(c->size * shares / nsampled), 1);
+		for (Candidate *c = candidates; c < candidates + n; c++)
+		{
+			if (c->is_resident && wants_sample(c) && !c->is_sampled)
+				c->size = Max(ceil(c->size * shares / nsampled), 1);
+		}
 	}
 	(void) sample_stored(candidates, n, false, compression.zstd_level, until, &shares);
 }
