@@ -461,6 +461,8 @@ end_by('paused, and resumed', sub { my ($job) = @_; $pause->($job); value("SELEC
 	$session->run('COMMIT');
 	$node->wait_for_log(qr/test point "note-pause": waiting/, $from);
 	set_test_point($node, '');
+	# or the session would stand still there, too
+	select(undef, undef, undef, 0.02) while $session->run('SHOW index_mover.test_point') ne '';
 	$session->run("SELECT resume_move($job)");
 	$_->end foreach $holder, $session;
 	copies($job);
