@@ -446,7 +446,8 @@ form_tuple(Relation rel, const Row *row)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot write table \"%s.%s\" because its access method is not \"heap\"",
-						EXTENSION, RelationGetRelationName(rel))));
+						EXTENSION, RelationGetRelationName(rel)),
+				 errhint("Set its access method to heap.")));
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute column = TupleDescAttr(desc, i);
@@ -458,7 +459,8 @@ form_tuple(Relation rel, const Row *row)
 			ereport(ERROR,
 					(errcode(ERRCODE_NOT_NULL_VIOLATION),
 					 errmsg("null value in column \"%s\" of relation \"%s\" violates not-null constraint",
-							NameStr(column->attname), RelationGetRelationName(rel))));
+							NameStr(column->attname), RelationGetRelationName(rel)),
+					 errhint("The extension does not know this column: drop the constraint.")));
 	}
 	return heap_form_tuple(desc, values, nulls);
 }
@@ -482,7 +484,8 @@ insert_index_entry(Relation index, Datum *keys, bool *nulls, ItemPointer tid, Re
 				(errcode(ERRCODE_UNIQUE_VIOLATION),
 				 errmsg("duplicate key value violates unique constraint \"%s\"",
 						RelationGetRelationName(index)),
-				 errdetail("The transaction that has inserted it may not have ended.")));
+				 errdetail("The transaction that has inserted it may not have ended."),
+				 errhint("End that transaction.")));
 }
 
 /*

@@ -51,6 +51,12 @@ cleanup_call(const List *plan, Oid role)
 	List	   *tables;
 	List	   *items = NIL;
 
+	/*
+	 * a DROP EXTENSION may have ended the job: the call has its rows then,
+	 * too
+	 */
+	if (!extension_installed())
+		return;
 	if (!ConditionalLockRelationOid(extension_relation("ledger"), AccessShareLock))
 		return;
 	tables = leftovers_tables(false);

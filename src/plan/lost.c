@@ -219,7 +219,8 @@ lost_index_hide(void *arg)
 	if (!is_locked)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("another session has locked it")));
+				 errmsg("another session has locked it"),
+				 errhint("Heal the tablespace again when it is free.")));
 	if (!relation_facts(item->relid, &facts) || !facts.valid || !facts.live ||
 		facts.heap_oid != item->heap_oid || plan_aclcheck(facts.heap_oid, true) != ACLCHECK_OK ||
 		lost_file(&facts, LOOK_LOSS_KNOWN) == NULL)

@@ -126,7 +126,8 @@ check_database(void)
 	if (database_is_wanted())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("another session drops, moves or copies the database")));
+				 errmsg("another session drops, moves or copies the database"),
+				 errhint("A later cleanup reads the rest.")));
 }
 
 /*
