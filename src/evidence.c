@@ -93,8 +93,11 @@
 /* A device that is not looked at in this time hangs: the planner does not wait for it */
 #define SLOW_LOOK_MS	1000
 
-/* For so long a look that has found it there serves sessions that connect or plan */
-#define FRESH_LOOK_MS	1000
+/*
+ * A look that has found it there serves sessions that connect or plan for so many times as long as it
+ * has taken: they spend no more than that part of the time with looks
+ */
+#define FRESH_LOOKS		20
 
 /* Databases of which it is known that all lost files are empty; of more, sessions look by themselves */
 #define MOST_MET		64
@@ -253,8 +256,6 @@ typedef struct EvidenceArea
 	pg_atomic_uint32 losses;	/* 0 = no file is lost; changes with each
 								 * verdict, when one is taken back, and when a
 								 * device with lost files comes */
-	pg_atomic_uint32 naway;		/* devices with lost files that cannot be
-								 * emptied now */
 	uint32		nlosses;		/* since the start */
 	RelFileNumber made_before;	/* files from before the server has started */
 	int			janitor;		/* number of its process; -1 = none */
@@ -1090,7 +1091,6 @@ area_save(void)
 {
 	bool		has_lost = false;
 	uint32		losses = 0;
-	uint32		naway = 0;
 
 	for (int i = 0; i < area->list.ndevices; i++)
 	{
@@ -1098,8 +1098,6 @@ area_save(void)
 
 		if (has_lost_files(device))
 			has_lost = true;
-		if (has_lost_files(device) && !can_empty(device))
-			naway++;
 		if (can_empty(device) && !device->could_empty)
 			area->nlosses++;
 		device->could_empty = can_empty(device);
@@ -1110,7 +1108,6 @@ area_save(void)
 	if (losses != 0 && losses != pg_atomic_read_u32(&area->losses))
 		wake_launcher();
 	pg_atomic_write_u32(&area->losses, losses);
-	pg_atomic_write_u32(&area->naway, naway);
 	area->is_saved = list_save(&area->list);
 	if (!area->is_saved)
 		ereport(LOG,
@@ -1331,7 +1328,6 @@ startup_shmem(void)
 	memset(area, 0, area_size(max_devices));
 	memset(device_locks, 0, locks_size(max_devices));
 	pg_atomic_init_u32(&area->losses, 0);
-	pg_atomic_init_u32(&area->naway, 0);
 	area->janitor = -1;
 	pg_atomic_init_u32(&area->look_wanted, 0);
 	area->list.max_devices = max_devices;
@@ -2009,14 +2005,16 @@ bool
 evidence_may_empty_lately(Oid tablespace)
 {
 	KnownDevice device;
+	double		took;
 
 	if (!recall(tablespace, &device) || !has_lost_files(&device))
 		return false;
-	if ((device.look_ended - device.look_began) * 1000 > SLOW_LOOK_MS)
+	took = device.look_ended - device.look_began;
+	if (took * 1000 > SLOW_LOOK_MS)
 		return false;
-	if (!clock_has_passed(device.look_ended, FRESH_LOOK_MS) && may_empty(tablespace, &device))
+	if (clock_seconds() < device.look_ended + FRESH_LOOKS * took && may_empty(tablespace, &device))
 		return true;
-	/* it may have come back just now */
+	/* it, or another one, may have come just now */
 	return evidence_may_empty(tablespace);
 }
 
@@ -2030,13 +2028,6 @@ evidence_can_empty(Oid tablespace)
 	KnownDevice device;
 
 	return may_empty(tablespace, &device);
-}
-
-/* Return whether a device with lost files is away: one atomic read. */
-bool
-evidence_has_away(void)
-{
-	return area != NULL && pg_atomic_read_u32(&area->naway) != 0;
 }
 
 /*

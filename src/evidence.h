@@ -36,7 +36,6 @@ extern uint32 evidence_losses(void);
 extern bool evidence_may_empty(Oid tablespace);
 extern bool evidence_may_empty_lately(Oid tablespace);
 extern bool evidence_can_empty(Oid tablespace);
-extern bool evidence_has_away(void);
 extern List *evidence_lossy(void);
 extern bool evidence_is_met(Oid database, uint32 losses);
 extern void evidence_note_met(uint32 losses);

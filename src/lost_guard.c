@@ -628,21 +628,18 @@ note_empty(uint32 losses)
 }
 
 /*
- * Look for devices with lost files that were away, as one that has come can be written to at once.
- * The catalog is not read for that.
+ * Look at the devices with lost files: an older one can have come in place of what was there, and can
+ * be written to at once.  That changes evidence_losses().  The catalog is not read for that.
  */
 static void
-look_for_away(void)
+look_for_others(void)
 {
 	static double looked_at = 0;	/* clock_seconds() */
 
-	if (!evidence_has_away() || !clock_has_passed(looked_at, AGAIN_MS))
+	if (looked_at != 0 && !clock_has_passed(looked_at, AGAIN_MS))
 		return;
 	foreach_oid(tablespace, evidence_lossy())
-	{
-		if (!evidence_can_empty(tablespace))
-			(void) evidence_may_empty_lately(tablespace);
-	}
+		(void) evidence_may_empty_lately(tablespace);
 	looked_at = clock_seconds();
 }
 
@@ -663,7 +660,7 @@ lost_guard_empty_files(void)
 		return;
 	if (IM_MUTATION("keep-lost"))
 		return;
-	look_for_away();
+	look_for_others();
 	losses = evidence_losses();
 	if (losses == 0 || losses == losses_met)
 		return;
