@@ -240,6 +240,7 @@ typedef struct MetDatabase
 {
 	Oid			database;
 	uint32		losses;
+	bool		has_lost;		/* it has indexes of which the file is lost */
 }			MetDatabase;
 
 /* A database's files in a tablespace with lower numbers are whole, for these doubts: they were read */
@@ -2032,18 +2033,22 @@ evidence_can_empty(Oid tablespace)
 
 /*
  * Return whether all lost files of a database are known to be empty, or on devices that are away, for
- * these losses.
+ * these losses.  *has_lost becomes whether it had any then: nothing is lost of one that has been healed.
  */
 bool
-evidence_is_met(Oid database, uint32 losses)
+evidence_is_met(Oid database, uint32 losses, bool *has_lost)
 {
 	bool		result = false;
 
+	*has_lost = false;
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
 	for (int i = 0; i < MOST_MET; i++)
 	{
 		if (area->met[i].database == database && area->met[i].losses == losses)
+		{
 			result = true;
+			*has_lost = area->met[i].has_lost;
+		}
 	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
 	return result;
@@ -2074,19 +2079,20 @@ place_for_met(uint32 losses)
 	return result;
 }
 
-/* Note that those of this database are. */
+/* Note that those of this database are, and whether it has any. */
 void
-evidence_note_met(uint32 losses)
+evidence_note_met(uint32 losses, bool has_lost)
 {
 	MetDatabase *entry;
 
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
 	entry = place_for_met(losses);
 	/* another session may know of a later loss */
-	if (entry->database != MyDatabaseId || entry->losses < losses)
+	if (entry->database != MyDatabaseId || entry->losses <= losses)
 	{
 		entry->database = MyDatabaseId;
 		entry->losses = losses;
+		entry->has_lost = has_lost;
 	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }

@@ -37,8 +37,8 @@ extern bool evidence_may_empty(Oid tablespace);
 extern bool evidence_may_empty_lately(Oid tablespace);
 extern bool evidence_can_empty(Oid tablespace);
 extern List *evidence_lossy(void);
-extern bool evidence_is_met(Oid database, uint32 losses);
-extern void evidence_note_met(uint32 losses);
+extern bool evidence_is_met(Oid database, uint32 losses, bool *has_lost);
+extern void evidence_note_met(uint32 losses, bool has_lost);
 extern bool evidence_knows_lost(HeapTuple row);
 
 /* for the launcher, and its cleanups: they wait for no device */

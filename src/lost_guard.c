@@ -22,8 +22,10 @@
  * transaction in which InitPostgres() connects, which no other hook comes before.  What it could
  * not empty then, and a loss that is found later (a promotion, too: a standby empties no file),
  * it meets when a statement begins that writes, or is planned, and at no other time: not at the
- * end of a user's transaction, which has locks, and results that an error would undo.  All sessions
- * look at a device once a second at most, and not if it is slow: the janitor does it then.
+ * end of a user's transaction, which has locks, and results that an error would undo.  A session
+ * looks at the devices of the database's lost indexes when it connects, and once a second while it
+ * works, as an older one may come in place of what was there.  Looks that are slow are shared, and left
+ * to the janitor if one takes a second.
  *
  * On a standby no file is emptied, because replay needs its blocks; nothing but queries,
  * and TOAST, reads indexes there.
@@ -137,6 +139,10 @@ typedef struct LostIndex
 
 /* in a session: the losses for which all files of the database are empty, or away */
 static uint32 losses_met = 0;
+
+/* in a session: the tablespaces of lost indexes of the database then, and when it has looked at them */
+static List *tablespaces_met = NIL;
+static double looked_at = 0;	/* clock_seconds() */
 
 /* in a session: the losses for which it has last tried in vain to empty files, and when */
 static uint32 losses_failed = 0;
@@ -614,31 +620,51 @@ are_left(const List *indexes)
 }
 
 /*
- * All lost files of this database are empty, of indexes that can be seen: sessions need not look,
- * unless there may be others.  Returns whether there are none.
+ * All lost files of this database are empty, of indexes (LostIndex) that can be seen: sessions need not
+ * search, unless there may be others.  Returns whether there are none.
  */
 static bool
-note_empty(uint32 losses)
+note_empty(uint32 losses, const List *indexes)
 {
 	if (has_uncommitted())
 		return false;
 	losses_met = losses;
-	evidence_note_met(losses);
+	evidence_note_met(losses, indexes != NIL);
 	return true;
 }
 
+/* Note where the lost indexes of this database are: this session has looked there. */
+static void
+note_tablespaces(const List *indexes)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+
+	list_free(tablespaces_met);
+	tablespaces_met = NIL;
+	foreach_ptr(const LostIndex, lost, indexes)
+		tablespaces_met = list_append_unique_oid(tablespaces_met, lost->file.spcOid);
+	MemoryContextSwitchTo(oldcontext);
+	looked_at = clock_seconds();
+}
+
 /*
- * Look at the devices with lost files: an older one can have come in place of what was there, and can
- * be written to at once.  That changes evidence_losses().  The catalog is not read for that.
+ * All lost files of this database were empty.  Look at their devices: an older one can have come in place
+ * of what was there, and can be written to at once.  That changes evidence_losses().  No catalog is read
+ * for that, and no device looked at of which all is healed, as it may hang.
  */
 static void
-look_for_others(void)
+look_again(void)
 {
-	static double looked_at = 0;	/* clock_seconds() */
+	bool		has_lost;
 
-	if (looked_at != 0 && !clock_has_passed(looked_at, AGAIN_MS))
+	if (tablespaces_met == NIL || !clock_has_passed(looked_at, AGAIN_MS))
 		return;
-	foreach_oid(tablespace, evidence_lossy())
+	if (evidence_is_met(MyDatabaseId, losses_met, &has_lost) && !has_lost)
+	{
+		note_tablespaces(NIL);
+		return;
+	}
+	foreach_oid(tablespace, tablespaces_met)
 		(void) evidence_may_empty_lately(tablespace);
 	looked_at = clock_seconds();
 }
@@ -650,23 +676,29 @@ look_for_others(void)
 void
 lost_guard_empty_files(void)
 {
-	uint32		losses;
+	uint32		losses = evidence_losses();
 	List	   *indexes;
 	List	   *full;
 	bool		images;
+	bool		has_lost;
 	bool		is_met = false;
 
-	if (evidence_losses() == 0 || RecoveryInProgress() || IsInParallelMode())
+	if (losses == 0 || RecoveryInProgress() || IsInParallelMode())
 		return;
 	if (IM_MUTATION("keep-lost"))
 		return;
-	look_for_others();
-	losses = evidence_losses();
+	if (losses == losses_met)
+	{
+		look_again();
+		losses = evidence_losses();
+	}
 	if (losses == 0 || losses == losses_met)
 		return;
-	if (evidence_is_met(MyDatabaseId, losses))
+	/* if it has lost indexes, each session looks at their devices once itself */
+	if (evidence_is_met(MyDatabaseId, losses, &has_lost) && !has_lost)
 	{
 		losses_met = losses;
+		note_tablespaces(NIL);
 		return;
 	}
 	/* each device that comes changes the number of losses */
@@ -674,6 +706,7 @@ lost_guard_empty_files(void)
 		return;
 	indexes = lost_of_database();
 	full = those_with_pages(indexes, false);
+	note_tablespaces(indexes);
 	images = full != NIL && has_images();
 	foreach_ptr(LostIndex, lost, full)
 	{
@@ -681,7 +714,7 @@ lost_guard_empty_files(void)
 			(void) try_to_empty(lost, false);
 	}
 	if (!are_left(indexes))
-		is_met = note_empty(losses);
+		is_met = note_empty(losses, indexes);
 	if (is_met)
 		return;
 	again_ms = losses == losses_failed ? Min(again_ms * 2, LONGEST_AGAIN_MS) : AGAIN_MS;
@@ -735,7 +768,9 @@ have_planned_again(void *arg)
 static void
 note_empty_by_janitor(void *arg)
 {
-	(void) note_empty(((JanitorTask *) arg)->losses);
+	JanitorTask *task = arg;
+
+	(void) note_empty(task->losses, task->indexes);
 }
 
 /*
@@ -1135,8 +1170,9 @@ static void
 check_copied_database(const char *name, bool only_default)
 {
 	Oid			database = get_database_oid(name, true);
+	bool		has_lost;
 
-	if (!OidIsValid(database) || evidence_is_met(database, evidence_losses()))
+	if (!OidIsValid(database) || evidence_is_met(database, evidence_losses(), &has_lost))
 		return;
 	foreach_oid(tablespace, evidence_lossy())
 	{
