@@ -147,8 +147,12 @@ foreach my $name (@names)
 	note sprintf('of the reads %.0f %% hit, and %.0f %% in the best placement that never changes', map { 100 * $_ / sum(@all) } $reached,
 		$static);
 	cmp_ok($moves{$name}, '<=', 1.5 * $oracle{$name}[1], "$name: it moves at most half as much again as an oracle");
-	# sets that take turns are known too late for that: bench/results/tiers.md has what is reached
-	cmp_ok($reached, '>', $static, "$name: it is better than the best placement that never changes") if $name ne 'turns';
+	TODO: {
+		# the least share was reached on a busy machine, and 76 % on a quiet one: runs half a day apart are not what is simulated
+		my $least = $name eq 'turns' ? 0.95 : 1.0001;
+		local $TODO = 'the policy follows sets that take turns for too long' if $name eq 'turns';
+		cmp_ok($reached, '>=', $least * $static, "$name: it is not worse than the best placement that never changes");
+	}
 }
 cmp_ok($share->('weekly', @learned), '>=', 0.8, 'a set that changes weekly: 80 % of what an oracle gets');
 cmp_ok($share->('monthly', grep { is_closing($_) } @learned), '>=', 0.55, 'the end of the month: 55 % in those days');
