@@ -67,27 +67,45 @@ is("@copied", 'bin/createuser bin/initdb bin/pg_config bin/pg_ctl bin/postgres b
 	. 'share/pgsql/extension/plpgsql.control', 'has its files, and no others');
 
 # ---- setup --------------------------------------------------------------------------------------------
-# The machine has version 77, of an older minor version, without headers.
+# The machine has version 77.1, without headers, and a cluster of it.
 make_file("$dir/bin/pg_config", "#!/bin/sh\necho /nowhere\n", 0755);
 make_file("$dir/bin/id", "#!/bin/sh\necho 0\n", 0755);
+make_file("$dir/bin/dpkg-query", "#!/bin/sh\necho 77.1-1\n", 0755);
+make_file("$dir/bin/pg_lsclusters", "#!/bin/sh\ncat \"\$DIR/clusters\"\n", 0755);
 make_file("$dir/bin/apt-get", <<'SH', 0755);
 #!/bin/sh
 echo "$*" >> "$DIR/apt.log"
-case " $* " in *" -s "*) cat "$DIR/simulated" ;; esac
+case " $* " in
+  *" -s "*=*) cat "$DIR/simulated.same" ;;
+  *" -s "*) cat "$DIR/simulated" ;;
+esac
 SH
+# What scripts/setup does where the newest headers need packages, those of 77.1 need others (undef: are not to be had),
+# and the cluster is in a state.
 sub setup
 {
-	my ($simulated) = @_;
-	unlink "$dir/apt.log", "$dir/simulated";
+	my ($simulated, $same, $state) = @_;
+	unlink "$dir/apt.log", "$dir/simulated", "$dir/simulated.same", "$dir/clusters";
 	append_to_file("$dir/simulated", $simulated);
+	append_to_file("$dir/simulated.same", $same) if defined $same;
+	append_to_file("$dir/clusters", "77 main 5432 $state postgres /var/lib/postgresql/77/main /var/log/77.log\n");
 	my @answer = run_bash('"$HERE/scripts/setup" --build', PG_MAJOR => 77, PATH => "$dir/bin:$ENV{PATH}");
 	return (@answer, slurp_file("$dir/apt.log"));
 }
-($rc, $out, $err, my $log) = setup("Inst postgresql-77 [77.1-1] (77.2-1 x)\nInst postgresql-server-dev-77 (77.2-1 x)\n");
-is($rc, 2, 'setup: headers that need a newer server are an error');
-like($err, qr/cannot be installed without replacing postgresql-77, which would restart its servers/, '... which says so');
-unlike($log, qr/^(?!.* -s ).*\binstall\b/m, '... and nothing is installed');
-(undef, undef, undef, $log) = setup("Inst postgresql-server-dev-77 (77.2-1 x)\n");
+my $newest = "Inst postgresql-77 [77.1-1] (77.2-1 x)\nInst postgresql-server-dev-77 (77.2-1 x)\n";
+foreach my $same (undef, $newest)
+{
+	my ($rc, $out, $err, $log) = setup($newest, $same, 'online');
+	is($rc, 2, 'setup: headers that need a newer server than one that runs are an error');
+	like($err, qr/cannot be installed without replacing postgresql-77, which would restart its servers/, '... which says so');
+	unlike($log, qr/^(?!.* -s ).*\binstall\b/m, '... and nothing is installed');
+}
+my $log = (setup($newest, "Inst postgresql-server-dev-77 (77.1-1 x)\n", 'online,recovery'))[3];
+like($log, qr/^(?!.* -s ).*--no-upgrade install postgresql-server-dev-77=77\.1-1(?: |$)/m,
+	'setup: a server that runs gets the headers of its own version');
+$log = (setup($newest, undef, 'down'))[3];
+like($log, qr/^(?!.* -s ).*--no-upgrade install postgresql-server-dev-77(?: |$)/m, 'setup: one that does not run is upgraded for them');
+$log = (setup("Inst postgresql-server-dev-77 (77.2-1 x)\n", undef, 'online'))[3];
 like($log, qr/^(?!.* -s ).*--no-upgrade install postgresql-server-dev-77(?: |$)/m, 'setup: else they are, and nothing is upgraded');
 unlike($log, qr/ postgresql-77\b/, '... nor is a server installed');
 done_testing();
