@@ -805,9 +805,10 @@ sub fuzz
 			$f->{shorten_until} = time + $options{shorten};
 			diag 'shortened: ' . shorten($f, $w, $dir);
 		}
-		if ($options{report_only} && !$is_fatal) { pass("seed $this, to be looked at: " . join(', ',
-			map { $_->[0] } @{ $w->{findings} })) }
-		else { fail("seed $this") }
+		# where only the names of tests are kept, this is all that is known of it
+		my $name = "seed $this: " . join '; ', map { "$_->[0]: " . substr($_->[1] =~ s/\s+/ /gr, 0, 300) } @{ $w->{findings} };
+		if ($options{report_only} && !$is_fatal) { pass("to be looked at: $name") }
+		else { fail($name) }
 		last if $options{first};
 	}
 	return fail("planted: $f->{plant}: was not found in " . int(time - $start) . ' s') if $f->{plant};
