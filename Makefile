@@ -94,7 +94,8 @@ OBJS = \
 	src/citus.o \
 	src/device_marker.o \
 	src/errors.o \
-	src/evidence.o \
+	src/evidence.o src/evidence_area.o src/evidence_look.o src/evidence_record.o src/evidence_round.o \
+	src/evidence_start.o src/evidence_verdict.o \
 	src/file_compression.o \
 	src/file_system.o \
 	src/history.o \

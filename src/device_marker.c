@@ -7,7 +7,7 @@
  * within that it would be in base backups, and DROP TABLESPACE would refuse.  It has the
  * version in its name, because two clusters may share a location, as they do after
  * pg_upgrade.  In it are a random number, by which the device is known, its epoch
- * (evidence.c), the server that wrote it, its own inode and birth time, and those of the
+ * (evidence_verdict.c), the server that wrote it, its own inode and birth time, and those of the
  * directory beside it.  One that a program has copied (rsync, a restored backup) names
  * another file, and one beside which the directory was copied names another directory.  A
  * session of a server without the library in its postmaster writes no number: it would be on

@@ -22,8 +22,7 @@ typedef enum Evidence
 	EVIDENCE_LOST,				/* it lacks changes of files */
 } Evidence;
 
-extern void evidence_init(void);
-
+/* evidence.c: what is asked of a device, or of a file there */
 extern Evidence evidence_of_tablespace(Oid tablespace);
 extern Evidence evidence_of_file(Oid tablespace, RelFileNumber relfilenumber);
 extern bool evidence_vouches(Oid tablespace, RelFileNumber relfilenumber);
@@ -36,27 +35,32 @@ extern uint32 evidence_losses(void);
 extern bool evidence_may_empty(Oid tablespace);
 extern bool evidence_may_empty_lately(Oid tablespace);
 extern bool evidence_can_empty(Oid tablespace);
-extern List *evidence_lossy(void);
-extern bool evidence_is_met(Oid database, uint32 losses, bool *has_lost);
-extern void evidence_note_met(uint32 losses, bool has_lost);
 extern bool evidence_knows_lost(HeapTuple row);
 
-/* for the launcher, and its cleanups: they wait for no device */
+/* evidence_round.c: what has been found on devices, without a wait for one */
+extern bool evidence_is_met(Oid database, uint32 losses, bool *has_lost);
+extern void evidence_note_met(uint32 losses, bool has_lost);
+extern bool evidence_take_wish(void);
 extern void evidence_watch(void);
 extern void evidence_tell_jobs(void);
 extern void evidence_note_running(void);
-extern bool evidence_take_wish(void);
-extern int	evidence_beat_ms(void);
+extern List *evidence_lossy(void);
 extern List *evidence_doubtful(void);
 extern bool evidence_doubts(Oid tablespace, RelFileNumber relfilenumber);
 extern void evidence_begin_round(void);
 extern void evidence_refute(Oid tablespace);
 extern uint32 evidence_doubts_so_far(Oid tablespace);
-extern bool evidence_is_to_read(Oid tablespace, RelFileNumber relfilenumber);
 extern void evidence_note_read(Oid tablespace, RelFileNumber below, uint32 doubts);
+extern bool evidence_is_to_read(Oid tablespace, RelFileNumber relfilenumber);
 
-/* for its watch of devices */
-extern void evidence_look(void);
+/* for the launcher's watch of devices, which waits for them */
 extern void evidence_settle(void);
+
+/* evidence_look.c */
+extern int	evidence_beat_ms(void);
+extern void evidence_look(void);
+
+/* evidence_start.c */
+extern void evidence_init(void);
 
 #endif							/* IM_EVIDENCE_H */

@@ -7,8 +7,8 @@
  * The history cannot say which jobs this server has ended: a standby, a base backup and a copy
  * of the data directory have it, too.  So each job has a file in the data directory from its
  * begin to its end.  It names itself, the host, and the run of the server, as the state file of
- * evidence.c does.  The postmaster removes these files, before it starts recovery, unless
- * evidence.c has seen that this start follows the end of the last run, and nothing else.
+ * evidence_record.c does.  The postmaster removes these files, before it starts recovery, unless
+ * evidence_start.c has seen that this start follows the end of the last run, and nothing else.
  * src/README, "Jobs that go on after a restart", says why a job does so once.
  *
  * No lock: a file is written by its runner, and later by sessions that steer the job; each

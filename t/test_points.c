@@ -75,7 +75,7 @@
  * tablespace's file system says: its number, by which two are the same or not, and
  * bytes.  Device 0 is a directory that is missing.
  *
- * A look of evidence.c at a tablespace hangs while there is a file "hang" in its location, and
+ * A look at the device of a tablespace hangs while there is a file "hang" in its location, and
  * the postmaster.
  *
  * index_mover.test_access_methods is a list of index access methods that a copy moves, too.

@@ -1,0 +1,196 @@
+/*-------------------------------------------------------------------------
+ *
+ * evidence_area.c
+ *	  The evidence of devices in shared memory, and its locks.
+ *
+ * Locks, in this order: that of the device for a look at it, which may hang, as a network's
+ * file system does.  Whoever waits for it can be canceled, and the planner gives up if that
+ * look takes long; but if it looks itself, it waits as long as the device does.  Other devices
+ * are not concerned.  CHANGE_LOCK for all that
+ * changes what is known; no device is read or written under it.  AREA_LOCK, besides, for
+ * the moment in which shared memory changes, and for readers.  The postmaster takes none:
+ * it has no children then.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "evidence_private.h"
+#include "job.h"
+
+/* between two attempts to get the lock of a device */
+#define DEVICE_NAP_MS	10
+
+EvidenceArea *evidence_area = NULL;
+DeviceLock *evidence_device_locks = NULL;
+
+LWLock *
+evidence_lock(int lock)
+{
+	return &GetNamedLWLockTranche(AREA_NAME)[lock].lock;
+}
+
+/* Have the launcher look at the devices, and begin a round if that is due. */
+void
+evidence_wake_launcher(void)
+{
+	/* it may end meanwhile */
+	int			launcher = *(volatile int *) &evidence_area->janitor;
+
+	pg_atomic_write_u32(&evidence_area->look_wanted, 1);
+	if (launcher >= 0)
+		SetLatch(&GetPGProcByNumber(launcher)->procLatch);
+}
+
+/* After a change: count, and write the state file.  Under CHANGE_LOCK. */
+void
+evidence_save(void)
+{
+	bool		has_lost = false;
+	uint32		losses = 0;
+
+	for (int i = 0; i < evidence_area->list.ndevices; i++)
+	{
+		KnownDevice *device = &evidence_area->list.devices[i];
+
+		if (has_lost_files(device))
+			has_lost = true;
+		if (can_empty(device) && !device->could_empty)
+			evidence_area->nlosses++;
+		device->could_empty = can_empty(device);
+	}
+	if (has_lost)
+		losses = evidence_area->nlosses + 1;
+	/* the janitor is to empty files */
+	if (losses != 0 && losses != pg_atomic_read_u32(&evidence_area->losses))
+		evidence_wake_launcher();
+	pg_atomic_write_u32(&evidence_area->losses, losses);
+	evidence_area->is_saved = evidence_list_save(&evidence_area->list);
+	if (!evidence_area->is_saved)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", STATE_FILE)));
+}
+
+/*
+ * Take the lock of a device if it is free, else return NULL.  *began: when the look began
+ * for which another process has it.
+ */
+static LWLock *
+try_to_lock_device(Oid tablespace, double *began)
+{
+	int			place = -1;
+	LWLock	   *lock = NULL;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	*began = clock_seconds();
+	for (int i = 0; i < evidence_area->list.max_devices && place < 0; i++)
+	{
+		if (evidence_device_locks[i].tablespace == tablespace)
+			place = i;
+	}
+	if (place >= 0)
+	{
+		if (!LWLockConditionalAcquire(evidence_lock(NLOCKS + place), LW_EXCLUSIVE))
+		{
+			*began = evidence_device_locks[place].began;
+			LWLockRelease(evidence_lock(AREA_LOCK));
+			return NULL;
+		}
+	}
+	/* any that is free */
+	for (int i = 0; i < evidence_area->list.max_devices && place < 0; i++)
+	{
+		if (LWLockConditionalAcquire(evidence_lock(NLOCKS + i), LW_EXCLUSIVE))
+			place = i;
+	}
+	if (place >= 0)
+	{
+		evidence_device_locks[place].tablespace = tablespace;
+		evidence_device_locks[place].began = *began;
+		lock = evidence_lock(NLOCKS + place);
+	}
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	return lock;
+}
+
+/*
+ * Lock a device, and return the lock; without "waits", NULL if a process has it whose look takes
+ * long.  Not with another lock of this file.
+ */
+LWLock *
+evidence_lock_device(Oid tablespace, bool waits)
+{
+	double		began;
+	LWLock	   *lock;
+
+	Assert(!LWLockHeldByMe(evidence_lock(CHANGE_LOCK)));
+	Assert(!LWLockHeldByMe(evidence_lock(AREA_LOCK)));
+	while ((lock = try_to_lock_device(tablespace, &began)) == NULL)
+	{
+		if (!waits && clock_has_passed(began, SLOW_LOOK_MS))
+			return NULL;
+		/* not our latch: the caller may wait for that */
+		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, DEVICE_NAP_MS,
+						 IM_WAIT_EVENT("IndexMoverDevice"));
+		CHECK_FOR_INTERRUPTS();
+	}
+	return lock;
+}
+
+/* Get the entry of a tablespace; false if it has none. */
+bool
+evidence_recall(Oid tablespace, KnownDevice *device)
+{
+	KnownDevice *found;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
+	found = evidence_find_device(&evidence_area->list, tablespace);
+	if (found != NULL)
+		*device = *found;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	return found != NULL;
+}
+
+/* Put all that is known of a device into shared memory.  Under CHANGE_LOCK. */
+void
+evidence_publish(const KnownDevice *device)
+{
+	KnownDevice *entry;
+	bool		is_refuted;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	entry = evidence_find_device(&evidence_area->list, device->tablespace);
+	if (entry == NULL)
+		entry = evidence_add_device(&evidence_area->list, device->tablespace);
+	is_refuted = entry->is_refuted;
+	*entry = *device;
+	entry->is_refuted = is_refuted;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+}
+
+/* Return the tablespaces that are on the list, or those of which is_such() is true. */
+List *
+evidence_list_devices(bool (*is_such) (const KnownDevice *device))
+{
+	List	   *result = NIL;
+
+	if (evidence_area == NULL)
+		return NIL;
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
+	for (int i = 0; i < evidence_area->list.ndevices; i++)
+	{
+		const KnownDevice *device = &evidence_area->list.devices[i];
+
+		if (is_such == NULL || is_such(device))
+			result = lappend_oid(result, device->tablespace);
+	}
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	return result;
+}
