@@ -100,7 +100,7 @@ library_file(void)
 
 /* Raise ERROR 55000, since two versions of the library are in use. */
 static void
-library_was_replaced(uint32 one, uint32 other)
+refuse_replaced(uint32 one, uint32 other)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -124,7 +124,7 @@ channel_check_library(void)
 {
 	attach_layout_note();
 	if (layout_note->layout != my_layout())
-		library_was_replaced(layout_note->layout, my_layout());
+		refuse_replaced(layout_note->layout, my_layout());
 }
 
 /*
@@ -142,7 +142,7 @@ channel_check_worker_library(bool has_ended)
 	if (refused == 0)
 		return;
 	if (has_ended || pg_atomic_read_u64(&layout_note->refused_file) == library_file())
-		library_was_replaced(layout_note->layout, refused);
+		refuse_replaced(layout_note->layout, refused);
 }
 
 /* Create a segment to share with workers; NULL if there is none left.  ERRORs as above. */
@@ -214,7 +214,7 @@ channel_begin(void *arguments, Size size)
 	{
 		pg_atomic_write_u64(&layout_note->refused_file, library_file());
 		pg_atomic_write_u32(&layout_note->refused, my_layout());
-		library_was_replaced(layout_note->layout, my_layout());
+		refuse_replaced(layout_note->layout, my_layout());
 	}
 	pg_atomic_write_u32(&layout_note->refused, 0);
 	if (size > 0)

@@ -196,11 +196,11 @@ evidence_vouches(Oid tablespace, RelFileNumber relfilenumber)
 }
 
 /*
- * Return whether this server may remove files there: whether the location has its marker.
- * Without one, it gets one.
+ * Claim the tablespace's location for this server: without a marker it gets one.  Return whether it
+ * has the marker of this server, which may remove files there then.
  */
 bool
-evidence_may_remove(Oid tablespace)
+evidence_claim(Oid tablespace)
 {
 	KnownDevice device;
 	DeviceLook	look;
@@ -238,32 +238,32 @@ evidence_is_foreign(Oid tablespace)
 }
 
 /*
- * Return whether a loss of the tablespace's device would not be known: there is no
- * library in the postmaster, or no marker.
+ * Look at the tablespace's device, and mark it again if that has failed.  Return whether a loss of it
+ * would be known: there is a library in the postmaster, and a marker.
  */
 bool
-evidence_is_missing(Oid tablespace)
+evidence_ensure(Oid tablespace)
 {
 	KnownDevice device;
 	DeviceLook	look;
 
 	if (is_in_data_directory(tablespace))
-		return false;
+		return true;
 	device_look(tablespace, &look);
 	if (look.is_in_place)
-		return false;
-	if (!evidence_look_for(tablespace, &device) || !evidence_area->is_saved)
 		return true;
+	if (!evidence_look_for(tablespace, &device) || !evidence_area->is_saved)
+		return false;
 	/* perhaps its marker can be written again by now */
 	if (device.mark_errno != 0)
 	{
 		(void) evidence_look_at(tablespace, true, true);
 		if (!evidence_recall(tablespace, &device))
-			return true;
+			return false;
 	}
 	if (device.mark_errno != 0)
-		return true;
-	return !device.is_here && !device.is_away;
+		return false;
+	return device.is_here || device.is_away;
 }
 
 /* Return the name of the marker in a location. */
@@ -274,7 +274,7 @@ evidence_file_name(void)
 }
 
 /*
- * Return why evidence_of_tablespace() is not EVIDENCE_SAME, or evidence_may_remove() is
+ * Return why evidence_of_tablespace() is not EVIDENCE_SAME, or evidence_claim() is
  * false: a sentence, constant or palloc'd; NULL if neither is so.
  */
 const char *

@@ -26,9 +26,9 @@ typedef enum Evidence
 extern Evidence evidence_of_tablespace(Oid tablespace);
 extern Evidence evidence_of_file(Oid tablespace, RelFileNumber relfilenumber);
 extern bool evidence_vouches(Oid tablespace, RelFileNumber relfilenumber);
-extern bool evidence_may_remove(Oid tablespace);
+extern bool evidence_claim(Oid tablespace);
 extern bool evidence_is_foreign(Oid tablespace);
-extern bool evidence_is_missing(Oid tablespace);
+extern bool evidence_ensure(Oid tablespace);
 extern const char *evidence_reason(Oid tablespace);
 extern const char *evidence_file_name(void);
 extern uint32 evidence_losses(void);

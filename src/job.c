@@ -519,7 +519,7 @@ job_busy_tables(void)
 
 /* Raise ERROR 55006, because another job works on the table of this item. */
 void
-job_is_busy(const MoveItem *item, const BusyTable *table)
+job_refuse_busy(const MoveItem *item, const BusyTable *table)
 {
 	if (table->cleaning_up)
 		ereport(ERROR,
@@ -562,7 +562,7 @@ check_tables_are_free(const JobShared *shared)
 		const BusyTable *table = hash_search(busy, &item->heap_oid, HASH_FIND, NULL);
 
 		if (table != NULL && item->outcome.status != STATUS_SKIPPED)
-			job_is_busy(item, table);
+			job_refuse_busy(item, table);
 	}
 	hash_destroy(busy);
 }

@@ -406,7 +406,7 @@ typedef enum JobRequest
 extern void job_request_shmem(void);
 extern void job_init(void);
 extern HTAB *job_busy_tables(void);
-pg_noreturn extern void job_is_busy(const MoveItem *item, const BusyTable *table);
+pg_noreturn extern void job_refuse_busy(const MoveItem *item, const BusyTable *table);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 						   JobPurpose purpose, JobState state);
 extern bool job_has_room(Oid role);
@@ -478,7 +478,7 @@ extern double runner_owes(JobBudget budget, double mark, double rate);
 extern bool runner_is_alone(void);
 extern int64 runner_bid_began(int timeout_ms);
 extern int	runner_begin_bid(int timeout_ms);
-extern bool runner_rows_are_final(void);
+extern bool runner_finish_rows(void);
 
 /* Results of runner_claim() other than the number of an item */
 #define CLAIM_NONE	(-1)

@@ -456,7 +456,7 @@ runner_detach(void)
 
 /* Declare that this runner will change no row any more.  Returns as runner_detach(). */
 bool
-runner_rows_are_final(void)
+runner_finish_rows(void)
 {
 	bool		final;
 

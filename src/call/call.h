@@ -82,7 +82,7 @@ extern int64 control_go_on(const RunningJob *before, const char **why_not);
 
 extern void submit_init(void);
 extern int64 submit_last_job(void);
-extern void submit_job_has_begun(int64 job);
+extern void submit_note_job(int64 job);
 extern void submit_own(void (*write) (void *arg), void *arg);
 extern void submit_now(int64 job, List *items, const MoveSettings *settings);
 extern bool submit_alter_job(int64 job, const char *settings);

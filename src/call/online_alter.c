@@ -471,12 +471,13 @@ check_in_place(const AlterJob *job, Oid relid)
 }
 
 /*
- * For wait_for_rows(): return whether the name of the statement is still that of the relation.
- * Its runner sees only what has changed under a lock: neither another name of the schema nor
- * another relation, earlier in search_path.  ERROR 42501 as core's, of a schema.
+ * For wait_for_rows(): look up the name of the statement again, until it is another relation's.
+ * Return whether it still names the relation.  The runner sees only changes under a lock: neither
+ * another name of the schema nor another relation, earlier in search_path.  ERROR 42501 as core's,
+ * of a schema.
  */
 static bool
-is_name_of_relation(void *arg)
+look_up_again(void *arg)
 {
 	AlterJob   *job = arg;
 
@@ -496,7 +497,7 @@ run_job(void *arg)
 	AlterJob   *job = arg;
 
 	wait_for_rows(job->summary.job, &job->summary, job->items, &job->request.settings,
-				  job->name != NULL ? is_name_of_relation : NULL, job);
+				  job->name != NULL ? look_up_again : NULL, job);
 }
 
 /* Note in *hindrance that an error has kept the job from its begin. */
@@ -746,6 +747,7 @@ static Attempt
 job_carry_out(AlterJob *job, Hindrance *hindrance)
 {
 	Attempt		attempt = job_plan(job, hindrance);
+	bool		has_name;
 
 	if (attempt != ATTEMPT_DONE)
 		return attempt;
@@ -754,7 +756,8 @@ job_carry_out(AlterJob *job, Hindrance *hindrance)
 	foreach_ptr(MoveItem, item, job->items)
 		item->by_name = true;
 	/* the plan has the names of now, with which the runner compares */
-	if (!is_name_of_relation(job))
+	has_name = look_up_again(job);
+	if (!has_name)
 		return ATTEMPT_DONE;
 	return job_run(job, hindrance);
 }

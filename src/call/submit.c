@@ -60,7 +60,7 @@ submit_last_job(void)
 
 /* Note that a job has begun for which the caller waits. */
 void
-submit_job_has_begun(int64 job)
+submit_note_job(int64 job)
 {
 	last_job = job;
 }
@@ -117,7 +117,7 @@ submit_skip_busy(List *plan)
 	}
 	plan_skip_parts(plan);
 	if (first != NULL && !plan_has_moves(plan))
-		job_is_busy(first, works_on_first);
+		job_refuse_busy(first, works_on_first);
 	hash_destroy(busy);
 }
 

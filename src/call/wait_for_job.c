@@ -397,7 +397,7 @@ abandon_job(int code, Datum arg)
 	copy_outcomes(wait);
 	/* before that it is not in the history */
 	if (shared->begun)
-		submit_job_has_begun(shared->job);
+		submit_note_job(shared->job);
 	MemoryContextSwitchTo(TopTransactionContext);
 	error = CopyErrorData();
 	if (!errors_was_canceled(error) || error->detail != NULL)
@@ -495,7 +495,7 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 
 	if (items != NIL)
 	{
-		submit_job_has_begun(job);
+		submit_note_job(job);
 		summary->totals = job_totals(wait.shared->items, wait.shared->nitems);
 		copy_outcomes(&wait);
 	}

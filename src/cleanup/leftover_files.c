@@ -113,7 +113,7 @@ is_removable(const RelFileLocator *locator)
 
 /* Warn, and return true, if the tablespace's directory is missing, as when it is not mounted. */
 static bool
-directory_is_away(const RelFileLocator *locator)
+warn_if_away(const RelFileLocator *locator)
 {
 	char	   *path = GetDatabasePath(locator->dbOid, locator->spcOid);
 
@@ -131,21 +131,24 @@ directory_is_away(const RelFileLocator *locator)
 }
 
 /*
- * Return whether another server uses the tablespace's location: one that was restored from a
- * backup on the same host has this ledger, but the file may be the other one's by now.
+ * Claim the tablespace's location.  Warn, and return false, if another server uses it: a server that
+ * was restored from a backup on the same host has this ledger, but the file may be the other
+ * server's by now.
  */
 static bool
-is_of_other_server(const RelFileLocator *locator)
+claim_location(const RelFileLocator *locator)
 {
-	if (evidence_may_remove(locator->spcOid))
-		return false;
+	bool		is_ours = evidence_claim(locator->spcOid);
+
+	if (is_ours)
+		return true;
 	ereport(WARNING,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("did not remove file \"%s\", which a move has left behind",
 					relation_fork_path(*locator, MAIN_FORKNUM)),
 			 errdetail_internal("%s", evidence_reason(locator->spcOid)),
 			 errhint("If no other server uses the location, remove the file \"%s\" there.", evidence_file_name())));
-	return true;
+	return false;
 }
 
 static bool
@@ -304,13 +307,13 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	file_exists &= (!listed || ledger_exists(entry->id)) && is_removable(&locator);
 	if (file_exists && relation_file_size(&locator) < 0)
 	{
-		stays = directory_is_away(&locator);
+		stays = warn_if_away(&locator);
 		file_exists = false;
 	}
 	else if (file_exists)
 	{
-		stays = is_of_other_server(&locator);
-		file_exists = !stays;
+		file_exists = claim_location(&locator);
+		stays = !file_exists;
 	}
 	if (file_exists)
 	{
@@ -367,7 +370,7 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 	StartTransactionCommand();
 	if (ledger_exists(entry->id) && is_removable(&locator) && relation_file_size(&locator) >= 0)
 	{
-		is_foreign = is_of_other_server(&locator);
+		is_foreign = !claim_location(&locator);
 		if (!is_foreign)
 		{
 			leftover_file_drop_buffers(&locator);
@@ -428,13 +431,15 @@ leftover_files_remove(bool kept_too)
 			RelFileLocator locator = entry_locator(entry);
 			bool		locked;
 			bool		busy;
+			bool		removes = false;
 
 			StartTransactionCommand();
 			locked = ledger_row_claim(entry->id, false);
 			busy = !locked || !leftover_file_is_dead(entry, ledger_read()) ||
 				(!kept_too && leftover_file_is_kept(entry));
-			if (!busy && is_removable(&locator) && relation_file_size(&locator) >= 0 &&
-				evidence_may_remove(locator.spcOid))
+			if (!busy && is_removable(&locator) && relation_file_size(&locator) >= 0)
+				removes = evidence_claim(locator.spcOid);
+			if (removes)
 				ereport(LOG,
 						(errhidecontext(true),
 						 errmsg("%s: removing file \"%s\" (%s), left by job " INT64_FORMAT,

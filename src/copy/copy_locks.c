@@ -36,7 +36,7 @@
  * locked.
  */
 void
-copy_lock_wait_is_over(CopyMove *move, const VirtualTransactionId *holders, int nholders)
+copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders, int nholders)
 {
 	const char *noun = relation_noun(move->item->relkind);
 	const char *name = NameStr(move->item->relname);
@@ -150,6 +150,7 @@ copy_wait_for_locks(CopyMove *move)
 	for (;;)
 	{
 		bool		is_over;
+		bool		gives_turn;
 
 		(void) pacing_rest(NULL, 0, NULL, keep_up_while_waiting, move);
 		if (move->again != NULL)
@@ -173,9 +174,10 @@ copy_wait_for_locks(CopyMove *move)
 			VirtualTransactionId named[WAIT_MAX_PIDS];
 			int			nnamed = wait_named(&wait, named);
 
-			copy_lock_wait_is_over(move, named, nnamed);
+			copy_warn_or_give_up(move, named, nnamed);
 		}
-		if (turn_is_given(move->mc, &limits, move->so_far->rested_us))
+		gives_turn = turn_give(move->mc, &limits, move->so_far->rested_us);
+		if (gives_turn)
 			return copy_start_again(move, "it gives its turn to another relation");
 		job_check_cancel();
 	}

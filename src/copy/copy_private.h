@@ -259,8 +259,8 @@ pg_nodiscard extern bool copy_wait_for_locks(CopyMove *move);
 extern void copy_release_locks(CopyMove *move);
 extern void copy_check_locks(const CopyMove *move);
 pg_nodiscard extern bool copy_check_relations(CopyMove *move, bool first);
-extern void copy_lock_wait_is_over(CopyMove *move, const VirtualTransactionId *holders,
-								   int nholders);
+extern void copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders,
+								 int nholders);
 
 /* copy_give_way.c */
 extern bool copy_is_in_the_way(CopyMove *move);
@@ -295,7 +295,7 @@ pg_nodiscard extern bool copy_catch_up(CopyMove *move);
 extern int64 copy_catch_up_interval(int64 since);
 pg_nodiscard extern bool copy_stay_near(CopyMove *move);
 pg_nodiscard extern bool copy_wait_for_swap_time(CopyMove *move);
-extern void copy_is_not_outpaced(CopyMove *move);
+extern void copy_reset_pace(CopyMove *move);
 extern void copy_check_hope(CopyMove *move);
 extern void copy_eta(CopyFile *file, MovePhase part, int64 total, int64 done);
 extern void copy_publish_eta(const CopyMove *move, double left);

@@ -7,7 +7,7 @@
  * copy_rounds() copies directly, in the long phase and, where many blocks have changed
  * again, while the copy waits for its locks.  copy_catch_up() copies the changed blocks of
  * all files through shared buffers, before each attempt at the locks.  Whether a file is
- * finished is decided here only: rounds_are_over() and few_are_left() say that a round
+ * finished is decided here only: count_round() and few_are_left() say that a round
  * is the last one, is_hopeless() that there will be no last one.  copy_last.c knows how much
  * fits under the lock.
  *
@@ -122,9 +122,9 @@ look_at_round(CopyFile *file)
 									 psprintf("%dMB", settings->max_rate / 1024 * 4 + 4)))));
 }
 
-/* Call this when something other than fast writers delays the copy of all files, or has. */
+/* Begin to measure the pace again: something other than fast writers delays all files, or has. */
 void
-copy_is_not_outpaced(CopyMove *move)
+copy_reset_pace(CopyMove *move)
 {
 	for (int i = 0; i < move->nfiles; i++)
 	{
@@ -301,12 +301,12 @@ is_hopeless(const CopyFile *file, int64 left, int in_vain)
 }
 
 /*
- * Return whether the blocks left are few, or few enough for the lock, or no fewer than
- * before; *least is how few were left so far, and *in_vain counts the rounds since.
- * Gives up, the first time, if there is no hope.
+ * Count a round.  Return whether it is the last: the blocks left are few, or few enough for the
+ * lock, or no fewer than before; *least is how few were left so far, and *in_vain counts the
+ * rounds since.  Gives up, the first time, if there is no hope.
  */
 static bool
-rounds_are_over(CopyFile *file, int64 *least, int *in_vain, bool first_time)
+count_round(CopyFile *file, int64 *least, int *in_vain, bool first_time)
 {
 	int64		left = block_set_count(file->todo);
 	bool		fits = copy_fits_under_lock(file, left);
@@ -362,6 +362,7 @@ copy_rounds(CopyFile *file, bool first_time)
 	for (int round = 0;; round++)
 	{
 		BlockNumber nblocks;
+		bool		is_last;
 
 		if (first_time)
 			nblocks = file_blocks(&file->from, MAIN_FORKNUM);
@@ -384,7 +385,8 @@ copy_rounds(CopyFile *file, bool first_time)
 		if (!copy_drain(file))
 			return false;
 		copy_take_changes(file);
-		if (rounds_are_over(file, &least, &in_vain, first_time))
+		is_last = count_round(file, &least, &in_vain, first_time);
+		if (is_last)
 			break;
 
 		IM_POINT("copy-round");

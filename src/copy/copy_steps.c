@@ -577,7 +577,7 @@ swap_files(CopyMove *move)
 			return false;
 	}
 	/* changes since the rounds are no sign of fast writers */
-	copy_is_not_outpaced(move);
+	copy_reset_pace(move);
 	return copy_swap(move);
 }
 

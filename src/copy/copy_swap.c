@@ -158,12 +158,12 @@ lock_files(CopyMove *move, Attempts *attempts, CopyFile *queue_for)
 }
 
 /*
- * Return whether no other transaction is changing a row of pg_class that we will change, as
- * GRANT does without a lock on the table (from 18 on, with a lock).  We would wait for the end
- * of that transaction, and sessions that wait for our lock would, too.
+ * Note where the rows of pg_class are that we will change.  Return whether no other transaction is
+ * changing such a row, as GRANT does without a lock on the table (from 18 on, with a lock).  We
+ * would wait for the end of that transaction, and sessions that wait for our lock would, too.
  */
 static bool
-rows_are_free(CopyMove *move)
+note_rows(CopyMove *move)
 {
 	VirtualTransactionId changer;
 
@@ -223,7 +223,7 @@ try_unhindered(void (*work) (void *arg), CopyMove *move)
 		return true;
 
 	/*
-	 * Another transaction has changed the row after rows_are_free().  Core's
+	 * Another transaction has changed the row after note_rows().  Core's
 	 * "tuple concurrently updated" is an internal error.
 	 */
 	if (error->sqlerrcode == ERRCODE_INTERNAL_ERROR && work == set_files)
@@ -353,8 +353,13 @@ attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 	progress_blockers(NULL, 0);
 	IM_POINT("swap-locked");
 	outcome = copy_last_of_all(move, most_us);
-	if (outcome == SWAPPED && !rows_are_free(move))
-		outcome = LOCK_NOT_GRANTED;
+	if (outcome == SWAPPED)
+	{
+		bool		are_free = note_rows(move);
+
+		if (!are_free)
+			outcome = LOCK_NOT_GRANTED;
+	}
 	if (outcome == SWAPPED)
 	{
 		INSTR_TIME_SET_CURRENT(start);
@@ -535,17 +540,17 @@ follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool
 
 /* Warn or give up, as on_blocker says, and name the holders of the last look. */
 static void
-lock_wait_is_over(CopyMove *move, const Wait *wait)
+warn_or_give_up(CopyMove *move, const Wait *wait)
 {
 	VirtualTransactionId named[WAIT_MAX_PIDS];
 	int			nnamed = wait_named(wait, named);
 
-	copy_lock_wait_is_over(move, named, nnamed);
+	copy_warn_or_give_up(move, named, nnamed);
 }
 
-/* bid: return whether one may queue for what moves, whoever holds it. */
-static bool
-may_queue_for(CopyMove *move, Attempts *attempts)
+/* bid: note whether a holder of any of the relations keeps us from the queue. */
+static void
+note_barred(CopyMove *move, Attempts *attempts)
 {
 	for (int i = 0; i < move->nitems; i++)
 	{
@@ -553,10 +558,10 @@ may_queue_for(CopyMove *move, Attempts *attempts)
 		bool		is_index = relkind_is_index(item->relkind);
 
 		/* for an index only the holders count */
-		if (!attempts_may_queue(attempts, is_index ? InvalidOid : item->relid))
-			return false;
+		attempts_note_barred(attempts, is_index ? InvalidOid : item->relid);
+		if (attempts->barred)
+			return;
 	}
-	return true;
 }
 
 /*
@@ -632,6 +637,7 @@ make_attempts(CopyMove *move)
 		bool		may_queue = false;
 		bool		tries;
 		bool		too_many;
+		bool		gives_turn;
 		const char *why_part;
 
 		if (!follow_changes(move, &attempts, &catch_up, now, &ready))
@@ -640,17 +646,19 @@ make_attempts(CopyMove *move)
 		has_met_others = has_met_others || look.held != NULL;
 		is_over = wait_look(wait);
 		if (wait_has_long_holder(wait))
-			copy_is_not_outpaced(move);
+			copy_reset_pace(move);
 		/* as long as pg_class is locked, no attempt is made */
 		if (is_over && (wait->nholders > 0 || !look.known))
-			lock_wait_is_over(move, wait);
+			warn_or_give_up(move, wait);
 
 		is_free = look.known && wait->nholders == 0 && !catch_up.crowded;
 		if (is_bid)
 		{
 			/* stay */
-			may_queue = look.known && !look.row_changes && may_queue_for(move, &attempts);
-			attempts.barred = !may_queue;
+			attempts.barred = true;
+			if (look.known && !look.row_changes)
+				note_barred(move, &attempts);
+			may_queue = !attempts.barred;
 		}
 		/* bid */
 		if (may_queue)
@@ -672,9 +680,9 @@ make_attempts(CopyMove *move)
 
 		/* others were in the way */
 		if (tries && outcome == LOCK_NOT_GRANTED)
-			copy_is_not_outpaced(move);
+			copy_reset_pace(move);
 		if (tries && is_over && wait->nholders == 0)
-			lock_wait_is_over(move, wait);
+			warn_or_give_up(move, wait);
 		/* without having asked, catch up again at once */
 		too_many = (outcome == TOO_MUCH_LEFT);
 		if (is_bid && (!too_many || is_over || move->item->outcome.lock_attempts > attempts_before))
@@ -687,7 +695,8 @@ make_attempts(CopyMove *move)
 			return copy_start_again(move, why_part);
 		/* each try costs a round: after lock_wait make it at the bids alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
-		if (turn_is_given(move->mc, wait->limits, move->so_far->rested_us))
+		gives_turn = turn_give(move->mc, wait->limits, move->so_far->rested_us);
+		if (gives_turn)
 			return copy_start_again(move, "it gives its turn to another relation");
 		throttle_rest(attempts_nap_ms(&attempts));
 	}

@@ -520,7 +520,9 @@ wait_and_lock(const MoveContext *mc)
 		waited = lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, &limits);
 		if (!waited || tries == MAX_TRIES)
 		{
-			if (!pacing_is_held_back(mc->settings, mc->item->wal_bytes))
+			bool		rests = pacing_look(mc->settings, mc->item->wal_bytes);
+
+			if (!rests)
 				break;
 		}
 		unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);

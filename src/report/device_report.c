@@ -48,16 +48,23 @@ static void
 put_problem(ReturnSetInfo *rsinfo, Oid tablespace, bool has_lost)
 {
 	char	   *name = get_tablespace_name(tablespace);
+	bool		is_ours;
 
 	if (name == NULL)
 		return;
-	if (!evidence_may_remove(tablespace) && evidence_is_foreign(tablespace))
+	is_ours = evidence_claim(tablespace);
+	if (!is_ours && evidence_is_foreign(tablespace))
 		put_device(rsinfo, "foreign device", tablespace, evidence_reason(tablespace), NULL);
 	else if (has_lost)
 		put_device(rsinfo, "lost device", tablespace, evidence_reason(tablespace),
 				   RecoveryInProgress() ? NULL : printed_command("heal", name));
-	else if (evidence_is_missing(tablespace))
-		put_device(rsinfo, "evidence missing", tablespace, evidence_reason(tablespace), NULL);
+	else
+	{
+		bool		is_known = evidence_ensure(tablespace);
+
+		if (!is_known)
+			put_device(rsinfo, "evidence missing", tablespace, evidence_reason(tablespace), NULL);
+	}
 }
 
 /*

@@ -227,7 +227,7 @@ note_delayed(Attempts *attempts)
 	pfree(holders);
 }
 
-/* Note the end of a bid, with an attempt or, if attempts_may_queue() forbids it, without. */
+/* Note the end of a bid, with an attempt or, if attempts_note_barred() forbids it, without. */
 void
 attempts_end_bid(Attempts *attempts)
 {
@@ -275,7 +275,7 @@ is_pg_dump(const Holder *holder)
 }
 
 /*
- * stay: return whether none of the holders has to be waited for without queueing: VACUUM
+ * stay: note in "barred" whether a holder has to be waited for without queueing: VACUUM
  * and, of this table (0: of an index), readers of the whole table by design, as pg_dump.
  * Its other processes ask with NOWAIT, and would fail if we stood in the queue.
  *
@@ -286,8 +286,8 @@ is_pg_dump(const Holder *holder)
  *
  * To be called outside of transactions; it has one of its own, for the catalog.
  */
-bool
-attempts_may_queue(Attempts *attempts, Oid table)
+void
+attempts_note_barred(Attempts *attempts, Oid table)
 {
 	const Wait *wait = &attempts->wait;
 	VirtualTransactionId *holders = NULL;
@@ -305,7 +305,7 @@ attempts_may_queue(Attempts *attempts, Oid table)
 			attempts->barred = true;
 	}
 	if (attempts->barred || !OidIsValid(table) || wait->nholders == 0)
-		return !attempts->barred;
+		return;
 
 	StartTransactionCommand();
 	holders = relation_lock_holders(table, AccessExclusiveLock, &nholders);
@@ -329,7 +329,6 @@ attempts_may_queue(Attempts *attempts, Oid table)
 			attempts->barred = true;
 	}
 	CommitTransactionCommand();
-	return !attempts->barred;
 }
 
 /*

@@ -427,12 +427,12 @@ give_up(const SpaceWatch *watch, const SpaceNeed *need)
 }
 
 /*
- * Return whether a copy has to rest, because its next bytes would leave too little of a file
+ * Look at the free space.  Return whether a copy has to rest, because its next bytes would leave too little of a file
  * system free, and why.  To be called again and again while it rests.  ERROR 53100 if it has
  * rested for lock_wait, or an earlier copy has.
  */
 bool
-free_space_is_short(const SpaceWatch *watch, const MoveSettings *settings, const char **why)
+free_space_look(const SpaceWatch *watch, const MoveSettings *settings, const char **why)
 {
 	double		now = clock_seconds();
 	SpaceNeeds	needs;

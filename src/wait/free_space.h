@@ -54,7 +54,7 @@ extern void free_space_add(SpaceNeeds *needs, Oid tablespace, const FileSystemFa
 extern const SpaceNeed *free_space_missing(const SpaceNeeds *needs);
 extern int64 free_space_wal_on_disk(void);
 extern char *free_space_wal_keeper(void);
-extern bool free_space_is_short(const SpaceWatch *watch, const MoveSettings *settings,
-								const char **why);
+extern bool free_space_look(const SpaceWatch *watch, const MoveSettings *settings,
+							const char **why);
 
 #endif							/* IM_FREE_SPACE_H */

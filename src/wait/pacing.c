@@ -388,9 +388,9 @@ look_at_replica_lag(const MoveSettings *settings, int64 at_once)
 	return lag_rests;
 }
 
-/* Return whether to rest before a rebuild, which can then only be canceled. */
+/* Look at pauses and standbys before a rebuild, which can then only be canceled.  Return whether to rest. */
 bool
-pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
+pacing_look(const MoveSettings *settings, int64 wal_bytes)
 {
 	if (job_pause_requested())
 		return true;
@@ -431,7 +431,7 @@ us_since(double moment)
  * is too far behind for so much WAL at once; with throttle, as long as there is too
  * little free space for the next bytes, or more was written than max_rate allows, or read
  * than max_read_share.  Return whether there was a reason to.  ERROR 57014 if the job is
- * canceled; 53100 as free_space_is_short().
+ * canceled; 53100 as free_space_look().
  *
  * keep_up() is called before each check, for the work that has to go on; it
  * ends the rest by returning false, or by an ERROR.  Without it, the caller must hold no lock
@@ -469,7 +469,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 			stands = look_at_replica_lag(settings, wal_at_once);
 		}
 		if (!stands && throttle != NULL && throttle->space != NULL)
-			stands = free_space_is_short(throttle->space, settings, &why);
+			stands = free_space_look(throttle->space, settings, &why);
 		if (!stands)
 			ms = throttle != NULL ? throttle_due(throttle, settings, &why) : 0;
 		if (ms == 0)
@@ -521,7 +521,7 @@ pacing_rest_while_paused(void)
 	(void) pacing_rest(NULL, 0, NULL, NULL, NULL);
 }
 
-/* Rest as long as pacing_is_held_back(), with no lock held; false if not at all. */
+/* Rest as long as pacing_look() says so, with no lock held; false if not at all. */
 bool
 pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)
 {

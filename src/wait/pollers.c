@@ -57,7 +57,7 @@ reads_transactions(const char *query)
 
 /* Count the last execution of a session.  Return whether it polls. */
 static bool
-is_polling(const PgBackendStatus *session)
+count_execution(const PgBackendStatus *session)
 {
 	Poller	   *poller = &pollers[0];
 
@@ -111,13 +111,15 @@ poller_waits_for_us(int pid)
 	const PgBackendStatus *holder = blockers_find(pid);
 	const PgBackendStatus *found = NULL;
 	int			n = pgstat_fetch_stat_numbackends();
+	bool		polls;
 
 	/* wait_for_job() shows no transaction */
 	if (since == 0)
 		since = MyBEEntry->st_activity_start_timestamp;
 	if (holder == NULL)
 		return false;
-	if (is_polling(holder))
+	polls = count_execution(holder);
+	if (polls)
 		found = holder;
 	else if (holder->st_state == STATE_IDLEINTRANSACTION &&
 			 holder->st_state_start_timestamp >= since)
@@ -126,8 +128,10 @@ poller_waits_for_us(int pid)
 		{
 			const PgBackendStatus *other = &pgstat_get_local_beentry_by_index(i)->backendStatus;
 
-			if (other != holder && other->st_procpid != MyProcPid &&
-				is_one_program(holder, other) && is_polling(other))
+			if (other == holder || other->st_procpid == MyProcPid || !is_one_program(holder, other))
+				continue;
+			polls = count_execution(other);
+			if (polls)
 				found = other;
 		}
 	}

@@ -23,12 +23,13 @@
 #define MOST_DOUBLINGS			10
 
 /*
- * Decide whether the move, which waits for a lock, gives its turn.  If so, the caller is to
- * end it without an outcome.  rested_us: how much of the time before the wait was no work.
+ * Give the turn of a move, which waits for a lock, if it has waited for long and another relation is
+ * ready.  Return whether it is given: then the caller is to end the move without an outcome.
+ * rested_us: how much of the time before the wait was no work.
  * No transaction is open.
  */
 bool
-turn_is_given(MoveContext *mc, const WaitLimits *limits, int64 rested_us)
+turn_give(MoveContext *mc, const WaitLimits *limits, int64 rested_us)
 {
 	MoveItem   *item = mc->item;
 	int64		worked_us = limits->since - mc->began - rested_us;

@@ -125,7 +125,7 @@ typedef struct Attempts
 	Wait		wait;			/* with the holders at the last look */
 	WaitLimits	limits;
 	bool		hurry;			/* no looks before the first bid */
-	bool		barred;			/* at the last bid attempts_may_queue()
+	bool		barred;			/* at the last bid attempts_note_barred()
 								 * forbade it */
 
 	/* between two pieces of a long bid; NULL: nothing, see attempts.c */
@@ -149,14 +149,14 @@ typedef struct Attempts
 
 extern void attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid);
 extern bool attempts_bid_is_due(const Attempts *attempts);
-extern bool attempts_may_queue(Attempts *attempts, Oid table);
+extern void attempts_note_barred(Attempts *attempts, Oid table);
 extern void attempts_end_bid(Attempts *attempts);
 extern int	attempts_nap_ms(const Attempts *attempts);
 extern bool attempts_prepare(const MoveSettings *settings, Oid catalog);
 extern bool attempts_queue_for_bid(Attempts *attempts, Oid relid, instr_time *granted_at);
 
 /* turn.c */
-extern bool turn_is_given(MoveContext *mc, const WaitLimits *limits, int64 rested_us);
+extern bool turn_give(MoveContext *mc, const WaitLimits *limits, int64 rested_us);
 
 extern bool poller_waits_for_us(int pid);
 extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,
@@ -220,7 +220,7 @@ extern struct ReplicationSlot *slot_next(int *i);
 /* pacing.c */
 extern int64 replica_lag_slot_limit(void);
 
-extern bool pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes);
+extern bool pacing_look(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_hold_back(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_rest(const MoveSettings *settings, int64 wal_at_once,
 						Throttle *throttle, bool (*keep_up) (void *arg),

@@ -543,9 +543,9 @@ typedef struct Others
 	int			count;
 } Others;
 
-/* Return whether none of the first check's transactions is left. */
+/* Keep the transactions of the first check that are left.  Return whether none is. */
 static bool
-others_are_gone(Wait *wait, void *arg)
+keep_others(Wait *wait, void *arg)
 {
 	Others	   *others = arg;
 	int			count;
@@ -588,7 +588,7 @@ wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 	Others		others = {.relid = heap_oid,.mode = lockmode};
 
 	(void) wait_until(gettext_noop("gave up waiting for transactions that use the table"),
-					  limits, others_are_gone, &others);
+					  limits, keep_others, &others);
 }
 
 /*
@@ -603,7 +603,7 @@ wait_for_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc),
 	Others		others = {.limit_xmin = limit_xmin,.hides = hides};
 
 	(void) wait_until(gettext_noop("gave up waiting for transactions with an old snapshot"),
-					  limits, others_are_gone, &others);
+					  limits, keep_others, &others);
 }
 
 /* Lock for the session; the next transaction reads the invalidations. */
@@ -619,9 +619,9 @@ try_lock(Wait *wait, Oid relid)
 	return false;
 }
 
-/* arg: table and index */
+/* Lock both for the session, or none.  arg: table and index */
 static bool
-both_are_locked(Wait *wait, void *arg)
+try_lock_both(Wait *wait, void *arg)
 {
 	const Oid  *relids = arg;
 
@@ -643,7 +643,7 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 {
 	Oid			relids[2] = {heap_oid, index_oid};
 
-	return wait_until(NULL, limits, both_are_locked, relids);
+	return wait_until(NULL, limits, try_lock_both, relids);
 }
 
 /* Release the locks of lock_table_and_index(). */

@@ -56,10 +56,13 @@ static void
 look_at_unused(void *arg)
 {
 	Oid			tablespace = *(const Oid *) arg;
+	bool		makes = false;
 
 	if (tablespace_hindrance(tablespace) == NULL)
 		mount_point_note(tablespace);
-	else if (tablespace_is_missing(tablespace) && evidence_may_remove(tablespace))
+	else if (tablespace_is_missing(tablespace))
+		makes = evidence_claim(tablespace);
+	if (makes)
 	{
 		mount_point_check(tablespace, false);
 		tablespace_make_directory(tablespace);
@@ -90,13 +93,16 @@ look_at(void *arg)
 {
 	LookAt	   *what = arg;
 	Oid			tablespace = what->tablespace;
-	bool		heals = heal_at_start && !what->has_tables && evidence_may_remove(tablespace);
+	bool		heals = false;
 	char	   *name = get_tablespace_name(tablespace);
 	PlanRequest request = {.method = METHOD_REBUILD,.to_tablespace = tablespace};
 	List	   *lost = NIL;
 	List	   *plan;
-	HTAB	   *busy = job_busy_tables();
+	HTAB	   *busy;
 
+	if (heal_at_start && !what->has_tables)
+		heals = evidence_claim(tablespace);
+	busy = job_busy_tables();
 	settings_capture(&request.settings, NULL, false);
 	request.settings.terms.heals = true;
 	request.files_were_seen = true;

@@ -181,7 +181,7 @@ attempt_default(MoveContext *mc, Attempts *attempts, bool queue)
  * end holds no session up, as that of a copy.
  */
 static void
-default_wait_is_over(const MoveContext *mc, const Wait *wait, bool *told)
+default_warn_or_give_up(const MoveContext *mc, const Wait *wait, bool *told)
 {
 	const MoveItem *item = mc->item;
 	VirtualTransactionId named[WAIT_MAX_PIDS];
@@ -241,21 +241,26 @@ move_default(MoveContext *mc)
 		bool		is_over = wait_look(&attempts.wait);
 		bool		queue = false;
 		bool		done = false;
+		bool		gives_turn;
 
 		if (is_bid && helps)
-			queue = attempts_may_queue(&attempts, is_table ? item->relid : InvalidOid);
+		{
+			attempts_note_barred(&attempts, is_table ? item->relid : InvalidOid);
+			queue = !attempts.barred;
+		}
 		/* free, bid */
 		if (queue || (helps && attempts.wait.nholders == 0))
 			done = attempt_default(mc, &attempts, queue);
 		if (done)
 			break;
 		if (is_over)
-			default_wait_is_over(mc, &attempts.wait, &told);
+			default_warn_or_give_up(mc, &attempts.wait, &told);
 		if (is_bid)
 			attempts_end_bid(&attempts);
 		/* all that it did before the wait was to rest */
-		if (turn_is_given(mc, &attempts.limits,
-						  (attempts.limits.rested_before - mc->rested_before) * 1000))
+		gives_turn = turn_give(mc, &attempts.limits,
+							   (attempts.limits.rested_before - mc->rested_before) * 1000);
+		if (gives_turn)
 		{
 			progress_blockers(NULL, 0);
 			return;

@@ -474,9 +474,9 @@ look_for_leftovers(void *arg)
 		look->found = leftovers_of_runner(look->job);
 }
 
-/* Return whether this runner has, or may have, left something that is to be removed. */
+/* Look for leftovers of this runner.  Return whether there are, or may be, some to be removed. */
 static bool
-needs_cleanup(JobShared *shared)
+look_for_own_leftovers(JobShared *shared)
 {
 	LeftoverLook look = {.job = shared->job,.found = true};
 	ErrorData  *error;
@@ -597,8 +597,11 @@ put_back_current(JobShared *shared, MoveEnd end)
 static void
 clean_up_after(JobShared *shared, int n)
 {
+	bool		is_left;
+
 	move_cleanup(shared, &shared->items[n], QUICK_CLEANUP_MS);
-	if (needs_cleanup(shared))
+	is_left = look_for_own_leftovers(shared);
+	if (is_left)
 		cleanup_due = n;
 }
 
@@ -693,19 +696,25 @@ static bool
 clean_up_at_end(JobShared *shared)
 {
 	const MoveItem *item;
+	bool		is_final;
+	bool		is_left;
 
 	if (cleanup_due < 0)
 		return false;
 	item = &shared->items[cleanup_due];
 	/* the caller need not wait for it */
-	if (runner_rows_are_final())
+	is_final = runner_finish_rows();
+	if (is_final)
 		publish_rows(shared);
 	show_activity(item);
 	progress_begin(item);
 	move_cleanup_rest(shared, &shared->items[cleanup_due]);
 	progress_end(0);
 	pgstat_report_activity(STATE_IDLE, NULL);
-	if (outcome_extension_is_gone(shared) || !needs_cleanup(shared))
+	if (outcome_extension_is_gone(shared))
+		return false;
+	is_left = look_for_own_leftovers(shared);
+	if (!is_left)
 		return false;
 	ereport(LOG,
 			(errhidecontext(true),
@@ -729,7 +738,7 @@ note_targets(void *shared)
 			continue;
 		CHECK_FOR_INTERRUPTS();
 		mount_point_note(target);
-		(void) evidence_may_remove(target);
+		(void) evidence_claim(target);
 	}
 }
 
