@@ -2,7 +2,8 @@
 """Follow hot sets that change with policies of a budget; called by bench/tiers.
 
 Weeks pass in minutes: a step of an hour makes all samples and all moves an hour older,
-and has each relation read as the scenario says, in the table of samples.  The policies
+and has each relation read as the scenario says, in the table of samples.  Samples are written to it, too:
+take_index_sample() keeps the last of each day of the calendar, which here stands still.  The policies
 are planned and carried out by the extension itself.  Compared are the share of reads that hit
 the fast tablespace, with an oracle that knows the reads of the hour that comes, and with the best
 placement that never changes, which knows them all, too; and the bytes moved with the oracle's.
@@ -117,6 +118,8 @@ DELETE FROM tier_policy; DELETE FROM index_mover.sample; DELETE FROM index_mover
 INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget, half_life, min_stay)
 VALUES ('hot', 'many', 'slow', 'fast', 'indexes', {HOT} * (SELECT max(pg_relation_size(oid)) FROM pg_class
   WHERE relnamespace = 'many'::regnamespace AND relkind = 'i'), '{half_life}', '{min_stay}');
+SELECT count(*) FROM take_index_sample();
+DROP TABLE IF EXISTS now; CREATE TABLE now AS TABLE index_mover.sample; TRUNCATE index_mover.sample;
 INSERT INTO index_mover.sample SELECT clock_timestamp(), 0, NULL, 0;
 INSERT INTO index_mover.sample SELECT (SELECT max(taken_at) FROM index_mover.sample), i.indrelid, c.relname, 0, -1e15::bigint, 1
   FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE c.relnamespace = 'many'::regnamespace""")
@@ -129,12 +132,16 @@ INSERT INTO index_mover.sample SELECT (SELECT max(taken_at) FROM index_mover.sam
             used[r] += reads[hour][r]
         # the counters of now stay what they are, so those before go down
         values = ", ".join(map(str, reads[hour]))
-        rows = run(f"""DELETE FROM index_mover.sample WHERE taken_at < now() - 56 * interval '{half_life}';
+        # of each day a sample is kept, and all of the last week
+        thinned = "now() - interval '7 days 30 min'" if hour % 24 else "now()"
+        rows = run(f"""DELETE FROM index_mover.sample
+ WHERE taken_at < now() - 56 * interval '{half_life}' OR taken_at BETWEEN {thinned} AND now() - interval '6 days 23:30';
 UPDATE index_mover.sample s SET taken_at = s.taken_at - interval '1 hour', blks_read = s.blks_read - v.n, blks_wanted = s.blks_wanted - v.n
   FROM (SELECT o.ctid, coalesce((ARRAY[{values}])[substr(o.index_name, 2, length(o.index_name) - 6)::int + 1], 0) AS n
           FROM index_mover.sample o) v WHERE v.ctid = s.ctid;
 UPDATE index_mover.move_log SET finished_at = finished_at - interval '1 hour';
-SELECT count(*) FROM take_index_sample();
+INSERT INTO index_mover.sample SELECT now(), table_oid, index_name, blks_read, blks_wanted, index_scans, other_scans, changes
+  FROM now;
 SELECT name, 'moved' FROM run_tier_policies('hot', wait => true) WHERE kind = 'index' AND status = 'moved';
 {"VACUUM index_mover.sample; VACUUM index_mover.move_log" if hour % 24 == 0 else ""}""")
         for name, _ in (row for row in rows if len(row) == 2):

@@ -4,6 +4,7 @@
 # placement that never changes.
 #
 # Time passes by making all samples and moves half a day older; reads are made in the table of samples.
+# So are samples: take_index_sample() keeps the last of each day of the calendar, which here stands still.
 # bench/tiers is the same with more relations, sets that change faster, and a run each hour.
 #
 # Fault (tables): hot sets that change weekly, at the end of the month, and with day and night, for a year
@@ -84,6 +85,9 @@ foreach my $name (@names)
 		. "'regress_slow', 'regress_fast', 'indexes', '12 hours', $fits * pg_relation_size('$name.${name}_0_pkey'))");
 }
 sql(<<'SQL');
+SELECT take_index_sample();
+CREATE TABLE now AS TABLE index_mover.sample;
+TRUNCATE index_mover.sample;
 INSERT INTO index_mover.sample SELECT clock_timestamp(), 0, NULL, 0;
 INSERT INTO index_mover.sample SELECT (SELECT max(taken_at) FROM index_mover.sample), i.indrelid, c.relname, 0, -1e15::bigint, 1
   FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE c.relname ~ '^(weekly|monthly|turns)_\d+_pkey$'
@@ -102,15 +106,19 @@ foreach my $step (0 .. $steps - 1)
 		push @values, map { "('${name}_${_}_pkey', $now->[$_])" } 0 .. $relations - 1;
 	}
 	my $list = join ', ', @values;
+	# of each day a sample is kept, and all of the last week
+	my $thinned = $step % 2 ? "now() - interval '7 days 6 hours'" : 'now()';
 	# the counters of now stay what they are, so those before go down
 	my $moved = sql(<<SQL);
-DELETE FROM index_mover.sample WHERE taken_at < now() - interval '28 days';
+DELETE FROM index_mover.sample
+ WHERE taken_at < now() - interval '28 days' OR taken_at BETWEEN $thinned AND now() - interval '6 days 18 hours';
 UPDATE index_mover.sample s
    SET taken_at = s.taken_at - interval '12 hours', blks_read = s.blks_read - v.n, blks_wanted = s.blks_wanted - v.n
   FROM (SELECT o.ctid, coalesce(r.n, 0) AS n FROM index_mover.sample o LEFT JOIN (VALUES $list) r(name, n) ON r.name = o.index_name) v
  WHERE v.ctid = s.ctid;
 UPDATE index_mover.move_log SET finished_at = finished_at - interval '12 hours' WHERE finished_at > now() - interval '9 days';
-SELECT FROM take_index_sample();
+INSERT INTO index_mover.sample SELECT now(), table_oid, index_name, blks_read, blks_wanted, index_scans, other_scans, changes
+  FROM now;
 SELECT m.name FROM run_tier_policies(wait => true) m WHERE m.kind = 'index' AND m.status = 'moved'
 SQL
 	sql('VACUUM index_mover.sample; VACUUM index_mover.move_log') if $step % 30 == 0;
@@ -147,12 +155,8 @@ foreach my $name (@names)
 	note sprintf('of the reads %.0f %% hit, and %.0f %% in the best placement that never changes', map { 100 * $_ / sum(@all) } $reached,
 		$static);
 	cmp_ok($moves{$name}, '<=', 1.5 * $oracle{$name}[1], "$name: it moves at most half as much again as an oracle");
-	TODO: {
-		# the least share was reached on a busy machine, and 76 % on a quiet one: runs half a day apart are not what is simulated
-		my $least = $name eq 'turns' ? 0.95 : 1.0001;
-		local $TODO = 'the policy follows sets that take turns for too long' if $name eq 'turns';
-		cmp_ok($reached, '>=', $least * $static, "$name: it is not worse than the best placement that never changes");
-	}
+	# what was read most, by chance, is known afterwards only
+	cmp_ok($reached, '>=', 0.97 * $static, "$name: it is not worse than the best placement that never changes");
 }
 cmp_ok($share->('weekly', @learned), '>=', 0.8, 'a set that changes weekly: 80 % of what an oracle gets');
 cmp_ok($share->('monthly', grep { is_closing($_) } @learned), '>=', 0.55, 'the end of the month: 55 % in those days');
