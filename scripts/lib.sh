@@ -126,8 +126,8 @@ as_server() {
 }
 
 # Make directories that the server's user owns, or take those that it owns already; in a
-# directory into which it cannot write, or /tmp.  Nobody else gets into a new one: our
-# servers trust whoever comes through their sockets, and run his commands as their user.
+# directory into which it cannot write, or /tmp.  No other user gets into a new one: our
+# servers trust whoever comes through their sockets, and run such commands as their user.
 server_directory() {       # directory ...
   local dir
   for dir in "$@"; do

@@ -7,17 +7,17 @@
  * within that it would be in base backups, and DROP TABLESPACE would refuse.  It has the
  * version in its name, because two clusters may share a location, as they do after
  * pg_upgrade.  In it are a random number, by which the device is known, its epoch
- * (evidence_verdict.c), the server that wrote it, its own inode and birth time, and those of the
- * directory beside it.  One that a program has copied (rsync, a restored backup) names
- * another file, and one beside which the directory was copied names another directory.  A
+ * (evidence_verdict.c), the server that wrote it, its own inode and birth time, and the same of the
+ * directory beside it.  A marker that a program has copied (rsync, a restored backup) names
+ * another file, and beside a directory that was copied it names another directory.  A
  * session of a server without the library in its postmaster writes no number: it would be on
  * no record.  Such a marker says only whose the location is.
  *
  * A tablespace in place has no marker: DROP TABLESPACE removes that directory, which must
  * be empty.  It is in the data directory, so the birth of its directory serves.
  *
- * Assumption: of two servers that use one location, the second one finds the marker of
- * the first.  If both write at the same moment, the last one has it.
+ * Assumption: of two servers that use a location, the second finds the marker of
+ * the first.  If both write at the same moment, the last has it.
  *
  * Called by the postmaster, too, before recovery.  Failures are results.
  *

@@ -5,16 +5,16 @@
  *
  * Recovery makes files where they are missing, with zeros before the images of pages
  * that it has, so a file's contents do not tell whether it is whole.  A marker on the
- * device does, with what this server expects there, in a file of its data directory.
+ * device does, with a file of the data directory that says which marker this server expects.
  * src/README, "Evidence for a device", has the verdicts and why they are right.
  *
  * A verdict is of files from before a horizon (is_lost()), because recovery makes whole
- * what was made after its begin.
+ * each file that was made after its begin.
  *
- * This file has the answers to those who ask.  evidence_record.c has the state file,
+ * This file answers questions about devices and files.  evidence_record.c has the state file,
  * evidence_area.c shared memory and the locks, evidence_verdict.c the verdicts, evidence_start.c the
- * look before recovery, evidence_look.c the later ones, and evidence_round.c what the launcher and
- * the janitor find and note.
+ * look before recovery, evidence_look.c the later looks, and evidence_round.c the findings of
+ * the launcher and the janitor.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,8 +53,8 @@ is_in_data_directory(Oid tablespace)
 }
 
 /*
- * Return whether a row of a catalog was committed before a loss, for certain.  One that is
- * frozen may be from after it, too: its xmin stays.
+ * Return whether a row of a catalog was committed before a loss, for certain.  A frozen
+ * row may be from after it, too: its xmin stays.
  */
 static bool
 is_from_before(HeapTuple row, const Horizon *lost)
@@ -66,16 +66,16 @@ is_from_before(HeapTuple row, const Horizon *lost)
 	xmin = HeapTupleHeaderGetRawXmin(row->t_data);
 	if (!TransactionIdIsNormal(xmin))
 		return true;
-	/* not one of those from the loss until now */
+	/* not a transaction from the loss until now */
 	return xmin - lost->xid >= ReadNextTransactionId() - lost->xid;
 }
 
 /*
- * Return whether this database had what it has in the tablespace before a loss, for certain.
+ * Return whether this database had its files in the tablespace before a loss, for certain.
  *
  * Files with numbers from before come later with a database that is copied: its OID, from the
- * same counter, is a later one.  And into the tablespace that ALTER DATABASE gives it, as its
- * default one only: then its row is a later one, as after any other change of that row.
+ * same counter, is later.  And into the tablespace that ALTER DATABASE gives it, as its default
+ * only: then its row is later, as after any other change of that row.
  */
 static bool
 database_is_from_before(const KnownDevice *device, const Horizon *lost)
@@ -132,9 +132,9 @@ file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber)
  * Return the verdict about the tablespace as a whole, looking at its device now.
  *
  * EVIDENCE_LOST: there may be files of permanent relations that are lost whatever their
- * pages look like; evidence_of_file() says which.  EVIDENCE_UNKNOWN: all pages of those
- * files have to be read.  EVIDENCE_SAME: the device is the one that it was; what single
- * files have lost is seen in the file system, or in a page or two.
+ * pages look like; evidence_of_file() says which.  EVIDENCE_UNKNOWN: all pages of these
+ * files have to be read.  EVIDENCE_SAME: the device is the same as before; losses of single
+ * files are seen in the file system, or in a page or two.
  */
 Evidence
 evidence_of_tablespace(Oid tablespace)
@@ -154,7 +154,7 @@ evidence_of_tablespace(Oid tablespace)
 }
 
 /*
- * The same of the file of one permanent relation, index or table.  One that was made
+ * The same of the file of one permanent relation, index or table.  A file that was made
  * since the device was lost, or since it is known, is not concerned.  In a transaction.
  */
 Evidence
@@ -196,7 +196,7 @@ evidence_vouches(Oid tablespace, RelFileNumber relfilenumber)
 }
 
 /*
- * Claim the tablespace's location for this server: without a marker it gets one.  Return whether it
+ * Claim the tablespace's location for this server: it gets a marker if it has none.  Return whether it
  * has the marker of this server, which may remove files there then.
  */
 bool
@@ -363,13 +363,13 @@ evidence_may_empty_lately(Oid tablespace)
 		return false;
 	if (clock_seconds() < device.look_ended + FRESH_LOOKS * took && may_empty(tablespace, &device))
 		return true;
-	/* it, or another one, may have come just now */
+	/* it, or another device, may have come just now */
 	return evidence_may_empty(tablespace);
 }
 
 /*
  * Return whether lost files of this tablespace can be emptied as far as is known, without a look at
- * its device.  When one comes that was away, evidence_losses() changes.
+ * its device.  When a device comes that was away, evidence_losses() changes.
  */
 bool
 evidence_can_empty(Oid tablespace)

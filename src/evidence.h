@@ -22,7 +22,7 @@ typedef enum Evidence
 	EVIDENCE_LOST,				/* it lacks changes of files */
 } Evidence;
 
-/* evidence.c: what is asked of a device, or of a file there */
+/* evidence.c: questions about a device, or a file there */
 extern Evidence evidence_of_tablespace(Oid tablespace);
 extern Evidence evidence_of_file(Oid tablespace, RelFileNumber relfilenumber);
 extern bool evidence_vouches(Oid tablespace, RelFileNumber relfilenumber);
@@ -37,7 +37,7 @@ extern bool evidence_may_empty_lately(Oid tablespace);
 extern bool evidence_can_empty(Oid tablespace);
 extern bool evidence_knows_lost(HeapTuple row);
 
-/* evidence_round.c: what has been found on devices, without a wait for one */
+/* evidence_round.c: findings on devices, without a wait for a device */
 extern bool evidence_is_met(Oid database, uint32 losses, bool *has_lost);
 extern void evidence_note_met(uint32 losses, bool has_lost);
 extern bool evidence_take_wish(void);

@@ -6,10 +6,9 @@
  * Locks, in this order: that of the device for a look at it, which may hang, as a network's
  * file system does.  Whoever waits for it can be canceled, and the planner gives up if that
  * look takes long; but if it looks itself, it waits as long as the device does.  Other devices
- * are not concerned.  CHANGE_LOCK for all that
- * changes what is known; no device is read or written under it.  AREA_LOCK, besides, for
- * the moment in which shared memory changes, and for readers.  The postmaster takes none:
- * it has no children then.
+ * are not concerned.  CHANGE_LOCK for each change of the evidence; no device is read or
+ * written under it.  AREA_LOCK, besides, for the moment in which shared memory changes, and for
+ * readers.  The postmaster takes none: it has no children then.
  *
  *-------------------------------------------------------------------------
  */
@@ -175,7 +174,7 @@ evidence_publish(const KnownDevice *device)
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
-/* Return the tablespaces that are on the list, or those of which is_such() is true. */
+/* Return the tablespaces that are on the list: all, or all of which is_such() is true. */
 List *
 evidence_list_devices(bool (*is_such) (const KnownDevice *device))
 {

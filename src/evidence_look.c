@@ -82,7 +82,7 @@ narrow_all(KnownDevice *device, RelFileNumber next)
 	return changed;
 }
 
-/* The same of what evidence_mark() has changed.  The rest may have changed since it was read. */
+/* The same of the fields that evidence_mark() has changed.  Others may have changed since they were read. */
 static void
 publish_mark(const KnownDevice *device)
 {
@@ -195,7 +195,7 @@ evidence_look_at(Oid tablespace, bool waits, bool beats)
 		publish_mark(&device);
 		if (is_marked)
 		{
-			/* what a round has read was there before */
+			/* a round has read the files of before */
 			leave_round(tablespace);
 			evidence_save();
 		}

@@ -17,7 +17,7 @@
 #include "device_marker.h"
 #include "evidence.h"
 
-/* evidence_record.c: what this server knows of devices, and the state file that has it on record */
+/* evidence_record.c: the devices that this server knows, and the state file that has them on record */
 
 #define STATE_FILE		"index_mover.evidence"
 
@@ -52,14 +52,14 @@ typedef enum EvidenceReason
 } EvidenceReason;
 
 /*
- * A moment: a file from before it was lost, and one from after it was not.  The counter of
+ * A moment: a file from before it was lost, and a file from after it was not.  The counter of
  * OIDs, from which relfilenumbers come, is known to OIDS_AHEAD.
  */
 typedef struct Horizon
 {
 	RelFileNumber below;		/* no higher number had been given to a file;
 								 * 0: nothing is lost */
-	RelFileNumber certain;		/* all lower ones had been given */
+	RelFileNumber certain;		/* all lower numbers had been given */
 	TransactionId xid;			/* all transactions before it had ended */
 } Horizon;
 
@@ -76,11 +76,11 @@ typedef struct KnownDevice
 	char		location[MAXPGPATH];
 
 	Horizon		lost;			/* files from before it are lost, */
-	Horizon		lost_unlogged;	/* those of unlogged relations from before
+	Horizon		lost_unlogged;	/* files of unlogged relations from before
 								 * this */
 	RelFileNumber unknown_below;	/* files with a lower number are not known
 									 * to be whole; 0 = all are */
-	RelFileNumber vouched_from; /* those were or were not whole, in the past */
+	RelFileNumber vouched_from; /* lower files may not have been whole, once */
 	EvidenceReason reason;		/* of the loss, else of the last verdict that
 								 * was not "same" */
 	uint32		marked;			/* the epoch that its marker has at least */
@@ -93,8 +93,8 @@ typedef struct KnownDevice
 
 	/* the last recovery that began without the device */
 	XLogRecPtr	missed_checkpoint;	/* from where; 0 = there was none */
-	bool		is_pending;		/* it began on an empty directory, and nobody
-								 * has looked since its end */
+	bool		is_pending;		/* it began on an empty directory, and no look
+								 * has followed its end */
 	char		missed_id[DEVICE_ID_SIZE];	/* the expectation before it */
 	uint32		missed_marked;
 	Horizon		missed_lost;
@@ -103,9 +103,9 @@ typedef struct KnownDevice
 	Horizon		seen;			/* the last look */
 	bool		has_moved;		/* the directory was not that above */
 	bool		is_here;		/* at the last look the marker and the
-								 * directory were those above */
+								 * directory were the same as above */
 	bool		is_foreign;		/* another server uses the location */
-	bool		is_away;		/* there was no directory, or an empty one */
+	bool		is_away;		/* its directory was missing, or empty */
 	int			mark_errno;		/* of the last attempt to write the marker */
 	TimestampTz beaten;			/* when its marker was last to be written */
 	double		look_began;		/* the last look that has ended, by
@@ -175,7 +175,7 @@ can_empty(const KnownDevice *device)
 
 #define AREA_NAME		"index_mover evidence"
 
-/* of the LWLocks, in this order; then one for each device */
+/* of the LWLocks, in this order; then that of each device */
 #define CHANGE_LOCK		0
 #define AREA_LOCK		1
 #define NLOCKS			2
@@ -248,7 +248,7 @@ extern List *evidence_list_devices(bool (*is_such) (const KnownDevice *device));
 extern void evidence_wake_launcher(void);
 extern void evidence_save(void);
 
-/* evidence_verdict.c: what a look at a device says, and its marker */
+/* evidence_verdict.c: the verdict of a look at a device, and its marker */
 
 /* More arguments of a look at a device */
 typedef struct Circumstances
@@ -263,7 +263,7 @@ typedef struct Circumstances
 	bool		is_watched;		/* no server has run without the library since */
 	XLogRecPtr	checkpoint;		/* from which recovery is about to begin */
 	Horizon		horizon;		/* recovery's begin, or this look */
-	RelFileNumber below;		/* files from before this look, and those of
+	RelFileNumber below;		/* files from before this look, and files of
 								 * which the WAL may not have all */
 } Circumstances;
 

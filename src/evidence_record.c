@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * evidence_record.c
- *	  The state file: what this server expects on the devices of its tablespaces.
+ *	  The state file: the devices that this server expects below its tablespaces.
  *
  * The file names itself and the data directory.  So a copy of it, or of the data directory, is
- * known for that.  It is replaced as a whole, and has the same as shared memory but for what is
- * not on record there (KnownDevice).
+ * known for that.  It is replaced as a whole, and has the same as shared memory but for the
+ * last fields of KnownDevice.
  *
  * The postmaster writes the file at its start and at its end, other processes under CHANGE_LOCK.
  * A list is in local memory or in shared memory: see evidence_area.c for the locks of the latter.
@@ -174,7 +174,7 @@ evidence_list_make(int max)
 
 /*
  * Read the state file, and set whether it is of this server, in this data directory; a copy
- * tells of another server.  NULL if there is none, or a part of one.
+ * tells of another server.  NULL if there is none, or a part of a file.
  */
 DeviceList *
 evidence_list_load(bool *is_ours)

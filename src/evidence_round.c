@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * evidence_round.c
- *	  What the launcher, the janitor and sessions have found on devices, and noted.
+ *	  Findings of the launcher, the janitor and sessions on devices, and their notes.
  *
- * A round of the janitor looks at the files of all databases.  What it finds whole, or replaced, is
- * settled: from then on the device is known.  Sessions note of their database whether all lost files
- * are empty.
+ * A round of the janitor looks at the files of all databases.  A device whose files are all
+ * whole, or replaced, is settled: from then on it is known.  Sessions note of their database
+ * whether all lost files are empty.
  *
  * proof/marker.pml is a model of this protocol.
  *
@@ -26,7 +26,8 @@
 
 /*
  * Return whether all lost files of a database are known to be empty, or on devices that are away, for
- * these losses.  *has_lost becomes whether it had any then: nothing is lost of one that has been healed.
+ * these losses.  *has_lost becomes whether it had any then: nothing is lost of a database that has
+ * been healed.
  */
 bool
 evidence_is_met(Oid database, uint32 losses, bool *has_lost)
@@ -48,7 +49,7 @@ evidence_is_met(Oid database, uint32 losses, bool *has_lost)
 }
 
 /*
- * Return the entry for a note about this database: its own, else one that is free or out of date,
+ * Return the entry for a note about this database: its own, else an entry that is free or out of date,
  * else the oldest.  Under AREA_LOCK.
  */
 static MetDatabase *
@@ -72,7 +73,7 @@ place_for_met(uint32 losses)
 	return result;
 }
 
-/* Note that those of this database are, and whether it has any. */
+/* Note that all lost files of this database are empty, or away, and whether it has any. */
 void
 evidence_note_met(uint32 losses, bool has_lost)
 {
@@ -181,7 +182,7 @@ evidence_doubts(Oid tablespace, RelFileNumber relfilenumber)
 		relfilenumber < device.unknown_below;
 }
 
-/* Begin a round through all databases, after which all that nobody has refuted is settled. */
+/* Begin a round through all databases, after which a device is settled unless it was refuted. */
 void
 evidence_begin_round(void)
 {
@@ -321,8 +322,8 @@ settle_device(Oid tablespace)
 	}
 
 	/*
-	 * From now on the server writes to a device that has everything.  What
-	 * was in its place before is left behind.
+	 * From now on the server writes to a device that has everything.  A
+	 * device that was in its place before is left behind.
 	 */
 	device_look(tablespace, &look);
 	if (!evidence_has_expected(&device, &look))

@@ -30,7 +30,7 @@
 #include "evidence_private.h"
 #include "running_jobs.h"
 
-/* Tablespaces made while the server runs, beyond those that are there at its start */
+/* Tablespaces made while the server runs, beyond the tablespaces at its start */
 #define SPARE_ENTRIES	64
 
 bool		evidence_is_preloaded = false;
@@ -77,7 +77,7 @@ unmark_dropped(const DeviceList *list)
 }
 
 /*
- * Forget what another server has known of its devices.  In a backup or a copy of it are old files
+ * Forget the devices as another server has known them.  In a backup or a copy of it are old files
  * of a device that it has lost: that is kept, as it goes by numbers.
  */
 static void
@@ -93,7 +93,7 @@ forget_devices(DeviceList *list)
 	}
 }
 
-/* Return the tablespaces that pg_tblspc names, first those on the list. */
+/* Return the tablespaces that pg_tblspc names, first all that are on the list. */
 static List *
 known_first(DeviceList *list)
 {
@@ -140,7 +140,7 @@ horizon_of_checkpoint(const ControlFileData *control)
 		result.certain -= Min(result.below, OIDS_AHEAD);
 	/* at the end of a server there were no others */
 	result.xid = XidFromFullTransactionId(checkpoint->nextXid);
-	/* this one was looked up before the redo position was determined */
+	/* this number was looked up before the redo position was determined */
 	if (TransactionIdIsValid(checkpoint->oldestActiveXid))
 		result.xid = checkpoint->oldestActiveXid;
 
@@ -172,9 +172,9 @@ look_before_recovery(void)
 	has_looked = false;			/* until this is on record */
 
 	/*
-	 * What was created since the redo position has a higher number, and the
-	 * WAL has all of it.  With wal_level = minimal it may not: then the end
-	 * of recovery is waited for.
+	 * A file that was created since the redo position has a higher number,
+	 * and the WAL has all of it.  With wal_level = minimal it may not: then
+	 * the end of recovery is waited for.
 	 */
 	now.below = control->wal_level >= WAL_LEVEL_REPLICA ? now.horizon.below : ALL_FILES;
 	now.is_restored = file_exists("backup_label") || file_exists("tablespace_map");
@@ -200,7 +200,7 @@ look_before_recovery(void)
 		evidence_remove_devices(old, unmark_dropped(old));
 
 	evidence_area->made_before = now.below;
-	/* what is known comes first: places are few after a crash */
+	/* known devices come first: places are few after a crash */
 	foreach_oid(tablespace, known_first(old))
 	{
 		const KnownDevice *known = evidence_find_device(old, tablespace);

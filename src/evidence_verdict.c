@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * evidence_verdict.c
- *	  What a look at a device says of its files, and the marker that it gets.
+ *	  The verdict of a look at a device about its files, and the marker that it gets.
  *
  * One rule: a device has lost something if it has missed a recovery, or if the server has gone
  * on with another device, or with a later state of it.  That is certain if recovery begins while
@@ -33,7 +33,7 @@ evidence_has_expected(const KnownDevice *device, const DeviceLook *look)
 		return false;
 	if (strcmp(look->id, device->id) != 0)
 		return false;
-	/* one with a higher epoch is from after what this server has on record */
+	/* a device with a higher epoch is of a later time than the record */
 	return look->epoch >= device->marked && look->epoch <= device->epoch;
 }
 
@@ -46,7 +46,7 @@ names_directory(const DeviceLook *look)
 
 /*
  * Return whether another device is there, with which the server has been before, or an earlier
- * state of the expected one: a copy, too, if it was made of one of these with its marker.
+ * state of the expected device: a copy of these, too, if it has the marker.
  */
 static bool
 has_older(const KnownDevice *device, const DeviceLook *look)
@@ -57,14 +57,14 @@ has_older(const KnownDevice *device, const DeviceLook *look)
 	{
 		if (strcmp(look->id, device->id) == 0)
 			return look->epoch < device->marked;
-		/* one that could not be marked may be in use */
+		/* a device that could not be marked may be in use */
 		if (device->id[0] == '\0')
 			return false;
 		return server_is_us(&look->owner) && look->epoch < device->written;
 	}
 	if (look->marker != MARKER_OURS || evidence_has_expected(device, look))
 		return false;
-	/* what was copied there since is of another age than the marker */
+	/* files that were copied there since are of another age than the marker */
 	return names_directory(look) && look->epoch < device->written;
 }
 
@@ -78,8 +78,8 @@ has_directory(const KnownDevice *device, const DeviceLook *look)
 }
 
 /*
- * Return whether recovery after a crash is about to begin in another directory than the one that the
- * server was in, without the marker: in an older copy, perhaps, whose pages would look whole.  The
+ * Return whether recovery after a crash is about to begin in another directory than the server
+ * was in, without the marker: in an older copy, perhaps, whose pages would look whole.  The
  * same directory is known by its birth; inodes are used again.
  */
 static bool
@@ -149,7 +149,10 @@ verdict_on(const KnownDevice *device, bool is_known, const DeviceLook *look,
 static void
 note_before(KnownDevice *device, const Circumstances *now)
 {
-	/* one that has failed before a checkpoint is done again, from its begin */
+	/*
+	 * a recovery that has failed before a checkpoint is done again, from its
+	 * begin
+	 */
 	if (now->at_start && device->missed_checkpoint == now->checkpoint)
 		return;
 	device->missed_checkpoint = now->at_start ? now->checkpoint : InvalidXLogRecPtr;
@@ -179,8 +182,7 @@ static bool
 look_after_recovery(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
 {
 	/*
-	 * that recovery is over, also if another one begins from a later
-	 * checkpoint
+	 * that recovery is over, also if the next begins from a later checkpoint
 	 */
 	if (device->is_pending &&
 		(!now->recovers || (now->at_start && device->missed_checkpoint != now->checkpoint)))
@@ -226,8 +228,8 @@ is_to_beat(const KnownDevice *device, const DeviceLook *look, const Circumstance
 
 /*
  * If the marker of the expected device is to be written again, give it a higher epoch, which is
- * on record before.  So a device that is set back to an earlier state has a lower one.  Return
- * whether it is.
+ * on record before.  So a device that is set back to an earlier state has a lower epoch.
+ * Return whether it is.
  */
 bool
 evidence_note_beat(KnownDevice *device, const DeviceLook *look)
@@ -240,7 +242,7 @@ evidence_note_beat(KnownDevice *device, const DeviceLook *look)
 	return true;
 }
 
-/* Write the marker of the expected device again.  If that fails, the one that is there serves. */
+/* Write the marker of the expected device again.  If that fails, the present marker serves. */
 static bool
 beat(KnownDevice *device, DeviceLook *look, uint32 epoch)
 {
@@ -256,8 +258,8 @@ beat(KnownDevice *device, DeviceLook *look, uint32 epoch)
 }
 
 /*
- * Return whether the server goes on with a device that gets a number, so that what was there
- * before is left behind.  Nothing is changed in an empty directory; and if only the marker
+ * Return whether the server goes on with a device that gets a number, so that the device
+ * before it is left behind.  Nothing is changed in an empty directory; and if only the marker
  * is gone, the device is the same.
  */
 static bool
@@ -269,7 +271,7 @@ goes_on_with(const KnownDevice *device, const DeviceLook *look)
 }
 
 /*
- * The server goes on with a device that cannot be marked, so the expected one is left behind.
+ * The server goes on with a device that cannot be marked, so the expected device is left behind.
  * Return whether that is new.
  */
 static bool
@@ -288,7 +290,7 @@ leave_expected(KnownDevice *device, const DeviceLook *look, const Circumstances 
 
 /*
  * Mark the device, unless it is marked, or another server's.  With beats, it is marked again.
- * Return whether what is to be on record has changed.
+ * Return whether the record has to change.
  *
  * The verdict of the old marker about the device is on record before it is overwritten.
  */
@@ -359,7 +361,7 @@ extend_loss(Horizon *lost, const Horizon *to)
 
 /*
  * Return whether the device was unknown for this reason before, and has to be, as it cannot be
- * marked.  Such a verdict says nothing new of files that were read since the first one; but in
+ * marked.  Such a verdict says nothing new of files that were read since the first verdict; but in
  * another directory there may be other files.
  */
 static bool

@@ -7,7 +7,7 @@
  * server.
  *
  * Two tablespaces with the same device share a file system, and so its space and its
- * speed.  Different ones do not prove different disks: two partitions or logical volumes
+ * speed.  Different devices do not prove different disks: two partitions or logical volumes
  * may share a disk.  A subvolume of btrfs and a dataset of ZFS has a device number of its
  * own, and the free space of all: there the source of the mount is the device, of ZFS its
  * pool.

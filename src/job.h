@@ -231,8 +231,8 @@ typedef struct JobShared
 									 * final */
 	pg_atomic_uint32 extension_gone;	/* dropped, so a runner cancels the
 										 * job */
-	int			max_runners;	/* constant: how many there may be, with those
-								 * that wait for a lock */
+	int			max_runners;	/* constant: how many there may be, with
+								 * runners that wait for a lock */
 	uint32		numbers;		/* a bit for each number that a runner has;
 								 * under the area's lock */
 	bool		starting;		/* one is just being started; likewise */
@@ -566,7 +566,7 @@ typedef struct MoveContext
 	int64		rested_before;	/* pacing_rested_ms() then */
 	bool		gives_turn;		/* the move was given up: its items are queued
 								 * again */
-	const char *again;			/* why what was moved together is parted */
+	const char *again;			/* why the group of relations is parted */
 } MoveContext;
 
 #endif							/* IM_JOB_H */

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * ruins.c
- *	  What thorough looks at the pages of files have found.
+ *	  The findings of thorough looks at the pages of files.
  *
  * To read all pages of an index can take hours, so index_mover_check(), which monitors call, reads
- * some only.  What heal_tablespace(), the janitor or an earlier check has found in others, it is
- * to name all the same.  That is kept here, in shared memory of a preloaded library, until the
+ * some only.  It is to name the findings of heal_tablespace(), the janitor or an earlier check in
+ * others, too.  They are kept here, in shared memory of a preloaded library, until the
  * file is read again, or for as long as it is the relation's.
  *
- * A file all of whose pages were read, and are whole, is here, too: what is suspicious of it, as
- * zeros that a crash has left, is not read again and again.
+ * A file all of whose pages were read, and are whole, is here, too: suspicious pages of it, as
+ * zeros that a crash has left, are not read again and again.
  *
  *-------------------------------------------------------------------------
  */

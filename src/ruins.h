@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * ruins.h
- *	  What thorough looks at the pages of files have found.
+ *	  The findings of thorough looks at the pages of files.
  *
  *-------------------------------------------------------------------------
  */

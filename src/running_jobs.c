@@ -273,7 +273,7 @@ running_jobs_set_again(Oid database, int64 job)
 
 /*
  * Note that a job is paused, or not any more.  Others may have it paused or resumed, and write
- * the file, before we do: so again, until the file says what is so.
+ * the file, before we do: so again, until the file is right.
  */
 void
 running_jobs_set_paused(Oid database, int64 job, bool paused)

@@ -1,4 +1,4 @@
-# Reading all files of a device that is not known: slowly, in nobody's way, and once.
+# Reading all files of a device that is not known: slowly, without being in the way, and once.
 #
 # Fault (storage): the marker of a device is gone, while its indexes are large; its location cannot be
 #   written to; an index, or the database, is dropped while the janitor reads there
@@ -60,7 +60,7 @@ sub reads
 		  AND a.backend_type LIKE 'index\_mover%' AND l.database = (SELECT oid FROM pg_database WHERE datname = '$database')", $database);
 }
 
-# ---- in nobody's way ---------------------------------------------------------------------------------
+# ---- not in the way ---------------------------------------------------------------------------------
 forget(0700);
 my $snapshots = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'index\\_mover%' AND backend_xmin IS NOT NULL";
 my $index;

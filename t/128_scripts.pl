@@ -1,4 +1,4 @@
-# What scripts/ do to the machine on which they run: nobody else gets to their throw-away servers,
+# What scripts/ do to the machine on which they run: no other user gets to their throw-away servers,
 # a server that is there is not touched, and who names an installation gets that or an error.
 #
 # Fault (security): another user of the machine comes to a throw-away server

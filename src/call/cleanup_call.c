@@ -254,7 +254,7 @@ may_be_lost(Form_pg_class form)
 
 /*
  * Add a row for each other cluster whose moves have left rows in the ledger: nothing removes
- * what these name, nor goes on from it, since the files may be those of a cluster that still
+ * what these name, nor goes on from it, since the files may be of a cluster that still
  * runs.
  */
 static void
@@ -283,7 +283,7 @@ put_foreign_rows(ReturnSetInfo *rsinfo, List *systems)
 /*
  * Add a row for each relation whose file is lost.  heal_tablespace() reads more pages of each
  * index: so as many are read here, as long as that takes no longer than a monitor may.  Where it
- * does, each call begins at another relation, and what one has found the next ones say, too.
+ * does, each call begins at another relation, and the next calls name the findings of this call, too.
  */
 static void
 put_lost_files(ReturnSetInfo *rsinfo)

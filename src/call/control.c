@@ -567,7 +567,7 @@ shorten_duration(MoveSettings *settings, TimestampTz begin)
 
 /*
  * As its role, queue the moves that the end of the server has left of a job, as resume_move()
- * would, but not those that an error has ended.  It is the same job, so it keeps settings that
+ * would, but not moves that an error has ended.  It is the same job, so it keeps settings that
  * superusers have given it, too: only they, and this extension, write its row.  The time of
  * max_duration goes on from the job's begin.  Returns the new job; 0 if nothing is left or,
  * with *why_not, there is no such job any more.  ERRORs: as resume_move(); 55000 the time is

@@ -90,7 +90,7 @@ typedef struct Hindrance
 static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
 
 /*
- * What the job of this transaction has moved, and an abort would not undo.  0 moved: nothing,
+ * Relations that the job of this transaction has moved, and an abort would not undo.  0 moved: none,
  * or an ERROR has said so.
  */
 typedef struct StayingMoves
@@ -185,7 +185,7 @@ tell_hindrance(const Statement *statement, const Hindrance *hindrance)
 									hindrance->reason)));
 }
 
-/* Return whether core sets the tablespace of such a relation; a partitioned one has a default. */
+/* Return whether core sets the tablespace of such a relation; a partitioned relation has a default. */
 static bool
 is_movable_kind(char relkind)
 {
@@ -415,7 +415,7 @@ sqlstate_of_item(const MoveItem *item)
 
 /*
  * Raise an ERROR for the first relation that the job has not moved, with its SQLSTATE; but
- * not for one that was dropped or renamed: core's statement, too, looks its name up again.
+ * not for a relation that was dropped or renamed: core's statement, too, looks its name up again.
  */
 static void
 check_moved(AlterJob *job)
@@ -456,7 +456,7 @@ check_moved(AlterJob *job)
 
 /*
  * Raise ERROR 55006 for a relation that is not in the tablespace, although the job has moved
- * it, or found it there; not for one that was dropped.
+ * it, or found it there; not if it was dropped.
  */
 static void
 check_in_place(const AlterJob *job, Oid relid)
@@ -584,7 +584,7 @@ job_plan(AlterJob *job, Hindrance *hindrance)
 	return ATTEMPT_DONE;
 }
 
-/* Note what the job has moved.  error: that has ended the wait for it, or NULL. */
+/* Note the moves of the job.  error: that has ended the wait for it, or NULL. */
 static void
 note_staying(const AlterJob *job, const ErrorData *error)
 {
@@ -700,7 +700,7 @@ wait_for_other_jobs(const AlterJob *job, double *since)
 	if (LockTimeout > 0)
 		deadline = *since + LockTimeout / 1000.0;
 	ForgetPortalSnapshots();
-	/* one that works on a part of a table only is not found */
+	/* a job that works on a part of a table only is not found */
 	latch_nap(BUSY_NAP_MS, "IndexMoverWait");
 	CHECK_FOR_INTERRUPTS();
 	other = find_other_job(job);
@@ -945,8 +945,8 @@ find_all(const AlterTableMoveAllStmt *stmt, List *roles, Oid from, AlterJob *job
 
 /*
  * Carry out ALTER ... ALL IN TABLESPACE: a job moves all that it can, core the rest.  Core
- * takes all locks first, and moves all or nothing; here, what the job has moved before an
- * error stays moved.
+ * takes all locks first, and moves all or nothing; here, relations that the job
+ * has moved before an error stay moved.
  */
 static void
 alter_all(const Statement *statement, AlterJob *job)

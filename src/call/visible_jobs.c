@@ -3,7 +3,7 @@
  * visible_jobs.c
  *	  Which jobs of the history the current user may see, for the views of monitors.
  *
- * A role sees its own jobs and those of its tables, pg_read_all_stats sees all.  Row
+ * A role sees its own jobs and the jobs of its tables, pg_read_all_stats sees all.  Row
  * security of move_log says the same row by row.  But a role that sees few would make
  * the views read the whole history for these few, so they ask here for the newest, which
  * are found by indexes, and look one by one only at older jobs.

@@ -58,8 +58,8 @@ read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
 /*
  * Make pages of a new map equal to the old pages, where they are: under the exclusive
  * lock, the buffers are the same as in the call before.  A share lock does not wait for a
- * checkpointer that writes a page.  Unless most_us is NULL, what takes longer than usual
- * is subtracted from *most_us: return false when that is used up.
+ * checkpointer that writes a page.  Unless most_us is NULL, time beyond the usual is
+ * subtracted from *most_us: return false when that is used up.
  */
 static bool
 copy_pages(CopyFile *file, ForkNumber fork, BlockNumber block, BlockNumber end,

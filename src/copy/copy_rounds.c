@@ -426,7 +426,7 @@ few_are_left(int64 left, int64 least, int round)
 /*
  * Copy changed blocks of a file until few are left, verify the blocks copied since the last
  * time, and have the pages in shared buffers that are needed under the lock.  The first
- * round has those that the WAL tells up to a mark.
+ * round has the blocks that the WAL tells up to a mark.
  */
 static bool
 catch_up(CopyFile *file, XLogRecPtr upto)

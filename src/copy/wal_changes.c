@@ -287,7 +287,7 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 	return count;
 }
 
-/* Open the next segment for the reader, or hand over the one we hold. */
+/* Open the next segment for the reader, or hand over the segment that we hold. */
 static void
 open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
 {
@@ -392,8 +392,8 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 
 	/*
 	 * These change files in other ways than by their block references.  As
-	 * pg_rewind's extractPageInfo(), ignore only those that are known not to
-	 * change a locked relation's.
+	 * pg_rewind's extractPageInfo(), ignore only records that are known not
+	 * to change a locked relation's.
 	 */
 	if (XLogRecGetInfo(reader) & XLR_SPECIAL_REL_UPDATE)
 	{
@@ -409,7 +409,7 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 		else if (rmid == RM_DBASE_ID)
 			 /* another database: we are connected to this one */ ;
 		else if (rmid == RM_XACT_ID)
-			 /* files dropped at commit or abort: not a locked one */ ;
+			 /* files dropped at commit or abort: no locked file */ ;
 		else
 			return false;
 	}
@@ -524,7 +524,7 @@ wal_changes_position(const ChangedBlocks *changes)
 /*
  * Note that the caller has read these blocks, or those of them that are in the set
  * "only", each under share lock, after lsn was the insert position, so with all records
- * that start before it; those in "only" have all changes so far.  Forgotten after the
+ * that start before it; blocks in "only" have all changes so far.  Forgotten after the
  * next wal_changes_read(), whose target is later than any lsn, and until which the
  * caller keeps the set as it is.
  */
@@ -654,7 +654,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 		{
 			if (segment_is_gone(reader->EndRecPtr))
 			{
-				/* also if the next one is gone, because this one is older */
+				/* also if the next segment is gone, because this is older */
 				result = CHANGES_WAL_GONE;
 				break;
 			}

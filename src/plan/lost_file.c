@@ -312,7 +312,7 @@ look_at_pages(void *arg)
 	look_at_all(lost);
 }
 
-/* Look at the pages of a file, which is locked, and remember what was found. */
+/* Look at the pages of a file, which is locked, and remember the finding. */
 static ErrorData *
 look_and_remember(LostFile *lost)
 {
@@ -329,7 +329,7 @@ look_and_remember(LostFile *lost)
 	return error;
 }
 
-/* The same as lost_file(), with what the caller has set in *lost. */
+/* The same as lost_file(), with the fields of *lost that the caller has set. */
 static const char *
 look_at_file(LostFile *lost)
 {
@@ -369,8 +369,8 @@ look_at_file(LostFile *lost)
 	else if (!has_use)
 
 		/*
-		 * a build that was interrupted leaves any pages, or none; nobody
-		 * reads them
+		 * a build that was interrupted leaves any pages, or none; they are
+		 * not read
 		 */
 		lost->problem = NULL;
 	else if (size < BLCKSZ && relkind_is_index(facts->relkind))
@@ -390,7 +390,7 @@ look_at_file(LostFile *lost)
 		lost->problem = NULL;
 	else if (locked)
 	{
-		/* nobody is to wait for our snapshot of the catalog */
+		/* no session is to wait for our snapshot of the catalog */
 		if (lost->goes_on != NULL)
 			InvalidateCatalogSnapshot();
 		error = look_and_remember(lost);

@@ -9,7 +9,7 @@
  * waits is left for the next round, and whoever drops or copies the database has it end.  Files that
  * were read, and are whole, are not read again for the same doubt.
  *
- * What is found, ruins.c has: so the plan that follows reads few pages.
+ * ruins.c has the findings: so the plan that follows reads few pages.
  *
  * Locks: as lost_file().
  *

@@ -18,8 +18,8 @@
 typedef enum LostLook
 {
 	LOOK_QUICK,					/* at the first page and the root */
-	LOOK_SPOTS,					/* at some pages more; and what other looks
-								 * have found */
+	LOOK_SPOTS,					/* at some pages more; and the findings of
+								 * other looks */
 	LOOK_SAMPLE,				/* at about a thousand */
 	LOOK_WHOLE,					/* at all pages */
 	LOOK_LOSS_KNOWN,			/* ... and its device has lost something */

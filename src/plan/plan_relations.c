@@ -448,7 +448,7 @@ plan_healing(const PlanRequest *request, Oid tablespace)
 			(leaves && form->relkind == RELKIND_PARTITIONED_INDEX))
 			relids = lappend_oid(relids, form->oid);
 	}
-	/* what was found then is remembered */
+	/* the findings are remembered */
 	if (request->files_were_seen)
 		look = LOOK_SPOTS;
 	else if (may_heal(relids, LOOK_SAMPLE))

@@ -109,8 +109,8 @@ is_walsender(int pid)
 }
 
 /*
- * Note since when core has waited, by a clock that nobody sets: waitStart tells one wait from
- * another only.  In the handler.
+ * Note since when core has waited, by the monotonic clock: waitStart only tells a wait from the
+ * next.  In the handler.
  */
 static void
 note_wait(void)

@@ -44,7 +44,7 @@
 /* Bits of information in a byte from which on btrfs does not try */
 #define BITS_OF_RANDOM	(0.8 * 8)
 
-/* What is stored at most is so many standard errors of the mean above what is expected, and */
+/* The most that is stored is so many standard errors of the mean above the expectation, and */
 #define STANDARD_ERRORS	3.0
 /* so much for the metadata of the file system: up to 1.1 % were seen */
 #define WITH_METADATA	1.02

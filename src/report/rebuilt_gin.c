@@ -61,7 +61,7 @@ typedef struct GinRow
 	uint8		bytes;			/* in the list */
 } GinRow;
 
-/* A page of the build: keys from one on, up to those of the next page */
+/* A page of the build: keys from one on, up to the keys of the next page */
 typedef struct GinBuiltPage
 {
 	int			first;

@@ -152,7 +152,7 @@ rows_of_code(const PageMeasure *leaf)
 
 /*
  * Return the overflow pages of a build that makes so many buckets.  Between powers of two,
- * some buckets get twice as many rows as others: those that would be split next.
+ * some buckets get twice as many rows as others: the buckets that would be split next.
  */
 static double
 expected_overflow(const PageMeasure *leaf, double rows, double buckets, double per_page)
@@ -208,8 +208,8 @@ density_for(RebuiltSize size, double expected, double margin, double least, doub
 }
 
 /*
- * A posting tree has pages that are full, but for the last one.  One that has shrunk to
- * what fits into a page of keys becomes a list there; a single page is all of its tree, if
+ * A posting tree has pages that are full, but for the last one.  A tree that has shrunk to
+ * the size of a page of keys becomes a list there; a single page is all of its tree, if
  * trees have no other pages.  The keys of the pending list are as new as others: a key
  * that is there gets just one more row.
  */

@@ -8,8 +8,8 @@
  * called.  A version 4 UUID as a bound, for example, would read as a moment of the past,
  * and hot rows would go to the cold disk.
  *
- * A bound is exclusive, so its moment is rounded up: no row is before its time.  What
- * no timestamp can hold is an infinity; no bound raises an error.  Days, dates and
+ * A bound is exclusive, so its moment is rounded up: no row is before its time.  A moment
+ * that no timestamp can hold is an infinity; no bound raises an error.  Days, dates and
  * months begin at midnight in the time zone of the session, which is the owner's.
  *
  * Integers are computed as numeric: bigint keys times their rates have more digits than

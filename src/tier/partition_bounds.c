@@ -8,8 +8,8 @@
  *
  * A child by inheritance has the range that its CHECK constraints say, as partitions had
  * before version 10 and chunks of TimescaleDB have: comparisons of a column with
- * constants by core's operators.  The expressions are read, and never evaluated.  What is NOT
- * VALID, or NO INHERIT, need not hold, or not for the tables below.
+ * constants by core's operators.  The expressions are read, and never evaluated.  A constraint that
+ * is NOT VALID, or NO INHERIT, need not hold, or not for the tables below.
  *
  *-------------------------------------------------------------------------
  */

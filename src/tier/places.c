@@ -182,7 +182,7 @@ places_used(const List *places, Oid tablespace)
 	return 1 - place->facts.free_bytes / (double) place->facts.total_bytes;
 }
 
-/* Count bytes as moved, for places_used(): those that leave, and those that are stored. */
+/* Count bytes as moved, for places_used(): how many leave, and how many are stored. */
 void
 places_move(List *places, Oid from, Oid to, int64 leaves, int64 arrives)
 {

@@ -422,8 +422,8 @@ check_settings(const PolicyRow *row)
 }
 
 /*
- * Disable a policy that comes from a dump of 1.0.0 with a function: what its key means is
- * to be said in another way, and now() in its place would move young relations.
+ * Disable a policy that comes from a dump of 1.0.0 with a function: the meaning of its key
+ * is to be said in another way, and now() in its place would move young relations.
  */
 static void
 refuse_function(HeapTuple tuple, TupleDesc desc, PolicyRow *row, bool update)

@@ -4,7 +4,7 @@
  *	  The last run of each policy: rows of index_mover.policy_run.
  *
  * The result of a run that has a job is the job's; the table has the others, and how many have
- * failed in a row.  Nobody waits for a row that another session writes.
+ * failed in a row.  No process waits for a row that another session writes.
  *
  * Tricky: so the record of a policy that is deleted meanwhile stays, and the next policy of that
  * name can be another role's.  Records are found by name and owner.

@@ -185,7 +185,7 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 	}
 }
 
-/* Return whether a sample is asked for what is stored of a candidate.  A rebuild has other contents. */
+/* Return whether the bytes stored of a candidate are asked of a sample.  A rebuild has other contents. */
 static bool
 wants_sample(const Candidate *candidate)
 {
@@ -193,7 +193,7 @@ wants_sample(const Candidate *candidate)
 }
 
 /*
- * Sample those candidates that are in the target, or those that are not, until a moment; return how
+ * Sample the candidates that are in the target, or the candidates that are not, until a moment; return how
  * many were.  *shares becomes the sum of their shares.
  */
 static int
@@ -225,8 +225,8 @@ sample_stored(Candidate *candidates, int n, bool residents, int zstd_level, doub
 }
 
 /*
- * Count what the target stores of candidates, at most, if it compresses: the budget is of that.  Those
- * with the greatest value per byte are sampled first, and those in the target before all others: if the
+ * Count what the target stores of candidates, at most, if it compresses: the budget is of that.  Candidates
+ * with the greatest value per byte are sampled first, and residents before all others: if the
  * time did not suffice, they would leave, and come again with the next plan.  So the rest of them
  * count as much as the mean, and the rest of the others in full.
  */
@@ -278,7 +278,7 @@ scope_includes(const TierScope *scope, const Heat *heat)
 		(scope->within == NIL || list_member_oid(scope->within, facts->heap_oid));
 }
 
-/* Return whether what is read of a relation is of value: not of an index that is written only. */
+/* Return whether reads of a relation are of value: not of an index that is written only. */
 bool
 ranking_counts(const Heat *heat)
 {
@@ -557,7 +557,7 @@ imagined_target(FunctionCallInfo fcinfo, double read_ms)
  *
  * budget: bytes, with the residents; NULL: their size, and the free
  * space but for index_mover.min_free_space.  With random_read_ms, for a disk that is not
- * there, and has no name.  Only reads, takes no locks but those of
+ * there, and has no name.  Only reads, takes only the locks of
  * candidates_collect(), and works on a hot standby.  EXECUTE: pg_monitor.  ERRORs:
  * as plan_tablespace(); 22004, 22023 an argument.
  */

@@ -36,7 +36,7 @@ typedef struct TierWish
 
 typedef enum TierVerdict
 {
-	VERDICT_NONE,				/* nobody has looked, or nothing is to be done */
+	VERDICT_NONE,				/* not looked at, or nothing is to be done */
 	VERDICT_MOVES,
 	VERDICT_STAYS,				/* as it is meant to be */
 	VERDICT_WAITS,				/* until it moves in a later run */

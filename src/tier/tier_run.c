@@ -119,7 +119,7 @@ is_gone(const Policy *before)
 	return true;
 }
 
-/* Record a run, if nobody else does so now, and tell of changes. */
+/* Record a run, if no other session does so now, and tell of changes. */
 static void
 record(const Policy *policy, PolicyRun *run)
 {

@@ -148,7 +148,7 @@ next_bid_ms(const Attempts *attempts)
  * aim: return whether all holders, or all that the last bid has delayed, should end while
  * we queue, if they take as long as the last one that has ended.  Transactions of one length
  * that follow each other end together by and by: a bid delays all that end in it, so they
- * begin together, and the next one delays them again, with those that end a little later.
+ * begin together, and the next one delays them again, with others that end a little later.
  */
 static bool
 holders_should_end(const Attempts *attempts)

@@ -146,7 +146,7 @@ look_at(void *arg)
 						 printed_command("heal", name))));
 }
 
-/* Look at the files of a tablespace, and tell of what is lost.  Returns the error, or NULL. */
+/* Look at the files of a tablespace, and tell of losses.  Returns the error, or NULL. */
 static ErrorData *
 read_and_look(LookAt *what)
 {

@@ -454,8 +454,8 @@ try_item(MoveContext *mc, void (*work) (MoveContext *mc))
 }
 
 /*
- * Write the outcome of an item to the server log; with what the error, or NULL, has for the
- * log only.
+ * Write the outcome of an item to the server log; with the part of the error, if not NULL, that is for
+ * the log only.
  */
 static void
 log_outcome(const MoveItem *item, const ErrorData *error)
@@ -579,7 +579,7 @@ move_items(JobShared *job, MoveItem **items, int nitems)
 	{
 		Assert(items[i]->outcome.status == STATUS_RUNNING);
 		items[i]->outcome.sqlstate[0] = '\0';
-		/* those of attempts together count, too */
+		/* blockers of attempts together count, too */
 		if (!items[i]->alone)
 		{
 			items[i]->outcome.lock_time = -1;

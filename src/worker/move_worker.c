@@ -358,8 +358,8 @@ worker_exit(int code, Datum arg)
 		return;
 
 	/*
-	 * end the other runners of the job, too, but not what their copies can go
-	 * on from
+	 * end the other runners of the job, too, but not the files from which
+	 * their copies can go on
 	 */
 	if (shared->nitems > 0)
 		(void) job_request(shared->job, REQUEST_CANCEL_AND_KEEP);
@@ -448,7 +448,7 @@ show_activity(const MoveItem *item)
 	set_ps_display(text);
 }
 
-/* A runner's look for what it has left */
+/* A runner's look for its leftovers */
 typedef struct LeftoverLook
 {
 	int64		job;
@@ -575,7 +575,7 @@ record_current(JobShared *shared)
 	outcome_record(shared, first, last);
 }
 
-/* Queue all items again that are being moved, but for those whose owner does not want it. */
+/* Queue all items again that are being moved, but for items whose owner does not want it. */
 static void
 put_back_current(JobShared *shared, MoveEnd end)
 {
@@ -593,7 +593,7 @@ put_back_current(JobShared *shared, MoveEnd end)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/* Remove what a move of this process has left; the relations that are queued do not wait long. */
+/* Remove the leftovers of a move of this process; the relations that are queued do not wait long. */
 static void
 clean_up_after(JobShared *shared, int n)
 {
