@@ -12,6 +12,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Copy qw(copy);
 use File::Path qw(make_path rmtree);
+use IndexMover::Evidence;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -38,25 +39,13 @@ my $version;
 sub marker { return "$_[0]/index_mover.$version"; }
 
 # The numbers below which files are lost, unknown, and not vouched for.
-sub known
-{
-	my ($of) = @_;
-	my $path = ($of // $node)->data_dir . '/index_mover.evidence';
-	return () unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) (\d+) \d+ /m;
-	return ($1, $2, $3);
-}
-
-sub verdict
-{
-	my ($lost, $unknown) = known(@_);
-	return 'none' unless defined $lost;
-	return $lost ? 'lost' : $unknown ? 'unknown' : 'same';
-}
+sub known { return known_on_record($_[0] // $node, $oid); }
+sub verdict { return verdict_on_record($_[0] // $node, $oid); }
 
 sub verdict_is
 {
 	my ($expected, $name, $of) = @_;
-	return is(verdict($of), $expected, "$name: $expected") || diag(slurp_file(($of // $node)->data_dir . '/index_mover.evidence'));
+	return is(verdict($of), $expected, "$name: $expected") || diag(slurp_file(state_file($of // $node)));
 }
 
 # Wait until the janitor has looked at all pages, and the matter is settled.
@@ -168,7 +157,7 @@ sub start
 {
 	return wait_until('started', sub { $node->{_pid} = undef; return $node->start(fail_ok => 1); });
 }
-sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
+sub watched { return wait_until_watched($node); }
 watched();
 foreach my $end ([ 'a restart', sub { $node->stop } ], [ 'an immediate stop', \&crash ], [ 'a kill of the postmaster', \&kill_all ])
 {
@@ -581,7 +570,7 @@ $standby->start;
 verdict_is('unknown', 'a standby that was copied', $standby);
 ok(-e marker($places{standby}), 'a standby that was copied: marked');
 $node->wait_for_catchup($standby);
-wait_until('watched', sub { -e $standby->data_dir . '/pg_snapshots/index_mover.running' });
+wait_until_watched($standby);
 $standby->stop;
 rmtree($places{standby});
 make_path($places{standby});

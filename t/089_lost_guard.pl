@@ -12,6 +12,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
+use IndexMover::Evidence;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -39,14 +40,9 @@ INSERT INTO t SELECT generate_series(1, 5000);
 CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast;
 SQL
 
-sub verdict
-{
-	my $path = $node->data_dir . '/index_mover.evidence';
-	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) /m;
-	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
-}
+sub verdict { return verdict_on_record($node, $oid); }
 
-sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
+sub watched { return wait_until_watched($node); }
 
 # A crash, a start without the device, and a start with its old files.
 sub lose
@@ -186,14 +182,12 @@ heal('full_page_writes is on again');
 sub lose_now
 {
 	value('CHECKPOINT');
-	system("cp -a '$location' '$location.copy'") == 0 or die;
+	my $comes = copy_location($location);
 	$node->restart;
 	watched();
 	value('INSERT INTO t SELECT max(id) + 1 FROM t');
 	return sub {
-		rename $location, "$location.away" or die $!;
-		rename "$location.copy", $location or die $!;
-		rmtree("$location.away");
+		$comes->();
 		value('SELECT count(*) FROM index_mover_check()');
 		is(verdict(), 'lost', 'found while sessions are connected');
 	};

@@ -8,7 +8,8 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use File::Path qw(make_path rmtree);
+use File::Path qw(make_path);
+use IndexMover::Evidence;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -55,20 +56,15 @@ CREATE TABLE many (@{[ join ', ', map { "c$_ int" } 1 .. $N ]});
 @{[ map { "CREATE INDEX many_$_ ON many (c$_) TABLESPACE fast;\n" } 1 .. $N ]}
 SQL
 
-sub verdict
-{
-	my $path = $node->data_dir . '/index_mover.evidence';
-	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) /m;
-	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
-}
-sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
+sub verdict { return verdict_on_record($node, $oid); }
+sub watched { return wait_until_watched($node); }
 sub file { return $node->data_dir . '/' . value("SELECT pg_relation_filepath('$_[0]')"); }
 
 # An older copy of the device comes in its place, with its marker, when the result is called.
 sub lose_later
 {
 	value('CHECKPOINT');
-	system("cp -a '$location' '$location.copy'") == 0 or die;
+	my $comes = copy_location($location);
 	$node->restart;
 	watched();
 	value("INSERT INTO $_ (id) SELECT max(id) + 1 FROM $_") foreach qw(t u parts below);
@@ -77,9 +73,7 @@ sub lose_later
 	watched();
 	wait_for_no_worker($node);
 	return sub {
-		rename $location, "$location.away" or die $!;
-		rename "$location.copy", $location or die $!;
-		rmtree("$location.away");
+		$comes->();
 		value('SELECT count(*) FROM index_mover_check()');
 		is(verdict(), 'lost', 'found while sessions are connected');
 	};

@@ -8,6 +8,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path);
+use IndexMover::Evidence;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -36,12 +37,7 @@ foreach my $database (qw(postgres dropped))
 }
 value('CREATE EXTENSION index_mover', 'dropped');
 
-sub verdict
-{
-	my $path = $node->data_dir . '/index_mover.evidence';
-	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) /m;
-	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
-}
+sub verdict { return verdict_on_record($node, $oid); }
 sub forget
 {
 	my ($mode) = @_;
@@ -82,7 +78,7 @@ sub watches
 	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	return scalar(grep { /^\s*\d+\s+$postmaster\s.*index_mover device watch/ } `ps -eo pid,ppid,args`);
 }
-wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' });
+wait_until_watched($node);
 wait_for_no_worker($node);
 usleep(2_000_000);
 is(verdict(), 'unknown', 'a location that cannot be written to: its device stays unknown');

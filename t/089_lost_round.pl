@@ -9,6 +9,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
+use IndexMover::Evidence;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -35,12 +36,7 @@ foreach my $database ('postgres', 'closed')
 	value('CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast', $database);
 }
 
-sub verdict
-{
-	my $path = $node->data_dir . '/index_mover.evidence';
-	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) /m;
-	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
-}
+sub verdict { return verdict_on_record($node, $oid); }
 
 # The round has ended when the devices are looked at again after its visits.
 sub start_and_wait

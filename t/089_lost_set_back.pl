@@ -9,6 +9,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
+use IndexMover::Evidence;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -31,21 +32,10 @@ my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 my $version = (map { m{([^/]+)$} } glob("$location/PG_*"))[0];
 my $marker = "$location/index_mover.$version";
 
-sub known
-{
-	my $path = $node->data_dir . '/index_mover.evidence';
-	return () unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) (\d+) \d+ /m;
-	return ($1, $2, $3);
-}
+sub known { return known_on_record($node, $oid); }
+sub verdict { return verdict_on_record($node, $oid); }
 
-sub verdict
-{
-	my ($lost, $unknown) = known();
-	return 'none' unless defined $lost;
-	return $lost ? 'lost' : $unknown ? 'unknown' : 'same';
-}
-
-sub watched { return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' }); }
+sub watched { return wait_until_watched($node); }
 sub settled { return wait_until('settled', sub { verdict() eq 'same' }); }
 sub epoch { return slurp_file($marker) =~ /^device \S+ (\d+)$/m ? $1 : die; }
 
@@ -338,7 +328,7 @@ is((known())[0], 0, 'a marker that is moved away, and back: nothing is lost');
 same_ok('a marker that is moved away, and back');
 
 # ---- a record that is set back -------------------------------------------------------------------------
-my $record = $node->data_dir . '/index_mover.evidence';
+my $record = state_file($node);
 $node->stop;
 unlink "$dir/record";
 link $record, "$dir/record" or die $!;

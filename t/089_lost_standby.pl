@@ -10,6 +10,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
+use IndexMover::Evidence;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -29,20 +30,14 @@ sub value { my ($sql, $on, $db) = @_; return ($on // $node)->safe_psql($db // 'p
 sub evidence { return slurp_file("$_[0]/index_mover.evidence"); }
 
 # The state file's verdict on a tablespace.
-sub verdict
-{
-	my ($on, $space) = @_;
-	my $path = $on->data_dir . '/index_mover.evidence';
-	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid{$space} \S+ \S+ \S+ (\d+) (\d+) /m;
-	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
-}
+sub verdict { my ($on, $space) = @_; return verdict_on_record($on, $oid{$space}); }
 
 sub settled
 {
 	my ($on) = @_;
 	return wait_until('settled', sub { !grep { verdict($on, $_) ne 'same' } @spaces });
 }
-sub watched { my ($on) = @_; return wait_until('watched', sub { -e $on->data_dir . '/pg_snapshots/index_mover.running' }); }
+sub watched { my ($on) = @_; return wait_until_watched($on); }
 
 value("CREATE TABLESPACE $_ LOCATION '$dir/primary/$_'") foreach @spaces;
 $oid{$_} = value("SELECT oid FROM pg_tablespace WHERE spcname = '$_'") foreach @spaces;

@@ -1,0 +1,59 @@
+# IndexMover::Evidence
+#   What a server has on record of the device below a tablespace (src/README, "Evidence
+#   for a device"), and an older copy of a device.
+#
+#   verdict_on_record($node, $oid);    # none, lost, unknown, or same
+#   wait_until_watched($node);         # from now on it tells a crash
+#   my $comes = copy_location($location);
+#   $comes->();                        # the copy is in place of the location
+package IndexMover::Evidence;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use File::Path qw(rmtree);
+use IndexMover::Wait;
+use PostgreSQL::Test::Utils qw(slurp_file);
+
+our @EXPORT = qw(state_file known_on_record verdict_on_record wait_until_watched copy_location);
+
+sub state_file { return $_[0]->data_dir . '/index_mover.evidence'; }
+
+# The numbers below which files of a tablespace are lost, unknown, and not vouched for; or nothing.
+sub known_on_record
+{
+	my ($node, $oid) = @_;
+	my $path = state_file($node);
+	return () unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) (\d+) \d+ /m;
+	return ($1, $2, $3);
+}
+
+sub verdict_on_record
+{
+	my ($lost, $unknown) = known_on_record(@_);
+	return 'none' unless defined $lost;
+	return $lost ? 'lost' : $unknown ? 'unknown' : 'same';
+}
+
+# Wait until all devices have been looked at since the start.
+sub wait_until_watched
+{
+	my ($node) = @_;
+	return wait_until('watched', sub { -e $node->data_dir . '/pg_snapshots/index_mover.running' });
+}
+
+# Copy a location, with its marker.  The result puts the copy in its place.
+sub copy_location
+{
+	my ($location) = @_;
+	system("cp -a '$location' '$location.copy'") == 0 or die;
+	return sub {
+		rename $location, "$location.away" or die $!;
+		rename "$location.copy", $location or die $!;
+		rmtree("$location.away");
+		return;
+	};
+}
+
+1;
