@@ -196,8 +196,8 @@ evidence_vouches(Oid tablespace, RelFileNumber relfilenumber)
 }
 
 /*
- * Claim the tablespace's location for this server: it gets a marker if it has none.  Return whether it
- * has the marker of this server, which may remove files there then.
+ * Claim the tablespace's location for this server: it gets a marker if it has none.  Return whether
+ * it has the marker of this server, which may remove files there then.
  */
 bool
 evidence_claim(Oid tablespace)
