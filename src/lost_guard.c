@@ -375,11 +375,11 @@ lost_of_database(void)
 }
 
 /*
- * Find out of an index, on a device that is there, whether its file is empty already.  Returns
- * whether it is not.
+ * Note of an index, on a device that is there, whether its file is empty already.  Returns
+ * whether it has pages.
  */
 static bool
-has_pages(LostIndex *lost, bool tells)
+note_pages(LostIndex *lost, bool tells)
 {
 	const char *path = relation_segment_path(&lost->file, MAIN_FORKNUM, 0);
 	struct stat st;
@@ -435,8 +435,13 @@ those_with_pages(const List *indexes, bool is_janitor)
 		/* nothing is to be done until it comes */
 		if (list_member_oid(away, tablespace))
 			lost->is_done = true;
-		if (list_member_oid(here, tablespace) && has_pages(lost, is_janitor))
-			result = lappend(result, lost);
+		if (list_member_oid(here, tablespace))
+		{
+			bool		has_pages = note_pages(lost, is_janitor);
+
+			if (has_pages)
+				result = lappend(result, lost);
+		}
 	}
 	return result;
 }

@@ -65,9 +65,9 @@ give_way(CopyMove *move)
 	return true;
 }
 
-/* Return whether to go on resting; called by pacing_rest(). */
+/* For pacing_rest(): take a cancel.  Return whether to go on resting. */
 static bool
-may_rest(void *arg)
+take_cancel(void *arg)
 {
 	CopyMove   *move = (CopyMove *) arg;
 
@@ -79,7 +79,7 @@ may_rest(void *arg)
 void
 copy_rest_after_swap(void *arg)
 {
-	(void) pacing_rest(NULL, 0, NULL, may_rest, arg);
+	(void) pacing_rest(NULL, 0, NULL, take_cancel, arg);
 }
 
 /*

@@ -846,14 +846,17 @@ run_moves(JobShared *shared, bool first)
 		start_successor(shared);
 }
 
-/* Return whether a session is dropping the extension: it has locked the ledger, perhaps for long. */
+/*
+ * Hold the extension for a moment.  Return false if a session is dropping it, and so has locked the
+ * ledger, perhaps for long.
+ */
 static bool
-extension_is_busy(void)
+try_extension(void)
 {
 	bool		result;
 
 	StartTransactionCommand();
-	result = extension_hold() == EXTENSION_BUSY;
+	result = extension_hold() != EXTENSION_BUSY;
 	CommitTransactionCommand();
 	return result;
 }
@@ -867,13 +870,16 @@ wait_for_extension(JobShared *shared)
 {
 	double		start = clock_seconds();
 
-	while (extension_is_busy())
+	for (;;)
 	{
+		bool		is_free = try_extension();
+
+		if (is_free)
+			return true;
 		if (clock_has_passed(start, DROP_WAIT_MS))
 			return false;
 		runner_nap(shared, PAUSE_POLL_MS);
 	}
-	return true;
 }
 
 /*
