@@ -205,7 +205,7 @@ SANITIZE="-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-
 
 # Prepare the server of a private copy of PostgreSQL, whose pg_config is $1, for a
 # module with AddressSanitizer; $2 is a directory to put a library into.  (Its library
-# can't just be loaded first: Debian's server then hangs at its start.)
+# cannot just be loaded first: Debian's server then hangs at its start.)
 prepare_sanitizer() {
   local bin
   bin=$(dirname "$1")
