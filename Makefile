@@ -32,6 +32,7 @@ OBJS = \
 	src/call/visible_jobs.o \
 	src/call/wait_for_job.o \
 	src/worker/device_watch.o \
+	src/worker/emptying.o \
 	src/worker/janitor.o \
 	src/worker/job_launch.o \
 	src/worker/launcher.o \

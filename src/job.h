@@ -189,10 +189,8 @@ typedef struct Look
 	Oid			from;			/* the first tablespace to look at */
 	int			jobs;			/* times at which it has begun some */
 	double		again_at;		/* it begins none before clock_seconds() */
-	bool		only_empties;	/* files that an earlier look has left */
 
 	/* the answer, besides these */
-	bool		left_files;		/* of lost indexes, which it could not empty */
 	Oid			stopped;		/* before this tablespace; 0 = at the end */
 	bool		done;			/* it came to the end */
 } Look;

@@ -734,6 +734,7 @@ typedef struct JanitorTask
 	MemoryContext context;		/* of the list */
 	List	   *indexes;		/* LostIndex */
 	uint32		losses;
+	bool		is_noted;		/* that all files are empty */
 } JanitorTask;
 
 /* For errors_catch_without_snapshot(). */
@@ -775,7 +776,7 @@ note_empty_by_janitor(void *arg)
 {
 	JanitorTask *task = arg;
 
-	(void) note_empty(task->losses, task->indexes);
+	task->is_noted = note_empty(task->losses, task->indexes);
 }
 
 /*
@@ -783,7 +784,8 @@ note_empty_by_janitor(void *arg)
  * checkpoint, and have sessions use no lost index by a plan of before.  With is_again, only what
  * an earlier call has left, and it is not told again.  No transaction is open: each try is one,
  * so that neither vacuum, nor a standby that has to know of each lock, waits long.  Returns whether
- * files are left that others have locked, or that could not be emptied.
+ * files are left, or may be: others have locked them, they could not be emptied, or their rows are not
+ * committed.  ERROR if the list of files cannot be had.
  */
 bool
 lost_guard_empty_all(bool is_again)
@@ -793,13 +795,15 @@ lost_guard_empty_all(bool is_again)
 	List	   *full;
 	List	   *with_images = NIL;
 	List	   *others = NIL;
+	ErrorData  *error;
 	bool		images;
 
 	Assert(!IsTransactionState());
 	if (task.losses == 0 || RecoveryInProgress() || IM_MUTATION("keep-lost"))
 		return false;
-	if (!was_well(errors_catch_without_snapshot(list_for_janitor, &task), tells))
-		return true;
+	error = errors_catch_without_snapshot(list_for_janitor, &task);
+	if (error != NULL)
+		ReThrowError(error);
 	full = those_with_pages(task.indexes, true);
 	(void) was_well(errors_catch_without_snapshot(have_planned_again,
 												  is_again ? full : task.indexes), tells);
@@ -821,7 +825,7 @@ lost_guard_empty_all(bool is_again)
 	}
 	if (!are_left(task.indexes))
 		(void) was_well(errors_catch_without_snapshot(note_empty_by_janitor, &task), tells);
-	return are_left(full);
+	return !task.is_noted;
 }
 
 /* ---- marks, while a statement is planned ---- */

@@ -67,7 +67,7 @@ value("CREATE TABLESPACE $_ LOCATION '$dir/$_'") foreach qw(fast other);
 marked($_) foreach qw(fast other);
 my $fast = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 value($_) foreach 'CREATE TABLE t (id int)', 'INSERT INTO t SELECT generate_series(1, 5000)',
-	'CREATE DATABASE dropped',
+	'CREATE DATABASE dropped', 'CREATE DATABASE dropped_too',
 	'CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast', 'CREATE TABLE u (id int)', 'CREATE INDEX u_id ON u (id)',
 	'CREATE TABLE events (d date) PARTITION BY RANGE (d)',
 	"CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
@@ -108,6 +108,7 @@ $from = -s $node->logfile;
 $node->start;
 $node->wait_for_log(qr/tablespace $fast hangs/, $from);
 policy_ok('lost: a policy is carried out');
+is($node->psql('postgres', "SET statement_timeout = '60s'; DROP DATABASE dropped_too"), 0, 'lost: a database can be dropped');
 # whoever plans waits for no look that takes longer than a second
 usleep(1_100_000);
 ($rc, $out, $err) = $node->psql('postgres', 'SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 6000', timeout => 60);

@@ -4,6 +4,9 @@
  *	  Lost indexes: a cleanup that the launcher has started looks for them in its database,
  *	  in tablespaces with nothing else, and in tablespaces whose device is not known.
  *
+ * To read all pages of such a tablespace can take hours.  So files of indexes that are known to be
+ * lost are emptied by another worker (emptying.c), which waits for no cleanup.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -29,7 +32,6 @@
 #include "evidence.h"
 #include "file_system.h"
 #include "history.h"
-#include "lost_guard.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "printed_command.h"
@@ -192,32 +194,6 @@ refute_uncommitted(void)
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
-}
-
-/*
- * Empty the files of the lost indexes of this database, with no transaction open.  Before
- * anything else, because a cleanup can wait for long.
- */
-void
-janitor_empty_files(Look *look)
-{
-	MemoryContext context = CurrentMemoryContext;
-
-	/* if it fails */
-	look->left_files = true;
-	PG_TRY();
-	{
-		look->left_files = lost_guard_empty_all(look->only_empties);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error = errors_take(context);
-
-		ereport(LOG,
-				(errmsg("could not empty the files of lost indexes: %s", error->message),
-				 errors_repeat(error)));
-	}
-	PG_END_TRY();
 }
 
 /*

@@ -15,8 +15,10 @@
  *	  missing, maybe on a file system that is mounted late, has come.  It begins and ends
  *	  with an answer of the watch: so while a device hangs, no cleanup begins, but the
  *	  launcher goes on.
- *	- An emptying, of a database, tries again to empty files of lost indexes that a cleanup has
- *	  left, as other sessions had locked them.
+ *	- An emptying, of a database, empties the files of lost indexes (lost_guard.c).  Whenever
+ *	  something new is lost, all databases are due, one after the other: no cleanup is waited
+ *	  for, which can read for hours, nor a watch that takes long.  Where files are left, as other
+ *	  sessions had locked them, it comes again.
  *	- A resumption, of a job that the end of the server has ended, has its rest go on
  *	  (call/resume_at_start.c); with index_mover.resume_at_start, once, one after the other.
  *	- A look, into each database that index_mover.scheduler_databases names, takes a
@@ -66,7 +68,9 @@
 #define RETRY_MS		5000
 /* between two rounds: for files that were kept until then */
 #define AGAIN_MS		(24 * 60 * 60 * 1000)
-/* while files of lost indexes are not empty */
+/* before emptyings: a device that hangs keeps the watch, and so nobody else */
+#define WATCH_MS		1000
+/* while files of lost indexes of a database are not empty */
 #define EMPTY_AGAIN_MS	IM_LIMIT("empty-again", 60 * 1000)
 /* while a device is not known, or files are lost: a user may have healed it */
 #define DOUBTFUL_MS		(60 * 60 * 1000)
@@ -101,9 +105,13 @@ typedef struct Visit
 
 	/* of the watch */
 	WatchTask	watch;
+	int64		began;
 
-	/* of a cleanup, or an emptying */
+	/* of a cleanup */
 	Look		look;
+
+	/* of an emptying */
+	EmptyTask	empty;
 
 	/* of a resumption */
 	ResumeTask	resume;
@@ -150,6 +158,10 @@ static List *visits = NIL;		/* of Visit */
 static Visit *watch;			/* the one of its kind, always on the list */
 static Round current_round;
 
+/* the losses for which emptyings of all databases were due last, and until when they are not again */
+static uint32 losses_met = 0;	/* evidence_losses() */
+static int64 losses_met_until = 0;
+
 /* Have the launcher started; to be called from _PG_init(), after settings_define(). */
 void
 launcher_register(void)
@@ -159,6 +171,7 @@ launcher_register(void)
 	channel_layout_add(sizeof(LookTask));
 	channel_layout_add(sizeof(WatchTask));
 	channel_layout_add(sizeof(ResumeTask));
+	channel_layout_add(sizeof(EmptyTask));
 	/* pg_upgrade restores databases that have no clients yet */
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
@@ -301,6 +314,7 @@ start_watch(Visit *visit, int64 now)
 	if (visit->worker == NULL)
 		return false;
 	visit->due = NOT_DUE;
+	visit->began = now;
 	return true;
 }
 
@@ -713,54 +727,6 @@ start_cleanup(Visit *visit, int64 now)
 	return false;
 }
 
-/* Have files of lost indexes of a database emptied that a look has left. */
-static void
-empty_again(Oid database, int64 now)
-{
-	Visit	   *found = NULL;
-
-	foreach_ptr(Visit, visit, visits)
-	{
-		if (visit->kind == VISIT_EMPTY && visit->look.database == database)
-			found = visit;
-	}
-	if (found == NULL)
-		found = add_visit(VISIT_EMPTY, 0);
-	found->look.database = database;
-	found->look.only_empties = true;
-	found->due = now + EMPTY_AGAIN_MS;
-}
-
-/* Start an emptying; false if no worker is free, or never again, as the database was dropped. */
-static bool
-start_emptying(Visit *visit, int64 now)
-{
-	dsm_segment *segment;
-
-	if (!list_member_oid(list_databases(NULL, true), visit->look.database))
-	{
-		visit->due = NOT_DUE;
-		return false;
-	}
-	visit->due = now + EMPTY_AGAIN_MS;
-	/* if the worker comes to no end */
-	visit->look.left_files = true;
-	visit->worker = job_launch_look(&visit->look, &segment);
-	if (visit->worker != NULL)
-		visit->answer = segment;
-	return visit->worker != NULL;
-}
-
-/* Take the result of an emptying. */
-static void
-end_emptying(Visit *visit, int64 now)
-{
-	const JobShared *answer = dsm_segment_address(visit->answer);
-
-	visit->due = answer->look.left_files ? now + EMPTY_AGAIN_MS : NOT_DUE;
-	forget_worker(visit);
-}
-
 /* Take the result of a cleanup: it goes on in the next pass, or has ended. */
 static void
 end_cleanup(Visit *visit, int64 now)
@@ -769,8 +735,6 @@ end_cleanup(Visit *visit, int64 now)
 
 	visit->look = answer->look;
 	forget_worker(visit);
-	if (visit->look.left_files)
-		empty_again(visit->look.database, now);
 	if (!visit->look.done)
 		current_round.is_complete = false;
 	visit->look.from = visit->look.stopped;
@@ -779,6 +743,123 @@ end_cleanup(Visit *visit, int64 now)
 		visit->due = NOT_DUE;
 	else
 		remove_visit(visit);
+}
+
+/* ---- emptyings ---- */
+
+/* Have the lost files of a database emptied at once; one that is at work may have come too early. */
+static void
+schedule_emptying(Oid database, int64 now)
+{
+	Visit	   *found = NULL;
+
+	foreach_ptr(Visit, visit, visits)
+	{
+		if (visit->kind == VISIT_EMPTY && visit->empty.database == database)
+			found = visit;
+	}
+	if (found == NULL)
+		found = add_visit(VISIT_EMPTY, now);
+	found->empty.database = database;
+	found->empty.is_again = false;
+	found->due = now;
+}
+
+/*
+ * Return until when an emptying could be the first that looks at a device, and would hang with it, in a
+ * database that could not be dropped then.
+ */
+static int64
+watch_is_new_until(int64 now)
+{
+	if (watch->context != NULL)
+		return watch->began + WATCH_MS;
+	/* it is about to begin */
+	return watch->due <= now ? now + WATCH_MS : now;
+}
+
+/*
+ * If something new is lost, have the lost files of all databases emptied.  Those that accept no
+ * connections have some, too, which a database that is made of such a template would get.  Returns
+ * when to do so again: of a device that cannot be marked, each look finds the loss once more.
+ */
+static int64
+schedule_emptyings(int64 now)
+{
+	uint32		losses = evidence_losses();
+	int64		due = Max(losses_met_until, watch_is_new_until(now));
+
+	if (losses == 0 || losses == losses_met)
+		return NOT_DUE;
+	if (now < due)
+		return due;
+	losses_met = losses;
+	losses_met_until = now + RETRY_MS;
+	foreach_oid(database, list_databases(NULL, true))
+		schedule_emptying(database, now);
+	return NOT_DUE;
+}
+
+/* Put all emptyings off, as no worker is free for this one, and say so once. */
+static void
+await_worker_for_emptying(Visit *visit, int64 now)
+{
+	if (!visit->told)
+		ereport(LOG,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("the files of lost indexes of database %u are not emptied before there is a free background worker slot",
+						visit->empty.database),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	visit->told = true;
+	foreach_ptr(Visit, other, visits)
+	{
+		if (other->kind == VISIT_EMPTY && other->due < now + RETRY_MS)
+			other->due = now + RETRY_MS;
+	}
+}
+
+/* Start an emptying; false if no worker is free, or never again, as the database was dropped. */
+static bool
+start_emptying(Visit *visit, int64 now)
+{
+	EmptyTask  *task = &visit->empty;
+	BackgroundWorker worker = {0};
+
+	if (!list_member_oid(list_databases(NULL, true), task->database))
+	{
+		visit->due = NOT_DUE;
+		return false;
+	}
+	/* no resource owner: it lasts until forget_worker() */
+	visit->answer = channel_create(sizeof(EmptyTask));
+	if (visit->answer != NULL)
+	{
+		memcpy(dsm_segment_address(visit->answer), task, sizeof(EmptyTask));
+		task->segment = dsm_segment_handle(visit->answer);
+		channel_describe(&worker, "index_mover emptying", "index_mover_empty_main");
+		visit->worker = channel_start(&worker, task, sizeof(EmptyTask), MyProcPid);
+	}
+	if (visit->worker == NULL)
+		await_worker_for_emptying(visit, now);
+	else
+		visit->due = NOT_DUE;
+	return visit->worker != NULL;
+}
+
+/* Take the answer of an emptying. */
+static void
+end_emptying(Visit *visit, int64 now)
+{
+	EmptyTask	answer = *(const EmptyTask *) dsm_segment_address(visit->answer);
+
+	forget_worker(visit);
+	/* something was lost meanwhile */
+	if (visit->due != NOT_DUE)
+		return;
+	if (answer.done)
+		visit->empty.is_again = true;
+	if (!answer.done || answer.left_files)
+		visit->due = now + EMPTY_AGAIN_MS;
 }
 
 /* ---- resumptions ---- */
@@ -1077,15 +1158,18 @@ index_mover_launcher_main(Datum arg)
 	for (;;)
 	{
 		int64		now = clock_ms();
-		int64		next;
+		int64		next_emptyings;
+		int64		next_round;
 		int64		next_visit;
 
 		if (reload_configuration())
 			schedule_looks();
 		end_visits(now);
-		next = serve_round(now);
+		next_emptyings = schedule_emptyings(now);
+		next_round = serve_round(now);
 		next_visit = start_visits(now);
-		launcher_nap(Min(Min(next, next_visit), now + AGAIN_MS) - clock_ms());
+		next_round = Min(next_round, now + AGAIN_MS);
+		launcher_nap(Min(Min(next_emptyings, next_round), next_visit) - clock_ms());
 		MemoryContextReset(context);
 	}
 }

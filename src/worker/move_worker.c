@@ -913,22 +913,15 @@ run_cleanup(JobShared *shared)
 	Look	   *look = OidIsValid(shared->look.database) ? &shared->look : NULL;
 
 	runner_serve_cancel(true);
+	if (wait_for_extension(shared))
+		remove_leftovers(shared);
 	if (look != NULL)
-		janitor_empty_files(look);
-	if (look != NULL && look->only_empties)
-		look->done = true;
-	else
 	{
-		if (wait_for_extension(shared))
-			remove_leftovers(shared);
-		if (look != NULL)
-		{
-			/*
-			 * it may wait for long, and DROP EXTENSION need not wait with it
-			 */
-			extension_release();
-			janitor_look(look);
-		}
+		/*
+		 * it may wait for long, and DROP EXTENSION need not wait with it
+		 */
+		extension_release();
+		janitor_look(look);
 	}
 	is_done = true;
 	stop_running(shared);

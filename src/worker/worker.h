@@ -86,6 +86,23 @@ typedef struct WatchTask
 
 StaticAssertDecl(sizeof(WatchTask) <= BGW_EXTRALEN, "WatchTask is too large");
 
+/*
+ * The arguments of a worker that empties the files of the lost indexes of a database, and its
+ * answer: launcher.c has it started, emptying.c carries it out.
+ */
+typedef struct EmptyTask
+{
+	Oid			database;
+	dsm_handle	segment;		/* for the answer, which is this struct */
+	bool		is_again;		/* an earlier one was done, and has left files */
+
+	/* the answer */
+	bool		done;
+	bool		left_files;		/* which it could not empty */
+} EmptyTask;
+
+StaticAssertDecl(sizeof(EmptyTask) <= BGW_EXTRALEN, "EmptyTask is too large");
+
 extern bool job_launch_cleanup(int64 job, Oid database, Oid role, List *items);
 extern BackgroundWorkerHandle *job_launch_look(const Look *look, dsm_segment **segment);
 extern void job_launch_warn(void);
@@ -123,7 +140,6 @@ extern bool outcome_hold_extension(JobShared *shared);
 
 extern void launcher_register(void);
 extern bool launcher_looks_into(const char *database);
-extern void janitor_empty_files(Look *look);
 extern void janitor_look(Look *look);
 
 #endif							/* IM_WORKER_H */
