@@ -81,6 +81,7 @@
 #include "optimizer/planner.h"
 #include "partitioning/partdesc.h"
 #include "postmaster/bgwriter.h"
+#include "storage/fd.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
@@ -1172,6 +1173,41 @@ default_tablespace_of(Oid database)
 }
 
 /*
+ * Look whether the directory of a database in a tablespace has files that may be lost, by their
+ * numbers, and are not empty.
+ */
+static bool
+look_for_doubtful_files(Oid database, Oid tablespace)
+{
+	const char *path = GetDatabasePath(database, tablespace);
+	DIR		   *dir = AllocateDir(path);
+	struct dirent *entry;
+	bool		result = false;
+
+	/* nothing is copied that is not there */
+	if (dir == NULL)
+		return errno != ENOENT;
+	while ((entry = ReadDirExtended(dir, path, LOG)) != NULL)
+	{
+		struct stat st;
+
+		/* the first segments of main forks have names of digits only */
+		if (entry->d_name[strspn(entry->d_name, "0123456789")] != '\0')
+			continue;
+		if (!evidence_doubts(tablespace, atooid(entry->d_name)))
+			continue;
+		if (stat(psprintf("%s/%s", path, entry->d_name), &st) == 0)
+			result = st.st_size > 0;
+		else
+			result = errno != ENOENT;
+		if (result)
+			break;
+	}
+	FreeDir(dir);
+	return result;
+}
+
+/*
  * Refuse to copy the directories of a database, or that of its default tablespace, while lost files
  * there may have pages: in the copy their numbers prove nothing, and old pages look whole.
  */
@@ -1185,19 +1221,19 @@ check_copied_database(const char *name, bool only_default)
 		return;
 	foreach_oid(tablespace, evidence_lossy())
 	{
-		struct stat st;
+		bool		has_doubtful;
 
 		if (only_default && tablespace != default_tablespace_of(database))
 			continue;
-		/* nothing is copied that is not there */
-		if (stat(GetDatabasePath(database, tablespace), &st) != 0 && errno == ENOENT)
+		has_doubtful = look_for_doubtful_files(database, tablespace);
+		if (!has_doubtful)
 			continue;
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot copy database \"%s\" while it has files of lost indexes", name),
 				 errdetail("The device of tablespace \"%s\" has lost changes of them, and they are not empty yet.",
 						   tablespace_name(tablespace)),
-				 errhint("Connect to database \"%s\" once, or wait for a minute, and try again.", name)));
+				 errhint("Try again in a minute: they are emptied also if it accepts no connections. If they cannot be, the server log says why; then heal the tablespace there.")));
 	}
 }
 

@@ -20,18 +20,22 @@ needs_test_points();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $location = "$dir/fast";
 make_path($location);
-my $node = new_node('copied', conf => "shared_preload_libraries = 'index_mover'\ncheckpoint_timeout = 1h\n");
+my $node = new_node('copied', conf => "shared_preload_libraries = 'index_mover'\ncheckpoint_timeout = 1h\nmax_prepared_transactions = 2\n");
 sub value { my ($sql, $database) = @_; return $node->safe_psql($database // 'postgres', $sql); }
 
 value("CREATE TABLESPACE fast LOCATION '$location'");
 my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
-value($_) foreach 'CREATE DATABASE source', 'CREATE DATABASE there TABLESPACE fast';
-foreach my $database (qw(postgres source))
+value($_) foreach 'CREATE DATABASE source', 'CREATE DATABASE rebuilt', 'CREATE DATABASE there TABLESPACE fast';
+foreach my $database (qw(postgres source rebuilt))
 {
 	value($_, $database) foreach 'CREATE TABLE t (id int)', 'INSERT INTO t SELECT generate_series(1, 5000)',
 	  'CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast';
 }
 my $databases = 'postgres source';
+# (its table is there, too, and is never emptied)
+value('CREATE DATABASE uncommitted');
+value('CREATE TABLE t (id int) TABLESPACE fast; INSERT INTO t SELECT generate_series(1, 5000)', 'uncommitted');
+value("BEGIN; CREATE INDEX t_id ON t (id) TABLESPACE fast; PREPARE TRANSACTION 'made'", 'uncommitted');
 
 sub verdict
 {
@@ -80,13 +84,17 @@ $node->stop;
 come_back();
 $node->start;
 my ($rc, undef, $err) = $node->psql('postgres', '\set VERBOSITY verbose' . "\nCREATE DATABASE copied TEMPLATE source");
-like($err, qr/55000: .*cannot copy database "source".*"fast".*Connect to database "source"/s,
+like($err, qr/55000: .*cannot copy database "source".*"fast".*HINT:  Try again in a minute/s,
 	'files of the template are not empty: no copy');
 ($rc, undef, $err) = $node->psql('postgres', '\set VERBOSITY verbose' . "\nALTER DATABASE there SET TABLESPACE pg_default");
 like($err, qr/55000: .*cannot copy database "there"/s, 'nor of those of a database that gets another tablespace');
 value('CREATE DATABASE other TEMPLATE template0');
 pass('a template without files there is copied');
 value('CREATE DATABASE copied TEMPLATE source') if $rc == 0;
+# (its lost file is removed; and the mutation lets nobody note that)
+value('REINDEX INDEX t_id', 'rebuilt');
+is($node->psql('postgres', 'CREATE DATABASE rebuilt_too TEMPLATE rebuilt'), 0, 'so is one whose lost index was rebuilt');
+value("DROP DATABASE $_") foreach qw(rebuilt_too rebuilt);
 settings("index_mover.test_mutation = ''\n");
 $node->reload;
 value('SELECT 1', 'source');
@@ -96,6 +104,19 @@ right_ok($node, 'source', 'source');
 isnt($node->psql('copied', $_), 0, 'copied: no answer, and no duplicate') foreach look_up($node, 'source'), insert($node, 'source');
 my $lost = value("SELECT count(*) FROM index_mover_check() WHERE kind = 'lost device'");
 is($lost, 1, 'the device has lost files');
+
+# ---- a lost index that is not committed when the janitor comes, and a database that is closed then ----
+settings("index_mover.test_mutation = 'empty-again:1000'\nlog_min_messages = debug1\n");
+my $from = -s $node->logfile;
+$node->restart;
+my $all = value('SELECT count(*) FROM pg_database');
+$node->wait_for_log(qr/(?:unregistering background worker "index_mover emptying".*?){$all}/s, $from);
+value("ROLLBACK PREPARED 'made'", 'uncommitted');
+value('ALTER DATABASE uncommitted ALLOW_CONNECTIONS false');
+wait_until('copied', sub { $node->psql('postgres', 'CREATE DATABASE committed TEMPLATE uncommitted') == 0 });
+pass('it was not committed when the janitor came: it comes again, though nobody can connect');
+value("DROP DATABASE $_") foreach qw(committed uncommitted);
+settings("log_min_messages = warning\n");
 
 # ---- the data directory is copied, without a backup ------------------------------------------------
 settings("index_mover.test_mutation = 'keep-lost'\n");
