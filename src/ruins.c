@@ -15,23 +15,27 @@
  */
 #include "postgres.h"
 
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
+#include "job.h"
 #include "ruins.h"
+#include "test_points.h"
 
 #define AREA_NAME		"index_mover ruins"
 #define MOST_FILES		256		/* of more, those that are damaged, and the
 								 * latest */
 #define PROBLEM_SIZE	160
-#define WHOLE_MINUTES	60		/* so long one counts as whole */
+/* so long one counts as whole, and on a standby as damaged, without another look */
+#define FRESH_MINUTES	IM_LIMIT("fresh-minutes", 60)
 
 typedef struct LookedAt
 {
 	RelFileLocator file;
-	TimestampTz at;				/* 0: an entry that is not in use */
+	double		at;				/* clock_seconds(), which nobody sets back; 0:
+								 * an entry that is not in use */
 	char		problem[PROBLEM_SIZE];	/* "" = all its pages are whole */
 } LookedAt;
 
@@ -122,6 +126,16 @@ find_place(void)
 	return result;
 }
 
+/* Copy a text to PROBLEM_SIZE bytes, if need be without its last characters. */
+static void
+copy_problem(char *to, const char *problem)
+{
+	int			length = pg_mbcliplen(problem, strlen(problem), PROBLEM_SIZE - 1);
+
+	memcpy(to, problem, length);
+	to[length] = '\0';
+}
+
 /* Remember the problem of a file, a clause, or NULL: all its pages were read, and are whole. */
 void
 ruins_note(const RelFileLocator *file, const char *problem)
@@ -138,8 +152,8 @@ ruins_note(const RelFileLocator *file, const char *problem)
 	if (problem != NULL || !has_problem(entry) || RelFileLocatorEquals(entry->file, *file))
 	{
 		entry->file = *file;
-		entry->at = GetCurrentTimestamp();
-		strlcpy(entry->problem, problem != NULL ? problem : "", PROBLEM_SIZE);
+		entry->at = clock_seconds();
+		copy_problem(entry->problem, problem != NULL ? problem : "");
 	}
 	LWLockRelease(area_lock());
 }
@@ -161,19 +175,41 @@ ruins_problem(const RelFileLocator *file)
 	return problem[0] != '\0' ? pstrdup(problem) : NULL;
 }
 
+/* Return whether what is known of a file is of not long ago. */
+static bool
+is_fresh(const LookedAt *entry)
+{
+	return !clock_has_passed(entry->at, FRESH_MINUTES * 60 * 1000);
+}
+
 /* Return whether all pages of a file were read not long ago, and were whole. */
 bool
 ruins_was_whole(const RelFileLocator *file)
 {
 	const LookedAt *entry;
-	bool		result = false;
+	bool		result;
 
 	if (area == NULL)
 		return false;
 	LWLockAcquire(area_lock(), LW_SHARED);
 	entry = find(file);
-	if (entry != NULL && entry->problem[0] == '\0')
-		result = GetCurrentTimestamp() - entry->at < WHOLE_MINUTES * USECS_PER_MINUTE;
+	result = entry != NULL && !has_problem(entry) && is_fresh(entry);
+	LWLockRelease(area_lock());
+	return result;
+}
+
+/* Return whether the problem that a file is known to have was found long ago. */
+bool
+ruins_is_old(const RelFileLocator *file)
+{
+	const LookedAt *entry;
+	bool		result;
+
+	if (area == NULL)
+		return false;
+	LWLockAcquire(area_lock(), LW_SHARED);
+	entry = find(file);
+	result = entry != NULL && has_problem(entry) && !is_fresh(entry);
 	LWLockRelease(area_lock());
 	return result;
 }

@@ -341,6 +341,7 @@ look_at_file(LostFile *lost)
 	const char *known = NULL;
 	int64		size;
 	bool		locked = false;
+	bool		reads_again;
 	bool		has_use = facts->valid || !relkind_is_index(facts->relkind);
 	int			category;
 
@@ -358,6 +359,15 @@ look_at_file(LostFile *lost)
 		evidence = evidence_of_file(facts->tablespace, facts->relfilenumber);
 	if (has_use && look >= LOOK_SPOTS)
 		known = ruins_problem(&lost->file);
+
+	/*
+	 * replay may have made a standby's file whole, by images of pages, and
+	 * nothing but a look of this kind reads it there
+	 */
+	reads_again = known != NULL && look == LOOK_SPOTS && RecoveryInProgress() &&
+		ruins_is_old(&lost->file);
+	if (reads_again)
+		lost->look = LOOK_WHOLE;
 	if ((evidence == EVIDENCE_UNKNOWN || known != NULL) && look == LOOK_SAMPLE)
 		lost->look = LOOK_WHOLE;
 
@@ -380,7 +390,7 @@ look_at_file(LostFile *lost)
 		lost->problem = "its init fork is missing";
 	else if (evidence == EVIDENCE_LOST)
 		lost->problem = "its device has lost changes of it";
-	else if (look == LOOK_SPOTS)
+	else if (look == LOOK_SPOTS && !reads_again)
 		lost->problem = known;
 	if (lost->problem == NULL && has_use)
 		locked = ConditionalLockRelationOid(facts->relid, AccessShareLock);
@@ -395,6 +405,8 @@ look_at_file(LostFile *lost)
 			InvalidateCatalogSnapshot();
 		error = look_and_remember(lost);
 	}
+	else if (reads_again && lost->problem == NULL)
+		lost->problem = known;
 	/* it is not known, so the janitor's round settles nothing */
 	else if (evidence == EVIDENCE_UNKNOWN && lost->problem == NULL && has_use)
 	{
