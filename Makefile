@@ -15,6 +15,7 @@ OBJS = \
 	src/tier/tier_scheduler.o \
 	src/tier/tier_wish.o \
 	src/tier/heat.o \
+	src/tier/heat_samples.o \
 	src/tier/hindsight.o \
 	src/tier/pending.o \
 	src/tier/places.o \

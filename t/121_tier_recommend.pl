@@ -491,6 +491,38 @@ like($days, qr/^13[1-3]\|14[4-9]\|9[345]\|1$/, "thinned: $days rows of a day, a 
 is(sql("SELECT reads_per_second >= 0 AND samples > 100 FROM relation_heat WHERE relation = 'hot_a'::regclass"), 't',
 	'a counter that went back makes no rate negative');
 
+# ---- many samples: read relation by relation, whatever settings of temporary files say ------------
+sql(join '; ', map { "CREATE TABLE many_$_ (i int)" } 1 .. 40);
+sql(<<'SQL');
+DELETE FROM index_mover.sample;
+INSERT INTO index_mover.sample SELECT now() - g * interval '1 min', 0, NULL, 0 FROM generate_series(1, 10000) g;
+INSERT INTO index_mover.sample SELECT now() - g * interval '1 min', r.oid, NULL, -600 * g - r.n, -600 * g - r.n
+  FROM generate_series(1, 10000) g, (SELECT oid, row_number() OVER () AS n FROM pg_class WHERE relname ~ '^many_\d+$') r;
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('many', 'regress_slow', 'regress_fast', 1);
+ALTER DATABASE postgres SET temp_tablespaces = regress_fast;
+ALTER DATABASE postgres SET temp_file_limit = 0;
+ALTER DATABASE postgres SET log_temp_files = 0;
+SQL
+my $log = -s $node->logfile;
+# the most memory that a session has had, in MB
+my $peak = "SELECT (regexp_match(pg_read_file('/proc/self/status'), 'VmHWM:\\s+(\\d+)'))[1]::int / 1024";
+foreach my $call ('relation_heat', "recommend_moves('regress_fast')", 'tier_plan()', 'take_index_sample()')
+{
+	my ($rows, $before, undef, $after) =
+	  split /\n/, sql("SET max_parallel_workers_per_gather = 0; SELECT count(*) FROM index_mover.sample; $peak; "
+		. "SELECT count(*) FROM $call; $peak");
+	cmp_ok($after - $before, '<', 20, "$call: of $rows samples, $before MB before and $after MB after");
+}
+my @files = slurp_file($node->logfile, $log) =~ /temporary file: path "(.*?)"/g;
+cmp_ok(scalar @files, '>=', 4, 'the rest is in temporary files');
+is_deeply([ grep { !m{^base/pgsql_tmp/} } @files ], [], 'of the tablespace of the database');
+# sorted in memory, or not
+my @heats = map { sql("SET work_mem = '$_'; SELECT relation, samples, known_since, round(heat) FROM relation_heat ORDER BY 1") }
+  '64kB', '1GB';
+is($heats[0], $heats[1], 'heat is the same, whatever memory there is');
+sql("ALTER DATABASE postgres RESET $_") foreach 'temp_tablespaces', 'temp_file_limit', 'log_temp_files';
+sql("DELETE FROM tier_policy WHERE name = 'many'");
+
 # ---- idle: since when, as far as is known -------------------------------------------------------
 $node->append_conf('postgresql.conf', "index_mover.test_mutation = 'stats-age:200'");
 $node->restart;

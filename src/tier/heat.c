@@ -5,8 +5,8 @@
  *	  cumulative statistics and the samples of them.
  *
  * A row of index_mover.sample has the counters of a relation at a moment, if
- * they had changed; the moments themselves are rows of relation 0.  A rebuilt index
- * has another OID, so rows are found by table and name.
+ * they had changed; the moments themselves are rows of relation 0.  They are read relation by
+ * relation (heat_samples.c), for each half-life again, so only a relation's are in memory.
  *
  * Rates are means in which a block that was read counts half as much for each half-life
  * since: work that has begun shows soon, and work that has ended is forgotten as soon.
@@ -42,6 +42,7 @@
 #include "utils/tuplestore.h"
 
 #include "own_tables.h"
+#include "tier/heat_samples.h"
 #include "tier/tier_private.h"
 
 #define HALF_LIVES		10		/* older reads do not count in rates */
@@ -51,80 +52,6 @@
 PG_FUNCTION_INFO_V1(index_mover_stats_since);
 PG_FUNCTION_INFO_V1(index_mover_relation_heat);
 PG_FUNCTION_INFO_V1(index_mover_take_index_sample);
-
-/* A row of index_mover.sample, in the order of its columns, or the counters of now */
-struct HeatSample
-{
-	TimestampTz taken_at;
-	Oid			table_oid;		/* 0: only the moment */
-	NameData	index_name;		/* "" = of the table itself */
-	int64		counters[HEAT_COUNTERS];
-	ItemPointerData tid;
-	Heat	   *heat;			/* whose counters of now; NULL = a row */
-};
-
-#define SAME_RELATION(a, b) \
-	((a)->table_oid == (b)->table_oid && \
-	 strcmp(NameStr((a)->index_name), NameStr((b)->index_name)) == 0)
-
-/* First the moments, then the samples of each relation, and its counters of now. */
-static int
-compare_samples(const void *x, const void *y)
-{
-	const HeatSample *a = x;
-	const HeatSample *b = y;
-
-	if (a->table_oid != b->table_oid)
-		return a->table_oid > b->table_oid ? 1 : -1;
-	if (!SAME_RELATION(a, b))
-		return strcmp(NameStr(a->index_name), NameStr(b->index_name));
-	if (a->heat != b->heat)
-		return a->heat != NULL ? 1 : -1;
-	return (a->taken_at > b->taken_at) - (a->taken_at < b->taken_at);
-}
-
-/* Read the samples that are not from the future, and add the counters of now. */
-static void
-read_samples(HeatTable *table)
-{
-	Size		room = table->n + 1024;
-	HeatSample *samples = palloc_extended(room * sizeof(HeatSample), MCXT_ALLOC_HUGE);
-	ExtensionScan scan;
-	const Datum *values = scan.row.values;
-	int			n = 0;
-
-	for (Heat *heat = table->heats; n < table->n; heat++, n++)
-	{
-		samples[n] = (HeatSample)
-		{
-			.table_oid = heat->facts.heap_oid,.taken_at = table->now,.heat = heat
-		};
-		if (heat->facts.relkind == RELKIND_INDEX)
-			samples[n].index_name = heat->facts.relname;
-		memcpy(samples[n].counters, heat->counters, sizeof(heat->counters));
-	}
-	extension_scan_begin(&scan, "sample", 0, NULL);
-	while (extension_scan_next(&scan))
-	{
-		if (moment_is_ahead(DatumGetTimestampTz(values[0])))
-			continue;
-		if (n == room)
-			samples = repalloc_huge(samples, (room *= 2) * sizeof(HeatSample));
-		samples[n] = (HeatSample)
-		{
-			.table_oid = DatumGetObjectId(values[1]),
-				.taken_at = DatumGetTimestampTz(values[0]),.tid = scan.tuple->t_self
-		};
-		if (!scan.row.nulls[2])
-			namestrcpy(&samples[n].index_name, TextDatumGetCString(values[2]));
-		for (int i = 0; i < HEAT_COUNTERS; i++)
-			samples[n].counters[i] = DatumGetInt64(values[3 + i]);
-		n++;
-	}
-	qsort(samples, n, sizeof(HeatSample), compare_samples);
-	table->samples = samples;
-	table->nsamples = n;
-}
 
 /*
  * Return from when on the samples are of this server, not of the primary before it: a
@@ -326,7 +253,7 @@ moments_before(const HeatTable *table, TimestampTz at)
 	{
 		int			middle = (low + high) / 2;
 
-		if (table->samples[middle].taken_at < at)
+		if (table->moments[middle] < at)
 			low = middle + 1;
 		else
 			high = middle;
@@ -358,7 +285,7 @@ step_begin(const HeatTable *table, const HeatSample *sample)
 	int			n = moments_before(table, sample->taken_at);
 
 	if (n > 0)
-		result = Max(result, table->samples[n - 1].taken_at);
+		result = Max(result, table->moments[n - 1]);
 	return Min(result, sample->taken_at - 1);
 }
 
@@ -392,34 +319,6 @@ spread_blocks(double blocks, double from, double to, double length, int n, doubl
 	}
 }
 
-/* Set how many blocks of a relation were wanted in each of n parts of the time from a moment to now. */
-void
-heat_history(const HeatTable *table, const Heat *heat, TimestampTz begin, int n, double *wanted)
-{
-	Assert(begin < table->now);
-	memset(wanted, 0, n * sizeof(double));
-	for (int i = 1; i < heat->nsamples_of; i++)
-	{
-		const HeatSample *sample = &heat->samples_of[i];
-
-		if (sample->taken_at > begin)
-			spread_blocks(wanted_since_before(sample), step_begin(table, sample) - begin,
-						  sample->taken_at - begin, (table->now - begin) / (double) n, n, wanted);
-	}
-}
-
-/* Return since when there are samples of this server; DT_NOEND if there are none. */
-TimestampTz
-heat_sampled_since(const HeatTable *table)
-{
-	for (int i = 0; i < table->nmoments; i++)
-	{
-		if (table->samples[i].taken_at >= table->samples_since)
-			return table->samples[i].taken_at;
-	}
-	return DT_NOEND;
-}
-
 /* Set the rates of a relation of which there are no samples: those of the statistics. */
 static void
 judge_without_samples(Heat *heat, const HeatTable *table)
@@ -436,10 +335,8 @@ judge_without_samples(Heat *heat, const HeatTable *table)
 
 /* Set the rates of a relation since a moment, or since its first sample. */
 static void
-judge_rates(Heat *heat, const HeatTable *table, TimestampTz since)
+judge_rates(Heat *heat, const HeatSample *samples, int n, const HeatTable *table, TimestampTz since)
 {
-	const HeatSample *samples = heat->samples_of;
-	int			n = heat->nsamples_of;
 	TimestampTz start = Max(since, samples[0].taken_at);
 	double		read = 0;
 	double		wanted = 0;
@@ -482,7 +379,87 @@ judge_rates(Heat *heat, const HeatTable *table, TimestampTz since)
 	heat->changes_per_second = changes / weight;
 }
 
-/* Set the rates of all relations, by a half-life; NULL: that of policies by default. */
+/* Readings of all samples */
+
+/* Looks at the samples of a relation, of which the last is that of now */
+typedef void (*SampleVisitor) (const HeatTable *table, Heat *heat, const HeatSample *samples, int n,
+							   void *arg);
+
+/* Return the counters of now, as a sample. */
+static HeatSample
+sample_of_now(const HeatTable *table, const Heat *heat)
+{
+	HeatSample	result = {.taken_at = table->now};
+
+	memcpy(result.counters, heat->counters, sizeof(result.counters));
+	return result;
+}
+
+/* Keep the moments at which samples were taken, which are the first that a reader has. */
+static void
+read_moments(HeatTable *table, SampleReader *reader)
+{
+	const HeatSample *samples = samples_read(reader, 0, &table->nmoments);
+
+	table->moments = palloc_array(TimestampTz, table->nmoments + 1);
+	table->sampled_since = DT_NOEND;
+	for (int i = table->nmoments - 1; i >= 0; i--)
+	{
+		table->moments[i] = samples[i].taken_at;
+		if (samples[i].taken_at >= table->samples_since)
+			table->sampled_since = samples[i].taken_at;
+	}
+}
+
+/*
+ * Read the samples of all relations, and have them looked at.  Samples that were taken after the
+ * counters of now were read are passed over.
+ */
+static void
+visit_samples(HeatTable *table, SampleVisitor visit, void *arg)
+{
+	MemoryContext oldcontext;
+	SampleReader *reader;
+
+	/* left by a reading that an error has ended */
+	MemoryContextReset(table->reading);
+	oldcontext = MemoryContextSwitchTo(table->reading);
+	reader = samples_begin(table->heats, table->n, table->now, false);
+	read_moments(table, reader);
+	MemoryContextSwitchTo(oldcontext);
+	for (int i = 0; i < table->n; i++)
+	{
+		Heat	   *heat = &table->heats[i];
+		int			n;
+		int			first = 0;
+		HeatSample *samples = samples_read(reader, i + 1, &n);
+
+		CHECK_FOR_INTERRUPTS();
+		samples[n] = sample_of_now(table, heat);
+		/* of another server */
+		while (first < n && samples[first].taken_at < table->samples_since)
+			first++;
+		visit(table, heat, &samples[first], n + 1 - first, arg);
+	}
+	samples_end(reader);
+	MemoryContextReset(table->reading);
+	table->moments = NULL;
+}
+
+/* Set the use and the rates of a relation.  arg: since when samples count for these. */
+static void
+judge(const HeatTable *table, Heat *heat, const HeatSample *samples, int n, void *arg)
+{
+	const TimestampTz *since = arg;
+
+	judge_use(heat, samples, n, table);
+	judge_rates(heat, samples, n, table, *since);
+}
+
+/*
+ * Read the samples, and set the use of all relations, and their rates by a half-life; NULL: that of
+ * policies by default.
+ */
 void
 heat_weigh(HeatTable *table, const Interval *half_life)
 {
@@ -493,49 +470,73 @@ heat_weigh(HeatTable *table, const Interval *half_life)
 
 	/* a month less 30 days may be less than nothing */
 	seconds = Max(seconds, SECS_PER_MINUTE);
-	if (seconds == table->half_life)
+	if (table->is_weighed && seconds == table->half_life)
 		return;
+	/* an error leaves some relations with other rates */
+	table->is_weighed = false;
 	table->half_life = seconds;
 	since = table->now - (TimestampTz) Min(seconds * HALF_LIVES, 1e11) * USECS_PER_SEC;
-	for (int i = 0; i < table->n; i++)
+	visit_samples(table, judge, &since);
+	table->is_weighed = true;
+}
+
+/* Who is given the histories, and of what time */
+typedef struct Histories
+{
+	TimestampTz begin;
+	int			n;				/* parts up to now */
+	double	   *wanted;			/* in each */
+	HeatHistory take;
+	void	   *arg;
+} Histories;
+
+static void
+give_history(const HeatTable *table, Heat *heat, const HeatSample *samples, int n, void *arg)
+{
+	const Histories *histories = arg;
+	TimestampTz begin = histories->begin;
+	double		length = (table->now - begin) / (double) histories->n;
+
+	memset(histories->wanted, 0, histories->n * sizeof(double));
+	for (const HeatSample *sample = samples + 1; sample < samples + n; sample++)
 	{
-		CHECK_FOR_INTERRUPTS();
-		judge_rates(&table->heats[i], table, since);
+		if (sample->taken_at > begin)
+			spread_blocks(wanted_since_before(sample), step_begin(table, sample) - begin,
+						  sample->taken_at - begin, length, histories->n, histories->wanted);
 	}
+	histories->take(heat, histories->wanted, histories->arg);
 }
 
 /*
- * Return the heat of all permanent and unlogged tables, materialized views and
- * indexes of users in this database, without rates: see heat_weigh().  No lock lasts.
- * Needs a snapshot.
+ * Read the samples, and give to a function how many blocks of each relation were wanted in each of n
+ * parts of the time from a moment to now.
+ */
+void
+heat_histories(HeatTable *table, TimestampTz begin, int n, HeatHistory take, void *arg)
+{
+	Histories	histories = {.begin = begin,.n = n,.take = take,.arg = arg};
+
+	Assert(begin < table->now);
+	histories.wanted = palloc_array(double, n);
+	visit_samples(table, give_history, &histories);
+	pfree(histories.wanted);
+}
+
+/*
+ * Return all permanent and unlogged tables, materialized views and indexes of users in this
+ * database, without their heat: see heat_weigh().  No lock lasts.  Needs a snapshot.
  */
 HeatTable *
 heat_read(void)
 {
 	HeatTable  *table = palloc0_object(HeatTable);
-	HeatSample *first = NULL;
 
 	table->now = GetCurrentTimestamp();
 	table->stats_since = stats_since();
 	table->samples_since = samples_since();
+	table->reading = AllocSetContextCreate(CurrentMemoryContext, "index_mover reading of samples",
+										   ALLOCSET_SMALL_SIZES);
 	read_relations(table);
-	read_samples(table);
-	for (int i = 0; i < table->nsamples; i++)
-	{
-		HeatSample *sample = &table->samples[i];
-
-		CHECK_FOR_INTERRUPTS();
-		if (first == NULL || !SAME_RELATION(first, sample) ||
-			first->taken_at < table->samples_since)
-			first = sample;
-		if (!OidIsValid(sample->table_oid))
-			table->nmoments++;
-		if (sample->heat == NULL)
-			continue;
-		sample->heat->samples_of = first;
-		sample->heat->nsamples_of = sample - first + 1;
-		judge_use(sample->heat, first, sample->heat->nsamples_of, table);
-	}
 	return table;
 }
 
@@ -604,15 +605,17 @@ index_mover_relation_heat(PG_FUNCTION_ARGS)
 
 /* Taking samples, and keeping them few */
 
+/* Insert a sample of a relation; NULL: that it was taken. */
 static void
-insert_sample(const HeatSample *sample)
+insert_sample(const HeatSample *sample, const RelationFacts *facts)
 {
 	Row			row;
 
 	row_clear(&row);
 	row_set(&row, 1, TimestampTzGetDatum(sample->taken_at));
-	row_set(&row, 2, ObjectIdGetDatum(sample->table_oid));
-	row_text(&row, 3, NameStr(sample->index_name));
+	row_set(&row, 2, ObjectIdGetDatum(facts != NULL ? facts->heap_oid : InvalidOid));
+	if (facts != NULL && facts->relkind == RELKIND_INDEX)
+		row_text(&row, 3, NameStr(facts->relname));
 	for (int i = 0; i < HEAT_COUNTERS; i++)
 		row_set(&row, 4 + i, Int64GetDatum(sample->counters[i]));
 	extension_insert("sample", &row);
@@ -639,26 +642,30 @@ counters_go_back(const HeatSample *sample, const HeatSample *before)
 		sample->counters[HEAT_READ] < before->counters[HEAT_READ];
 }
 
-/* Delete the samples that are not needed any more. */
+/*
+ * Delete those of n samples of a relation that are not needed any more.  exists: the next sample is that
+ * of now; else the relation has gone, or they are moments.
+ */
 static void
-thin_samples(const HeatTable *table, TimestampTz oldest)
+thin_samples(HeatSample *samples, int n, bool exists, const HeatTable *table,
+			 TimestampTz oldest)
 {
 	bool		goes_back = false;	/* to the next sample: an index was
 									 * dropped */
 
-	for (int i = 0; i < table->nsamples; i++)
+	for (int i = 0; i < n; i++)
 	{
-		HeatSample *sample = &table->samples[i];
+		HeatSample *sample = &samples[i];
 		bool		went_back = goes_back;
 		int64		interval = interval_of_samples(table->now - sample->taken_at);
-		bool		is_last = i + 1 == table->nsamples || !SAME_RELATION(sample, sample + 1);
+		bool		is_last = i + 1 == n;
 		bool		go;
 
 		CHECK_FOR_INTERRUPTS();
 		goes_back = !is_last && counters_go_back(&sample[1], sample);
-		if (is_last)			/* of a moment, or a relation that has gone */
-			go = sample->heat == NULL && sample->taken_at < oldest;
-		else if (sample[1].heat != NULL || goes_back || went_back)
+		if (is_last)
+			go = !exists && sample->taken_at < oldest;
+		else if (goes_back || went_back)
 			go = false;
 		else
 			go = sample->taken_at < oldest ? sample[1].taken_at < oldest :
@@ -682,6 +689,16 @@ delete_samples_ahead(void)
 	}
 }
 
+/* Return whether a sample of a relation is needed after n others: its counters have changed since the last. */
+static bool
+wants_sample_after(const HeatTable *table, const Heat *heat, const HeatSample *samples, int n)
+{
+	if (heat->of_extension)
+		return false;
+	return n == 0 || samples[n - 1].taken_at < table->samples_since ||
+		memcmp(heat->counters, samples[n - 1].counters, sizeof(heat->counters)) != 0;
+}
+
 /*
  * take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
  *
@@ -697,11 +714,14 @@ Datum
 index_mover_take_index_sample(PG_FUNCTION_ARGS)
 {
 	HeatTable  *table;
+	SampleReader *reader;
+	HeatSample *moments;
 	HeatSample	moment = {0};
 	Interval	none = {0};
 	Datum		order;
 	TimestampTz oldest;
 	int64		rows = 0;
+	int			n;
 
 	PreventCommandDuringRecovery("take_index_sample()");
 	PreventCommandIfReadOnly("take_index_sample()");
@@ -717,36 +737,42 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 	 */
 	LockRelationOid(extension_relation("sample"), RowExclusiveLock);
 	table = heat_read();
-	if (table->nmoments >= MOST_SAMPLES &&
-		table->samples[table->nmoments - MOST_SAMPLES].taken_at > table->now - USECS_PER_HOUR)
+	reader = samples_begin(table->heats, table->n, table->now, true);
+	moments = samples_read(reader, 0, &n);
+	if (n >= MOST_SAMPLES && moments[n - MOST_SAMPLES].taken_at > table->now - USECS_PER_HOUR)
 	{
+		samples_end(reader);
 		ereport(NOTICE,
 				(errmsg("no sample was taken, since the last hour has %d", MOST_SAMPLES)));
 		PG_RETURN_INT64(0);
 	}
 	oldest = moment_minus(table->now, PG_GETARG_INTERVAL_P(0));
 	oldest = Min(oldest, table->now - HOURLY_DAYS * USECS_PER_DAY);
-	thin_samples(table, oldest);
+	thin_samples(moments, n, false, table, oldest);
 	delete_samples_ahead();
 	/* after the counters were read: whatever they tell of was before */
 	moment.taken_at = GetCurrentTimestamp();
-	insert_sample(&moment);
-	for (int i = 0; i < table->nsamples; i++)
+	insert_sample(&moment, NULL);
+	for (int number = 1; number < samples_relations(reader); number++)
 	{
-		HeatSample *sample = &table->samples[i];
+		bool		exists = number <= table->n;
+		HeatSample *samples = samples_read(reader, number, &n);
 
 		CHECK_FOR_INTERRUPTS();
-		if (sample->heat == NULL || sample->heat->of_extension)
-			continue;
-		/* nothing has changed */
-		if (i > 0 && SAME_RELATION(sample, sample - 1) &&
-			sample[-1].taken_at >= table->samples_since &&
-			memcmp(sample->counters, sample[-1].counters, sizeof(sample->counters)) == 0)
-			continue;
-		sample->taken_at = moment.taken_at;
-		insert_sample(sample);
-		rows++;
+		thin_samples(samples, n, exists, table, oldest);
+		if (exists)
+		{
+			const Heat *heat = &table->heats[number - 1];
+			HeatSample	sample = sample_of_now(table, heat);
+
+			if (!wants_sample_after(table, heat, samples, n))
+				continue;
+			sample.taken_at = moment.taken_at;
+			insert_sample(&sample, &heat->facts);
+			rows++;
+		}
 	}
+	samples_end(reader);
 	CommandCounterIncrement();
 	PG_RETURN_INT64(rows);
 }

@@ -29,7 +29,7 @@
 #define LEAST_STAYS			4	/* less history tells nothing */
 #define STEPS				336 /* of the longer half-life */
 #define LATE_STEPS			3	/* about an hour each, by default */
-#define MOST_RELATIONS		1000	/* the most read of them */
+#define MOST_RELATIONS		1000	/* the most read of a scope */
 #define CLEARLY_MORE		1.01
 #define MOST_YEARS			10	/* are looked back */
 
@@ -38,8 +38,7 @@ typedef struct PastRelation
 {
 	const Heat *heat;
 	double		size;			/* bytes */
-	double		total;			/* blocks wanted in all steps */
-	double	   *before;			/* the same before each step */
+	double	   *before;			/* blocks wanted before each step */
 	double		remembered;		/* of the steps so far, weighted */
 	double		key;			/* to sort by */
 	bool		is_resident;
@@ -58,40 +57,49 @@ compare_past(const void *a, const void *b)
 	return (x->heat > y->heat) - (x->heat < y->heat);
 }
 
-/*
- * Return the relations of a scope that were read most since a moment, palloc'd, and their number.  The
- * time until now is cut into n steps.
- */
-static PastRelation *
-collect(const HeatTable *heats, const TierScope *scope, TimestampTz begin, int n, int *number)
+/* The relations of a scope that were read most, while histories are read */
+typedef struct Collection
 {
-	Size		size = Max(heats->n, 1) * sizeof(PastRelation);
-	PastRelation *result = palloc_extended(size, MCXT_ALLOC_HUGE);
-	int			count = 0;
+	const TierScope *scope;
+	int			nsteps;
+	PastRelation *relations;	/* twice as many as are kept */
+	int			n;
+} Collection;
 
-	for (int i = 0; i < heats->n; i++)
-	{
-		PastRelation relation = {.heat = &heats->heats[i]};
+/* Keep of a collection the relations that were read most. */
+static void
+keep_most_read(Collection *collection)
+{
+	for (PastRelation *r = collection->relations; r < collection->relations + collection->n; r++)
+		r->key = r->before[collection->nsteps];
+	qsort(collection->relations, collection->n, sizeof(PastRelation), compare_past);
+	while (collection->n > MOST_RELATIONS)
+		pfree(collection->relations[--collection->n].before);
+}
 
-		CHECK_FOR_INTERRUPTS();
-		if (!scope_includes(scope, relation.heat) || !ranking_counts(relation.heat))
-			continue;
-		heat_history(heats, relation.heat, begin, 1, &relation.total);
-		relation.key = relation.total;
-		if (relation.total > 0)
-			result[count++] = relation;
-	}
-	qsort(result, count, sizeof(PastRelation), compare_past);
-	*number = Min(count, MOST_RELATIONS);
-	for (PastRelation *r = result; r < result + *number; r++)
+/* Add a relation to a collection, if it is of its scope, and was read at all. */
+static void
+collect(const Heat *heat, const double *wanted, void *arg)
+{
+	Collection *collection = arg;
+	int			n = collection->nsteps;
+	PastRelation *relation = &collection->relations[collection->n];
+	double		total = 0;
+
+	for (int step = 0; step < n; step++)
+		total += wanted[step];
+	if (total <= 0 || !scope_includes(collection->scope, heat) || !ranking_counts(heat))
+		return;
+	*relation = (PastRelation)
 	{
-		r->size = Max(relation_main_size(&r->heat->facts), 1);
-		r->before = palloc0_array(double, n + 1);
-		heat_history(heats, r->heat, begin, n, r->before + 1);
-		for (int step = 0; step < n; step++)
-			r->before[step + 1] += r->before[step];
-	}
-	return result;
+		.heat = heat,.size = Max(relation_main_size(&heat->facts), 1),
+			.before = palloc_array(double, n + 1)
+	};
+	relation->before[0] = 0;
+	for (int step = 0; step < n; step++)
+		relation->before[step + 1] = relation->before[step] + wanted[step];
+	if (++collection->n == 2 * MOST_RELATIONS)
+		keep_most_read(collection);
 }
 
 /* A simulation; times in steps */
@@ -209,7 +217,7 @@ looks_back_to(TimestampTz now, double half_life, double longer)
  * the half-life that is to count.
  */
 bool
-hindsight_is_better(const HeatTable *heats, const TierScope *scope, const Policy *policy,
+hindsight_is_better(HeatTable *heats, const TierScope *scope, const Policy *policy,
 					Interval *half_life, double *more)
 {
 	TimestampTz now = heats->now;
@@ -217,15 +225,22 @@ hindsight_is_better(const HeatTable *heats, const TierScope *scope, const Policy
 	double		stay = Max(interval_us(now, policy->min_stay), 0);
 	double		longer = Max(usual * LONG_IN_HALF_LIVES, stay * LONG_IN_STAYS);
 	double		length = longer / STEPS;
-	TimestampTz begin = Max(heat_sampled_since(heats), looks_back_to(now, usual, longer));
+	TimestampTz begin = Max(heats->sampled_since, looks_back_to(now, usual, longer));
 	Hindsight	past = {.budget = policy->budget,.half_life = usual / length};
+	Collection	collection = {0};
 	double		gain;
 
 	/* samples are minutes, and later hours apart */
 	if (begin >= now || usual < USECS_PER_HOUR || now - begin < LEAST_STAYS * Max(stay, usual))
 		return false;
 	past.n = (int) ((now - begin) / length);
-	past.relations = collect(heats, scope, begin, past.n, &past.nrelations);
+	collection.scope = scope;
+	collection.nsteps = past.n;
+	collection.relations = palloc_array(PastRelation, 2 * MOST_RELATIONS);
+	heat_histories(heats, begin, past.n, collect, &collection);
+	keep_most_read(&collection);
+	past.relations = collection.relations;
+	past.nrelations = collection.n;
 	/* a run comes some time after the end of min_stay, and so later each time */
 	past.stay = (int) ceil(stay / length) + LATE_STEPS;
 	past.every = 1;

@@ -47,6 +47,8 @@ tier_plan_begin(TimestampTz at)
 
 	Assert(!TIMESTAMP_NOT_FINITE(at));
 	plan->now = at;
+	plan->heat_context = AllocSetContextCreate(CurrentMemoryContext, "index_mover heat",
+											   ALLOCSET_DEFAULT_SIZES);
 	plan->places = places_read();
 	plan->busy = job_busy_tables();
 	plan->covered = hash_create("index_mover covered tables", 64, &info,
@@ -116,6 +118,23 @@ look_up_names(PolicyWork *work)
 	scope->within = relation_and_below(policy->relation);
 }
 
+/* Read the relations, once for all policies, and weigh their heat as a policy does. */
+static void
+weigh_relations(TierPlan *plan, const Policy *policy)
+{
+	if (plan->heat == NULL)
+	{
+		MemoryContext oldcontext;
+
+		/* left by a reading that an error has ended, of the policy before */
+		MemoryContextReset(plan->heat_context);
+		oldcontext = MemoryContextSwitchTo(plan->heat_context);
+		plan->heat = heat_read();
+		MemoryContextSwitchTo(oldcontext);
+	}
+	heat_weigh(plan->heat, policy->half_life);
+}
+
 /* Plan the policy of plan->work, as its owner.  ERROR if the policy itself is wrong. */
 static void
 work_as_owner(void *arg)
@@ -157,10 +176,8 @@ work_as_owner(void *arg)
 	settings_set_here("search_path", WORKER_SEARCH_PATH, PGC_USERSET, ERROR);
 	settings_set_here("DateStyle", "ISO, YMD", PGC_USERSET, ERROR);
 	look_up_names(work);
-	if (plan->heat == NULL && policy->kind != POLICY_OLDER_THAN)
-		plan->heat = heat_read();
 	if (policy->kind != POLICY_OLDER_THAN)
-		heat_weigh(plan->heat, policy->half_life);
+		weigh_relations(plan, policy);
 	want_by[policy->kind] (plan);
 	tier_decide_all(plan);
 	SetUserIdAndSecContext(caller, context);

@@ -126,6 +126,7 @@ struct TierPlan
 	TimestampTz now;			/* or the moment that is planned for */
 	HeatTable  *heat;			/* NULL = not read yet; by the half-life of
 								 * the policy that is planned */
+	MemoryContext heat_context; /* has it */
 	List	   *places;			/* as they are, or will be after the rows
 								 * before */
 	HTAB	   *busy;			/* of BusyTable */

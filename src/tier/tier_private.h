@@ -82,13 +82,7 @@ typedef struct Heat
 	double		overlapped;		/* share of HEAT_WANTED by bitmap scans, which
 								 * read several blocks of the table at a time */
 	bool		is_searched;	/* by an index scan, as far as is known */
-
-	/* for heat.c */
-	const struct HeatSample *samples_of;	/* the last is that of now */
-	int			nsamples_of;
 } Heat;
-
-typedef struct HeatSample HeatSample;
 
 typedef struct HeatTable
 {
@@ -99,17 +93,21 @@ typedef struct HeatTable
 	TimestampTz now;
 	TimestampTz stats_since;
 	TimestampTz samples_since;	/* samples before are of another server */
+	TimestampTz sampled_since;	/* first of these; DT_NOEND = there is none */
 	double		half_life;		/* seconds, of the rates */
-	HeatSample *samples;		/* and the counters of now, in order */
-	int			nsamples;
-	int			nmoments;		/* of these, which come first */
+	bool		is_weighed;		/* by that; all samples were read */
+	MemoryContext reading;		/* of samples, empty when they were read */
+	TimestampTz *moments;		/* of samples, while they are read */
+	int			nmoments;
 } HeatTable;
+
+/* Is given how many blocks of a relation were wanted in each part of a time */
+typedef void (*HeatHistory) (const Heat *heat, const double *wanted, void *arg);
+
 
 extern HeatTable *heat_read(void);
 extern void heat_weigh(HeatTable *table, const Interval *half_life);
-extern void heat_history(const HeatTable *table, const Heat *heat, TimestampTz begin, int n,
-						 double *wanted);
-extern TimestampTz heat_sampled_since(const HeatTable *table);
+extern void heat_histories(HeatTable *table, TimestampTz begin, int n, HeatHistory take, void *arg);
 extern const Interval *heat_half_life_argument(FunctionCallInfo fcinfo, int n);
 extern PGDLLEXPORT Datum index_mover_take_index_sample(PG_FUNCTION_ARGS);
 
@@ -313,7 +311,7 @@ extern char *policy_obstacle(const Policy *policy);
 extern void policy_check_target(const char *tablespace, bool tables);
 
 /* hindsight.c */
-extern bool hindsight_is_better(const HeatTable *heats, const TierScope *scope,
+extern bool hindsight_is_better(HeatTable *heats, const TierScope *scope,
 								const Policy *policy, Interval *half_life, double *more);
 
 /* policy_conflict.c */
