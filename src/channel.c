@@ -28,6 +28,7 @@
 
 #include "channel.h"
 #include "compat.h"
+#include "errors.h"
 #include "test_points.h"
 
 #define LAYOUT_NAME			"index_mover layout"
@@ -199,6 +200,7 @@ handle_signals(void)
 {
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
+	errors_handle_cancel();
 	BackgroundWorkerUnblockSignals();
 }
 

@@ -7,12 +7,71 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+
 #include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
 #include "storage/lock.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "errors.h"
+
+/* Whether another process has sent SIGINT since errors_watch_cancel() */
+static volatile sig_atomic_t was_sent_cancel = false;
+
+/* As core's StatementCancelHandler(), and note a signal that is not our own. */
+static void
+handle_cancel(int signo, siginfo_t *info, void *context)
+{
+	int			save_errno = errno;
+
+	if (info->si_pid != MyProcPid)
+		was_sent_cancel = true;
+	if (!proc_exit_inprogress)
+	{
+		InterruptPending = true;
+		QueryCancelPending = true;
+	}
+	SetLatch(MyLatch);
+	errno = save_errno;
+}
+
+/*
+ * In a worker, tell a cancel by another process from lock_timeout, for which core sends the same
+ * signal to its own process.  Of both together, ProcessInterrupts() reports the timeout only, and
+ * forgets the cancel: then who catches the timeout, and goes on, would never hear of it.
+ */
+void
+errors_handle_cancel(void)
+{
+	struct sigaction action = {.sa_sigaction = handle_cancel,.sa_flags = SA_SIGINFO | SA_RESTART};
+
+	sigemptyset(&action.sa_mask);
+	sigaction(SIGINT, &action, NULL);
+}
+
+/* Begin what can end by a timeout that is caught; a cancel that is still pending counts. */
+void
+errors_watch_cancel(void)
+{
+	was_sent_cancel = false;
+	/* in this order: a signal in between has set both */
+	if (QueryCancelPending)
+		was_sent_cancel = true;
+}
+
+/* When such a timeout is caught, have the next CHECK_FOR_INTERRUPTS() raise a cancel that it met. */
+void
+errors_keep_cancel(const ErrorData *error)
+{
+	if (!errors_was_lock_timeout(error) || !was_sent_cancel)
+		return;
+	QueryCancelPending = true;
+	InterruptPending = true;
+}
 
 /*
  * Take the error in PG_CATCH() of a worker, and end all transactions and
@@ -54,6 +113,7 @@ catch_in_subtransaction(void (*work) (void *arg), void *arg, bool keeps)
 	ErrorData  *volatile error = NULL;
 
 	Assert(IsTransactionState());
+	errors_watch_cancel();
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(oldcontext);
 	PG_TRY();
@@ -74,6 +134,8 @@ catch_in_subtransaction(void (*work) (void *arg), void *arg, bool keeps)
 		RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(oldcontext);
 	CurrentResourceOwner = oldowner;
+	if (error != NULL)
+		errors_keep_cancel(error);
 	return error;
 }
 

@@ -10,6 +10,9 @@
 
 #include "fmgr.h"
 
+extern void errors_handle_cancel(void);
+extern void errors_watch_cancel(void);
+extern void errors_keep_cancel(const ErrorData *error);
 extern ErrorData *errors_take(MemoryContext context);
 extern ErrorData *errors_catch(void (*work) (void *arg), void *arg);
 extern ErrorData *errors_catch_and_release(void (*work) (void *arg), void *arg);

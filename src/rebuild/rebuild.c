@@ -569,6 +569,7 @@ take_rebuild_error(MoveContext *mc, double start, int64 rested_ms)
 		again = false;
 	if (!again)
 		ReThrowError(edata);
+	errors_keep_cancel(edata);
 	FreeErrorData(edata);
 }
 
@@ -597,6 +598,7 @@ rebuild_once(MoveContext *mc, double start, int64 rested_ms)
 	};
 	wait_and_lock(mc);
 
+	errors_watch_cancel();
 	PG_TRY();
 	{
 		StartTransactionCommand();
