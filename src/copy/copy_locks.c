@@ -168,6 +168,9 @@ copy_wait_for_locks(CopyMove *move)
 			wait_give_up(&wait);
 		CommitTransactionCommand();
 		copy_check_locks(move);
+		/* part: the others need not wait for the one that is locked */
+		if (move->nitems > 1)
+			return copy_start_again(move, "another session has locked it");
 		/* without holders, others queue for the lock */
 		if (is_over && wait.nholders > 0)
 		{

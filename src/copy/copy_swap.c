@@ -393,7 +393,8 @@ typedef struct SwapHolders
 	bool		known;			/* else pg_class cannot be read now */
 	CopyFile   *held;			/* the first file that others hold; NULL =
 								 * none */
-	int			nlong;			/* tables that are in use for long */
+	int			nheld;			/* tables that others hold */
+	int			nlong;			/* of these, those that are in use for long */
 	bool		row_changes;	/* a transaction is changing a row of pg_class */
 } SwapHolders;
 
@@ -405,6 +406,7 @@ static SwapHolders
 look_at_holders(CopyMove *move, Wait *wait)
 {
 	SwapHolders look = {0};
+	Oid			last_held = InvalidOid;
 	Oid			last_in_use = InvalidOid;
 	VirtualTransactionId *vxids = NULL;
 	int			count = 0;
@@ -422,19 +424,26 @@ look_at_holders(CopyMove *move, Wait *wait)
 			VirtualTransactionId *holders = relation_lock_holders(file->relid, AccessExclusiveLock,
 																  &nholders);
 			VirtualTransactionId changer;
+			bool		is_changing;
 			bool		in_use;
 
 			if (nholders > 0 && look.held == NULL)
 				look.held = file;
 			in_use = wait_has_long_among(wait, holders, nholders);
 			vxids = virtual_transactions_add(vxids, &count, holders, nholders);
-			if (relation_row_changer(file->relid, &changer))
+			is_changing = relation_row_changer(file->relid, &changer);
+			if (is_changing)
 			{
 				look.row_changes = true;
 				in_use = in_use || wait_has_long_among(wait, &changer, 1);
 				vxids = virtual_transactions_add(vxids, &count, &changer, 1);
 			}
 			/* the files of a table follow each other */
+			if ((nholders > 0 || is_changing) && last_held != file->table)
+			{
+				look.nheld++;
+				last_held = file->table;
+			}
 			if (in_use && last_in_use != file->table)
 			{
 				look.nlong++;
@@ -566,12 +575,14 @@ note_barred(CopyMove *move, Attempts *attempts)
 
 /*
  * together: return why relations had better be moved one after the other, as a constant, or NULL:
- * some of them are in use for long, and others are not; or attempts were in vain.
+ * some of them are in use for long, or for moments all the time, and others are not; or attempts
+ * were in vain.
  */
 static const char *
-had_better_part(CopyMove *move, const SwapHolders *look)
+had_better_part(CopyMove *move, const SwapHolders *look, const WaitLimits *limits)
 {
 	int			ntables = 0;
+	int			nin_use = look->nlong;
 	bool		was_uneven = move->uneven;
 
 	if (move->nitems == 1)
@@ -581,8 +592,11 @@ had_better_part(CopyMove *move, const SwapHolders *look)
 		if (i == 0 || move->files[i].table != move->files[i - 1].table)
 			ntables++;
 	}
+	/* whom no session locks waits for the others no longer than G1 */
+	if (turn_is_due(move->mc, limits, move->so_far->rested_us))
+		nin_use = look->nheld;
 	/* a transaction that ends during a look was found at some of them only */
-	move->uneven = look->nlong > 0 && look->nlong < ntables;
+	move->uneven = nin_use > 0 && nin_use < ntables;
 	if (move->uneven && was_uneven)
 		return "it was in use while others were free";
 	return move->in_vain >= MOST_IN_VAIN ? "attempts to swap them together were in vain" : NULL;
@@ -690,7 +704,7 @@ make_attempts(CopyMove *move)
 			attempts_end_bid(&attempts);
 			runner_make_room(move->mc->job, move->item, relation_is_free);
 		}
-		why_part = had_better_part(move, &look);
+		why_part = had_better_part(move, &look, wait->limits);
 		if (why_part != NULL)
 			return copy_start_again(move, why_part);
 		/* each try costs a round: after lock_wait make it at the bids alone */

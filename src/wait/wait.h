@@ -157,6 +157,7 @@ extern bool attempts_queue_for_bid(Attempts *attempts, Oid relid, instr_time *gr
 
 /* turn.c */
 extern bool turn_give(MoveContext *mc, const WaitLimits *limits, int64 rested_us);
+extern bool turn_is_due(const MoveContext *mc, const WaitLimits *limits, int64 rested_us);
 
 extern bool poller_waits_for_us(int pid);
 extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,
