@@ -1,9 +1,9 @@
 # What is known to be lost is emptied at once, in all databases: also while the janitor reads files of
-# another device for long.
+# another device for long, or an index of another database is locked.
 #
 # Fault (storage): a device that was away in a crash comes back with whole, old files; that of other
 #   indexes has lost its marker, and they are large; the databases of the lost indexes come later, and
-#   accept no connections; no worker is free; an older copy of a device comes while the server runs
+#   accept no connections, or one is locked; no worker is free; an older copy of a device comes while the server runs
 use strict;
 use warnings;
 
@@ -24,6 +24,7 @@ my $node = new_node('at_once', conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 checkpoint_timeout = 1h
 autovacuum = off
+max_prepared_transactions = 2
 CONF
 sub value { my ($sql, $database) = @_; return $node->safe_psql($database // 'postgres', $sql); }
 sub setting { my ($text) = @_; return $node->append_conf('postgresql.conf', "index_mover.test_mutation = '$text'\n"); }
@@ -69,7 +70,7 @@ is(value($reads), 't', 'all lost indexes are emptied while the janitor reads fil
 # An older copy of the device comes in its place.  A session of another database finds it.
 sub lose_now
 {
-	my ($name, $slots) = @_;
+	my ($name, $slots, $later, $mutation) = @_;
 	setting('');
 	$node->reload;
 	value('ALTER DATABASE closed ALLOW_CONNECTIONS true');
@@ -79,24 +80,34 @@ sub lose_now
 	system("cp -a '$location{fast}' '$location{fast}.copy'") == 0 or die;
 	$node->stop;
 	unlink glob("$location{slow}/index_mover.*") or die $!;
-	setting('read-rest:20000');
+	setting($mutation // 'read-rest:20000');
 	$node->append_conf('postgresql.conf', "max_worker_processes = $slots\n");
 	$node->start;
 	value('INSERT INTO u VALUES (6000, ARRAY[6000])', $_) foreach @databases;
+	$file{$_} = $node->data_dir . '/' . value("SELECT pg_relation_filepath('u_a')", $_) foreach @databases;
 	value('INSERT INTO s VALUES (6000); ALTER DATABASE closed ALLOW_CONNECTIONS false');
-	$file{later} = $node->data_dir . '/' . value("SELECT pg_relation_filepath('u_a')", 'later');
+	value($later, 'later') if $later;
 	wait_until('watched', sub { -e $watched });
 	$node->poll_query_until('postgres', $reads) or die 'the janitor does not read';
 	rename $location{fast}, "$location{fast}.away" or die $!;
 	rename "$location{fast}.copy", $location{fast} or die $!;
 	rmtree("$location{fast}.away");
-	ok(-s $file{later}, "$name: the files are there");
+	ok(-s $file{$_}, "$name: the file of $_ is there") foreach @databases;
 	value('SELECT count(*) FROM index_mover_check()');
 	return;
 }
 lose_now('while the server runs', 8);
 wait_until('later is emptied', sub { -z $file{later} });
 is(value($reads), 't', 'while the server runs: a lost index is emptied while the janitor reads files of another device');
+
+# ---- one is locked -------------------------------------------------------------------------------------
+# Its emptying queues for the lock, here for longer than it may.
+lose_now('locked', 8, "BEGIN; SET LOCAL enable_seqscan = off; SELECT count(*) FROM u WHERE a @> ARRAY[7]; PREPARE TRANSACTION 'reader'",
+	'read-rest:20000,lost-queueing:600000');
+wait_until('closed is emptied', sub { -z $file{closed} });
+ok(-s $file{later}, 'locked: a lost index is emptied while that of a database before is locked');
+value("ROLLBACK PREPARED 'reader'", 'later');
+wait_until('later is emptied', sub { -z $file{later} });
 
 # ---- no worker is free ---------------------------------------------------------------------------------
 # (the launchers and the janitor have them all)

@@ -17,8 +17,8 @@
  *	  launcher goes on.
  *	- An emptying, of a database, empties the files of lost indexes (lost_guard.c).  Whenever
  *	  something new is lost, all databases are due, one after the other: no cleanup is waited
- *	  for, which can read for hours, nor a watch that takes long.  Where files are left, as other
- *	  sessions had locked them, it comes again.
+ *	  for, which can read for hours, nor a watch or an emptying that takes long.  Where files are
+ *	  left, as other sessions had locked them, it comes again.
  *	- A resumption, of a job that the end of the server has ended, has its rest go on
  *	  (call/resume_at_start.c); with index_mover.resume_at_start, once, one after the other.
  *	- A look, into each database that index_mover.scheduler_databases names, takes a
@@ -70,6 +70,8 @@
 #define AGAIN_MS		(24 * 60 * 60 * 1000)
 /* before emptyings: a device that hangs keeps the watch, and so nobody else */
 #define WATCH_MS		1000
+/* others wait no longer for one */
+#define SLOW_EMPTYING_MS	10000
 /* while files of lost indexes of a database are not empty */
 #define EMPTY_AGAIN_MS	IM_LIMIT("empty-again", 60 * 1000)
 /* while a device is not known, or files are lost: a user may have healed it */
@@ -99,13 +101,13 @@ typedef struct Visit
 								 * any more */
 	MemoryContext context;		/* of its worker; NULL = there is none now */
 	BackgroundWorkerHandle *worker;
+	int64		began;			/* when it was started */
 	dsm_segment *answer;		/* of the worker: of the watch a WatchTask, of
 								 * a cleanup a JobShared, else the task */
 	bool		told;			/* that no worker was free */
 
 	/* of the watch */
 	WatchTask	watch;
-	int64		began;
 
 	/* of a cleanup */
 	Look		look;
@@ -314,7 +316,6 @@ start_watch(Visit *visit, int64 now)
 	if (visit->worker == NULL)
 		return false;
 	visit->due = NOT_DUE;
-	visit->began = now;
 	return true;
 }
 
@@ -1043,6 +1044,7 @@ start_visit(Visit *visit, int64 now)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);
+	visit->began = now;
 	if (!started)
 		forget_worker(visit);
 }
@@ -1055,15 +1057,20 @@ is_single(const Visit *visit)
 		visit->kind == VISIT_RESUME;
 }
 
-/* Return whether a visit, which no worker makes, has to wait for one of its kind. */
+/*
+ * Return whether a visit, which no worker makes, has to wait for one of its kind.  Not for an emptying
+ * that takes long: it waits for sessions, or a device hangs, which other emptyings do not wait for.
+ */
 static bool
-waits_for_turn(const Visit *visit)
+waits_for_turn(const Visit *visit, int64 now)
 {
 	if (!is_single(visit))
 		return false;
 	foreach_ptr(const Visit, other, visits)
 	{
-		if (other->kind == visit->kind && other->context != NULL)
+		if (other->kind != visit->kind || other->context == NULL)
+			continue;
+		if (other->kind != VISIT_EMPTY || now < other->began + SLOW_EMPTYING_MS)
 			return true;
 	}
 	return false;
@@ -1080,7 +1087,7 @@ next_visit(int64 now)
 
 	foreach_ptr(Visit, visit, visits)
 	{
-		if (visit->context == NULL && visit->due <= now && !waits_for_turn(visit) &&
+		if (visit->context == NULL && visit->due <= now && !waits_for_turn(visit, now) &&
 			(result == NULL || visit->due < result->due))
 			result = visit;
 	}
@@ -1100,7 +1107,7 @@ start_visits(int64 now)
 	{
 		if (visit->context == NULL)
 		{
-			if (!waits_for_turn(visit))
+			if (!waits_for_turn(visit, now))
 				result = Min(result, visit->due);
 			continue;
 		}
