@@ -425,7 +425,8 @@ CREATE TABLE index_mover.sample (
 	blks_wanted bigint NOT NULL DEFAULT 0,
 	index_scans bigint NOT NULL DEFAULT 0,
 	other_scans bigint NOT NULL DEFAULT 0,
-	changes bigint NOT NULL DEFAULT 0
+	changes bigint NOT NULL DEFAULT 0,
+	blks_overlapped bigint NOT NULL DEFAULT 0
 );
 
 CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint

@@ -273,6 +273,7 @@ SQL
 sql("SELECT pg_stat_reset_single_table_counters('bm'::regclass)");
 sql("SET enable_seqscan = off; SET enable_indexscan = off; SELECT count(s) FROM bm WHERE i < 1000");
 rates(10000, bm => 100);
+sql("UPDATE index_mover.sample SET blks_overlapped = blks_wanted WHERE table_oid = 'bm'::regclass");
 my $bitmap = sub { return sql("SELECT round(gain_ms_per_second), reason ~ '; 100% of the rows by bitmap scans, whose reads overlap' FROM "
 	. "recommend_moves($_[0]) WHERE table_name = 'bm'::regclass AND index IS NULL"); };
 foreach my $case ([ 0, 700 ], [ 1, 700 ], [ 2, 350 ], [ 32, 150 ])
@@ -284,6 +285,16 @@ foreach my $case ([ 0, 700 ], [ 1, 700 ], [ 2, 350 ], [ 32, 150 ])
 is($bitmap->('random_read_ms => 0.5, budget => 1000000000'), '150|t', 'of a disk that is not there, one at a time');
 sql("UPDATE index_mover.probe SET deep_read_ms = NULL");
 is($bitmap->("'regress_fast'"), '700|t', 'nothing is known of many reads at a time');
+# a reset ends no share: it is of the samples, as the rates are
+sql("UPDATE index_mover.probe SET deep_read_ms = 0.5 * random_read_ms");
+sql(<<'SQL');
+DELETE FROM index_mover.sample;
+INSERT INTO index_mover.sample SELECT now() - interval '10000 s', t, NULL, 0, 0, 0, 0, 0, 0 FROM (VALUES (0::oid), ('bm'::regclass)) r(t);
+INSERT INTO index_mover.sample SELECT now() - interval '1 s', t, NULL, 1000000, 1000000, 0, 0, 0, 1000000
+  FROM (VALUES (0::oid), ('bm'::regclass)) r(t);
+SELECT pg_stat_reset_single_table_counters('bm'::regclass);
+SQL
+like($bitmap->("'regress_fast'"), qr/\|t$/, 'after a reset of the statistics');
 sql("DROP TABLE bm; DELETE FROM index_mover.probe");
 sql("ALTER TABLESPACE $_ RESET (effective_io_concurrency)") foreach 'regress_slow', 'regress_fast';
 rates(10000, %rate, hot_d => 15);

@@ -167,7 +167,7 @@ read_relations(HeatTable *table)
 			/* of the table an index scan reads at most a page for each row */
 			heat->counters[HEAT_WANTED] = stats->tuples_fetched + heat->counters[HEAT_CHANGES];
 			/* of a table itself core counts the rows of bitmap scans only */
-			heat->overlapped = stats->tuples_fetched;
+			heat->counters[HEAT_OVERLAPPED] = stats->tuples_fetched;
 			continue;
 		}
 		heap_stats = stats_of(heap->facts.relid);
@@ -189,8 +189,6 @@ read_relations(HeatTable *table)
 		heap->counters[HEAT_INDEX_SCANS] += stats->numscans;
 		heap->counters[HEAT_WANTED] += stats->tuples_fetched;
 	}
-	for (int i = 0; i < table->n; i++)
-		table->heats[i].overlapped /= Max(table->heats[i].counters[HEAT_WANTED], 1);
 }
 
 /* Set the uses of a relation from its samples, the last of now. */
@@ -289,18 +287,26 @@ step_begin(const HeatTable *table, const HeatSample *sample)
 	return Min(result, sample->taken_at - 1);
 }
 
-/* Return the blocks that were read since the sample before, as far as index scans and changes need them. */
+/*
+ * Return by how much a counter has grown since the sample before.  A reset is seen by the blocks that were
+ * read, which do not go back otherwise: then all counters began again.
+ */
 static int64
-wanted_since_before(const HeatSample *sample)
+step_of(const HeatSample *sample, int counter)
 {
 	const int64 *now = sample->counters;
 	const int64 *before = sample[-1].counters;
 	bool		reset = now[HEAT_READ] < before[HEAT_READ];
-	int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
-	int64		most = now[HEAT_WANTED] - (reset ? 0 : before[HEAT_WANTED]);
 
-	/* it alone goes back when an index is dropped */
-	return Max(Min(blocks, most), 0);
+	/* another counter alone goes back when an index is dropped */
+	return Max(now[counter] - (reset ? 0 : before[counter]), 0);
+}
+
+/* Return the blocks that were read since the sample before, as far as index scans and changes need them. */
+static int64
+wanted_since_before(const HeatSample *sample)
+{
+	return Min(step_of(sample, HEAT_READ), step_of(sample, HEAT_WANTED));
 }
 
 /* Add blocks to the parts of a time in which they were wanted, to each its share; lengths in microseconds. */
@@ -324,13 +330,15 @@ static void
 judge_without_samples(Heat *heat, const HeatTable *table)
 {
 	double		read = heat->counters[HEAT_READ];
+	double		wanted = heat->counters[HEAT_WANTED];
 
 	heat->samples = 0;
 	heat->seconds = Max((table->now - table->stats_since) / (double) USECS_PER_SEC, 1);
 	heat->reads_per_second = read / heat->seconds;
-	heat->wanted_per_second = Min(read, heat->counters[HEAT_WANTED]) / heat->seconds;
+	heat->wanted_per_second = Min(read, wanted) / heat->seconds;
 	heat->scans_per_second = heat->counters[HEAT_INDEX_SCANS] / heat->seconds;
 	heat->changes_per_second = heat->counters[HEAT_CHANGES] / heat->seconds;
+	heat->overlapped = heat->counters[HEAT_OVERLAPPED] / Max(wanted, 1);
 }
 
 /* Set the rates of a relation since a moment, or since its first sample. */
@@ -342,6 +350,8 @@ judge_rates(Heat *heat, const HeatSample *samples, int n, const HeatTable *table
 	double		wanted = 0;
 	double		scans = 0;
 	double		changes = 0;
+	double		most = 0;		/* HEAT_WANTED */
+	double		overlapped = 0;
 	double		weight;
 
 	if (n < 2 || start >= table->now)
@@ -353,30 +363,29 @@ judge_rates(Heat *heat, const HeatSample *samples, int n, const HeatTable *table
 	heat->seconds = (table->now - start) / (double) USECS_PER_SEC;
 	for (int i = 1; i < n; i++)
 	{
-		const int64 *now = samples[i].counters;
-		const int64 *before = samples[i - 1].counters;
-		bool		reset = now[HEAT_READ] < before[HEAT_READ];
-		int64		blocks = now[HEAT_READ] - (reset ? 0 : before[HEAT_READ]);
-		int64		scan_step = now[HEAT_INDEX_SCANS] - (reset ? 0 : before[HEAT_INDEX_SCANS]);
-		int64		change_step = now[HEAT_CHANGES] - (reset ? 0 : before[HEAT_CHANGES]);
-		TimestampTz at = samples[i].taken_at;
+		const HeatSample *sample = &samples[i];
+		TimestampTz at = sample->taken_at;
 		TimestampTz begin;
 		double		share;		/* of the step that counts */
 
 		if (at <= start)
 			continue;
-		begin = step_begin(table, &samples[i]);
+		begin = step_begin(table, sample);
 		share = weight_of(table, Max(begin, start), at) / ((at - begin) / (double) USECS_PER_SEC);
-		read += blocks * share;
-		wanted += wanted_since_before(&samples[i]) * share;
-		scans += Max(scan_step, 0) * share;
-		changes += Max(change_step, 0) * share;
+		read += step_of(sample, HEAT_READ) * share;
+		wanted += wanted_since_before(sample) * share;
+		scans += step_of(sample, HEAT_INDEX_SCANS) * share;
+		changes += step_of(sample, HEAT_CHANGES) * share;
+		most += step_of(sample, HEAT_WANTED) * share;
+		/* samples of older versions have none */
+		overlapped += Min(step_of(sample, HEAT_OVERLAPPED), step_of(sample, HEAT_WANTED)) * share;
 	}
 	weight = weight_of(table, start, table->now);
 	heat->reads_per_second = read / weight;
 	heat->wanted_per_second = wanted / weight;
 	heat->scans_per_second = scans / weight;
 	heat->changes_per_second = changes / weight;
+	heat->overlapped = most > 0 ? overlapped / most : 0;
 }
 
 /* Readings of all samples */

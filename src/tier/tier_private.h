@@ -40,6 +40,9 @@ enum
 	HEAT_INDEX_SCANS,			/* of a table of all its indexes */
 	HEAT_OTHER_SCANS,			/* of a table: sequential scans and the like */
 	HEAT_CHANGES,				/* of rows; of an index entries made */
+	HEAT_OVERLAPPED,			/* of a table the part of HEAT_WANTED by
+								 * bitmap scans, which read several of its
+								 * blocks at a time */
 	HEAT_COUNTERS
 };
 
@@ -66,6 +69,7 @@ typedef struct Heat
 	double		wanted_per_second;	/* HEAT_WANTED, as far as it was read */
 	double		scans_per_second;	/* HEAT_INDEX_SCANS */
 	double		changes_per_second; /* HEAT_CHANGES */
+	double		overlapped;		/* share of HEAT_OVERLAPPED in HEAT_WANTED */
 	double		seconds;		/* the period */
 	int			samples;		/* in it; 0 = the cumulative statistics */
 
@@ -79,8 +83,6 @@ typedef struct Heat
 								 * it; 0 = not seen */
 
 	int64		counters[HEAT_COUNTERS];	/* of now */
-	double		overlapped;		/* share of HEAT_WANTED by bitmap scans, which
-								 * read several blocks of the table at a time */
 	bool		is_searched;	/* by an index scan, as far as is known */
 } Heat;
 
