@@ -2,8 +2,8 @@
 # whatever meets them in the middle, each is moved or where it was, whole, with a row that says so; the job goes on or
 # ends; no file, no lock and no row of the ledger stays.
 #
-# Fault (processes): partitions are moved together: the worker or the server ends under the lock, behind the commit or
-#   while their old files are removed; the owner of one cancels its move while all are copied, wait or are
+# Fault (processes): partitions are moved together: the worker, the job or the server ends under the lock, behind the
+#   commit or while their old files are removed; the owner of one cancels its move while all are copied, wait or are
 #   locked; a pause, and a cancel in it; one is dropped, or held by a session with on_blocker = fail; one is locked,
 #   or used all the time, while nobody uses the others; a cancel that keeps the copies
 # Fault (storage): partitions are moved together to where some of them fit
@@ -161,6 +161,30 @@ foreach my $point (sort keys %ends)
 		set_tests($node);
 		note ends($job);
 		whole_ok($name, $ends{$point});
+	}
+}
+
+# ---- the job, or its worker, is ended ------------------------------------------------------------
+foreach my $point ('swap-file-set:10', 'swapped:2')
+{
+	my %rows = ('swap-file-set:10 cancel' => 'p1 moved, p2 p3 p4 p5 p6 p7 p8 canceled 57014',
+		'swap-file-set:10 terminate' => 'p1 moved, p2 p3 p4 p5 p6 p7 p8 canceled 57P01',
+		'swapped:2 cancel' => "$five moved, p7 p8 canceled 57014",
+		'swapped:2 terminate' => 'p1 moved, p2 p3 p4 p5 p6 moved 57P01, p7 p8 canceled 57P01');
+	foreach my $how (picked { ($point =~ /set/) == ($_ =~ /terminate/) } "ends of the job at $point", 'SELECT cancel_move(%s)',
+		'SELECT pg_terminate_backend(pid) FROM index_mover_progress WHERE job = %s')
+	{
+		my ($end) = $how =~ /(cancel|terminate)/;
+		my $name = "$end at $point";
+		my $gate = gate();
+		my ($job, $holder, $log) = take($query, "$point:wait2");
+		$holder->end;
+		at_point($point =~ s/:.*//r, $log);
+		sql(sprintf $how, $job);
+		wait_for_job_end($node, $job);
+		$gate->end;
+		is(ends($job), $rows{"$point $end"}, "$name: the rows");
+		whole_ok($name, $point =~ /swapped/ ? $five : 'p1');
 	}
 }
 
