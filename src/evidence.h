@@ -38,8 +38,8 @@ extern bool evidence_can_empty(Oid tablespace);
 extern bool evidence_knows_lost(HeapTuple row);
 
 /* evidence_round.c: findings on devices, without a wait for a device */
-extern bool evidence_is_met(Oid database, uint32 losses, bool *has_lost);
-extern void evidence_note_met(uint32 losses, bool has_lost);
+extern bool evidence_is_met(Oid database, uint32 losses, List **indexes);
+extern void evidence_note_met(uint32 losses, const List *indexes);
 extern bool evidence_take_wish(void);
 extern void evidence_watch(void);
 extern void evidence_tell_jobs(void);

@@ -186,6 +186,9 @@ can_empty(const KnownDevice *device)
 /* Databases of which it is known that all lost files are empty; of more, sessions look by themselves */
 #define MOST_MET		64
 
+/* Tablespaces with lost files of such a database that are noted; if there are more, sessions search */
+#define MOST_MET_IN		8
+
 /* Databases in a tablespace of which it is known that files were read */
 #define MOST_READ		256
 
@@ -194,7 +197,8 @@ typedef struct MetDatabase
 {
 	Oid			database;
 	uint32		losses;
-	bool		has_lost;		/* it has indexes of which the file is lost */
+	int			nindexes;		/* lost ones, one for each tablespace, */
+	Oid			indexes[MOST_MET_IN];	/* and the first of these */
 } MetDatabase;
 
 /* A database's files in a tablespace with lower numbers are whole, for these doubts: they were read */

@@ -26,26 +26,27 @@
 
 /*
  * Return whether all lost files of a database are known to be empty, or on devices that are away, for
- * these losses.  *has_lost becomes whether it had any then: nothing is lost of a database that has
- * been healed.
+ * these losses.  *indexes become some, one in each tablespace that had lost files then, with InvalidOid if
+ * there were more; NIL if there were none: nothing is lost of a database that has been healed.
  */
 bool
-evidence_is_met(Oid database, uint32 losses, bool *has_lost)
+evidence_is_met(Oid database, uint32 losses, List **indexes)
 {
-	bool		result = false;
+	MetDatabase met = {0};
 
-	*has_lost = false;
+	*indexes = NIL;
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
 	for (int i = 0; i < MOST_MET; i++)
 	{
 		if (evidence_area->met[i].database == database && evidence_area->met[i].losses == losses)
-		{
-			result = true;
-			*has_lost = evidence_area->met[i].has_lost;
-		}
+			met = evidence_area->met[i];
 	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
-	return result;
+	for (int i = 0; i < Min(met.nindexes, MOST_MET_IN); i++)
+		*indexes = lappend_oid(*indexes, met.indexes[i]);
+	if (met.nindexes > MOST_MET_IN)
+		*indexes = lappend_oid(*indexes, InvalidOid);
+	return met.database == database;
 }
 
 /*
@@ -73,9 +74,9 @@ place_for_met(uint32 losses)
 	return result;
 }
 
-/* Note that all lost files of this database are empty, or away, and whether it has any. */
+/* Note that all lost files of this database are empty, or away: of these indexes, one for each tablespace. */
 void
-evidence_note_met(uint32 losses, bool has_lost)
+evidence_note_met(uint32 losses, const List *indexes)
 {
 	MetDatabase *entry;
 
@@ -86,7 +87,9 @@ evidence_note_met(uint32 losses, bool has_lost)
 	{
 		entry->database = MyDatabaseId;
 		entry->losses = losses;
-		entry->has_lost = has_lost;
+		entry->nindexes = list_length(indexes);
+		for (int i = 0; i < Min(entry->nindexes, MOST_MET_IN); i++)
+			entry->indexes[i] = list_nth_oid(indexes, i);
 	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }

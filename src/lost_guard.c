@@ -86,7 +86,9 @@
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
 #include "tcop/utility.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
+#include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/plancache.h"
@@ -122,6 +124,9 @@
 /* Behind a checkpoint it tries for so long: writers wait */
 #define MOST_STOPPED_MS	1000
 
+/* After changes of so many relations, the tables that may have lost indexes are listed again */
+#define MOST_CHANGED	1000
+
 /* So many indexes share a checkpoint, and are locked meanwhile */
 #define MOST_STOPPED	50
 
@@ -153,17 +158,24 @@ static int	again_ms = 0;		/* until the next try */
 /* in a session: whether the transaction that connects it to its database has ended */
 static bool is_connected = false;
 
-/* A lost index, and its table */
-typedef struct LostOfTable
-{
-	Oid			table;
-	Oid			index;
-} LostOfTable;
+/* in a session: the losses for which statements that were planned before are planned again */
+static uint32 losses_planned = 0;
 
-/* in a session: the lost indexes of the database, by their tables, and for which losses */
-static LostOfTable *lost_indexes = NULL;
-static int	nlost = 0;
+/*
+ * in a session: the tables that may have lost indexes (Oid), for which losses, and changes_missed then.
+ * It has the table of each row of an index that pg_class had when it was made, of transactions that have
+ * not committed, or deleted it, too; and each relation that the relcache was told of since.  So whatever
+ * changes the indexes of a table, or their files, is seen as core sees it.
+ */
+static HTAB *tables_listed = NULL;
 static uint32 losses_listed = 0;
+static uint64 listed_at = 0;
+
+/* in a session: relations that the relcache was told of since, of which some are listed already */
+static Oid	changed[MOST_CHANGED];
+static int	nchanged = 0;
+static int	nchanged_listed = 0;
+static uint64 changes_missed = 1;	/* times when there were more, or all */
 
 /* An index that this session's relcache has as not valid, while a statement is planned */
 typedef struct Mark
@@ -349,20 +361,32 @@ has_images(void)
 	return result;
 }
 
+/* Return whether a row of pg_class is that of an index of users in one of these tablespaces. */
+static bool
+is_index_there(HeapTuple row, const List *tablespaces)
+{
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+
+	return form->relkind == RELKIND_INDEX && form->oid >= FirstNormalObjectId &&
+		list_member_oid(tablespaces, tablespace_from_catalog(form->reltablespace));
+}
+
 /* Return the lost indexes (LostIndex) of this database. */
 static List *
 lost_of_database(void)
 {
+	List	   *tablespaces = evidence_lossy();
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	row;
 	List	   *result = NIL;
 
-	foreach_ptr(HeapTupleData, tuple, catalog_all(RelationRelationId))
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
 	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		LostIndex  *lost;
 
-		if (form->relkind != RELKIND_INDEX || form->oid < FirstNormalObjectId)
-			continue;
-		if (!evidence_knows_lost(tuple))
+		if (!is_index_there(row, tablespaces) || !evidence_knows_lost(row))
 			continue;
 		lost = palloc0_object(LostIndex);
 		lost->oid = form->oid;
@@ -372,6 +396,8 @@ lost_of_database(void)
 		lost->lacks_images = form->relam == HASH_AM_OID;
 		result = lappend(result, lost);
 	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
 	return result;
 }
 
@@ -448,25 +474,32 @@ those_with_pages(const List *indexes, bool is_janitor)
 }
 
 /*
- * Return whether a transaction has made an index that may be lost, and has not committed its row:
- * one that was prepared before a crash, say.
+ * Return whether a transaction that is under way, ours or another one, may have made, replaced or
+ * dropped an index that may be lost: one that was prepared before a crash, say.  Whoever lists lost indexes
+ * asks before: what ends after this has ended before the list is made.
  */
 static bool
 has_uncommitted(void)
 {
-	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	List	   *tablespaces = evidence_lossy();
+	Relation	pg_class;
 	SnapshotData dirty;
 	SysScanDesc scan;
 	HeapTuple	row;
-	bool		result = false;
+	bool		result = TransactionIdIsValid(GetTopTransactionIdIfAny());
 
+	if (result)
+		return true;
+	pg_class = table_open(RelationRelationId, AccessShareLock);
 	InitDirtySnapshot(dirty);
 	scan = systable_beginscan(pg_class, InvalidOid, false, &dirty, 0, NULL);
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 
-		if (TransactionIdIsValid(dirty.xmin) && RelFileNumberIsValid(form->relfilenode) &&
+		if (!TransactionIdIsValid(dirty.xmin) && !TransactionIdIsValid(dirty.xmax))
+			continue;
+		if (is_index_there(row, tablespaces) && RelFileNumberIsValid(form->relfilenode) &&
 			evidence_doubts(tablespace_from_catalog(form->reltablespace), form->relfilenode))
 			result = true;
 	}
@@ -625,32 +658,58 @@ are_left(const List *indexes)
 	return false;
 }
 
+/* Return one (Oid) of these lost indexes for each tablespace. */
+static List *
+one_for_each_tablespace(const List *indexes)
+{
+	List	   *tablespaces = NIL;
+	List	   *result = NIL;
+
+	foreach_ptr(const LostIndex, lost, indexes)
+	{
+		if (list_member_oid(tablespaces, lost->file.spcOid))
+			continue;
+		tablespaces = lappend_oid(tablespaces, lost->file.spcOid);
+		result = lappend_oid(result, lost->oid);
+	}
+	return result;
+}
+
 /*
- * All lost files of this database are empty, of indexes (LostIndex) that can be seen: sessions need not
- * search, unless there may be others.  Returns whether there are none.
+ * Get the tablespaces of such indexes, which another process has noted.  Returns false if one is not lost
+ * any more: then the others there may not be either, and the device is not to be looked at.
  */
 static bool
-note_empty(uint32 losses, const List *indexes)
+find_tablespaces(const List *indexes, List **tablespaces)
 {
-	if (has_uncommitted())
-		return false;
-	losses_met = losses;
-	evidence_note_met(losses, indexes != NIL);
+	*tablespaces = NIL;
+	foreach_oid(index_oid, indexes)
+	{
+		HeapTuple	row = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+		Oid			tablespace;
+		bool		is_lost;
+
+		if (!HeapTupleIsValid(row))
+			return false;
+		is_lost = evidence_knows_lost(row);
+		tablespace = ((Form_pg_class) GETSTRUCT(row))->reltablespace;
+		ReleaseSysCache(row);
+		*tablespaces = lappend_oid(*tablespaces, tablespace_from_catalog(tablespace));
+		if (!is_lost)
+			return false;
+	}
 	return true;
 }
 
-/* Note where the lost indexes of this database are: this session has looked there. */
+/* Note where the lost indexes of this database are. */
 static void
-note_tablespaces(const List *indexes)
+note_tablespaces(const List *tablespaces)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 
 	list_free(tablespaces_met);
-	tablespaces_met = NIL;
-	foreach_ptr(const LostIndex, lost, indexes)
-		tablespaces_met = list_append_unique_oid(tablespaces_met, lost->file.spcOid);
+	tablespaces_met = list_copy(tablespaces);
 	MemoryContextSwitchTo(oldcontext);
-	looked_at = clock_seconds();
 }
 
 /*
@@ -661,11 +720,11 @@ note_tablespaces(const List *indexes)
 static void
 look_again(void)
 {
-	bool		has_lost;
+	List	   *indexes;
 
 	if (tablespaces_met == NIL || !clock_has_passed(looked_at, AGAIN_MS))
 		return;
-	if (evidence_is_met(MyDatabaseId, losses_met, &has_lost) && !has_lost)
+	if (evidence_is_met(MyDatabaseId, losses_met, &indexes) && indexes == NIL)
 	{
 		note_tablespaces(NIL);
 		return;
@@ -683,16 +742,26 @@ void
 lost_guard_empty_files(void)
 {
 	uint32		losses = evidence_losses();
+	List	   *noted;
+	List	   *tablespaces = NIL;
 	List	   *indexes;
 	List	   *full;
 	bool		images;
-	bool		has_lost;
-	bool		is_met = false;
+	bool		is_complete;
 
 	if (losses == 0 || RecoveryInProgress() || IsInParallelMode())
 		return;
 	if (IM_MUTATION("keep-lost"))
 		return;
+
+	/* all files were found to be empty: look at their devices, and list none */
+	if (losses != losses_met && evidence_is_met(MyDatabaseId, losses, &noted) &&
+		find_tablespaces(noted, &tablespaces))
+	{
+		note_tablespaces(tablespaces);
+		losses_met = losses;
+		looked_at = 0;
+	}
 	if (losses == losses_met)
 	{
 		look_again();
@@ -700,29 +769,28 @@ lost_guard_empty_files(void)
 	}
 	if (losses == 0 || losses == losses_met)
 		return;
-	/* if it has lost indexes, each session looks at their devices once itself */
-	if (evidence_is_met(MyDatabaseId, losses, &has_lost) && !has_lost)
-	{
-		losses_met = losses;
-		note_tablespaces(NIL);
-		return;
-	}
 	/* each device that comes changes the number of losses */
 	if (losses == losses_failed && !clock_has_passed(failed_at, again_ms))
 		return;
+	is_complete = !has_uncommitted();
 	indexes = lost_of_database();
 	full = those_with_pages(indexes, false);
-	note_tablespaces(indexes);
+	foreach_ptr(const LostIndex, lost, indexes)
+		tablespaces = list_append_unique_oid(tablespaces, lost->file.spcOid);
+	note_tablespaces(tablespaces);
+	looked_at = clock_seconds();
 	images = full != NIL && has_images();
 	foreach_ptr(LostIndex, lost, full)
 	{
 		if (images && !lost->lacks_images)
 			(void) try_to_empty(lost, false);
 	}
-	if (!are_left(indexes))
-		is_met = note_empty(losses, indexes);
-	if (is_met)
+	if (is_complete && !are_left(indexes))
+	{
+		losses_met = losses;
+		evidence_note_met(losses, one_for_each_tablespace(indexes));
 		return;
+	}
 	again_ms = losses == losses_failed ? Min(again_ms * 2, LONGEST_AGAIN_MS) : AGAIN_MS;
 	/* our own look may have found it once more, where it cannot go on record */
 	losses_failed = evidence_losses();
@@ -734,8 +802,7 @@ typedef struct JanitorTask
 {
 	MemoryContext context;		/* of the list */
 	List	   *indexes;		/* LostIndex */
-	uint32		losses;
-	bool		is_noted;		/* that all files are empty */
+	bool		is_complete;	/* there are no others, but of later losses */
 } JanitorTask;
 
 /* For errors_catch_without_snapshot(). */
@@ -744,6 +811,7 @@ list_for_janitor(void *arg)
 {
 	JanitorTask *task = arg;
 
+	task->is_complete = !has_uncommitted();
 	foreach_ptr(const LostIndex, lost, lost_of_database())
 	{
 		MemoryContext oldcontext = MemoryContextSwitchTo(task->context);
@@ -771,15 +839,6 @@ have_planned_again(void *arg)
 	}
 }
 
-/* For errors_catch_without_snapshot(). */
-static void
-note_empty_by_janitor(void *arg)
-{
-	JanitorTask *task = arg;
-
-	task->is_noted = note_empty(task->losses, task->indexes);
-}
-
 /*
  * Empty the files of the lost indexes of this database by the janitor, also if that takes a
  * checkpoint, and have sessions use no lost index by a plan of before.  With is_again, only what
@@ -791,7 +850,8 @@ note_empty_by_janitor(void *arg)
 bool
 lost_guard_empty_all(bool is_again)
 {
-	JanitorTask task = {.context = CurrentMemoryContext,.losses = evidence_losses()};
+	JanitorTask task = {.context = CurrentMemoryContext};
+	uint32		losses = evidence_losses();
 	bool		tells = !is_again;
 	List	   *full;
 	List	   *with_images = NIL;
@@ -800,7 +860,7 @@ lost_guard_empty_all(bool is_again)
 	bool		images;
 
 	Assert(!IsTransactionState());
-	if (task.losses == 0 || RecoveryInProgress() || IM_MUTATION("keep-lost"))
+	if (losses == 0 || RecoveryInProgress() || IM_MUTATION("keep-lost"))
 		return false;
 	error = errors_catch_without_snapshot(list_for_janitor, &task);
 	if (error != NULL)
@@ -824,21 +884,27 @@ lost_guard_empty_all(bool is_again)
 
 		(void) was_well(errors_catch_without_snapshot(empty_behind_checkpoint, batch), tells);
 	}
-	if (!are_left(task.indexes))
-		(void) was_well(errors_catch_without_snapshot(note_empty_by_janitor, &task), tells);
-	return !task.is_noted;
+	if (!task.is_complete || are_left(task.indexes))
+		return true;
+	evidence_note_met(losses, one_for_each_tablespace(task.indexes));
+	return false;
 }
 
 /* ---- marks, while a statement is planned ---- */
 
 /*
- * The cache of this session loads an entry again, from the catalog: it has no mark any more.
+ * The cache of this session loads an entry again, from the catalog: it has no mark any more, and may have
+ * another file, or other indexes.  At any moment, so nothing is allocated.
  */
 static void
 note_invalidation(Datum arg, Oid relid)
 {
 	ListCell   *lc;
 
+	if (!OidIsValid(relid) || nchanged == MOST_CHANGED)
+		changes_missed++;
+	else if (nchanged == 0 || changed[nchanged - 1] != relid)
+		changed[nchanged++] = relid;
 	foreach(lc, marks)
 	{
 		Mark	   *mark = lfirst(lc);
@@ -898,7 +964,8 @@ mark_index(void *arg)
 	index = RelationIdGetRelation(index_oid);
 	if (!RelationIsValid(index))
 		return;
-	if (index->rd_index->indisvalid)
+	/* access to values of TOAST wants a valid index */
+	if (index->rd_index->indisvalid && !IsToastNamespace(index->rd_rel->relnamespace))
 	{
 		oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 		mark = palloc_object(Mark);
@@ -913,14 +980,36 @@ mark_index(void *arg)
 	RelationClose(index);
 }
 
-/* Mark these, of lost_indexes. */
-static void
-mark_some(int first, int end)
+/* Return the indexes of a table, as core's RelationGetIndexList() does, without its relcache entry. */
+static List *
+indexes_of(Oid table)
 {
-	for (int i = first; i < end; i++)
-	{
-		Oid			index_oid = lost_indexes[i].index;
+	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	row;
+	List	   *result = NIL;
 
+	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(table));
+	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+		result = lappend_oid(result, ((Form_pg_index) GETSTRUCT(row))->indexrelid);
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
+	return result;
+}
+
+/* Mark the lost indexes of a table. */
+static void
+mark_indexes_of(Oid table)
+{
+	if (table < FirstNormalObjectId || hash_search(tables_listed, &table, HASH_FIND, NULL) == NULL)
+		return;
+	foreach_oid(index_oid, indexes_of(table))
+	{
+		if (!index_is_lost(index_oid))
+			continue;
 		/* who drops it could end between two reads of its catalog entries */
 		if (ConditionalLockRelationOid(index_oid, AccessShareLock))
 		{
@@ -933,26 +1022,19 @@ mark_some(int first, int end)
 	}
 }
 
-/* Mark the lost indexes of a table. */
+/* Mark the lost indexes of all tables. */
 static void
-mark_indexes_of(Oid table)
+mark_all(void)
 {
-	int			first = 0;
-	int			end = nlost;
+	HASH_SEQ_STATUS scan;
+	const Oid  *table;
+	List	   *tables = NIL;
 
-	/* the first with this table, or a greater one */
-	while (first < end)
-	{
-		int			middle = (first + end) / 2;
-
-		if (lost_indexes[middle].table < table)
-			first = middle + 1;
-		else
-			end = middle;
-	}
-	while (end < nlost && lost_indexes[end].table == table)
-		end++;
-	mark_some(first, end);
+	hash_seq_init(&scan, tables_listed);
+	while ((table = hash_seq_search(&scan)) != NULL)
+		tables = lappend_oid(tables, *table);
+	foreach_oid(oid, tables)
+		mark_indexes_of(oid);
 }
 
 /* Return whether the planner may put the body of a function in its place, with other tables. */
@@ -1034,53 +1116,80 @@ mark_below(Oid relid)
 		mark_indexes_of(table);
 }
 
-static int
-compare_tables(const void *a, const void *b)
+/* Put the table of an index onto a list, by any version of its row. */
+static void
+list_table_of(Oid index, HTAB *tables)
 {
-	Oid			one = ((const LostOfTable *) a)->table;
-	Oid			other = ((const LostOfTable *) b)->table;
+	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	row;
 
-	if (one == other)
-		return 0;
-	return one < other ? -1 : 1;
+	ScanKeyInit(&key, Anum_pg_index_indexrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(index));
+	scan = systable_beginscan(pg_index, IndexRelidIndexId, true, SnapshotAny, 1, &key);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_index form = (Form_pg_index) GETSTRUCT(row);
+
+		(void) hash_search(tables, &form->indrelid, HASH_ENTER, NULL);
+	}
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
 }
 
-/* List the lost indexes of this database. */
+/* List the tables of this database that may have lost indexes, by all versions of rows that pg_class has. */
 static void
-list_lost(uint32 losses)
+list_tables(void)
 {
-	List	   *rows = NIL;
-	LostOfTable *list;
-	int			n = 0;
+	HASHCTL		control = {.keysize = sizeof(Oid),.entrysize = sizeof(Oid)};
+	HTAB	   *tables = hash_create("tables with lost indexes", 64, &control, HASH_ELEM | HASH_BLOBS);
+	List	   *tablespaces = evidence_lossy();
 
-	/* plans that were made with, or without, some */
-	ResetPlanCache();
-	if (losses != 0)
-		rows = catalog_all(RelationRelationId);
-	list = MemoryContextAlloc(TopMemoryContext, (list_length(rows) + 1) * sizeof(LostOfTable));
-	foreach_ptr(HeapTupleData, tuple, rows)
+	/* with it no version is removed during the scan */
+	Snapshot	snapshot = RegisterSnapshot(GetCatalogSnapshot(RelationRelationId));
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, SnapshotAny, 0, NULL);
+	HeapTuple	row;
+	List	   *indexes = NIL;
+
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
 	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 
-		if (form->relkind != RELKIND_INDEX || form->oid < FirstNormalObjectId)
-			continue;
-
-		/*
-		 * no query names a TOAST table, and access to values wants a valid
-		 * index
-		 */
-		if (IsToastNamespace(form->relnamespace) || !evidence_knows_lost(tuple))
-			continue;
-		list[n].table = IndexGetRelation(form->oid, true);
-		list[n].index = form->oid;
-		n++;
+		if (is_index_there(row, tablespaces) && !IsToastNamespace(form->relnamespace) &&
+			evidence_doubts(tablespace_from_catalog(form->reltablespace), form->relfilenode))
+			indexes = lappend_oid(indexes, form->oid);
 	}
-	qsort(list, n, sizeof(LostOfTable), compare_tables);
-	if (lost_indexes != NULL)
-		pfree(lost_indexes);
-	lost_indexes = repalloc(list, (n + 1) * sizeof(LostOfTable));
-	nlost = n;
-	losses_listed = losses;
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	foreach_oid(index, indexes)
+		list_table_of(index, tables);
+	UnregisterSnapshot(snapshot);
+	/* an outer call of the planner goes on with either */
+	if (tables_listed != NULL)
+		hash_destroy(tables_listed);
+	tables_listed = tables;
+}
+
+/* Have tables_listed up to date.  Returns whether there are any. */
+static bool
+may_have_lost(uint32 losses)
+{
+	uint64		missed = changes_missed;
+
+	if (losses_listed != losses || listed_at != missed)
+	{
+		nchanged = nchanged_listed = 0;
+		/* if it fails */
+		losses_listed = 0;
+		list_tables();
+		losses_listed = losses;
+		listed_at = missed;
+	}
+	for (; nchanged_listed < nchanged; nchanged_listed++)
+		(void) hash_search(tables_listed, &changed[nchanged_listed], HASH_ENTER, NULL);
+	return hash_get_num_entries(tables_listed) > 0;
 }
 
 static PlannedStmt *
@@ -1108,7 +1217,7 @@ plan_with_marks(PLANNER_PARAMS)
 	{
 		(void) mark_named((Node *) parse, &all);
 		if (all)
-			mark_some(0, nlost);
+			mark_all();
 		result = plan_as_before(PLANNER_ARGS);
 	}
 	PG_FINALLY();
@@ -1127,13 +1236,19 @@ plan_without_lost(PLANNER_PARAMS)
 	uint32		losses = IM_MUTATION("show-lost") ? 0 : evidence_losses();
 
 	if (losses != 0)
+	{
 		lost_guard_empty_files();
-	/* statements that were planned before are planned again */
-	if (losses != losses_listed)
-		list_lost(losses);
-	if (nlost > 0)
-		return plan_with_marks(PLANNER_ARGS);
-	return plan_as_before(PLANNER_ARGS);
+		losses = evidence_losses();
+	}
+	if (losses != losses_planned)
+		ResetPlanCache();
+	losses_planned = losses;
+	/* the database has no lost index, and gets none without another loss */
+	if (losses == 0 || (losses == losses_met && tablespaces_met == NIL))
+		return plan_as_before(PLANNER_ARGS);
+	if (!may_have_lost(losses))
+		return plan_as_before(PLANNER_ARGS);
+	return plan_with_marks(PLANNER_ARGS);
 }
 
 /* A statement that writes begins; its plan may be of before the loss was found. */
@@ -1215,9 +1330,9 @@ static void
 check_copied_database(const char *name, bool only_default)
 {
 	Oid			database = get_database_oid(name, true);
-	bool		has_lost;
+	List	   *indexes;
 
-	if (!OidIsValid(database) || evidence_is_met(database, evidence_losses(), &has_lost))
+	if (!OidIsValid(database) || evidence_is_met(database, evidence_losses(), &indexes))
 		return;
 	foreach_oid(tablespace, evidence_lossy())
 	{

@@ -123,6 +123,10 @@ sub heal
 	$session->answer;
 	like($session->errors, qr/there is no unique or exclusion constraint matching/, 'ON CONFLICT does not find it');
 	$session->end;
+	my $scans = "SELECT pg_stat_get_numscans('pg_class'::regclass)";
+	my $before = value($scans);
+	value('SHOW port') foreach 1 .. 9;
+	cmp_ok(value($scans) - $before, '<', 5, 'a session that connects does not read all of pg_class: another one has');
 	my ($rc, $out, $err) = $node->psql('postgres', <<'SQL');
 SELECT count(*) FROM u WHERE id = 1;
 REINDEX TABLE CONCURRENTLY u;

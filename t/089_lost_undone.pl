@@ -1,0 +1,127 @@
+# Lost indexes that come back: a transaction that replaces or drops one is rolled back, in this session or
+# another one, or an index with an old file is committed later.  Each session knows them at each moment.
+#
+# Fault (storage): an older copy of a device comes in its place while sessions are connected; REINDEX, DROP
+#   INDEX and ALTER TYPE of lost indexes are rolled back, as a whole or to a savepoint; a prepared
+#   CREATE INDEX is committed by another session
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path);
+use IndexMover::Evidence;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $location = "$dir/fast";
+make_path($location);
+my $node = new_node('undone', conf => <<CONF);
+shared_preload_libraries = 'index_mover'
+checkpoint_timeout = 1h
+autovacuum = off
+max_prepared_transactions = 2
+CONF
+sub value { return $node->safe_psql('postgres', $_[0]); }
+
+value("CREATE TABLESPACE fast LOCATION '$location'");
+my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
+value(<<"SQL");
+CREATE TABLE t (id int, s varchar(10)) PARTITION BY RANGE (id);
+CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (100000);
+INSERT INTO t SELECT g, g FROM generate_series(1, 5000) g;
+CREATE UNIQUE INDEX t_id ON t_1 (id) TABLESPACE fast;
+CREATE INDEX t_s ON t_1 (s) TABLESPACE fast;
+CREATE TABLE later (id int);
+INSERT INTO later SELECT generate_series(1, 5000);
+CREATE DATABASE one;
+SQL
+$node->safe_psql('one', <<"SQL");
+CREATE TABLE x (id int);
+INSERT INTO x SELECT generate_series(1, 5000);
+CREATE UNIQUE INDEX x_id ON x (id) TABLESPACE fast;
+SQL
+value("BEGIN; CREATE UNIQUE INDEX later_id ON later (id) TABLESPACE fast; PREPARE TRANSACTION 'later'");
+# (a file with one of the last 8192 OIDs is lost only while its row in pg_class is of before)
+value('SELECT lo_unlink(lo_create(0)) FROM generate_series(1, 900)') foreach 1 .. 10;
+
+value('CHECKPOINT');
+my $comes = copy_location($location);
+$node->restart;
+wait_until_watched($node);
+value("INSERT INTO t SELECT max(id) + 1, 'x' FROM t");
+# (no page is in memory)
+$node->restart;
+wait_until_watched($node);
+wait_for_no_worker($node);
+
+# ---- the only lost index of a database is dropped when the loss is found, and that is rolled back -----
+my $dropper = IndexMover::Session->new($node, dbname => 'one');
+$dropper->run('BEGIN; DROP INDEX x_id');
+$comes->();
+value('SELECT count(*) FROM index_mover_check()');
+is(verdict_on_record($node, $oid), 'lost', 'found while sessions are connected');
+$dropper->run('SELECT count(*) FROM x');
+my (undef, undef, $err) = $node->psql('postgres', 'CREATE DATABASE two TEMPLATE one');
+like($err, qr/cannot copy database "one" while it has files of lost indexes/, 'dropped, not committed: its file counts as lost');
+$dropper->run('ROLLBACK');
+$dropper->run('SELECT pg_sleep(1.2)');
+$dropper->send('INSERT INTO x VALUES (5000)');
+$dropper->answer;
+like($dropper->errors, qr/could not read block/, '... so after ROLLBACK no duplicate comes in');
+$dropper->end;
+
+# ---- sessions that plan before and after ---------------------------------------------------------------
+my $read = "SELECT (SELECT count(*) FROM t_1 WHERE id = 5001) + (SELECT count(*) FROM t WHERE id = 5001)
+	+ (SELECT count(*) FROM t WHERE s = 'x')";
+my %undone = (
+	'REINDEX INDEX' => 'REINDEX INDEX t_id',
+	'REINDEX TABLE' => 'REINDEX TABLE t_1',
+	'DROP INDEX' => 'DROP INDEX t_id, t_s',
+	'ALTER TYPE' => 'ALTER TABLE t ALTER s TYPE varchar(20)',
+	'SET TABLESPACE' => 'ALTER INDEX t_id SET TABLESPACE pg_default');
+my $old = IndexMover::Session->new($node);
+is($old->run($read), 3, 'without the lost indexes');
+my $answer;
+foreach my $what (sort keys %undone)
+{
+	foreach my $how ([ 'BEGIN', 'ROLLBACK' ], [ 'BEGIN; SAVEPOINT s', 'ROLLBACK TO s; COMMIT' ])
+	{
+		my $name = "$what, $how->[1]";
+		my @statements = ("SET enable_seqscan = off; $how->[0]; $undone{$what}", $read, $how->[1], $read);
+		foreach my $sql (@statements)
+		{
+			$old->send($sql);
+			$answer = $old->answer;
+		}
+		is($answer . $old->errors, 3, "$name: the right answer afterwards");
+		my ($rc, $out, $errors) = $node->psql('postgres', join(";\n", @statements), on_error_stop => 0);
+		is((split /\n/, $out)[-1], 3, "$name, in a session that has planned nothing before: the right answer");
+		# (the copy of a file that is empty fails)
+		unlike($errors, qr/ERROR/, '... and no error') unless $what eq 'SET TABLESPACE';
+	}
+}
+
+# An index with another OID has the old file.
+value('ALTER TABLE t ALTER s TYPE varchar(20)');
+is($old->run($read), 3, 'ALTER TYPE by another session, which keeps the files: the right answer');
+
+# ---- committed later -------------------------------------------------------------------------------------
+my $get = 'SELECT count(*) FROM later WHERE id = 77';
+is($old->run($get), 1, 'a prepared CREATE INDEX: the right answer');
+value("COMMIT PREPARED 'later'");
+my $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('later_id')");
+wait_until('emptied', sub { value('SELECT 1'); -z $file });
+is($old->run($get), 1, '... and when another session has committed it');
+
+is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
+is($old->run($read), 3, 'healed: the right answer');
+like($old->run('EXPLAIN SELECT FROM t_1 WHERE id = 5001'), qr/t_id/, '... with the indexes');
+$old->end;
+done_testing();
