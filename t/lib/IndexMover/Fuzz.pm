@@ -321,7 +321,7 @@ sub run_round
 		{
 			if (@{ $answer->{errors} } || $answer->{lost}) { }
 			elsif ($watch_what eq 'locks') { found($f, $w, check_locks($answer->{rows}, $w->{seen_locks}, LOCK_LIMIT)) }
-			elsif ($watch_what eq 'idle') { found($f, $w, check_idle($answer->{rows})) }
+			elsif ($watch_what eq 'idle') { found($f, $w, check_idle($answer->{rows}, $w->{seen_idle} //= {})) }
 			elsif ($watch_what eq 'ledger') { $w->{ledger}{ $_->[0] } = 1 for @{ $answer->{rows} } }
 		}
 		if ($watch->{lost}) { $watch->connect if time - $watch->{tried_at} > 1; $watch_what = ''; $w->{seen_locks} = {} }

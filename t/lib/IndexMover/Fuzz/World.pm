@@ -161,7 +161,8 @@ CREATE FUNCTION oracle.idle_locks() RETURNS TABLE (pid int, lock text, query tex
 DECLARE
 	idle	jsonb := (SELECT jsonb_object_agg(a.pid, a.state_change) FROM pg_stat_activity a
 		WHERE a.state = 'idle' AND a.application_name ~ '^fuzz [0-9]+\$');
-	locks	jsonb := (SELECT jsonb_agg(to_jsonb(l)) FROM pg_locks l WHERE idle ? l.pid::text);
+	-- (an idle session takes others' invalidation messages in a transaction of its own)
+	locks	jsonb := (SELECT jsonb_agg(to_jsonb(l)) FROM pg_locks l WHERE idle ? l.pid::text AND l.locktype <> 'virtualxid');
 BEGIN
 	PERFORM pg_stat_clear_snapshot();
 	RETURN QUERY SELECT a.pid, concat_ws(' ', l.locktype, l.mode, l.relation::regclass, l.objid), left(a.query, 200)
