@@ -10,6 +10,7 @@
 #define IM_EVIDENCE_H
 
 #include "access/htup.h"
+#include "access/xlogdefs.h"
 #include "nodes/pg_list.h"
 
 #include "compat.h"
@@ -40,6 +41,7 @@ extern bool evidence_knows_lost(HeapTuple row);
 /* evidence_round.c: findings on devices, without a wait for a device */
 extern bool evidence_is_met(Oid database, uint32 losses, List **indexes);
 extern void evidence_note_met(uint32 losses, const List *indexes);
+extern XLogRecPtr evidence_running_from(void);
 extern bool evidence_take_wish(void);
 extern void evidence_watch(void);
 extern void evidence_tell_jobs(void);

@@ -220,6 +220,8 @@ typedef struct EvidenceArea
 	int			janitor;		/* number of its process; -1 = none */
 	pg_atomic_uint32 look_wanted;	/* 1: it is to look, since a tablespace
 									 * was created or dropped */
+	XLogRecPtr	running_from;	/* some moment after recovery, before a file
+								 * was emptied; under AREA_LOCK */
 	bool		is_saved;		/* the state file has the same */
 	bool		jobs_are_told;	/* the log says why jobs of before do not go
 								 * on */

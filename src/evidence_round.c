@@ -15,6 +15,7 @@
 
 #include <unistd.h>
 
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
@@ -92,6 +93,20 @@ evidence_note_met(uint32 losses, const List *indexes)
 			entry->indexes[i] = list_nth_oid(indexes, i);
 	}
 	LWLockRelease(evidence_lock(AREA_LOCK));
+}
+
+/* Return a moment in the WAL since the last recovery, the same each time.  Not during recovery. */
+XLogRecPtr
+evidence_running_from(void)
+{
+	XLogRecPtr	result;
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	if (XLogRecPtrIsInvalid(evidence_area->running_from))
+		evidence_area->running_from = GetFlushRecPtr(NULL);
+	result = evidence_area->running_from;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	return result;
 }
 
 /* Return whether the janitor is to look at once; not again until the next time. */

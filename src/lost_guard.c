@@ -14,9 +14,10 @@
  *	  off what was loaded again since.  At other times the entry is the catalog's: REINDEX
  *	  CONCURRENTLY would skip the index, and a partitioned index would become invalid for good;
  *	- everybody else (inserts, unique and exclusion checks, TOAST, COPY, the apply of
- *	  logical replication) gets an error: the file is emptied, and each access method
- *	  reads block 0 first.  Nothing of value is removed.  That is not logged, because the
- *	  file of a standby may be whole; recovery may fill it again, and the verdict stays.
+ *	  logical replication) gets an error: the file is emptied, or the first page of a hash
+ *	  index replaced, and each access method reads that first.  Nothing of value is removed.
+ *	  That is not logged, because the file of a standby may be whole; recovery may fill it
+ *	  again, and the verdict stays.
  *
  * Each process empties the files before the first statement in a database: at the end of the
  * transaction in which InitPostgres() connects, which no other hook comes before.  What it could
@@ -82,6 +83,7 @@
 #include "partitioning/partdesc.h"
 #include "postmaster/bgwriter.h"
 #include "storage/fd.h"
+#include "storage/checksum.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
@@ -135,7 +137,7 @@ typedef struct LostIndex
 {
 	Oid			oid;
 	RelFileLocator file;
-	bool		lacks_images;	/* see has_images() */
+	bool		is_hash;		/* see spoil_first_page() */
 	bool		queues;			/* its lock is queued for */
 	bool		is_free;		/* it was had a moment ago */
 	bool		is_stopped;		/* ShareLock is held: there are no writers */
@@ -234,6 +236,63 @@ lock_lost(const LostIndex *lost)
 }
 
 /*
+ * Look whether the first page of a hash index, which has a special space, is the one that
+ * spoil_first_page() has put there since the last recovery.  Recovery may have the old page again, in
+ * shared buffers at first.
+ */
+static bool
+look_for_spoiled_page(const RelFileLocator *file)
+{
+	const char *path = relation_segment_path(file, MAIN_FORKNUM, 0);
+	PGIOAlignedBlock page;
+	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
+	ssize_t		nread;
+
+	if (fd < 0)
+		return false;
+	nread = pg_pread(fd, page.data, BLCKSZ, 0);
+	CloseTransientFile(fd);
+	return nread == BLCKSZ && ((PageHeader) page.data)->pd_special == BLCKSZ &&
+		PageGetLSN(page.data) > evidence_running_from();
+}
+
+/*
+ * Put a page in place of the first one of a hash index, which its access method refuses, and reads first.
+ * All others stay: the WAL names pages of hash indexes without their images (REGBUF_NO_IMAGE), and
+ * recovery from before, that of a base backup, too, ends with PANIC if they are not there.  Records of
+ * before do not change this page, by its LSN.
+ */
+static void
+spoil_first_page(const RelFileLocator *file)
+{
+	PGIOAlignedBlock page;
+
+	file_drop_buffers(file, true);
+	PageInit(page.data, BLCKSZ, 0);
+	PageSetLSN(page.data, GetFlushRecPtr(NULL));
+	((PageHeader) page.data)->pd_checksum = pg_checksum_page(page.data, 0);
+	smgrwrite(smgropen(*file, INVALID_PROC_NUMBER), MAIN_FORKNUM, 0, page.data, false);
+}
+
+/* Have each use of a lost index fail, which is open, and locked exclusively. */
+static void
+empty_or_spoil(Relation index, BlockNumber old_nblocks)
+{
+	ForkNumber	fork = MAIN_FORKNUM;
+	BlockNumber nblocks = 0;
+	SMgrRelation smgr;
+
+	if (index->rd_rel->relam == HASH_AM_OID)
+	{
+		spoil_first_page(&index->rd_locator);
+		return;
+	}
+	file_drop_buffers(&index->rd_locator, false);
+	smgr = RelationGetSmgr(index);
+	smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
+}
+
+/*
  * Empty the file of a lost index, unless another session has locked it, this one is
  * reading it, or its device is not there.  For errors_catch(); ERROR 55P03 if it has queued
  * for the lock.
@@ -243,10 +302,7 @@ empty_file(void *arg)
 {
 	LostIndex  *lost = arg;
 	Relation	index;
-	SMgrRelation smgr;
-	ForkNumber	fork = MAIN_FORKNUM;
 	BlockNumber old_nblocks;
-	BlockNumber nblocks = 0;
 
 	if (!lock_lost(lost))
 		return;
@@ -263,15 +319,16 @@ empty_file(void *arg)
 		old_nblocks = blocks_of(index);
 		lost->is_done = old_nblocks == 0;
 		/* another device may have come since the locks were taken */
-		if (old_nblocks > 0 && evidence_may_empty(index->rd_locator.spcOid))
+		if (!lost->is_done && evidence_may_empty(index->rd_locator.spcOid))
 		{
-			smgr = RelationGetSmgr(index);
-			file_drop_buffers(&index->rd_locator, false);
-			smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
+			empty_or_spoil(index, old_nblocks);
 			lost->is_done = true;
 		}
 	}
 	index_close(index, AccessExclusiveLock);
+	/* a session that has a copy of the first page does not read it */
+	if (lost->is_done && lost->is_hash)
+		RelationCacheInvalidateEntry(lost->oid);
 }
 
 /* Keep writers from a lost index that has pages, until the end of the transaction.  For errors_catch(). */
@@ -287,6 +344,8 @@ stop_writers(void *arg)
 	{
 		index = index_open(lost->oid, NoLock);
 		lost->is_done = blocks_of(index) == 0;
+		if (!lost->is_done && lost->is_hash)
+			lost->is_done = look_for_spoiled_page(&index->rd_locator);
 		index_close(index, NoLock);
 		lost->is_stopped = !lost->is_done;
 	}
@@ -340,8 +399,8 @@ try_to_empty(LostIndex *lost, bool tells)
 }
 
 /*
- * Return whether the WAL has an image of each page that was changed since the redo position; but of
- * hash indexes it names pages of which it has none (REGBUF_NO_IMAGE).
+ * Return whether the WAL has an image of each page that was changed since the redo position, but for
+ * pages of hash indexes that stay.
  * (Switching full_page_writes off and on again between two checkpoints is not covered.)
  */
 static bool
@@ -393,7 +452,7 @@ lost_of_database(void)
 		lost->file.spcOid = tablespace_from_catalog(form->reltablespace);
 		lost->file.dbOid = MyDatabaseId;
 		lost->file.relNumber = form->relfilenode;
-		lost->lacks_images = form->relam == HASH_AM_OID;
+		lost->is_hash = form->relam == HASH_AM_OID;
 		result = lappend(result, lost);
 	}
 	systable_endscan(scan);
@@ -414,6 +473,8 @@ note_pages(LostIndex *lost, bool tells)
 	if (stat(path, &st) == 0)
 	{
 		lost->is_done = st.st_size == 0;
+		if (!lost->is_done && lost->is_hash)
+			lost->is_done = look_for_spoiled_page(&lost->file);
 		return !lost->is_done;
 	}
 	/* there is none, for as long as it is the index's */
@@ -746,7 +807,6 @@ lost_guard_empty_files(void)
 	List	   *tablespaces = NIL;
 	List	   *indexes;
 	List	   *full;
-	bool		images;
 	bool		is_complete;
 
 	if (losses == 0 || RecoveryInProgress() || IsInParallelMode())
@@ -779,10 +839,9 @@ lost_guard_empty_files(void)
 		tablespaces = list_append_unique_oid(tablespaces, lost->file.spcOid);
 	note_tablespaces(tablespaces);
 	looked_at = clock_seconds();
-	images = full != NIL && has_images();
-	foreach_ptr(LostIndex, lost, full)
+	if (full != NIL && has_images())
 	{
-		if (images && !lost->lacks_images)
+		foreach_ptr(LostIndex, lost, full)
 			(void) try_to_empty(lost, false);
 	}
 	if (is_complete && !are_left(indexes))
@@ -840,6 +899,20 @@ have_planned_again(void *arg)
 }
 
 /*
+ * Have no session find something in a hash index by its copy of the first page.  For
+ * errors_catch_without_snapshot().
+ */
+static void
+have_first_pages_forgotten(void *arg)
+{
+	foreach_ptr(const LostIndex, lost, (const List *) arg)
+	{
+		if (lost->is_hash && SearchSysCacheExists1(RELOID, ObjectIdGetDatum(lost->oid)))
+			CacheInvalidateRelcacheByRelid(lost->oid);
+	}
+}
+
+/*
  * Empty the files of the lost indexes of this database by the janitor, also if that takes a
  * checkpoint, and have sessions use no lost index by a plan of before.  With is_again, only what
  * an earlier call has left, and it is not told again.  No transaction is open: each try is one,
@@ -854,10 +927,8 @@ lost_guard_empty_all(bool is_again)
 	uint32		losses = evidence_losses();
 	bool		tells = !is_again;
 	List	   *full;
-	List	   *with_images = NIL;
 	List	   *others = NIL;
 	ErrorData  *error;
-	bool		images;
 
 	Assert(!IsTransactionState());
 	if (losses == 0 || RecoveryInProgress() || IM_MUTATION("keep-lost"))
@@ -868,22 +939,17 @@ lost_guard_empty_all(bool is_again)
 	full = those_with_pages(task.indexes, true);
 	(void) was_well(errors_catch_without_snapshot(have_planned_again,
 												  is_again ? full : task.indexes), tells);
-	images = full != NIL && has_images();
-	foreach_ptr(LostIndex, lost, full)
-	{
-		if (images && !lost->lacks_images)
-			with_images = lappend(with_images, lost);
-		else
-			others = lappend(others, lost);
-	}
-	empty_by_queueing(with_images, tells);
-	others = those_free(others, tells);
+	if (full != NIL && has_images())
+		empty_by_queueing(full, tells);
+	else
+		others = those_free(full, tells);
 	for (int i = 0; i < list_length(others); i += MOST_STOPPED)
 	{
 		List	   *batch = list_truncate(list_copy_tail(others, i), MOST_STOPPED);
 
 		(void) was_well(errors_catch_without_snapshot(empty_behind_checkpoint, batch), tells);
 	}
+	(void) was_well(errors_catch_without_snapshot(have_first_pages_forgotten, task.indexes), tells);
 	if (!task.is_complete || are_left(task.indexes))
 		return true;
 	evidence_note_met(losses, one_for_each_tablespace(task.indexes));
