@@ -440,6 +440,8 @@ lost_of_database(void)
 	HeapTuple	row;
 	List	   *result = NIL;
 
+	if (IM_MUTATION("fail-lost"))
+		elog(ERROR, "could not list lost indexes");
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
@@ -1464,9 +1466,17 @@ utility_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 								completion);
 }
 
+/* For errors_catch(). */
+static void
+empty_files_at_login(void *arg)
+{
+	lost_guard_empty_files();
+}
+
 /*
  * The end of the transaction that connects a process to its database.  A login is not to wait
- * for a synchronous standby.  A parallel worker's leader has done it.
+ * for a synchronous standby.  A parallel worker's leader has done it.  An error would be FATAL here: it is
+ * logged, and the first statement that plans or writes tries again.
  */
 static void
 empty_when_connecting(XactEvent event, void *arg)
@@ -1480,7 +1490,7 @@ empty_when_connecting(XactEvent event, void *arg)
 	if (process_is_worker())
 		return;
 	commit_locally();
-	lost_guard_empty_files();
+	(void) succeeds(empty_files_at_login, NULL, true);
 }
 
 /* An error has ended a plan. */

@@ -102,6 +102,22 @@ value('ALTER INDEX t_id RENAME TO t_key');
 is(value($look_up), 1, 'another name: the right answer');
 isnt($node->psql('postgres', $insert), 0, 'another name: no duplicate');
 
+# ---- a session cannot find out which indexes are lost ----------------------------------------------
+{
+	my $was = slurp_file($node->data_dir . '/postgresql.conf');
+	my $from = -s $node->logfile;
+	$node->append_conf('postgresql.conf', "index_mover.test_mutation = 'fail-lost'");
+	$node->restart;
+	is($node->psql('postgres', 'SHOW port'), 0, 'an error as a session connects: it is connected');
+	ok($node->log_contains(qr/[0-9]\] 089_lost_guard.pl LOG: .*could not empty the files of lost indexes: could not list/, $from),
+		'... the log has it');
+	isnt($node->psql('postgres', $look_up), 0, '... and what reads or writes files fails');
+	open(my $fh, '>', $node->data_dir . '/postgresql.conf') or die $!;
+	print $fh $was;
+	close($fh) or die $!;
+	$node->restart;
+}
+
 # ---- a device that cannot be read ----------------------------------------------------------------
 my ($files) = glob("$location/PG_*/*");
 foreach my $closed ($location, $files)

@@ -42,6 +42,7 @@
  *	snapshot-guard	leave out the guard of a caller's snapshot
  *	show-lost		let the planner see the indexes of a lost device
  *	keep-lost		do not empty their files
+ *	fail-lost		fail to list them
  *	resume-summaries	go on with a copy without what WAL summaries name, or
  *	resume-limit	without the length to which they say it was truncated
  *	resume-late		record the present position as that from which changes count
