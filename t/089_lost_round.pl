@@ -120,4 +120,34 @@ is(heal(), 't_id moved', 'so it is healed');
 $node->stop;
 start_and_wait();
 is(verdict(), 'same', 'an index that was locked: then it is settled');
+
+# ---- an index that was not committed when all others were read ---------------------------------------
+# Nor was it read, so a later round of the same run reads it.
+make_path("$dir/slow");
+value($_) foreach "CREATE TABLESPACE slow LOCATION '$dir/slow'", 'CREATE TABLE w (id int)',
+  'INSERT INTO w SELECT generate_series(1, 800000)', 'CREATE INDEX slow_id ON u (id) TABLESPACE slow',
+  "BEGIN; CREATE INDEX w_id ON w (id) TABLESPACE fast; PREPARE TRANSACTION 'made'", 'CREATE INDEX later_id ON u (id) TABLESPACE fast',
+  'CHECKPOINT';
+my ($largest) = sort { -s $b <=> -s $a } glob("$location/PG_*/*/*");
+cmp_ok(-s $largest, '>', 2048 * 8192, 'an index of which a look at some pages does not see each');
+$node->stop;
+start_and_wait();
+$node->stop;
+open $handle, '+<:raw', $largest or die "$largest: $!";
+seek $handle, 1001 * 8192, 0;
+print $handle "\0" x 8192;
+close $handle or die $!;
+unlink glob("$location/index_mover.*") or die $!;
+start_and_wait();
+is(verdict(), 'unknown', 'a prepared CREATE INDEX on a device that is unknown: it stays so');
+value("COMMIT PREPARED 'made'");
+$from = -s $node->logfile;
+unlink glob("$dir/slow/index_mover.*") or die $!;
+value('SELECT count(*) FROM index_mover_check()');
+wait_until('another round', sub {
+	return slurp_file($node->logfile, $from) =~
+	  /unregistering background worker "index_mover cleanup".*unregistering background worker "index_mover device watch"/s;
+});
+is(verdict(), 'unknown', '... and when it is committed, as it has lost a page');
+is(heal(), 'w_id moved', '... so it is healed');
 done_testing();

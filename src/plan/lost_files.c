@@ -17,7 +17,9 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/namespace.h"
@@ -25,6 +27,8 @@
 #include "catalog/pg_database.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "errors.h"
@@ -57,6 +61,8 @@ typedef struct Reading
 	const FileToRead *file;		/* that is being read */
 	bool		loss_is_known;	/* in another one */
 	bool		is_whole;		/* this one is */
+	bool		is_complete;	/* no file that is not on the list, or was not
+								 * read, can come into use later */
 	bool		has_damage;		/* pages of one have some that was not known */
 	BlockNumber npages;			/* that were read, of all files */
 	double		looked;			/* for others, clock_seconds() */
@@ -74,12 +80,43 @@ compare_file_numbers(const ListCell *a, const ListCell *b)
 	return one < other ? -1 : 1;
 }
 
+/*
+ * Return whether a transaction has made a file there that is in doubt, and has not committed its row: one
+ * that was prepared before a crash, say.
+ */
+static bool
+has_uncommitted_file(Oid tablespace)
+{
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SnapshotData dirty;
+	SysScanDesc scan;
+	HeapTuple	row;
+	bool		result = false;
+
+	InitDirtySnapshot(dirty);
+	scan = systable_beginscan(pg_class, InvalidOid, false, &dirty, 0, NULL);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+
+		if (TransactionIdIsValid(dirty.xmin) && RelFileNumberIsValid(form->relfilenode) &&
+			tablespace_from_catalog(form->reltablespace) == tablespace &&
+			evidence_doubts(tablespace, form->relfilenode))
+			result = true;
+	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	return result;
+}
+
 /* List the files.  For errors_catch_without_snapshot(). */
 static void
 list_to_read(void *arg)
 {
 	Reading    *reading = arg;
 
+	/* a transaction that commits from here on is on the list */
+	reading->is_complete = !has_uncommitted_file(reading->tablespace);
 	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
@@ -178,6 +215,9 @@ read_slowly(void *arg)
 	}
 	if (!relation_facts(reading->file->relid, &facts) || facts.tablespace != reading->tablespace)
 		return;
+	/* it is not read, and the session that builds it can make it valid */
+	if (relkind_is_index(facts.relkind) && !facts.valid)
+		reading->is_complete = false;
 	locator = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	was_known = ruins_problem(&locator) != NULL;
 	if (reading->loss_is_known)
@@ -213,7 +253,7 @@ read_all(Reading *reading, uint32 doubts)
 			evidence_refute(reading->tablespace);
 		}
 		/* those with lower numbers are whole, too */
-		if (is_whole)
+		if (is_whole && reading->is_complete)
 			evidence_note_read(reading->tablespace, file->number + 1, doubts);
 	}
 }
