@@ -504,35 +504,69 @@ is(sql("SELECT reads_per_second >= 0 AND samples > 100 FROM relation_heat WHERE 
 
 # ---- many samples: read relation by relation, whatever settings of temporary files say ------------
 sql(join '; ', map { "CREATE TABLE many_$_ (i int)" } 1 .. 40);
+# to the n-th come n blocks a second
 sql(<<'SQL');
 DELETE FROM index_mover.sample;
 INSERT INTO index_mover.sample SELECT now() - g * interval '1 min', 0, NULL, 0 FROM generate_series(1, 10000) g;
-INSERT INTO index_mover.sample SELECT now() - g * interval '1 min', r.oid, NULL, -600 * g - r.n, -600 * g - r.n
-  FROM generate_series(1, 10000) g, (SELECT oid, row_number() OVER () AS n FROM pg_class WHERE relname ~ '^many_\d+$') r;
+INSERT INTO index_mover.sample SELECT now() - g * interval '1 min', r.oid, NULL, -60 * g * r.n, -60 * g * r.n
+  FROM generate_series(1, 10000) g, (SELECT oid, substr(relname, 6)::int AS n FROM pg_class WHERE relname ~ '^many_\d+$') r;
 INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('many', 'regress_slow', 'regress_fast', 1);
-ALTER DATABASE postgres SET temp_tablespaces = regress_fast;
+UPDATE tier_policy SET owner = 'nobody' WHERE name = 'many';
 ALTER DATABASE postgres SET temp_file_limit = 0;
 ALTER DATABASE postgres SET log_temp_files = 0;
+ALTER DATABASE postgres SET maintenance_work_mem = '4MB';
+ALTER SYSTEM SET temp_tablespaces = regress_fast;
+SELECT pg_reload_conf();
 SQL
+$node->poll_query_until('postgres', "SELECT current_setting('temp_tablespaces') = 'regress_fast'") or die;
+my $fast = sql("SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast'");
 my $log = -s $node->logfile;
 # the most memory that a session has had, in MB
 my $peak = "SELECT (regexp_match(pg_read_file('/proc/self/status'), 'VmHWM:\\s+(\\d+)'))[1]::int / 1024";
+my $others = "CREATE TEMP TABLE %s (i int); SELECT coalesce(spcname, 'none') FROM pg_class c LEFT JOIN pg_tablespace s "
+	. "ON s.oid = reltablespace WHERE c.oid = '%1\$s'::regclass; SHOW temp_file_limit";
 foreach my $call ('relation_heat', "recommend_moves('regress_fast')", 'tier_plan()', 'take_index_sample()')
 {
-	my ($rows, $before, undef, $after) =
+	my ($rows, $before, undef, $after, @then) =
 	  split /\n/, sql("SET max_parallel_workers_per_gather = 0; SELECT count(*) FROM index_mover.sample; $peak; "
-		. "SELECT count(*) FROM $call; $peak");
+		. "BEGIN; SELECT count(*) FROM $call; $peak; " . sprintf $others, 'others');
 	cmp_ok($after - $before, '<', 20, "$call: of $rows samples, $before MB before and $after MB after");
+	is("@then", 'regress_fast 0', "$call: temporary tables and files of the rest of the transaction are as before");
 }
 my @files = slurp_file($node->logfile, $log) =~ /temporary file: path "(.*?)"/g;
 cmp_ok(scalar @files, '>=', 4, 'the rest is in temporary files');
-is_deeply([ grep { !m{^base/pgsql_tmp/} } @files ], [], 'of the tablespace of the database');
-# sorted in memory, or not
-my @heats = map { sql("SET work_mem = '$_'; SELECT relation, samples, known_since, round(heat) FROM relation_heat ORDER BY 1") }
-  '64kB', '1GB';
-is($heats[0], $heats[1], 'heat is the same, whatever memory there is');
-sql("ALTER DATABASE postgres RESET $_") foreach 'temp_tablespaces', 'temp_file_limit', 'log_temp_files';
-sql("DELETE FROM tier_policy WHERE name = 'many'");
+# of a policy whose owner may not create any there, too: the caller may
+is_deeply([ grep { !m{^pg_tblspc/$fast/} } @files ], [], 'in temp_tablespaces');
+is(sql("SET ROLE monitor; SELECT count(*) > 40 FROM relation_heat; SHOW temp_file_limit"), "t\n0",
+	'another role, which cannot set the limit');
+# a plan needs no disk, if there is memory
+my $written = sub {
+	my $from = -s $node->logfile;
+	sql($_[0]);
+	return scalar(() = slurp_file($node->logfile, $from) =~ /temporary file: path/g) > 0 ? 'some' : 'none';
+};
+is(join(' ', map { $written->("SET work_mem = '64kB'; SET maintenance_work_mem = '1GB'; SELECT count(*) FROM $_") } 'tier_plan()',
+		'take_index_sample()', 'relation_heat'),
+	'none none some', 'plans and samples sort in maintenance_work_mem');
+# sorted in memory, or not; and samples from later than now
+sql("INSERT INTO index_mover.sample SELECT now() + interval '30 s', oid, NULL, 1000000000, 1000000000 FROM pg_class "
+	. "WHERE relname = 'many_7'");
+my $expected = join "\n", map { "many_$_|$_" } 1 .. 40;
+foreach my $memory ('64kB', '1GB')
+{
+	is(sql("SET work_mem = '$memory'; SELECT relation, round(heat) FROM relation_heat WHERE relation::text ~ '^many_' ORDER BY relation"),
+		$expected, "each relation has its own samples, with work_mem $memory");
+}
+sql("DELETE FROM index_mover.sample WHERE taken_at > now()");
+# each half-life is read once for all policies: its rates, and the histories for their looks back
+sql("INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget, half_life) SELECT 'many_' || g, 'regress_slow', "
+	. "'regress_fast', g, CASE g % 2 WHEN 0 THEN interval '1 day' ELSE '12 hours' END FROM generate_series(1, 5) g");
+my $readings = "SELECT pg_stat_get_xact_numscans('index_mover.sample'::regclass)";
+is((split /\n/, sql("BEGIN; SELECT count(*) FROM tier_plan(); $readings"))[-1], 4, 'six policies of two half-lives: four readings');
+sql("ALTER DATABASE postgres RESET $_") foreach 'temp_file_limit', 'log_temp_files', 'maintenance_work_mem';
+sql('ALTER SYSTEM RESET temp_tablespaces');
+$node->reload;
+sql("DELETE FROM tier_policy WHERE name ~ '^many'");
 
 # ---- idle: since when, as far as is known -------------------------------------------------------
 $node->append_conf('postgresql.conf', "index_mover.test_mutation = 'stats-age:200'");

@@ -6,7 +6,8 @@
  *
  * A row of index_mover.sample has the counters of a relation at a moment, if
  * they had changed; the moments themselves are rows of relation 0.  They are read relation by
- * relation (heat_samples.c), for each half-life again, so only a relation's are in memory.
+ * relation (heat_samples.c), so only a relation's are in memory, for each half-life again.  The rates by
+ * each half-life are kept, so policies that take turns with theirs cost no more readings.
  *
  * Rates are means in which a block that was read counts half as much for each half-life
  * since: work that has begun shows soon, and work that has ended is forgotten as soon.
@@ -48,6 +49,8 @@
 #define HALF_LIVES		10		/* older reads do not count in rates */
 #define HALF_LIFE_HOURS	12		/* by default, see bench/tiers */
 #define MOST_SAMPLES	240		/* in an hour */
+#define MOST_WEIGHED	16		/* half-lives of which rates are kept */
+#define MOST_HISTORIES	4		/* are kept; 1.3 kB for each relation */
 
 PG_FUNCTION_INFO_V1(index_mover_stats_since);
 PG_FUNCTION_INFO_V1(index_mover_relation_heat);
@@ -264,11 +267,10 @@ static double
 weight_of(const HeatTable *table, TimestampTz from, TimestampTz to)
 {
 	double		half_life = table->half_life * USECS_PER_SEC;
+	double		lives_from = (table->now - from) / half_life;
+	double		lives_to = (table->now - to) / half_life;
 
-	/* a moment may be a little ahead */
-	double		lives_from = (table->now - Min(from, table->now)) / half_life;
-	double		lives_to = (table->now - Min(to, table->now)) / half_life;
-
+	Assert(from < to && to <= table->now);
 	return table->half_life / M_LN2 * (exp2(-lives_to) - exp2(-lives_from));
 }
 
@@ -311,7 +313,7 @@ wanted_since_before(const HeatSample *sample)
 
 /* Add blocks to the parts of a time in which they were wanted, to each its share; lengths in microseconds. */
 static void
-spread_blocks(double blocks, double from, double to, double length, int n, double *parts)
+spread_blocks(double blocks, double from, double to, double length, int n, float *parts)
 {
 	int			first = Max(from / length, 0);
 	int			last = Min(to / length, n - 1);
@@ -332,13 +334,13 @@ judge_without_samples(Heat *heat, const HeatTable *table)
 	double		read = heat->counters[HEAT_READ];
 	double		wanted = heat->counters[HEAT_WANTED];
 
-	heat->samples = 0;
-	heat->seconds = Max((table->now - table->stats_since) / (double) USECS_PER_SEC, 1);
-	heat->reads_per_second = read / heat->seconds;
-	heat->wanted_per_second = Min(read, wanted) / heat->seconds;
-	heat->scans_per_second = heat->counters[HEAT_INDEX_SCANS] / heat->seconds;
-	heat->changes_per_second = heat->counters[HEAT_CHANGES] / heat->seconds;
-	heat->overlapped = heat->counters[HEAT_OVERLAPPED] / Max(wanted, 1);
+	heat->rates.samples = 0;
+	heat->rates.seconds = Max((table->now - table->stats_since) / (double) USECS_PER_SEC, 1);
+	heat->rates.reads_per_second = read / heat->rates.seconds;
+	heat->rates.wanted_per_second = Min(read, wanted) / heat->rates.seconds;
+	heat->rates.scans_per_second = heat->counters[HEAT_INDEX_SCANS] / heat->rates.seconds;
+	heat->rates.changes_per_second = heat->counters[HEAT_CHANGES] / heat->rates.seconds;
+	heat->rates.overlapped = heat->counters[HEAT_OVERLAPPED] / Max(wanted, 1);
 }
 
 /* Set the rates of a relation since a moment, or since its first sample. */
@@ -359,8 +361,8 @@ judge_rates(Heat *heat, const HeatSample *samples, int n, const HeatTable *table
 		judge_without_samples(heat, table);
 		return;
 	}
-	heat->samples = Max(table->nmoments - moments_before(table, start), 1);
-	heat->seconds = (table->now - start) / (double) USECS_PER_SEC;
+	heat->rates.samples = Max(table->nmoments - moments_before(table, start), 1);
+	heat->rates.seconds = (table->now - start) / (double) USECS_PER_SEC;
 	for (int i = 1; i < n; i++)
 	{
 		const HeatSample *sample = &samples[i];
@@ -377,15 +379,14 @@ judge_rates(Heat *heat, const HeatSample *samples, int n, const HeatTable *table
 		scans += step_of(sample, HEAT_INDEX_SCANS) * share;
 		changes += step_of(sample, HEAT_CHANGES) * share;
 		most += step_of(sample, HEAT_WANTED) * share;
-		/* samples of older versions have none */
 		overlapped += Min(step_of(sample, HEAT_OVERLAPPED), step_of(sample, HEAT_WANTED)) * share;
 	}
 	weight = weight_of(table, start, table->now);
-	heat->reads_per_second = read / weight;
-	heat->wanted_per_second = wanted / weight;
-	heat->scans_per_second = scans / weight;
-	heat->changes_per_second = changes / weight;
-	heat->overlapped = most > 0 ? overlapped / most : 0;
+	heat->rates.reads_per_second = read / weight;
+	heat->rates.wanted_per_second = wanted / weight;
+	heat->rates.scans_per_second = scans / weight;
+	heat->rates.changes_per_second = changes / weight;
+	heat->rates.overlapped = most > 0 ? overlapped / most : 0;
 }
 
 /* Readings of all samples */
@@ -433,7 +434,7 @@ visit_samples(HeatTable *table, SampleVisitor visit, void *arg)
 	/* left by a reading that an error has ended */
 	MemoryContextReset(table->reading);
 	oldcontext = MemoryContextSwitchTo(table->reading);
-	reader = samples_begin(table->heats, table->n, table->now, false);
+	reader = samples_begin(table->heats, table->n, table->now, false, table->sort_memory);
 	read_moments(table, reader);
 	MemoryContextSwitchTo(oldcontext);
 	for (int i = 0; i < table->n; i++)
@@ -465,9 +466,48 @@ judge(const HeatTable *table, Heat *heat, const HeatSample *samples, int n, void
 	judge_rates(heat, samples, n, table, *since);
 }
 
+/* The rates of all relations by a half-life */
+typedef struct WeighedRates
+{
+	double		half_life;		/* seconds */
+	HeatRates	rates[FLEXIBLE_ARRAY_MEMBER];
+} WeighedRates;
+
+/* Return the rates by a half-life, NULL if they are not kept. */
+static const WeighedRates *
+find_weighed(const HeatTable *table, double half_life)
+{
+	foreach_ptr(const WeighedRates, weighed, table->weighed)
+	{
+		if (weighed->half_life == half_life)
+			return weighed;
+	}
+	return NULL;
+}
+
+/* Keep the rates of all relations, which are by a half-life. */
+static void
+keep_weighed(HeatTable *table, double half_life)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(table->context);
+	Size		size = offsetof(WeighedRates, rates) + table->n * sizeof(HeatRates);
+	WeighedRates *weighed = palloc_extended(size, MCXT_ALLOC_HUGE);
+
+	weighed->half_life = half_life;
+	for (int i = 0; i < table->n; i++)
+		weighed->rates[i] = table->heats[i].rates;
+	if (list_length(table->weighed) == MOST_WEIGHED)
+	{
+		pfree(linitial(table->weighed));
+		table->weighed = list_delete_first(table->weighed);
+	}
+	table->weighed = lappend(table->weighed, weighed);
+	MemoryContextSwitchTo(oldcontext);
+}
+
 /*
- * Read the samples, and set the use of all relations, and their rates by a half-life; NULL: that of
- * policies by default.
+ * Set the use of all relations, and their rates by a half-life; NULL: that of policies by default.  Reads the
+ * samples, unless the rates are kept.
  */
 void
 heat_weigh(HeatTable *table, const Interval *half_life)
@@ -475,71 +515,122 @@ heat_weigh(HeatTable *table, const Interval *half_life)
 	static const Interval usual = {.time = HALF_LIFE_HOURS * USECS_PER_HOUR};
 	const Interval *life = half_life != NULL ? half_life : &usual;
 	double		seconds = (table->now - moment_minus(table->now, life)) / (double) USECS_PER_SEC;
+	const WeighedRates *weighed;
 	TimestampTz since;
 
 	/* a month less 30 days may be less than nothing */
 	seconds = Max(seconds, SECS_PER_MINUTE);
-	if (table->is_weighed && seconds == table->half_life)
+	weighed = find_weighed(table, seconds);
+	if (weighed != NULL)
+	{
+		for (int i = 0; i < table->n; i++)
+			table->heats[i].rates = weighed->rates[i];
 		return;
-	/* an error leaves some relations with other rates */
-	table->is_weighed = false;
+	}
 	table->half_life = seconds;
 	since = table->now - (TimestampTz) Min(seconds * HALF_LIVES, 1e11) * USECS_PER_SEC;
 	visit_samples(table, judge, &since);
-	table->is_weighed = true;
+	/* not before all are read: an error leaves some with other rates */
+	keep_weighed(table, seconds);
 }
 
-/* Who is given the histories, and of what time */
-typedef struct Histories
-{
-	TimestampTz begin;
-	int			n;				/* parts up to now */
-	double	   *wanted;			/* in each */
-	HeatHistory take;
-	void	   *arg;
-} Histories;
-
+/* Keep the history of a relation that was wanted. */
 static void
-give_history(const HeatTable *table, Heat *heat, const HeatSample *samples, int n, void *arg)
+keep_history(const HeatTable *table, Heat *heat, const HeatSample *samples, int n, void *arg)
 {
-	const Histories *histories = arg;
+	const HeatHistories *histories = arg;
 	TimestampTz begin = histories->begin;
 	double		length = (table->now - begin) / (double) histories->n;
+	float	   *wanted = NULL;
 
-	memset(histories->wanted, 0, histories->n * sizeof(double));
 	for (const HeatSample *sample = samples + 1; sample < samples + n; sample++)
 	{
-		if (sample->taken_at > begin)
-			spread_blocks(wanted_since_before(sample), step_begin(table, sample) - begin,
-						  sample->taken_at - begin, length, histories->n, histories->wanted);
+		int64		blocks = wanted_since_before(sample);
+
+		if (sample->taken_at <= begin || blocks == 0)
+			continue;
+		if (wanted == NULL)
+			wanted = MemoryContextAllocZero(histories->context, histories->n * sizeof(float));
+		spread_blocks(blocks, step_begin(table, sample) - begin, sample->taken_at - begin, length,
+					  histories->n, wanted);
 	}
-	histories->take(heat, histories->wanted, histories->arg);
+	histories->wanted[heat - table->heats] = wanted;
+}
+
+/* Return the histories of a time in so many parts, NULL if they are not kept. */
+static const HeatHistories *
+find_histories(const HeatTable *table, TimestampTz begin, int n)
+{
+	foreach_ptr(const HeatHistories, histories, table->histories)
+	{
+		if (histories->begin == begin && histories->n == n)
+			return histories;
+	}
+	return NULL;
+}
+
+/* Keep histories as long as the table. */
+static void
+keep_histories(HeatTable *table, HeatHistories *histories)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(table->context);
+
+	if (list_length(table->histories) == MOST_HISTORIES)
+	{
+		HeatHistories *oldest = linitial(table->histories);
+
+		table->histories = list_delete_first(table->histories);
+		MemoryContextDelete(oldest->context);
+	}
+	table->histories = lappend(table->histories, histories);
+	MemoryContextSetParent(histories->context, table->context);
+	MemoryContextSwitchTo(oldcontext);
 }
 
 /*
- * Read the samples, and give to a function how many blocks of each relation were wanted in each of n
- * parts of the time from a moment to now.
+ * Return how many blocks of each relation were wanted in each of n parts of the time from a moment
+ * to now.  Reads the samples, unless these histories are kept.  The result is valid until the next call.
  */
-void
-heat_histories(HeatTable *table, TimestampTz begin, int n, HeatHistory take, void *arg)
+const HeatHistories *
+heat_histories(HeatTable *table, TimestampTz begin, int n)
 {
-	Histories	histories = {.begin = begin,.n = n,.take = take,.arg = arg};
+	const HeatHistories *kept = find_histories(table, begin, n);
+	HeatHistories *histories;
+	MemoryContext context;
 
-	Assert(begin < table->now);
-	histories.wanted = palloc_array(double, n);
-	visit_samples(table, give_history, &histories);
-	pfree(histories.wanted);
+	Assert(begin < table->now && n > 0);
+	if (kept != NULL)
+		return kept;
+
+	/*
+	 * Until all are read, an error deletes it with its subtransaction. Chunks
+	 * of other contexts are powers of two, and the history of a relation is
+	 * often 1.3 kB.
+	 */
+	context = GenerationContextCreate(CurTransactionContext, "index_mover histories of heat",
+									  ALLOCSET_DEFAULT_SIZES);
+	histories = MemoryContextAllocZero(context, sizeof(HeatHistories));
+	histories->context = context;
+	histories->begin = begin;
+	histories->n = n;
+	histories->wanted = MemoryContextAllocExtended(context, table->n * sizeof(float *) + 1,
+												   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	visit_samples(table, keep_history, histories);
+	keep_histories(table, histories);
+	return histories;
 }
 
 /*
  * Return all permanent and unlogged tables, materialized views and indexes of users in this
- * database, without their heat: see heat_weigh().  No lock lasts.  Needs a snapshot.
+ * database, without their heat: see heat_weigh().  No lock lasts.  Needs a snapshot.  sort_memory: kB.
  */
 HeatTable *
-heat_read(void)
+heat_read(int sort_memory)
 {
 	HeatTable  *table = palloc0_object(HeatTable);
 
+	table->sort_memory = sort_memory;
+	table->context = CurrentMemoryContext;
 	table->now = GetCurrentTimestamp();
 	table->stats_since = stats_since();
 	table->samples_since = samples_since();
@@ -582,7 +673,7 @@ Datum
 index_mover_relation_heat(PG_FUNCTION_ARGS)
 {
 	const Interval *half_life = heat_half_life_argument(fcinfo, 0);
-	HeatTable  *heats = heat_read();
+	HeatTable  *heats = heat_read(work_mem);
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	heat_weigh(heats, half_life);
@@ -599,10 +690,10 @@ index_mover_relation_heat(PG_FUNCTION_ARGS)
 		row_text(&row, 2, heat->facts.relkind == RELKIND_INDEX ? "index" : "table");
 		row_tablespace(&row, 3, heat->facts.tablespace);
 		row_int64(&row, 4, relation_main_size(&heat->facts));
-		row_set(&row, 5, Float8GetDatum(heat->reads_per_second));
-		row_set(&row, 6, Float8GetDatum(heat->wanted_per_second));
-		row_interval(&row, 7, (int64) rint(heat->seconds) * USECS_PER_SEC);
-		row_int64(&row, 8, heat->samples);
+		row_set(&row, 5, Float8GetDatum(heat->rates.reads_per_second));
+		row_set(&row, 6, Float8GetDatum(heat->rates.wanted_per_second));
+		row_interval(&row, 7, (int64) rint(heat->rates.seconds) * USECS_PER_SEC);
+		row_int64(&row, 8, heat->rates.samples);
 		for (IdleOf of = 0; of < IDLE_KINDS; of++)
 			row_time(&row, 9 + of, heat->last_use[of]);
 		row_time(&row, 12, heat->known_since[IDLE_OF_USE]);
@@ -745,8 +836,8 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 	 * TIDs
 	 */
 	LockRelationOid(extension_relation("sample"), RowExclusiveLock);
-	table = heat_read();
-	reader = samples_begin(table->heats, table->n, table->now, true);
+	table = heat_read(HEAT_PLAN_MEMORY);
+	reader = samples_begin(table->heats, table->n, table->now, true, table->sort_memory);
 	moments = samples_read(reader, 0, &n);
 	if (n >= MOST_SAMPLES && moments[n - MOST_SAMPLES].taken_at > table->now - USECS_PER_HOUR)
 	{

@@ -5,13 +5,14 @@
  *
  * The table of samples is in the order in which they were taken, with holes that were filled later.  A
  * relation that is always in use has hundreds of them.  So they are sorted by relation and time, in
- * work_mem and temporary files, and only those of one relation are in memory at a time.  An index on
+ * memory and temporary files, and only those of one relation are in memory at a time.  An index on
  * the table would do as well, and would have to be written with each sample.
  *
  * A rebuilt index has another OID, so rows are found by table and name.
  *
- * Temporary files are of the database's tablespace and not limited: neither may a user's setting
- * make a plan fail, nor may it write to a device that is to be emptied.
+ * Temporary files are in temp_tablespaces, as of any sort.  They are not limited: no user's setting may
+ * make a plan fail.  temp_tablespaces itself cannot be set for a while: when core takes such a value
+ * back, the rest of the transaction has none (assign_temp_tablespaces()).
  *
  * Takes no lock but on the table of samples, while it is scanned.
  *
@@ -168,16 +169,17 @@ get_next(SampleReader *reader)
 
 /*
  * Read and sort the samples up to a moment of these relations, and the moments.  all: of relations,
- * too, that have gone, whose numbers come after.  The caller ends the reader; after an error it
- * deletes the current context.
+ * too, that have gone, whose numbers come after.  sort_memory: kB.  The caller ends the reader; after
+ * an error it deletes the current context.
  */
 SampleReader *
-samples_begin(const Heat *heats, int n, TimestampTz now, bool all)
+samples_begin(const Heat *heats, int n, TimestampTz now, bool all, int sort_memory)
 {
-	static AttrNumber keys[] = {SORTED_NUMBER, SORTED_TAKEN_AT};
-	static Oid	operators[] = {Int4LessOperator, Int8LessOperator};
-	static Oid	collations[] = {InvalidOid, InvalidOid};
-	static bool nulls_first[] = {false, false};
+	/* the last one so that each reading has the same order */
+	static AttrNumber keys[] = {SORTED_NUMBER, SORTED_TAKEN_AT, SORTED_TID};
+	static Oid	operators[] = {Int4LessOperator, Int8LessOperator, TIDLessOperator};
+	static Oid	collations[] = {InvalidOid, InvalidOid, InvalidOid};
+	static bool nulls_first[] = {false, false, false};
 	HASHCTL		info = {.keysize = sizeof(SampleKey),.entrysize = sizeof(NumberedRelation)};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index_mover samples",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -204,9 +206,8 @@ samples_begin(const Heat *heats, int n, TimestampTz now, bool all)
 	reader->next = MakeSingleTupleTableSlot(columns, &TTSOpsMinimalTuple);
 
 	settings_set_here("temp_file_limit", "-1", PGC_SUSET, ERROR);
-	settings_set_here("temp_tablespaces", "", PGC_USERSET, ERROR);
 	reader->sort = tuplesort_begin_heap(columns, lengthof(keys), keys, operators, collations,
-										nulls_first, work_mem, NULL, TUPLESORT_NONE);
+										nulls_first, sort_memory, NULL, TUPLESORT_NONE);
 	scan_samples(reader, columns, now, all);
 	tuplesort_performsort(reader->sort);
 	AtEOXact_GUC(true, nestlevel);

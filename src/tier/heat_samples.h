@@ -22,7 +22,8 @@ typedef struct HeatSample
 
 typedef struct SampleReader SampleReader;
 
-extern SampleReader *samples_begin(const Heat *heats, int n, TimestampTz now, bool all);
+extern SampleReader *samples_begin(const Heat *heats, int n, TimestampTz now, bool all,
+								   int sort_memory);
 extern int	samples_relations(const SampleReader *reader);
 extern HeatSample *samples_read(SampleReader *reader, int number, int *n);
 extern void samples_end(SampleReader *reader);

@@ -21,6 +21,7 @@
 
 #include "miscadmin.h"
 #include "utils/float.h"
+#include "utils/memutils.h"
 
 #include "tier/tier_private.h"
 
@@ -37,6 +38,7 @@
 typedef struct PastRelation
 {
 	const Heat *heat;
+	const float *wanted;		/* blocks, in each step */
 	double		size;			/* bytes */
 	double	   *before;			/* blocks wanted before each step */
 	double		remembered;		/* of the steps so far, weighted */
@@ -57,49 +59,54 @@ compare_past(const void *a, const void *b)
 	return (x->heat > y->heat) - (x->heat < y->heat);
 }
 
-/* The relations of a scope that were read most, while histories are read */
-typedef struct Collection
+/* Return a relation of which blocks were wanted in the steps. */
+static PastRelation
+past_relation(const Heat *heat, const float *wanted, int nsteps)
 {
-	const TierScope *scope;
-	int			nsteps;
-	PastRelation *relations;	/* twice as many as are kept */
-	int			n;
-} Collection;
+	PastRelation result = {
+		.heat = heat,
+		.wanted = wanted,
+		.size = Max(relation_main_size(&heat->facts), 1),
+	};
 
-/* Keep of a collection the relations that were read most. */
-static void
-keep_most_read(Collection *collection)
-{
-	for (PastRelation *r = collection->relations; r < collection->relations + collection->n; r++)
-		r->key = r->before[collection->nsteps];
-	qsort(collection->relations, collection->n, sizeof(PastRelation), compare_past);
-	while (collection->n > MOST_RELATIONS)
-		pfree(collection->relations[--collection->n].before);
+	for (int step = 0; step < nsteps; step++)
+		result.key += wanted[step];
+	return result;
 }
 
-/* Add a relation to a collection, if it is of its scope, and was read at all. */
-static void
-collect(const Heat *heat, const double *wanted, void *arg)
+/* Return how many blocks of a relation were wanted before each step, and up to now, palloc'd. */
+static double *
+wanted_before(const float *wanted, int nsteps)
 {
-	Collection *collection = arg;
-	int			n = collection->nsteps;
-	PastRelation *relation = &collection->relations[collection->n];
-	double		total = 0;
+	double	   *result = palloc_array(double, nsteps + 1);
 
-	for (int step = 0; step < n; step++)
-		total += wanted[step];
-	if (total <= 0 || !scope_includes(collection->scope, heat) || !ranking_counts(heat))
-		return;
-	*relation = (PastRelation)
+	result[0] = 0;
+	for (int step = 0; step < nsteps; step++)
+		result[step + 1] = result[step] + wanted[step];
+	return result;
+}
+
+/* Return the relations of a scope that were read most, palloc'd, and their number. */
+static PastRelation *
+most_read(const HeatTable *heats, const HeatHistories *histories, const TierScope *scope, int *n)
+{
+	PastRelation *result = palloc_extended(heats->n * sizeof(PastRelation) + 1, MCXT_ALLOC_HUGE);
+
+	*n = 0;
+	for (int i = 0; i < heats->n; i++)
 	{
-		.heat = heat,.size = Max(relation_main_size(&heat->facts), 1),
-			.before = palloc_array(double, n + 1)
-	};
-	relation->before[0] = 0;
-	for (int step = 0; step < n; step++)
-		relation->before[step + 1] = relation->before[step] + wanted[step];
-	if (++collection->n == 2 * MOST_RELATIONS)
-		keep_most_read(collection);
+		const Heat *heat = &heats->heats[i];
+		const float *wanted = histories->wanted[i];
+
+		CHECK_FOR_INTERRUPTS();
+		if (wanted != NULL && ranking_counts(heat) && scope_includes(scope, heat))
+			result[(*n)++] = past_relation(heat, wanted, histories->n);
+	}
+	qsort(result, *n, sizeof(PastRelation), compare_past);
+	*n = Min(*n, MOST_RELATIONS);
+	for (PastRelation *r = result; r < result + *n; r++)
+		r->before = wanted_before(r->wanted, histories->n);
+	return result;
 }
 
 /* A simulation; times in steps */
@@ -227,26 +234,33 @@ hindsight_is_better(HeatTable *heats, const TierScope *scope, const Policy *poli
 	double		length = longer / STEPS;
 	TimestampTz begin = Max(heats->sampled_since, looks_back_to(now, usual, longer));
 	Hindsight	past = {.budget = policy->budget,.half_life = usual / length};
-	Collection	collection = {0};
 	double		gain;
+	const HeatHistories *histories;
+	MemoryContext context;
+	MemoryContext oldcontext;
 
 	/* samples are minutes, and later hours apart */
 	if (begin >= now || usual < USECS_PER_HOUR || now - begin < LEAST_STAYS * Max(stay, usual))
 		return false;
 	past.n = (int) ((now - begin) / length);
-	collection.scope = scope;
-	collection.nsteps = past.n;
-	collection.relations = palloc_array(PastRelation, 2 * MOST_RELATIONS);
-	heat_histories(heats, begin, past.n, collect, &collection);
-	keep_most_read(&collection);
-	past.relations = collection.relations;
-	past.nrelations = collection.n;
+
+	/*
+	 * a call can have many such policies; an error of one ends its
+	 * subtransaction
+	 */
+	context = AllocSetContextCreate(CurTransactionContext, "index_mover hindsight",
+									ALLOCSET_DEFAULT_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+	histories = heat_histories(heats, begin, past.n);
+	past.relations = most_read(heats, histories, scope, &past.nrelations);
 	/* a run comes some time after the end of min_stay, and so later each time */
 	past.stay = (int) ceil(stay / length) + LATE_STEPS;
 	past.every = 1;
 	if (policy->every != NULL)
 		past.every = (int) Max(Min(rint(interval_us(now, policy->every) / length), past.n), 1);
 	gain = gain_of_staying(&past);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
 	if (gain <= CLEARLY_MORE)
 		return false;
 	/* whole hours, for the words of a plan */

@@ -84,19 +84,20 @@ static void
 advise_limit(PendingAdvice *advice)
 {
 	const Heat *heat = advice->heat;
-	double		bytes = heat->changes_per_second * row_bytes(&advice->list);
+	double		bytes = heat->rates.changes_per_second * row_bytes(&advice->list);
 	double		limit;
 	char	   *why;
 
-	if (heat->scans_per_second <= 0 || bytes <= 0)
+	if (heat->rates.scans_per_second <= 0 || bytes <= 0)
 		return;
-	limit = 1024 * ceil(Max(2 * bytes / heat->scans_per_second, LEAST_LIMIT) / 1024);
+	limit = 1024 * ceil(Max(2 * bytes / heat->rates.scans_per_second, LEAST_LIMIT) / 1024);
 	if (2 * limit > advice->list.limit)
 		return;
 	advice->limit = limit;
 	why = psprintf("each day, %.0f pages come into the list and %.0f searches read it, so a limit of %.0f kB suffices in place of %lld kB",
-				   rint(bytes * SECS_PER_DAY / BLCKSZ), rint(heat->scans_per_second * SECS_PER_DAY),
-				   limit / 1024, (long long) advice->list.limit / 1024);
+				   rint(bytes * SECS_PER_DAY / BLCKSZ),
+				   rint(heat->rates.scans_per_second * SECS_PER_DAY), limit / 1024,
+				   (long long) advice->list.limit / 1024);
 	add_step(advice, why, printed_command("pending_limit", advice->index, (int64) (limit / 1024)));
 }
 
@@ -138,13 +139,14 @@ static void
 advise_autovacuum(PendingAdvice *advice)
 {
 	double		full = advice->limit / row_bytes(&advice->list);
-	double		wanted = ceil(Max(full / 2, advice->heat->changes_per_second * ANALYZE_SECONDS));
-	char	   *minutes = psprintf("%.0f", wanted / advice->heat->changes_per_second / 60);
+	double		changes = advice->heat->rates.changes_per_second;
+	double		wanted = ceil(Max(full / 2, changes * ANALYZE_SECONDS));
+	char	   *minutes = psprintf("%.0f", wanted / changes / 60);
 	char	   *rows = psprintf("%.0f rows are %.0f pages of the list", wanted,
 								ceil(wanted * row_bytes(&advice->list) / BLCKSZ));
 	AnalyzeTrigger trigger;
 
-	if (advice->heat->changes_per_second <= 0 || wanted > full || wanted > PG_INT32_MAX)
+	if (changes <= 0 || wanted > full || wanted > PG_INT32_MAX)
 		return;
 	if (!read_trigger(advice->heat->facts.heap_oid, &trigger))
 		return;
@@ -179,7 +181,7 @@ read_heat_once(FmgrInfo *flinfo)
 	if (flinfo->fn_extra == NULL)
 	{
 		MemoryContext oldcontext = MemoryContextSwitchTo(flinfo->fn_mcxt);
-		HeatTable  *heats = heat_read();
+		HeatTable  *heats = heat_read(work_mem);
 
 		heat_weigh(heats, &half_life);
 		flinfo->fn_extra = heats;

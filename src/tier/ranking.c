@@ -326,11 +326,11 @@ candidates_collect(const HeatTable *heats, const List *places, const TierScope *
 		elsewhere = places_find(places, candidate.is_resident ? candidate.to : facts->tablespace);
 		if (there != NULL && elsewhere != NULL)
 		{
-			double		difference = place_difference(elsewhere, there, heat->overlapped,
+			double		difference = place_difference(elsewhere, there, heat->rates.overlapped,
 													  &candidate.basis);
 
-			if (heat->wanted_per_second >= RANKING_MIN_HEAT && ranking_counts(heat))
-				candidate.value = heat->wanted_per_second * difference;
+			if (heat->rates.wanted_per_second >= RANKING_MIN_HEAT && ranking_counts(heat))
+				candidate.value = heat->rates.wanted_per_second * difference;
 		}
 		if (!candidate.is_resident && candidate.value <= 0)
 			continue;
@@ -389,16 +389,16 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 	else if (leaves)
 		appendStringInfo(&buf, "does not fit into the budget of %lld bytes; ", (long long) advice->budget);
 	appendStringInfo(&buf, "%.3f block reads per second, %.3f of them for index scans and changes (",
-					 heat->reads_per_second, heat->wanted_per_second);
-	if (heat->samples == 0)
+					 heat->rates.reads_per_second, heat->rates.wanted_per_second);
+	if (heat->rates.samples == 0)
 		appendStringInfoString(&buf, "cumulative statistics, no samples");
 	else
-		appendStringInfo(&buf, "%d %s over %s", heat->samples, heat->samples == 1 ? "sample" : "samples",
-						 notices_duration(heat->seconds));
+		appendStringInfo(&buf, "%d %s over %s", heat->rates.samples, heat->rates.samples == 1 ? "sample" : "samples",
+						 notices_duration(heat->rates.seconds));
 	appendStringInfo(&buf, "), %s", basis[candidate->basis]);
-	if (candidate->basis == PLACE_PROBED && heat->overlapped >= 0.01)
+	if (candidate->basis == PLACE_PROBED && heat->rates.overlapped >= 0.01)
 		appendStringInfo(&buf, "; %.0f%% of the rows by bitmap scans, whose reads overlap",
-						 100 * heat->overlapped);
+						 100 * heat->rates.overlapped);
 	if (OidIsValid(duplicate))
 		appendStringInfo(&buf, "; warning: duplicate of %s",
 						 DatumGetCString(DirectFunctionCall1(regclassout,
@@ -406,8 +406,8 @@ reason_text(Advice *advice, const Candidate *candidate, const char *name, int64 
 	if (lost_on_reboot != NULL)
 		appendStringInfo(&buf, "; warning: %s is on %s and does not survive a reboot",
 						 NameStr(advice->target->name), lost_on_reboot);
-	if (heat->seconds < SECS_PER_HOUR)
-		appendStringInfo(&buf, "; warning: the statistics cover only %s", notices_duration(heat->seconds));
+	if (heat->rates.seconds < SECS_PER_HOUR)
+		appendStringInfo(&buf, "; warning: the statistics cover only %s", notices_duration(heat->rates.seconds));
 	/* last, because a command ends with a semicolon */
 	if (pending >= PENDING_LONG && !leaves)
 		appendStringInfo(&buf, "; every search reads the %lld pages of its pending list: flush it first: %s",
@@ -441,7 +441,7 @@ put_advice(Advice *advice, const Candidate *candidate)
 	row_tablespace(&row, 6, candidate->to);
 	row_int64(&row, 7, relation_main_size(facts));
 	row_int64(&row, 8, candidate->size);
-	row_set(&row, 9, Float8GetDatum(heat->reads_per_second));
+	row_set(&row, 9, Float8GetDatum(heat->rates.reads_per_second));
 	row_set(&row, 10, Float8GetDatum(candidate->key));
 	if (!isnan(candidate->bloat))
 		row_set(&row, 11, Float8GetDatum(candidate->bloat));
@@ -513,8 +513,8 @@ waiting_now(const HeatTable *heats, const List *places, const Place *target)
 		const Place *place = places_find(places, heat->facts.tablespace);
 
 		if (place != NULL && !heat->of_extension)
-			result += heat->wanted_per_second *
-				place_read_ms(place, target, heat->overlapped);
+			result += heat->rates.wanted_per_second *
+				place_read_ms(place, target, heat->rates.overlapped);
 	}
 	return result;
 }
@@ -598,7 +598,7 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 				 errmsg("tablespace \"%s\" does not exist", NameStr(*PG_GETARG_NAME(0)))));
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture(&settings, NULL, false);
-	heats = heat_read();
+	heats = heat_read(work_mem);
 	heat_weigh(heats, half_life);
 	candidates = candidates_collect(heats, places, &scope, &settings, &n);
 	advice.remains = waiting_now(heats, places, advice.target);

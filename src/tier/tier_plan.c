@@ -24,6 +24,7 @@
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
+#include "commands/tablespace.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/float.h"
@@ -46,6 +47,14 @@ tier_plan_begin(TimestampTz at)
 	TierPlan   *plan = palloc0_object(TierPlan);
 
 	Assert(!TIMESTAMP_NOT_FINITE(at));
+
+	/*
+	 * As the caller: core asks once in a transaction in which of these the
+	 * user may create files, and the first who would sort is the owner of a
+	 * policy.
+	 */
+	PrepareTempTablespaces();
+	plan->sort_memory = HEAT_PLAN_MEMORY;
 	plan->now = at;
 	plan->heat_context = AllocSetContextCreate(CurrentMemoryContext, "index_mover heat",
 											   ALLOCSET_DEFAULT_SIZES);
@@ -129,7 +138,7 @@ weigh_relations(TierPlan *plan, const Policy *policy)
 		/* left by a reading that an error has ended, of the policy before */
 		MemoryContextReset(plan->heat_context);
 		oldcontext = MemoryContextSwitchTo(plan->heat_context);
-		plan->heat = heat_read();
+		plan->heat = heat_read(plan->sort_memory);
 		MemoryContextSwitchTo(oldcontext);
 	}
 	heat_weigh(plan->heat, policy->half_life);

@@ -127,6 +127,7 @@ struct TierPlan
 	HeatTable  *heat;			/* NULL = not read yet; by the half-life of
 								 * the policy that is planned */
 	MemoryContext heat_context; /* has it */
+	int			sort_memory;	/* kB, for its samples: the caller's */
 	List	   *places;			/* as they are, or will be after the rows
 								 * before */
 	HTAB	   *busy;			/* of BusyTable */

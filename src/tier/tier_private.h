@@ -29,6 +29,9 @@ extern const char *moment_text(TimestampTz moment);
 
 /* heat.c: how much a relation is used, and how sure that is */
 
+/* kB: what sorts in memory needs no space on a disk that a policy is to empty */
+#define HEAT_PLAN_MEMORY	Max(work_mem, maintenance_work_mem)
+
 #define HOURLY_DAYS		7		/* so long samples of each hour are kept, and
 								 * then of each day */
 
@@ -55,16 +58,9 @@ typedef enum IdleOf
 	IDLE_KINDS
 } IdleOf;
 
-/* A table, materialized view or index with a file, permanent or unlogged */
-typedef struct Heat
+/* Rates of the samples, weighted by a half-life; without samples, of the statistics */
+typedef struct HeatRates
 {
-	RelationFacts facts;
-	bool		of_extension;	/* it, or its table, belongs to an extension */
-
-	/*
-	 * rates of the samples, weighted by heat_weigh(); without any, of the
-	 * statistics
-	 */
 	double		reads_per_second;	/* HEAT_READ */
 	double		wanted_per_second;	/* HEAT_WANTED, as far as it was read */
 	double		scans_per_second;	/* HEAT_INDEX_SCANS */
@@ -72,6 +68,14 @@ typedef struct Heat
 	double		overlapped;		/* share of HEAT_OVERLAPPED in HEAT_WANTED */
 	double		seconds;		/* the period */
 	int			samples;		/* in it; 0 = the cumulative statistics */
+} HeatRates;
+
+/* A table, materialized view or index with a file, permanent or unlogged */
+typedef struct Heat
+{
+	RelationFacts facts;
+	bool		of_extension;	/* it, or its table, belongs to an extension */
+	HeatRates	rates;			/* by the half-life of the last heat_weigh() */
 
 	/*
 	 * Of each kind the last that was seen, or the end of the step in which it
@@ -86,6 +90,15 @@ typedef struct Heat
 	bool		is_searched;	/* by an index scan, as far as is known */
 } Heat;
 
+/* How many blocks of each relation were wanted in each part of a time up to now */
+typedef struct HeatHistories
+{
+	TimestampTz begin;
+	int			n;				/* parts */
+	float	  **wanted;			/* of each relation in each part; NULL = none */
+	MemoryContext context;		/* has all of it */
+} HeatHistories;
+
 typedef struct HeatTable
 {
 	Heat	   *heats;			/* each table, and then its indexes */
@@ -96,20 +109,19 @@ typedef struct HeatTable
 	TimestampTz stats_since;
 	TimestampTz samples_since;	/* samples before are of another server */
 	TimestampTz sampled_since;	/* first of these; DT_NOEND = there is none */
-	double		half_life;		/* seconds, of the rates */
-	bool		is_weighed;		/* by that; all samples were read */
+	int			sort_memory;	/* kB, for samples */
+	MemoryContext context;		/* has all of it */
+	double		half_life;		/* seconds, of the rates that are read */
+	List	   *weighed;		/* of WeighedRates, the last ones */
+	List	   *histories;		/* of HeatHistories, the last ones */
 	MemoryContext reading;		/* of samples, empty when they were read */
 	TimestampTz *moments;		/* of samples, while they are read */
 	int			nmoments;
 } HeatTable;
 
-/* Is given how many blocks of a relation were wanted in each part of a time */
-typedef void (*HeatHistory) (const Heat *heat, const double *wanted, void *arg);
-
-
-extern HeatTable *heat_read(void);
+extern HeatTable *heat_read(int sort_memory);
 extern void heat_weigh(HeatTable *table, const Interval *half_life);
-extern void heat_histories(HeatTable *table, TimestampTz begin, int n, HeatHistory take, void *arg);
+extern const HeatHistories *heat_histories(HeatTable *table, TimestampTz begin, int n);
 extern const Interval *heat_half_life_argument(FunctionCallInfo fcinfo, int n);
 extern PGDLLEXPORT Datum index_mover_take_index_sample(PG_FUNCTION_ARGS);
 

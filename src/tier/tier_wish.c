@@ -137,7 +137,7 @@ tier_wish_by_idleness(TierPlan *plan)
 		if (!scope_includes(&work->scope, h) || (h->last_use[of] != 0 && h->last_use[of] > since))
 			continue;
 		if (h->known_since[of] <= since)
-			tier_row_want(work, h->facts.relid, why, 0, h->wanted_per_second);
+			tier_row_want(work, h->facts.relid, why, 0, h->rates.wanted_per_second);
 		else
 		{
 			known_since = Max(known_since, h->known_since[of]);
@@ -157,7 +157,7 @@ row_of_candidate(TierPlan *plan, Candidate *candidate)
 	TierWish	wish = {
 		.relid = heat->facts.relid,
 		.to = candidate->to,
-		.heat = heat->wanted_per_second,
+		.heat = heat->rates.wanted_per_second,
 	};
 
 	if (candidate->row != NULL)
@@ -169,7 +169,7 @@ row_of_candidate(TierPlan *plan, Candidate *candidate)
 	}
 	else
 	{
-		wish.why = psprintf("%.1f blocks a second by index scans and changes", heat->wanted_per_second);
+		wish.why = psprintf("%.1f blocks a second by index scans and changes", heat->rates.wanted_per_second);
 		wish.turn = TURN_NORMAL;
 		wish.order = -candidate->value / Max(candidate->size, BLCKSZ);
 	}
@@ -367,7 +367,7 @@ tier_wish_by_pressure(TierPlan *plan)
 							  rint(used * 1000 / total) / 10, rint(policy->stop_at * 1000) / 10);
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
-		double		wanted = h->wanted_per_second;
+		double		wanted = h->rates.wanted_per_second;
 		double		order;
 		int64		size;
 
