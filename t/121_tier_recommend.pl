@@ -360,6 +360,13 @@ foreach my $case ([ '1 hour', 'p_pkey q_pkey' ], [ '12 hours', 'p_pkey q_pkey' ]
 		. "WHERE " . $only =~ s/relation/index/r);
 	is("$planned / $advised", "$moves / $moves", "by a half-life of $half_life");
 }
+# policies that take turns with their half-lives each have the rates by theirs, which are kept; hot_d,
+# of which the first one disposes, leaves no space for q_pkey
+sql("UPDATE tier_policy SET name = 'a_slow', half_life = '4 days'");
+sql("INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget, schema, half_life) SELECT v.n, from_tablespace, to_tablespace, "
+	. "budget, schema, v.h FROM tier_policy, (VALUES ('b_fast', interval '1 hour'), ('c_slow', '4 days')) v(n, h)");
+is(sql("SELECT string_agg(policy || ' ' || relation, ', ' ORDER BY policy, relation::text) FROM tier_plan() "
+	. "WHERE relation::text ~ '^[pq]_pkey'"), 'b_fast p_pkey', 'by half-lives that take turns');
 is(sql("SELECT round(heat) FROM relation_heat('1 hour') WHERE relation = 'q_pkey'::regclass"), 30, 'what is read now');
 is(sql("SELECT round(h.heat), round(v.heat) FROM relation_heat('12 hours') h JOIN relation_heat v USING (relation) "
 	. "WHERE relation = 'q_pkey'::regclass"), '15|15', 'half of it, after one half-life');
