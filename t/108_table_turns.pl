@@ -332,15 +332,20 @@ sub waits_ok
 	$holder->end;
 	$all_ok->($job, 'one in use', 'regress_slow');
 
-	# a row of one of them is being changed for long, so that none queues for it, while short queries use them all
-	($job, $holder, $log) = $take->('regress_fast', 'BEGIN; GRANT SELECT ON together.p05 TO public');
-	my $release = $busy->('together.p');
-	poll_until($node, $moved->($job), '11', 'one in use, beside queries of all: the others do not wait for it');
-	like(slurp_file($node->logfile, $log), qr/one after the other, and not together/,
-		'one in use, beside queries of all: they are parted');
-	$release->();
-	$holder->end;
-	$all_ok->($job, 'one in use, beside queries of all', 'regress_fast');
+	# a row of one of them is being changed for long, so that none queues for it, while short queries use them all;
+	# with this lock_timeout, that is for long when each has waited as long as it has patience
+	my $release;
+	{
+		local $settings = qq($settings, "lock_timeout": "500ms");
+		my $name = 'one in use, beside queries of all';
+		($job, $holder, $log) = $take->('regress_fast', 'BEGIN; GRANT SELECT ON together.p05 TO public');
+		$release = $busy->('together.p');
+		poll_until($node, $moved->($job), '11', "$name: the others do not wait for it", timeout => 30);
+		like(slurp_file($node->logfile, $log), qr/one after the other, and not together/, "$name: they are parted");
+		$release->();
+		$holder->end;
+		$all_ok->($job, $name, 'regress_fast');
+	}
 	$s->run("SELECT max(job) FROM move_table('together.p', 'regress_slow')");
 
 	# WAL of others, which each of the copies has to read when it has its lock, after the wait for that

@@ -582,7 +582,6 @@ static const char *
 had_better_part(CopyMove *move, const SwapHolders *look, const WaitLimits *limits)
 {
 	int			ntables = 0;
-	int			nin_use = look->nlong;
 	bool		was_uneven = move->uneven;
 
 	if (move->nitems == 1)
@@ -592,11 +591,11 @@ had_better_part(CopyMove *move, const SwapHolders *look, const WaitLimits *limit
 		if (i == 0 || move->files[i].table != move->files[i - 1].table)
 			ntables++;
 	}
-	/* whom no session locks waits for the others no longer than G1 */
-	if (turn_is_due(move->mc, limits, move->so_far->rested_us))
-		nin_use = look->nheld;
 	/* a transaction that ends during a look was found at some of them only */
-	move->uneven = nin_use > 0 && nin_use < ntables;
+	move->uneven = look->nlong > 0 && look->nlong < ntables;
+	/* whom no session locks waits for the others no longer than G1 */
+	if (!move->uneven && turn_is_due(move->mc, limits, move->so_far->rested_us))
+		move->uneven = look->nheld > 0 && look->nheld < ntables;
 	if (move->uneven && was_uneven)
 		return "it was in use while others were free";
 	return move->in_vain >= MOST_IN_VAIN ? "attempts to swap them together were in vain" : NULL;
