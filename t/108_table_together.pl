@@ -52,7 +52,7 @@ VACUUM FULL p;
 SQL
 my $rows = sql('SELECT count(*), sum(hashtextextended(p::text, 0)) FROM p');
 my $query = 'BEGIN; SELECT count(*) FROM p';
-our $table = 'p';
+our ($table, $mutation) = ('p', '');
 my ($from, $to) = ('regress_slow', 'regress_fast');
 
 sub waits_ok
@@ -71,7 +71,7 @@ sub take
 	my ($first, $holder, $gate) = map { IndexMover::Session->new($node) } 1 .. 3;
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	$first->run("BEGIN; SELECT count(*) FROM $table");
-	set_tests($node, test_point => join(',', 'next-item:2:wait', $point // ()));
+	set_tests($node, test_point => join(',', 'next-item:2:wait', $point // ()), test_mutation => $mutation);
 	my $log = -s $node->logfile;
 	my $role = $settings ? '' : 'SET ROLE regress_mover; ';
 	my $job = sql("${role}SELECT max(job) FROM move_table('$table', '$to', wait => false" . ($settings // '') . ')');
@@ -138,30 +138,29 @@ sub whole_ok
 my $five = 'p1 p2 p3 p4 p5 p6';
 my %ends = ('copy-half:4' => 'p1', 'swap-file-set:10' => 'p1', 'swap-before-commit:2' => 'p1', 'swapped:2' => $five,
 	'old-file-dropped:9' => $five);
-foreach my $point (sort keys %ends)
+foreach my $case (picked { "@$_" =~ /^(?:kill (?:copy-half|swapped|old)|immediate swap-file)/ } 'ends',
+	map { [ 'kill', $_ ], [ 'immediate', $_ ] } sort keys %ends)
 {
-	foreach my $how (picked { $_ eq 'kill' || $point =~ /set|swapped/ } "ends at $point", 'kill', 'immediate')
+	my ($how, $point) = @$case;
+	my $name = "$how at $point";
+	my $gate = $how eq 'kill' ? undef : gate();
+	my ($job, $holder, $log) = take($query, "$point:" . ($how eq 'kill' ? 'kill' : 'wait2'));
+	waits_ok($job, 'p2') unless $point =~ /copy/;
+	$holder->end;
+	if ($gate)
 	{
-		my $name = "$how at $point";
-		my $gate = $how eq 'kill' ? undef : gate();
-		my ($job, $holder, $log) = take($query, "$point:" . ($how eq 'kill' ? 'kill' : 'wait2'));
-		waits_ok($job, 'p2') unless $point =~ /copy/;
-		$holder->end;
-		if ($gate)
-		{
-			at_point($point =~ s/:.*//r, $log);
-			$node->stop('immediate');
-			$node->start;
-		}
-		else
-		{
-			$node->wait_for_log(qr/terminated by signal 9/, $log);
-			wait_until_up($node);
-		}
-		set_tests($node);
-		note ends($job);
-		whole_ok($name, $ends{$point});
+		at_point($point =~ s/:.*//r, $log);
+		$node->stop('immediate');
+		$node->start;
 	}
+	else
+	{
+		$node->wait_for_log(qr/terminated by signal 9/, $log);
+		wait_until_up($node);
+	}
+	set_tests($node);
+	is(ends($job), 'p1 moved, ' . ($all =~ s/p1 //r) . ' interrupted', "$name: the rows");
+	whole_ok($name, $ends{$point});
 }
 
 # ---- the job, or its worker, is ended ------------------------------------------------------------
@@ -189,7 +188,7 @@ foreach my $point ('swap-file-set:10', 'swapped:2')
 }
 
 # ---- the owner of one ----------------------------------------------------------------------------
-foreach my $point ('copy-half:4', 'the wait', 'swap-before-commit:2')
+foreach my $point (picked { !/half/ } 'cancels by an owner', 'copy-half:4', 'the wait', 'swap-before-commit:2')
 {
 	my $name = "the owner at $point";
 	my $gate = gate();
@@ -266,7 +265,7 @@ foreach my $case (picked { ($_->[0] eq 'the wait') == ($_->[1] eq 'cancel_move')
 # ---- one keeps the others waiting no longer than alone -------------------------------------------
 # They are all that is left of the job, so none gives its turn.
 {
-	local $table = 'q';
+	local ($table, $mutation) = ('q', 'patience:1500');
 	my @before = ($from, $to);
 	($from, $to) = ('regress_slow', 'regress_fast');
 	foreach my $case ([ 'is used all the time', 'BEGIN' ], [ 'is locked', 'BEGIN; LOCK TABLE q4 IN ACCESS EXCLUSIVE MODE' ])
