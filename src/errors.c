@@ -19,7 +19,7 @@
 
 #include "errors.h"
 
-/* Whether another process has sent SIGINT since errors_watch_cancel() */
+/* Whether another process has sent SIGINT, once or more, since QueryCancelPending was false */
 static volatile sig_atomic_t was_sent_cancel = false;
 
 /* As core's StatementCancelHandler(), and note a signal that is not our own. */
@@ -28,6 +28,9 @@ handle_cancel(int signo, siginfo_t *info, void *context)
 {
 	int			save_errno = errno;
 
+	/* what was sent before has been raised */
+	if (!QueryCancelPending)
+		was_sent_cancel = false;
 	if (info->si_pid != MyProcPid)
 		was_sent_cancel = true;
 	if (!proc_exit_inprogress)
@@ -53,24 +56,30 @@ errors_handle_cancel(void)
 	sigaction(SIGINT, &action, NULL);
 }
 
-/* Begin what can end by a timeout that is caught; a cancel that is still pending counts. */
-void
-errors_watch_cancel(void)
+/*
+ * Return whether the error is a lock timeout in whose place core has forgotten a cancel.  False
+ * where errors_handle_cancel() was not called.
+ */
+bool
+errors_has_met_cancel(const ErrorData *error)
 {
-	was_sent_cancel = false;
-	/* in this order: a signal in between has set both */
-	if (QueryCancelPending)
-		was_sent_cancel = true;
+	return errors_was_lock_timeout(error) && was_sent_cancel;
 }
 
-/* When such a timeout is caught, have the next CHECK_FOR_INTERRUPTS() raise a cancel that it met. */
+/* When an error is caught, have the next CHECK_FOR_INTERRUPTS() raise a cancel that it met. */
 void
 errors_keep_cancel(const ErrorData *error)
 {
-	if (!errors_was_lock_timeout(error) || !was_sent_cancel)
+	if (!errors_has_met_cancel(error))
 		return;
 	QueryCancelPending = true;
 	InterruptPending = true;
+
+	/*
+	 * a wait for a lock sleeps first, and its own timeout would be told in
+	 * place of the cancel
+	 */
+	SetLatch(MyLatch);
 }
 
 /*
@@ -113,7 +122,6 @@ catch_in_subtransaction(void (*work) (void *arg), void *arg, bool keeps)
 	ErrorData  *volatile error = NULL;
 
 	Assert(IsTransactionState());
-	errors_watch_cancel();
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(oldcontext);
 	PG_TRY();
@@ -180,6 +188,8 @@ catch_in_transaction(void (*work) (void *arg), void *arg, bool has_snapshot)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);
+	if (error != NULL)
+		errors_keep_cancel(error);
 	return error;
 }
 

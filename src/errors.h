@@ -11,7 +11,7 @@
 #include "fmgr.h"
 
 extern void errors_handle_cancel(void);
-extern void errors_watch_cancel(void);
+extern bool errors_has_met_cancel(const ErrorData *error);
 extern void errors_keep_cancel(const ErrorData *error);
 extern ErrorData *errors_take(MemoryContext context);
 extern ErrorData *errors_catch(void (*work) (void *arg), void *arg);

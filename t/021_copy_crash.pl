@@ -74,7 +74,7 @@ my %elsewhere = (
 	'policy-run' => 't/122_tier_policies.pl', 'partition-bound' => 't/120_tier_plan.pl',
 	(map { $_ => 't/126_control_restart.pl' } qw(job-taken note-pause)),
 	'visible-jobs' => 't/079_tools_monitoring.pl', 'history-close' => 't/025_copy_after_swap.pl',
-	'left-file-drop' => 'the end of this file');
+	'lock-granted' => 't/105_table_lock_grants.pl', 'left-file-drop' => 'the end of this file');
 {
 	my %in_source;
 	foreach my $file (glob "$FindBin::RealBin/../src/*.c $FindBin::RealBin/../src/*/*.c")

@@ -10,7 +10,8 @@
 # The timeout and a cancel can meet, too: core tells of the timeout only, and forgets the cancel.
 #
 # Fault (locks): a lock is granted as its wait ends by lock_timeout, a cancel, both, or SIGTERM: no
-#   session lock stays behind; locks of the long phase, of the swap, of catalogs, of the ledger
+#   session lock stays behind; locks of the long phase, of the swap, of catalogs, of the ledger; lock_timeout
+#   runs out as a lock is granted; a cancel meets the end of a piece of a long wait, or of lock_wait in a rebuild
 use strict;
 use warnings;
 
@@ -126,6 +127,17 @@ sub meet
 	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
 
 	stop_in_queue($worker, $relation, $mode, $name);
+	if ($event =~ /piece/)
+	{
+		sleep 2;
+		$s->run("SELECT pg_cancel_backend($worker)");
+		kill 'CONT', $worker;
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', "$name: the end does not wait", timeout => 10);
+		$_->end foreach $gate, $holder, $reader, $second;
+		wait_for_job_end($node, $job);
+		is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'canceled', "$name: its end");
+		return;
+	}
 	$lock =~ /TOAST table/ && $hold =~ /VACUUM/ ? $s->run('SELECT pg_cancel_backend(' . $holder->pid . ')') : $holder->run('COMMIT');
 	poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE pid = $worker AND relation = '$relation'::regclass AND mode = '$mode' "
 		. 'AND granted', 't', "$name: granted");
@@ -160,6 +172,52 @@ foreach my $lock (sort keys %locks)
 	{
 		meet($lock, $event);
 	}
+}
+
+# a cancel, and the end of a piece of the time for which a swap queues, of many: the holder stays
+meet($_, 'a cancel at the end of a piece') foreach picked { /^swap of a table$/ } 'swaps', 'swap of a table', 'swap of an index',
+	'partitioned table';
+
+# ---- the timeout runs out as the lock is granted, and core raises it later ----------------------
+# (By this no job is canceled.)
+foreach my $time (1, 2, 4, 8, 12, 16, 20)
+{
+	my $name = "lock $time, granted as lock_timeout runs out";
+	my $to = place('wide') eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	my $log = -s $node->logfile;
+	set_tests($node, test_point => "lock-granted:$time:timeout");
+	my $job = $s->run("SELECT max(job) FROM move_table('wide', '$to', wait => false)");
+	wait_for_job_end($node, $job);
+	set_tests($node);
+	like(slurp_file($node->logfile, $log), qr/test point "lock-granted": timeout/, "$name: so it was");
+	is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate, message), ',') FROM index_mover_history "
+		. "WHERE job = $job"), 'moved', "$name: it is moved");
+}
+
+# ---- a cancel and the end of lock_wait in REINDEX CONCURRENTLY -----------------------------------
+{
+	my $to = place('wide_pkey') eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	my ($gate, $holder) = map { IndexMover::Session->new($node) } 1 .. 2;
+	my $log = -s $node->logfile;
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	set_tests($node, test_point => 'rebuild-entry-committed:wait');
+	my $job = $s->run("SELECT max(job) FROM move_indexes('wide', '$to', method => 'rebuild', wait => false, "
+		. q[settings => '{"lock_wait": "2s", "on_blocker": "fail"}')]);
+	$node->wait_for_log(qr/test point "rebuild-entry-committed": waiting/, $log);
+	my $worker = $s->run("SELECT pid FROM index_mover_progress WHERE job = $job");
+	set_tests($node);
+	$holder->run('BEGIN; LOCK TABLE wide IN ROW EXCLUSIVE MODE');
+	$gate->end;
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE pid = $worker AND locktype = 'virtualxid' AND NOT granted", '1',
+		'REINDEX CONCURRENTLY waits');
+	kill 'STOP', $worker;
+	sleep 3;
+	$s->run("SELECT pg_cancel_backend($worker)");
+	kill 'CONT', $worker;
+	wait_for_job_end($node, $job);
+	$holder->end;
+	is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'canceled',
+		'REINDEX CONCURRENTLY, the end of lock_wait and a cancel: its end');
 }
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP/, 'each number of locks was right');
 leftovers_ok($node, 'grants', within => 5);

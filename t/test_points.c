@@ -16,6 +16,7 @@
  *	kill	SIGKILL to this process
  *	panic	abort()
  *	sleep	for 100 ms
+ *	timeout	let lock_timeout run out here, as core does that grants a lock at that moment
  *	doze	until the postmaster is gone, without reacting to anything
  *
  * With name:number:action it is done when the process comes there for the n-th
@@ -112,6 +113,7 @@
 #include "pgstat.h"
 #include "utils/array.h"
 #include "utils/guc.h"
+#include "utils/timeout.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
@@ -317,6 +319,14 @@ test_point(const char *name)
 	else if (is_action(found, "sleep"))
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 100,
 						 PG_WAIT_EXTENSION);
+	else if (is_action(found, "timeout"))
+	{
+		elog(LOG, "test point \"%s\": timeout", name);
+		enable_timeout_after(LOCK_TIMEOUT, 1);
+		while (!get_timeout_indicator(LOCK_TIMEOUT, false))
+			pg_usleep(1000L);
+		disable_timeout(LOCK_TIMEOUT, true);
+	}
 	else if (is_action(found, "doze"))
 	{
 		elog(LOG, "test point \"%s\": dozing", name);

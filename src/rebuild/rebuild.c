@@ -598,7 +598,6 @@ rebuild_once(MoveContext *mc, double start, int64 rested_ms)
 	};
 	wait_and_lock(mc);
 
-	errors_watch_cancel();
 	PG_TRY();
 	{
 		StartTransactionCommand();

@@ -19,6 +19,7 @@
 #include "access/table.h"
 #include "access/twophase.h"
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
@@ -27,6 +28,7 @@
 
 #include "errors.h"
 #include "own_tables.h"
+#include "test_points.h"
 #include "wait/wait.h"
 
 typedef struct LockWork
@@ -42,6 +44,9 @@ lock_relation(void *arg)
 	LockWork   *work = arg;
 
 	LockRelationOid(work->relid, work->mode);
+	IM_POINT("lock-granted");
+	/* core can grant the lock and keep the timeout for later */
+	CHECK_FOR_INTERRUPTS();
 	if (work->granted_at != NULL)
 		INSTR_TIME_SET_CURRENT(*work->granted_at);
 }
