@@ -29,7 +29,7 @@
 								 * latest */
 #define PROBLEM_SIZE	160
 /* so long one counts as whole, and on a standby as damaged, without another look */
-#define FRESH_MINUTES	IM_LIMIT("fresh-minutes", 60)
+#define FRESH_MS		IM_LIMIT("fresh-ms", 60 * 60 * 1000)
 
 typedef struct LookedAt
 {
@@ -179,7 +179,7 @@ ruins_problem(const RelFileLocator *file)
 static bool
 is_fresh(const LookedAt *entry)
 {
-	return !clock_has_passed(entry->at, FRESH_MINUTES * 60 * 1000);
+	return !clock_has_passed(entry->at, FRESH_MS);
 }
 
 /* Return whether all pages of a file were read not long ago, and were whole. */
@@ -198,18 +198,26 @@ ruins_was_whole(const RelFileLocator *file)
 	return result;
 }
 
-/* Return whether the problem that a file is known to have was found long ago. */
+/*
+ * Return whether the problem that a file is known to have was found long ago: then it is the caller's turn
+ * to read the file again, and nobody else's for FRESH_MS.  That look can be canceled, or take longer than a
+ * monitor waits: so it must not be due at each call.
+ */
 bool
-ruins_is_old(const RelFileLocator *file)
+ruins_take_turn(const RelFileLocator *file)
 {
-	const LookedAt *entry;
-	bool		result;
+	LookedAt   *entry;
+	bool		result = false;
 
 	if (area == NULL)
 		return false;
-	LWLockAcquire(area_lock(), LW_SHARED);
+	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
 	entry = find(file);
-	result = entry != NULL && has_problem(entry) && !is_fresh(entry);
+	if (entry != NULL && has_problem(entry) && !is_fresh(entry))
+	{
+		entry->at = clock_seconds();
+		result = true;
+	}
 	LWLockRelease(area_lock());
 	return result;
 }

@@ -14,6 +14,6 @@ extern void ruins_init(void);
 extern void ruins_note(const RelFileLocator *file, const char *problem);
 extern char *ruins_problem(const RelFileLocator *file);
 extern bool ruins_was_whole(const RelFileLocator *file);
-extern bool ruins_is_old(const RelFileLocator *file);
+extern bool ruins_take_turn(const RelFileLocator *file);
 
 #endif							/* IM_RUINS_H */

@@ -3,7 +3,7 @@
 # clock that nobody sets back.
 #
 # Fault (storage): pages of an index are lost on a standby, and the primary writes them; pages are
-#   lost while the clock is set back
+#   lost while the clock is set back; whoever reads an index again, slowly, is canceled
 use strict;
 use warnings;
 
@@ -18,17 +18,23 @@ use Test::More;
 
 needs_test_points();
 my $clock = preload_library('clock');
+my $faults = preload_library('io_faults');
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 make_path("$dir/primary", "$dir/standby");
-# each note is old at once
 my $node = new_node('primary', streaming => 1, conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 shared_buffers = 1MB
 checkpoint_timeout = 1h
 autovacuum = off
-index_mover.test_mutation = 'fresh-minutes:0'
 CONF
+# Have a note be old after so many milliseconds.
+sub be_old_after
+{
+	my ($on, $ms) = @_;
+	$on->append_conf('postgresql.conf', "index_mover.test_mutation = 'fresh-ms:$ms'\n");
+	return;
+}
 sub value { my ($sql, $on) = @_; return ($on // $node)->safe_psql('postgres', $sql); }
 sub found { return value("SELECT string_agg(object || ' ' || detail, ' ') FROM index_mover_check() WHERE kind = 'lost file'", @_); }
 sub file { my ($index, $on) = @_; return ($on // $node)->data_dir . '/' . value("SELECT pg_relation_filepath('$index')"); }
@@ -57,12 +63,29 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'standby', has_streaming => 1);
 symlink("$dir/standby", $standby->data_dir . "/pg_tblspc/$oid") or die $!;
 lose_pages(file('t_id', $standby));
-$standby->start;
+{
+	local $ENV{LD_PRELOAD} = $faults;
+	$standby->start;
+}
+my $noted = time;
 like(found($standby), qr/^public\.t_id block \d+, to which block \d+ refers, is empty$/, 'a standby has lost pages');
 like(found($standby), qr/^public\.t_id block \d+, to which block \d+ refers, is empty$/, '... which is said again');
 # the first change of each page since a checkpoint logs its image
 value($_) foreach 'CHECKPOINT', 'INSERT INTO t SELECT generate_series(1, 200000)';
 $node->wait_for_catchup($standby);
+# (no monitor reads it at each call)
+like(found($standby), qr/^public\.t_id/, 'the primary writes all pages: what was found is said as long as it is fresh');
+be_old_after($standby, 10_000);
+$standby->reload;
+wait_until('old', sub { time > $noted + 11 });
+break_calls('slow', 5000, 1, 1_000_000, file('t_id', $standby) =~ s/.*(?=PG_)//r);
+my $canceled = "SET statement_timeout = '1s'; SELECT * FROM index_mover_check()";
+isnt($standby->psql('postgres', $canceled), 0, 'then it is read again, here in vain');
+like(value("SET statement_timeout = '1s'; SELECT object FROM index_mover_check() WHERE kind = 'lost file'", $standby), qr/public\.t_id/,
+	'... which the next call does not try');
+mend_calls();
+be_old_after($standby, 0);
+$standby->reload;
 is(found($standby), '', 'the primary has written all pages: nothing is said any more');
 is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id > 0', $standby), 400000, '... and the index is whole');
 $standby->stop;
@@ -70,6 +93,7 @@ $standby->stop;
 # ---- a clock that is set back --------------------------------------------------------------------------
 # The janitor reads all pages of a device that is not known.
 $node->stop;
+be_old_after($node, 0);
 unlink glob("$dir/primary/index_mover.*") or die $!;
 {
 	local $ENV{LD_PRELOAD} = $clock;

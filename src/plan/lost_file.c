@@ -341,7 +341,7 @@ look_at_file(LostFile *lost)
 	const char *known = NULL;
 	int64		size;
 	bool		locked = false;
-	bool		reads_again;
+	bool		reads_again = false;
 	bool		has_use = facts->valid || !relkind_is_index(facts->relkind);
 	int			category;
 
@@ -364,8 +364,8 @@ look_at_file(LostFile *lost)
 	 * replay may have made a standby's file whole, by images of pages, and
 	 * nothing but a look of this kind reads it there
 	 */
-	reads_again = known != NULL && look == LOOK_SPOTS && RecoveryInProgress() &&
-		ruins_is_old(&lost->file);
+	if (known != NULL && look == LOOK_SPOTS && RecoveryInProgress())
+		reads_again = ruins_take_turn(&lost->file);
 	if (reads_again)
 		lost->look = LOOK_WHOLE;
 	if ((evidence == EVIDENCE_UNKNOWN || known != NULL) && look == LOOK_SAMPLE)
