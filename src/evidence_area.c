@@ -35,14 +35,18 @@ evidence_lock(int lock)
 	return &GetNamedLWLockTranche(AREA_NAME)[lock].lock;
 }
 
-/* Have the launcher look at the devices, and begin a round if that is due. */
+/*
+ * Wake the launcher, which has files emptied if others are lost; with "looks", have it look at the
+ * devices, and begin a round if that is due.
+ */
 void
-evidence_wake_launcher(void)
+evidence_wake_launcher(bool looks)
 {
 	/* it may end meanwhile */
 	int			launcher = *(volatile int *) &evidence_area->janitor;
 
-	pg_atomic_write_u32(&evidence_area->look_wanted, 1);
+	if (looks)
+		pg_atomic_write_u32(&evidence_area->look_wanted, 1);
 	if (launcher >= 0)
 		SetLatch(&GetPGProcByNumber(launcher)->procLatch);
 }
@@ -53,6 +57,7 @@ evidence_save(void)
 {
 	bool		has_lost = false;
 	uint32		losses = 0;
+	uint32		losses_before = pg_atomic_read_u32(&evidence_area->losses);
 
 	for (int i = 0; i < evidence_area->list.ndevices; i++)
 	{
@@ -66,10 +71,16 @@ evidence_save(void)
 	}
 	if (has_lost)
 		losses = evidence_area->nlosses + 1;
-	/* the janitor is to empty files */
-	if (losses != 0 && losses != pg_atomic_read_u32(&evidence_area->losses))
-		evidence_wake_launcher();
 	pg_atomic_write_u32(&evidence_area->losses, losses);
+
+	/*
+	 * The launcher reads the number as soon as it wakes.  While something is
+	 * lost, it looks at the devices every few seconds anyway; where a loss
+	 * cannot go on record, each look finds it once more, and is no reason for
+	 * the next.
+	 */
+	if (losses != 0 && losses != losses_before)
+		evidence_wake_launcher(losses_before == 0);
 	evidence_area->is_saved = evidence_list_save(&evidence_area->list);
 	if (!evidence_area->is_saved)
 		ereport(LOG,

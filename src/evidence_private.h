@@ -219,7 +219,8 @@ typedef struct EvidenceArea
 	RelFileNumber made_before;	/* files from before the server has started */
 	int			janitor;		/* number of its process; -1 = none */
 	pg_atomic_uint32 look_wanted;	/* 1: it is to look, since a tablespace
-									 * was created or dropped */
+									 * was created or dropped, or the first
+									 * loss was found */
 	XLogRecPtr	running_from;	/* some moment after recovery, before a file
 								 * was emptied; under AREA_LOCK */
 	bool		is_saved;		/* the state file has the same */
@@ -251,7 +252,7 @@ extern LWLock *evidence_lock_device(Oid tablespace, bool waits);
 extern bool evidence_recall(Oid tablespace, KnownDevice *device);
 extern void evidence_publish(const KnownDevice *device);
 extern List *evidence_list_devices(bool (*is_such) (const KnownDevice *device));
-extern void evidence_wake_launcher(void);
+extern void evidence_wake_launcher(bool looks);
 extern void evidence_save(void);
 
 /* evidence_verdict.c: the verdict of a look at a device, and its marker */

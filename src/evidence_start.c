@@ -332,7 +332,7 @@ static void
 evidence_xact_callback(XactEvent event, void *arg)
 {
 	if (event == XACT_EVENT_COMMIT && tablespaces_changed && evidence_area != NULL)
-		evidence_wake_launcher();
+		evidence_wake_launcher(true);
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
 		tablespaces_changed = false;
 }

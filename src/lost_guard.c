@@ -1368,9 +1368,9 @@ look_for_doubtful_files(Oid database, Oid tablespace)
 	bool		result = false;
 
 	/* nothing is copied that is not there */
-	if (dir == NULL)
-		return errno != ENOENT;
-	while ((entry = ReadDirExtended(dir, path, LOG)) != NULL)
+	if (dir == NULL && errno == ENOENT)
+		return false;
+	while ((entry = ReadDir(dir, path)) != NULL)
 	{
 		struct stat st;
 
@@ -1416,7 +1416,7 @@ check_copied_database(const char *name, bool only_default)
 				 errmsg("cannot copy database \"%s\" while it has files of lost indexes", name),
 				 errdetail("The device of tablespace \"%s\" has lost changes of them, and they are not empty yet.",
 						   tablespace_name(tablespace)),
-				 errhint("Try again in a minute: they are emptied also if it accepts no connections. If they cannot be, the server log says why; then heal the tablespace there.")));
+				 errhint("Try again in a minute. If it accepts connections, connect to it once. If that does not help, heal the tablespace there; the server log says why files cannot be emptied.")));
 	}
 }
 

@@ -43,6 +43,7 @@ foreach my $database (@databases)
 }
 my %file = map { $_ => $node->data_dir . '/' . value("SELECT pg_relation_filepath('u_a')", $_) } @databases;
 my $reads = "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'AccessShareLock' AND relation = 't_id'::regclass AND pid <> pg_backend_pid()";
+my $from;
 my $watched = $node->data_dir . '/pg_snapshots/index_mover.running';
 
 # ---- at the start ------------------------------------------------------------------------------------
@@ -87,6 +88,7 @@ sub lose_now
 	$file{$_} = $node->data_dir . '/' . value("SELECT pg_relation_filepath('u_a')", $_) foreach @databases;
 	value('INSERT INTO s VALUES (6000); ALTER DATABASE closed ALLOW_CONNECTIONS false');
 	value($later, 'later') if $later;
+	$from = -s $node->logfile;
 	wait_until('watched', sub { -e $watched });
 	$node->poll_query_until('postgres', $reads) or die 'the janitor does not read';
 	rename $location{fast}, "$location{fast}.away" or die $!;
@@ -97,7 +99,7 @@ sub lose_now
 	return;
 }
 lose_now('while the server runs', 8);
-wait_until('later is emptied', sub { -z $file{later} });
+wait_until("$_ is emptied", sub { -z $file{$_} }) foreach @databases;
 is(value($reads), 't', 'while the server runs: a lost index is emptied while the janitor reads files of another device');
 
 # ---- one is locked -------------------------------------------------------------------------------------
@@ -111,7 +113,6 @@ wait_until('later is emptied', sub { -z $file{later} });
 
 # ---- no worker is free ---------------------------------------------------------------------------------
 # (the launchers and the janitor have them all)
-my $from = -s $node->logfile;
 lose_now('no worker', 3);
 $node->wait_for_log(qr/the files of lost indexes of database \d+ are not emptied before there is a free/, $from);
 ok(-s $file{later}, 'no worker is free: it has to wait');

@@ -3,23 +3,26 @@
 #
 # Fault (storage): a device that was away in a crash comes back with whole, old files, and its database
 #   is a template, or gets another tablespace, before they are empty; the data directory is copied without a
-#   backup; postgres --single recovers without the device
+#   backup; postgres --single recovers without the device; a directory to be copied cannot be read to its end
 use strict;
 use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
+use IndexMover::Storage;
 use IndexMover::Test;
+use POSIX qw(EIO);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 needs_test_points();
+my $faults = preload_library('io_faults');
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $location = "$dir/fast";
-make_path($location);
+make_path($location, "$dir/away");
 my $node = new_node('copied', conf => "shared_preload_libraries = 'index_mover'\ncheckpoint_timeout = 1h\nmax_prepared_transactions = 2\n");
 sub value { my ($sql, $database) = @_; return $node->safe_psql($database // 'postgres', $sql); }
 
@@ -82,12 +85,19 @@ $node->start;
 wait_for_no_worker($node);
 $node->stop;
 come_back();
-$node->start;
+{
+	local $ENV{LD_PRELOAD} = $faults;
+	$node->start;
+}
 my ($rc, undef, $err) = $node->psql('postgres', '\set VERBOSITY verbose' . "\nCREATE DATABASE copied TEMPLATE source");
 like($err, qr/55000: .*cannot copy database "source".*"fast".*HINT:  Try again in a minute/s,
 	'files of the template are not empty: no copy');
 ($rc, undef, $err) = $node->psql('postgres', '\set VERBOSITY verbose' . "\nALTER DATABASE there SET TABLESPACE pg_default");
 like($err, qr/55000: .*cannot copy database "there"/s, 'nor of those of a database that gets another tablespace');
+break_calls('readdir', EIO, 1, 1, "$location/PG_" . $node->config_data('--version') =~ s/\D*(\d+).*/$1/r);
+(undef, undef, $err) = $node->psql('postgres', 'CREATE DATABASE copied TEMPLATE source');
+is(mend_calls(), 1, 'a directory to be copied cannot be read');
+like($err, qr/could not read directory ".*": Input/, '... no copy');
 value('CREATE DATABASE other TEMPLATE template0');
 pass('a template without files there is copied');
 value('CREATE DATABASE copied TEMPLATE source') if $rc == 0;
@@ -115,6 +125,17 @@ value("ROLLBACK PREPARED 'made'", 'uncommitted');
 value('ALTER DATABASE uncommitted ALLOW_CONNECTIONS false');
 wait_until('copied', sub { $node->psql('postgres', 'CREATE DATABASE committed TEMPLATE uncommitted') == 0 });
 pass('it was not committed when the janitor came: it comes again, though nobody can connect');
+# (nothing is lost since the copy was made)
+value('ALTER DATABASE committed ALLOW_CONNECTIONS false');
+isnt($node->psql('postgres', 'CREATE DATABASE of_copy TEMPLATE committed'), 0, 'a copy, to which nobody can connect, may have lost files');
+value("CREATE TABLESPACE away LOCATION '$dir/away'");
+wait_until('marked', sub { glob "$dir/away/index_mover.*" });
+rename "$dir/away", "$dir/gone" or die $!;
+wait_until('copied', sub { $node->psql('postgres', 'CREATE DATABASE of_copy TEMPLATE committed') == 0 });
+pass('... until the next round');
+rename "$dir/gone", "$dir/away" or die $!;
+value("DROP DATABASE of_copy");
+value("DROP TABLESPACE away");
 value("DROP DATABASE $_") foreach qw(committed uncommitted);
 settings("log_min_messages = warning\n");
 

@@ -8,7 +8,7 @@
  *
  *	operation errno first times path
  *
- * operation is read, slow, write, short, fsync, close, truncate, writeback (sync_file_range)
+ * operation is read, slow, write, short, fsync, close, truncate, writeback (sync_file_range), readdir
  * or open (counted only); the calls are counted, over all processes, whose file's name contains path; those
  * from number "first" on, "times" of them, fail with errno, or, if errno is 0,
  * are done 100 ms later.  For "short", errno is a number of bytes: a write of more
@@ -19,6 +19,7 @@
  * Only for Linux: the name of a file is taken from /proc.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -199,6 +200,26 @@ CALL(int, fdatasync, "fsync", (int fd), (void) 0, (fd))
 CALL(int, ftruncate, "truncate", (int fd, off_t size), (void) 0, (fd, size))
 CALL(int, ftruncate64, "truncate", (int fd, off64_t size), (void) 0, (fd, size))
 CALL(int, sync_file_range, "writeback", (int fd, off64_t off, off64_t size, unsigned int flags), (void) 0, (fd, off, size, flags))
+
+#define READDIR(type, name) \
+struct type * \
+name(DIR *dir) \
+{ \
+	static struct type *(*real) (DIR *dir) = NULL; \
+	int			error = fault("readdir", dirfd(dir)); \
+\
+	if (error != 0) \
+	{ \
+		errno = error; \
+		return NULL; \
+	} \
+	if (real == NULL) \
+		real = (struct type *(*) (DIR *dir)) dlsym(RTLD_NEXT, #name); \
+	return real(dir); \
+}
+
+READDIR(dirent, readdir)
+READDIR(dirent64, readdir64)
 
 /* A file has a name in /proc when it is open. */
 #define OPEN(name) \

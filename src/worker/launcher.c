@@ -160,9 +160,13 @@ static List *visits = NIL;		/* of Visit */
 static Visit *watch;			/* the one of its kind, always on the list */
 static Round current_round;
 
-/* the losses for which emptyings of all databases were due last, and until when they are not again */
+/*
+ * the losses for which emptyings of all databases were due last, and until when they are not again.  That
+ * is longer each time while they change as soon as they may.
+ */
 static uint32 losses_met = 0;	/* evidence_losses() */
 static int64 losses_met_until = 0;
+static int64 losses_met_ms = RETRY_MS;
 
 /* Have the launcher started; to be called from _PG_init(), after settings_define(). */
 void
@@ -485,6 +489,133 @@ end_look(Visit *visit, int64 now)
 	forget_worker(visit);
 }
 
+/* ---- emptyings ---- */
+
+/*
+ * Have the lost files of a database emptied at once; one that is at work may have come too early.  One that
+ * waits keeps its turn: else it would be behind one that is due again and again.
+ */
+static void
+schedule_emptying(Oid database, int64 now)
+{
+	Visit	   *found = NULL;
+
+	foreach_ptr(Visit, visit, visits)
+	{
+		if (visit->kind == VISIT_EMPTY && visit->empty.database == database)
+			found = visit;
+	}
+	if (found == NULL)
+		found = add_visit(VISIT_EMPTY, now);
+	found->empty.database = database;
+	found->empty.is_again = false;
+	found->due = Min(found->due, now);
+}
+
+/*
+ * Return until when an emptying could be the first that looks at a device, and would hang with it, in a
+ * database that could not be dropped then.
+ */
+static int64
+watch_is_new_until(int64 now)
+{
+	if (watch->context != NULL)
+		return watch->began + WATCH_MS;
+	/* it is about to begin */
+	return watch->due <= now ? now + WATCH_MS : now;
+}
+
+/*
+ * If something new is lost, have the lost files of all databases emptied.  Those that accept no
+ * connections have some, too, which a database that is made of such a template would get.  Returns
+ * when to do so again: of a device that cannot be marked, each look finds the loss once more.
+ */
+static int64
+schedule_emptyings(int64 now)
+{
+	uint32		losses = evidence_losses();
+	int64		due = Max(losses_met_until, watch_is_new_until(now));
+
+	if (losses == 0 || losses == losses_met)
+		return NOT_DUE;
+	if (now < due)
+		return due;
+	losses_met = losses;
+	if (now < losses_met_until + RETRY_MS)
+		losses_met_ms = Min(losses_met_ms * 2, EMPTY_AGAIN_MS);
+	else
+		losses_met_ms = RETRY_MS;
+	losses_met_until = now + losses_met_ms;
+	foreach_oid(database, list_databases(NULL, true))
+		schedule_emptying(database, now);
+	return NOT_DUE;
+}
+
+/* Put all emptyings off, as no worker is free for this one, and say so once. */
+static void
+await_worker_for_emptying(Visit *visit, int64 now)
+{
+	if (!visit->told)
+		ereport(LOG,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("the files of lost indexes of database %u are not emptied before there is a free background worker slot",
+						visit->empty.database),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	visit->told = true;
+	foreach_ptr(Visit, other, visits)
+	{
+		if (other->kind == VISIT_EMPTY && other->due < now + RETRY_MS)
+			other->due = now + RETRY_MS;
+	}
+}
+
+/* Start an emptying; false if no worker is free, or never again, as the database was dropped. */
+static bool
+start_emptying(Visit *visit, int64 now)
+{
+	EmptyTask  *task = &visit->empty;
+	BackgroundWorker worker = {0};
+
+	if (!list_member_oid(list_databases(NULL, true), task->database))
+	{
+		visit->due = NOT_DUE;
+		return false;
+	}
+	/* no resource owner: it lasts until forget_worker() */
+	visit->answer = channel_create(sizeof(EmptyTask));
+	if (visit->answer != NULL)
+	{
+		memcpy(dsm_segment_address(visit->answer), task, sizeof(EmptyTask));
+		task->segment = dsm_segment_handle(visit->answer);
+		channel_describe(&worker, "index_mover emptying", "index_mover_empty_main");
+		visit->worker = channel_start(&worker, task, sizeof(EmptyTask), MyProcPid);
+	}
+	if (visit->worker == NULL)
+	{
+		await_worker_for_emptying(visit, now);
+		return false;
+	}
+	visit->due = NOT_DUE;
+	visit->told = false;
+	return true;
+}
+
+/* Take the answer of an emptying. */
+static void
+end_emptying(Visit *visit, int64 now)
+{
+	EmptyTask	answer = *(const EmptyTask *) dsm_segment_address(visit->answer);
+
+	forget_worker(visit);
+	/* something was lost meanwhile */
+	if (visit->due != NOT_DUE)
+		return;
+	if (answer.done)
+		visit->empty.is_again = true;
+	if (!answer.done || answer.left_files)
+		visit->due = now + EMPTY_AGAIN_MS;
+}
+
 /* ---- cleanups ---- */
 
 /*
@@ -497,21 +628,28 @@ visit_databases(int64 now)
 {
 	Round	   *round = &current_round;
 	List	   *databases = list_databases(NULL, round->doubtful != NIL);
-	bool		result = false;
 
+	databases = list_difference_oid(databases, round->databases);
+
+	/*
+	 * some may be copies made since the loss, or their notes overwritten.
+	 * Before the cleanups: slots of workers are scarce
+	 */
+	if (evidence_losses() != 0)
+	{
+		foreach_oid(database, databases)
+			schedule_emptying(database, now);
+	}
 	foreach_oid(database, databases)
 	{
 		MemoryContext oldcontext;
 
-		if (list_member_oid(round->databases, database))
-			continue;
 		add_visit(VISIT_CLEANUP, now)->look.database = database;
 		oldcontext = MemoryContextSwitchTo(launcher_context);
 		round->databases = lappend_oid(round->databases, database);
 		MemoryContextSwitchTo(oldcontext);
-		result = true;
 	}
-	return result;
+	return databases != NIL;
 }
 
 /* Begin a round, after an answer of the watch: a cleanup of each database is due. */
@@ -744,123 +882,6 @@ end_cleanup(Visit *visit, int64 now)
 		visit->due = NOT_DUE;
 	else
 		remove_visit(visit);
-}
-
-/* ---- emptyings ---- */
-
-/* Have the lost files of a database emptied at once; one that is at work may have come too early. */
-static void
-schedule_emptying(Oid database, int64 now)
-{
-	Visit	   *found = NULL;
-
-	foreach_ptr(Visit, visit, visits)
-	{
-		if (visit->kind == VISIT_EMPTY && visit->empty.database == database)
-			found = visit;
-	}
-	if (found == NULL)
-		found = add_visit(VISIT_EMPTY, now);
-	found->empty.database = database;
-	found->empty.is_again = false;
-	found->due = now;
-}
-
-/*
- * Return until when an emptying could be the first that looks at a device, and would hang with it, in a
- * database that could not be dropped then.
- */
-static int64
-watch_is_new_until(int64 now)
-{
-	if (watch->context != NULL)
-		return watch->began + WATCH_MS;
-	/* it is about to begin */
-	return watch->due <= now ? now + WATCH_MS : now;
-}
-
-/*
- * If something new is lost, have the lost files of all databases emptied.  Those that accept no
- * connections have some, too, which a database that is made of such a template would get.  Returns
- * when to do so again: of a device that cannot be marked, each look finds the loss once more.
- */
-static int64
-schedule_emptyings(int64 now)
-{
-	uint32		losses = evidence_losses();
-	int64		due = Max(losses_met_until, watch_is_new_until(now));
-
-	if (losses == 0 || losses == losses_met)
-		return NOT_DUE;
-	if (now < due)
-		return due;
-	losses_met = losses;
-	losses_met_until = now + RETRY_MS;
-	foreach_oid(database, list_databases(NULL, true))
-		schedule_emptying(database, now);
-	return NOT_DUE;
-}
-
-/* Put all emptyings off, as no worker is free for this one, and say so once. */
-static void
-await_worker_for_emptying(Visit *visit, int64 now)
-{
-	if (!visit->told)
-		ereport(LOG,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("the files of lost indexes of database %u are not emptied before there is a free background worker slot",
-						visit->empty.database),
-				 errhint("You may need to increase \"max_worker_processes\".")));
-	visit->told = true;
-	foreach_ptr(Visit, other, visits)
-	{
-		if (other->kind == VISIT_EMPTY && other->due < now + RETRY_MS)
-			other->due = now + RETRY_MS;
-	}
-}
-
-/* Start an emptying; false if no worker is free, or never again, as the database was dropped. */
-static bool
-start_emptying(Visit *visit, int64 now)
-{
-	EmptyTask  *task = &visit->empty;
-	BackgroundWorker worker = {0};
-
-	if (!list_member_oid(list_databases(NULL, true), task->database))
-	{
-		visit->due = NOT_DUE;
-		return false;
-	}
-	/* no resource owner: it lasts until forget_worker() */
-	visit->answer = channel_create(sizeof(EmptyTask));
-	if (visit->answer != NULL)
-	{
-		memcpy(dsm_segment_address(visit->answer), task, sizeof(EmptyTask));
-		task->segment = dsm_segment_handle(visit->answer);
-		channel_describe(&worker, "index_mover emptying", "index_mover_empty_main");
-		visit->worker = channel_start(&worker, task, sizeof(EmptyTask), MyProcPid);
-	}
-	if (visit->worker == NULL)
-		await_worker_for_emptying(visit, now);
-	else
-		visit->due = NOT_DUE;
-	return visit->worker != NULL;
-}
-
-/* Take the answer of an emptying. */
-static void
-end_emptying(Visit *visit, int64 now)
-{
-	EmptyTask	answer = *(const EmptyTask *) dsm_segment_address(visit->answer);
-
-	forget_worker(visit);
-	/* something was lost meanwhile */
-	if (visit->due != NOT_DUE)
-		return;
-	if (answer.done)
-		visit->empty.is_again = true;
-	if (!answer.done || answer.left_files)
-		visit->due = now + EMPTY_AGAIN_MS;
 }
 
 /* ---- resumptions ---- */
@@ -1172,8 +1193,9 @@ index_mover_launcher_main(Datum arg)
 		if (reload_configuration())
 			schedule_looks();
 		end_visits(now);
-		next_emptyings = schedule_emptyings(now);
 		next_round = serve_round(now);
+		/* behind it, which asks the watch */
+		next_emptyings = schedule_emptyings(now);
 		next_visit = start_visits(now);
 		next_round = Min(next_round, now + AGAIN_MS);
 		launcher_nap(Min(Min(next_emptyings, next_round), next_visit) - clock_ms());
