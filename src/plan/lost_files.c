@@ -11,7 +11,8 @@
  *
  * ruins.c has the findings: so the plan that follows reads few pages.
  *
- * Locks: as lost_file().
+ * Locks: as lost_file(); ShareUpdateExclusiveLock on the table of an index that is not valid, for a
+ * moment, if no session has it.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,6 +27,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -80,6 +82,15 @@ compare_file_numbers(const ListCell *a, const ListCell *b)
 	return one < other ? -1 : 1;
 }
 
+/* Return whether a relation has a file that can be lost, unknown, or whole. */
+static bool
+has_file_to_read(Form_pg_class form)
+{
+	return RELKIND_HAS_STORAGE(form->relkind) && !form->relisshared &&
+		form->relpersistence != RELPERSISTENCE_TEMP && RelFileNumberIsValid(form->relfilenode) &&
+		!IsCatalogNamespace(form->relnamespace) && !IsCatalogRelationOid(form->oid);
+}
+
 /*
  * Return whether a transaction has made a file there that is in doubt, and has not committed its row: one
  * that was prepared before a crash, say.
@@ -99,7 +110,7 @@ has_uncommitted_file(Oid tablespace)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 
-		if (TransactionIdIsValid(dirty.xmin) && RelFileNumberIsValid(form->relfilenode) &&
+		if (TransactionIdIsValid(dirty.xmin) && has_file_to_read(form) &&
 			tablespace_from_catalog(form->reltablespace) == tablespace &&
 			evidence_doubts(tablespace, form->relfilenode))
 			result = true;
@@ -123,10 +134,7 @@ list_to_read(void *arg)
 		MemoryContext oldcontext;
 		FileToRead *file;
 
-		if (!RELKIND_HAS_STORAGE(form->relkind) || form->relisshared ||
-			form->relpersistence == RELPERSISTENCE_TEMP ||
-			!RelFileNumberIsValid(form->relfilenode) ||
-			IsCatalogNamespace(form->relnamespace) || IsCatalogRelationOid(form->oid))
+		if (!has_file_to_read(form))
 			continue;
 		if (tablespace_from_catalog(form->reltablespace) != reading->tablespace)
 			continue;
@@ -197,6 +205,24 @@ rest_and_go_on(void *arg)
 	return true;
 }
 
+/*
+ * Look whether a session may be building an index that is not valid: until it is, that session keeps a
+ * lock of its table that is taken here for a moment.  Else it is left over, and gets another file before
+ * it is valid.
+ */
+static bool
+look_for_builder(const RelationFacts *facts)
+{
+	RelationFacts now;
+	bool		result;
+
+	if (!ConditionalLockRelationOid(facts->heap_oid, ShareUpdateExclusiveLock))
+		return true;
+	result = relation_facts(facts->relid, &now) && now.valid;
+	UnlockRelationOid(facts->heap_oid, ShareUpdateExclusiveLock);
+	return result;
+}
+
 /* Read a file.  For errors_catch_without_snapshot(). */
 static void
 read_slowly(void *arg)
@@ -215,9 +241,12 @@ read_slowly(void *arg)
 	}
 	if (!relation_facts(reading->file->relid, &facts) || facts.tablespace != reading->tablespace)
 		return;
-	/* it is not read, and the session that builds it can make it valid */
-	if (relkind_is_index(facts.relkind) && !facts.valid)
+	/* it is not read, and may be valid when the plan looks at it, or later */
+	if (relkind_is_index(facts.relkind) && !facts.valid && look_for_builder(&facts))
+	{
 		reading->is_complete = false;
+		evidence_refute(reading->tablespace);
+	}
 	locator = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	was_known = ruins_problem(&locator) != NULL;
 	if (reading->loss_is_known)

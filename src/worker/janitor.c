@@ -188,7 +188,9 @@ refute_uncommitted(void)
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		Oid			tablespace = tablespace_from_catalog(form->reltablespace);
 
-		if (TransactionIdIsValid(dirty.xmin) && RelFileNumberIsValid(form->relfilenode) &&
+		if (TransactionIdIsValid(dirty.xmin) && RELKIND_HAS_STORAGE(form->relkind) &&
+			form->relpersistence != RELPERSISTENCE_TEMP &&
+			RelFileNumberIsValid(form->relfilenode) &&
 			evidence_doubts(tablespace, form->relfilenode))
 			evidence_refute(tablespace);
 	}
