@@ -221,8 +221,8 @@ typedef struct EvidenceArea
 	pg_atomic_uint32 look_wanted;	/* 1: it is to look, since a tablespace
 									 * was created or dropped, or the first
 									 * loss was found */
-	XLogRecPtr	running_from;	/* some moment after recovery, before a file
-								 * was emptied; under AREA_LOCK */
+	XLogRecPtr	running_from;	/* some moment after recovery, before a hash
+								 * index was spoiled; under AREA_LOCK */
 	bool		is_saved;		/* the state file has the same */
 	bool		jobs_are_told;	/* the log says why jobs of before do not go
 								 * on */

@@ -95,7 +95,10 @@ evidence_note_met(uint32 losses, const List *indexes)
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
-/* Return a moment in the WAL since the last recovery, the same each time.  Not during recovery. */
+/*
+ * Return a moment in the WAL since the last recovery, the same each time: that of the first call.  Not
+ * during recovery.
+ */
 XLogRecPtr
 evidence_running_from(void)
 {

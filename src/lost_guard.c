@@ -82,8 +82,8 @@
 #include "optimizer/planner.h"
 #include "partitioning/partdesc.h"
 #include "postmaster/bgwriter.h"
+#include "storage/bufmgr.h"
 #include "storage/fd.h"
-#include "storage/checksum.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
@@ -253,25 +253,39 @@ look_for_spoiled_page(const RelFileLocator *file)
 	nread = pg_pread(fd, page.data, BLCKSZ, 0);
 	CloseTransientFile(fd);
 	return nread == BLCKSZ && ((PageHeader) page.data)->pd_special == BLCKSZ &&
-		PageGetLSN(page.data) > evidence_running_from();
+		PageGetLSN(page.data) >= evidence_running_from();
 }
 
 /*
  * Put a page in place of the first one of a hash index, which its access method refuses, and reads first.
  * All others stay: the WAL names pages of hash indexes without their images (REGBUF_NO_IMAGE), and
  * recovery from before, that of a base backup, too, ends with PANIC if they are not there.  Records of
- * before do not change this page, by its LSN.
+ * before do not change this page, by its LSN.  Buffers of others stay, too: a session that has a copy of
+ * the first page can have VACUUM change them, and its WAL must fit what recovery makes of them.
  */
 static void
-spoil_first_page(const RelFileLocator *file)
+spoil_first_page(Relation index)
 {
-	PGIOAlignedBlock page;
+	/* first: a page of before does not count as this one */
+	XLogRecPtr	running_from PG_USED_FOR_ASSERTS_ONLY = evidence_running_from();
+	Buffer		buffer = ReadBufferExtended(index, MAIN_FORKNUM, 0, RBM_ZERO_AND_LOCK, NULL);
+	Page		page = BufferGetPage(buffer);
+	XLogRecPtr	lsn = PageGetLSN(page);
+	XLogRecPtr	flushed = GetFlushRecPtr(NULL);
 
-	file_drop_buffers(file, true);
-	PageInit(page.data, BLCKSZ, 0);
-	PageSetLSN(page.data, GetFlushRecPtr(NULL));
-	((PageHeader) page.data)->pd_checksum = pg_checksum_page(page.data, 0);
-	smgrwrite(smgropen(*file, INVALID_PROC_NUMBER), MAIN_FORKNUM, 0, page.data, false);
+	/* it was not in memory, or has the LSN of another server's page */
+	if (lsn < flushed || lsn > GetXLogInsertRecPtr())
+		lsn = flushed;
+	Assert(lsn >= running_from);
+	PageInit(page, BLCKSZ, 0);
+	PageSetLSN(page, lsn);
+	MarkBufferDirty(buffer);
+	FlushOneBuffer(buffer);
+	UnlockReleaseBuffer(buffer);
+	/* nor does this session find anything by such a copy */
+	if (index->rd_amcache != NULL)
+		pfree(index->rd_amcache);
+	index->rd_amcache = NULL;
 }
 
 /* Have each use of a lost index fail, which is open, and locked exclusively. */
@@ -284,7 +298,7 @@ empty_or_spoil(Relation index, BlockNumber old_nblocks)
 
 	if (index->rd_rel->relam == HASH_AM_OID)
 	{
-		spoil_first_page(&index->rd_locator);
+		spoil_first_page(index);
 		return;
 	}
 	file_drop_buffers(&index->rd_locator, false);
@@ -326,9 +340,6 @@ empty_file(void *arg)
 		}
 	}
 	index_close(index, AccessExclusiveLock);
-	/* a session that has a copy of the first page does not read it */
-	if (lost->is_done && lost->is_hash)
-		RelationCacheInvalidateEntry(lost->oid);
 }
 
 /* Keep writers from a lost index that has pages, until the end of the transaction.  For errors_catch(). */
@@ -436,10 +447,16 @@ lost_of_database(void)
 {
 	List	   *tablespaces = evidence_lossy();
 	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 0, NULL);
+	SysScanDesc scan;
 	HeapTuple	row;
 	List	   *result = NIL;
 
+	/*
+	 * its message comes after a transaction has ended, and may not have been
+	 * accepted
+	 */
+	InvalidateCatalogSnapshot();
+	scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 0, NULL);
 	if (IM_MUTATION("fail-lost"))
 		elog(ERROR, "could not list lost indexes");
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
@@ -837,6 +854,8 @@ lost_guard_empty_files(void)
 	is_complete = !has_uncommitted();
 	indexes = lost_of_database();
 	full = those_with_pages(indexes, false);
+	/* those of another process may be healed */
+	tablespaces = NIL;
 	foreach_ptr(const LostIndex, lost, indexes)
 		tablespaces = list_append_unique_oid(tablespaces, lost->file.spcOid);
 	note_tablespaces(tablespaces);
@@ -984,17 +1003,22 @@ note_invalidation(Datum arg, Oid relid)
 	}
 }
 
-/* Take off the marks of this plan.  Their entries were not loaded again, so no catalog is read. */
+/*
+ * Take off the marks of this plan.  Their entries were not loaded again, so no catalog is read; if it is,
+ * note_invalidation() finds no mark that is in use here.
+ */
 static void
 unmark(uint64 plan)
 {
 	while (marks != NIL && ((const Mark *) llast(marks))->plan == plan)
 	{
 		Mark	   *mark = llast(marks);
-		Relation	index = RelationIdGetRelation(mark->index);
+		Oid			index_oid = mark->index;
+		Relation	index;
 
 		marks = list_delete_last(marks);
 		pfree(mark);
+		index = RelationIdGetRelation(index_oid);
 		if (!RelationIsValid(index))
 			continue;
 		index->rd_index->indisvalid = true;
@@ -1475,8 +1499,9 @@ empty_files_at_login(void *arg)
 
 /*
  * The end of the transaction that connects a process to its database.  A login is not to wait
- * for a synchronous standby.  A parallel worker's leader has done it.  An error would be FATAL here: it is
- * logged, and the first statement that plans or writes tries again.
+ * for a synchronous standby.  A parallel worker's leader has done it.  An error would be FATAL here: that of
+ * a client is logged, and the first statement that plans or writes tries again.  Other processes, as the
+ * apply of logical replication and autovacuum, have no such statement: they end, and come again.
  */
 static void
 empty_when_connecting(XactEvent event, void *arg)
@@ -1490,7 +1515,10 @@ empty_when_connecting(XactEvent event, void *arg)
 	if (process_is_worker())
 		return;
 	commit_locally();
-	(void) succeeds(empty_files_at_login, NULL, true);
+	if (MyBackendType == B_BACKEND)
+		(void) succeeds(empty_files_at_login, NULL, true);
+	else
+		lost_guard_empty_files();
 }
 
 /* An error has ended a plan. */

@@ -106,8 +106,15 @@ isnt($node->psql('postgres', $insert), 0, 'another name: no duplicate');
 {
 	my $was = slurp_file($node->data_dir . '/postgresql.conf');
 	my $from = -s $node->logfile;
-	$node->append_conf('postgresql.conf', "index_mover.test_mutation = 'fail-lost'");
+	$node->append_conf('postgresql.conf', <<CONF);
+index_mover.test_mutation = 'fail-lost'
+log_line_prefix = '%b [%p] %q%a '
+autovacuum = on
+autovacuum_naptime = 1s
+CONF
 	$node->restart;
+	$node->wait_for_log(qr/autovacuum worker \[[0-9]+\] ERROR: .*could not list lost indexes/, $from);
+	pass('an error as autovacuum connects: it ends, as it would use the files without another try');
 	is($node->psql('postgres', 'SHOW port'), 0, 'an error as a session connects: it is connected');
 	ok($node->log_contains(qr/[0-9]\] 089_lost_guard.pl LOG: .*could not empty the files of lost indexes: could not list/, $from),
 		'... the log has it');
