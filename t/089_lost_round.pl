@@ -2,7 +2,7 @@
 # no connections, of indexes that are locked, and of indexes that are not committed.
 #
 # Fault (storage): a device was away in a crash, or is copied and damaged; then a database accepts no
-#   connections, or a transaction is prepared, while all other files are healed, or whole
+#   connections, a transaction is prepared, or an index is not valid, while all other files are healed, or whole
 use strict;
 use warnings;
 
@@ -141,13 +141,33 @@ unlink glob("$location/index_mover.*") or die $!;
 start_and_wait();
 is(verdict(), 'unknown', 'a prepared CREATE INDEX on a device that is unknown: it stays so');
 value("COMMIT PREPARED 'made'");
-$from = -s $node->logfile;
-unlink glob("$dir/slow/index_mover.*") or die $!;
-value('SELECT count(*) FROM index_mover_check()');
-wait_until('another round', sub {
-	return slurp_file($node->logfile, $from) =~
-	  /unregistering background worker "index_mover cleanup".*unregistering background worker "index_mover device watch"/s;
-});
+sub another_round
+{
+	$from = -s $node->logfile;
+	unlink glob("$dir/slow/index_mover.*") or die $!;
+	value('SELECT count(*) FROM index_mover_check()');
+	wait_until('another round', sub {
+		return slurp_file($node->logfile, $from) =~
+		  /unregistering background worker "index_mover cleanup".*unregistering background worker "index_mover device watch"/s;
+	});
+	return;
+}
+another_round();
 is(verdict(), 'unknown', '... and when it is committed, as it has lost a page');
 is(heal(), 'w_id moved', '... so it is healed');
+
+# ---- an index that is left over, not valid, when all others are read -------------------------------------
+# (so a page that is lost later is not found)
+value($_) foreach "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'later_id'::regclass", 'CHECKPOINT';
+$node->stop;
+unlink glob("$location/index_mover.*") or die $!;
+start_and_wait();
+is(verdict(), 'unknown', 'an index that is not valid: the device stays unknown');
+my $read = $node->data_dir . '/' . value("SELECT pg_relation_filepath('w_id')");
+open $handle, '+<:raw', $read or die "$read: $!";
+seek $handle, 1001 * 8192, 0;
+print $handle "\0" x 8192;
+close $handle or die $!;
+another_round();
+like(slurp_file($node->logfile, $from), qr/WARNING: .*1 index in tablespace "fast" is lost/, '... but what was read is not read again');
 done_testing();
