@@ -34,7 +34,7 @@
 typedef struct LookedAt
 {
 	RelFileLocator file;
-	double		at;				/* clock_seconds(), which nobody sets back; 0:
+	double		at;				/* clock_seconds(), which is never set back; 0:
 								 * an entry that is not in use */
 	char		problem[PROBLEM_SIZE];	/* "" = all its pages are whole */
 } LookedAt;
@@ -200,7 +200,7 @@ ruins_was_whole(const RelFileLocator *file)
 
 /*
  * Return whether the problem that a file is known to have was found long ago: then it is the caller's turn
- * to read the file again, and nobody else's for FRESH_MS.  That look can be canceled, or take longer than a
+ * to read the file again, and no other caller's for FRESH_MS.  That look can be canceled, or take longer than a
  * monitor waits: so it must not be due at each call.
  */
 bool

@@ -5,7 +5,7 @@
 # Fault (processes): partitions are moved together: the worker, the job or the server ends under the lock, behind the
 #   commit or while their old files are removed; the owner of one cancels its move while all are copied, wait or are
 #   locked; a pause, and a cancel in it; one is dropped, or held by a session with on_blocker = fail; one is locked,
-#   or used all the time, while nobody uses the others; a cancel that keeps the copies
+#   or used all the time, while the others are not in use; a cancel that keeps the copies
 # Fault (storage): partitions are moved together to where some of them fit
 use strict;
 use warnings;

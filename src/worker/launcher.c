@@ -68,7 +68,7 @@
 #define RETRY_MS		5000
 /* between two rounds: for files that were kept until then */
 #define AGAIN_MS		(24 * 60 * 60 * 1000)
-/* before emptyings: a device that hangs keeps the watch, and so nobody else */
+/* before emptyings: a device that hangs keeps the watch, and no worker in a database */
 #define WATCH_MS		1000
 /* others wait no longer for one */
 #define SLOW_EMPTYING_MS	10000
