@@ -83,6 +83,7 @@
 #include "partitioning/partdesc.h"
 #include "postmaster/bgwriter.h"
 #include "storage/bufmgr.h"
+#include "storage/checksum.h"
 #include "storage/fd.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -261,7 +262,8 @@ look_for_spoiled_page(const RelFileLocator *file)
  * All others stay: the WAL names pages of hash indexes without their images (REGBUF_NO_IMAGE), and
  * recovery from before, that of a base backup, too, ends with PANIC if they are not there.  Records of
  * before do not change this page, by its LSN.  Buffers of others stay, too: a session that has a copy of
- * the first page can have VACUUM change them, and its WAL must fit what recovery makes of them.
+ * the first page can have VACUUM change them, and its WAL must fit what recovery makes of them.  The file
+ * has the page before the buffer, which is not dirty: if it cannot be written, no checkpoint has to.
  */
 static void
 spoil_first_page(Relation index)
@@ -269,18 +271,20 @@ spoil_first_page(Relation index)
 	/* first: a page of before does not count as this one */
 	XLogRecPtr	running_from PG_USED_FOR_ASSERTS_ONLY = evidence_running_from();
 	Buffer		buffer = ReadBufferExtended(index, MAIN_FORKNUM, 0, RBM_ZERO_AND_LOCK, NULL);
-	Page		page = BufferGetPage(buffer);
-	XLogRecPtr	lsn = PageGetLSN(page);
+	XLogRecPtr	lsn = PageGetLSN(BufferGetPage(buffer));
 	XLogRecPtr	flushed = GetFlushRecPtr(NULL);
+	PGIOAlignedBlock page;
 
 	/* it was not in memory, or has the LSN of another server's page */
 	if (lsn < flushed || lsn > GetXLogInsertRecPtr())
 		lsn = flushed;
 	Assert(lsn >= running_from);
-	PageInit(page, BLCKSZ, 0);
-	PageSetLSN(page, lsn);
-	MarkBufferDirty(buffer);
-	FlushOneBuffer(buffer);
+	PageInit(page.data, BLCKSZ, 0);
+	PageSetLSN(page.data, lsn);
+	((PageHeader) page.data)->pd_checksum = pg_checksum_page(page.data, 0);
+	XLogFlush(lsn);
+	smgrwrite(RelationGetSmgr(index), MAIN_FORKNUM, 0, page.data, false);
+	memcpy(BufferGetPage(buffer), page.data, BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	/* nor does this session find anything by such a copy */
 	if (index->rd_amcache != NULL)
@@ -1515,7 +1519,8 @@ empty_when_connecting(XactEvent event, void *arg)
 	if (process_is_worker())
 		return;
 	commit_locally();
-	if (MyBackendType == B_BACKEND)
+	/* single-user mode is for what is damaged */
+	if (MyBackendType == B_BACKEND || !IsUnderPostmaster)
 		(void) succeeds(empty_files_at_login, NULL, true);
 	else
 		lost_guard_empty_files();

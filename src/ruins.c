@@ -34,8 +34,8 @@
 typedef struct LookedAt
 {
 	RelFileLocator file;
-	double		at;				/* clock_seconds(), which is never set back; 0:
-								 * an entry that is not in use */
+	double		at;				/* clock_seconds(), which is never set back;
+								 * 0: an entry that is not in use */
 	char		problem[PROBLEM_SIZE];	/* "" = all its pages are whole */
 } LookedAt;
 

@@ -26,9 +26,11 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
+#include "catalog/pg_index.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
+#include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -206,19 +208,35 @@ rest_and_go_on(void *arg)
 }
 
 /*
- * Look whether a session may be building an index that is not valid: until it is, that session keeps a
- * lock of its table that is taken here for a moment.  Else it is left over, and gets another file before
- * it is valid.
+ * Look whether a session may be building an index that is not valid: until the transaction that makes it
+ * valid, that session keeps a lock of its table that is taken here for a moment, and then has not ended.
+ * Else the index is left over, and gets another file before it is valid.
  */
 static bool
 look_for_builder(const RelationFacts *facts)
 {
-	RelationFacts now;
-	bool		result;
+	Relation	pg_index;
+	SnapshotData dirty;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	row;
+	bool		result = false;
 
 	if (!ConditionalLockRelationOid(facts->heap_oid, ShareUpdateExclusiveLock))
 		return true;
-	result = relation_facts(facts->relid, &now) && now.valid;
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&key, Anum_pg_index_indexrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(facts->relid));
+	pg_index = table_open(IndexRelationId, AccessShareLock);
+	scan = systable_beginscan(pg_index, IndexRelidIndexId, true, &dirty, 1, &key);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax) ||
+			((Form_pg_index) GETSTRUCT(row))->indisvalid)
+			result = true;
+	}
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
 	UnlockRelationOid(facts->heap_oid, ShareUpdateExclusiveLock);
 	return result;
 }
