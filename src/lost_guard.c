@@ -26,7 +26,7 @@
  * end of a user's transaction, which has locks, and results that an error would undo.  A session
  * looks at the devices of the database's lost indexes when it connects, and once a second while it
  * works, as an older one may come in place of what was there.  Looks that are slow are shared, and left
- * to the janitor if one takes a second.
+ * to a worker if one takes a second.
  *
  * On a standby no file is emptied, because replay needs its blocks; nothing but queries,
  * and TOAST, reads indexes there.
@@ -34,15 +34,15 @@
  * Recovery, at least that of a crashed primary that becomes a standby, fails at a record that
  * changes a page of an emptied file, unless an earlier one has an image of that page.  So the
  * WAL from the redo position on must have images of all pages, or nothing about the file.  The
- * second is so if writers were kept out since before a checkpoint began: the janitor does that
+ * second is so if writers were kept out since before a checkpoint began: a worker does that
  * if full_page_writes is off, or was when the last checkpoint began.
  *
  * Locks: AccessExclusiveLock on an index while its file is emptied.  A session does not wait for
- * it, and meets its holder again when it plans; the janitor queues for moments.  Even the attempt
+ * it, and meets its holder again when it plans; the worker queues for moments.  Even the attempt
  * assigns a transaction ID, and tells standbys of the lock, so files that are empty already are
  * found without: by stat().  A session's transaction may last, and a standby keeps the lock to the
  * end of what has taken it: so that is a subtransaction, which is rolled back.  ShareLock before,
- * if the janitor requests a checkpoint: queries of the table go on, and writers wait until its
+ * if the worker requests a checkpoint: queries of the table go on, and writers wait until its
  * end.  While an index is marked, AccessShareLock, so that no session drops it then.  These two
  * are not waited for.  No device is looked at under a lock, but for the last look before a file is
  * emptied.
@@ -119,7 +119,7 @@
 #define AGAIN_MS		1000
 #define LONGEST_AGAIN_MS	60000
 
-/* The janitor queues for an index so long at once, and in all */
+/* The emptying worker queues for an index so long at once, and in all */
 #define QUEUE_TIME		"100ms"
 #define MOST_QUEUEING_MS	IM_LIMIT("lost-queueing", 10000)
 #define TRY_NAP_MS		50
@@ -516,7 +516,7 @@ note_pages(LostIndex *lost, bool tells)
  * looked at once, and may hang: no lock is held.
  */
 static List *
-those_with_pages(const List *indexes, bool is_janitor)
+those_with_pages(const List *indexes, bool in_worker)
 {
 	double		began = clock_seconds();
 	List	   *here = NIL;
@@ -528,12 +528,12 @@ those_with_pages(const List *indexes, bool is_janitor)
 	{
 		Oid			tablespace = lost->file.spcOid;
 
-		if (!is_janitor && clock_has_passed(began, AGAIN_MS))
+		if (!in_worker && clock_has_passed(began, AGAIN_MS))
 			break;
 		if (!list_member_oid(here, tablespace) && !list_member_oid(away, tablespace) &&
 			!list_member_oid(slow, tablespace))
 		{
-			bool		may_empty = is_janitor ? evidence_may_empty(tablespace) :
+			bool		may_empty = in_worker ? evidence_may_empty(tablespace) :
 				evidence_may_empty_lately(tablespace);
 
 			if (may_empty)
@@ -548,7 +548,7 @@ those_with_pages(const List *indexes, bool is_janitor)
 			lost->is_done = true;
 		if (list_member_oid(here, tablespace))
 		{
-			bool		has_pages = note_pages(lost, is_janitor);
+			bool		has_pages = note_pages(lost, in_worker);
 
 			if (has_pages)
 				result = lappend(result, lost);
@@ -669,7 +669,7 @@ look_whether_free(void *arg)
 
 /*
  * Return those of these indexes whose locks can be had.  A session that keeps one for long must not
- * have the janitor stop writers, and request a checkpoint, again and again in vain.
+ * have the worker stop writers, and request a checkpoint, again and again in vain.
  */
 static List *
 those_free(const List *indexes, bool tells)
@@ -701,7 +701,7 @@ empty_alone(void *arg)
 }
 
 /*
- * Empty lost indexes by the janitor, each try in a transaction of its own.  Sessions whose plans
+ * Empty lost indexes by a worker, each try in a transaction of its own.  Sessions whose plans
  * are cached do not try again, and would write to the old file: so it queues for the locks, for
  * moments.
  */
@@ -881,19 +881,19 @@ lost_guard_empty_files(void)
 	failed_at = clock_seconds();
 }
 
-/* What the janitor does in a transaction */
-typedef struct JanitorTask
+/* What the emptying worker does in a transaction */
+typedef struct ListTask
 {
 	MemoryContext context;		/* of the list */
 	List	   *indexes;		/* LostIndex */
 	bool		is_complete;	/* there are no others, but of later losses */
-} JanitorTask;
+} ListTask;
 
 /* For errors_catch_without_snapshot(). */
 static void
-list_for_janitor(void *arg)
+list_in_worker(void *arg)
 {
-	JanitorTask *task = arg;
+	ListTask   *task = arg;
 
 	task->is_complete = !has_uncommitted();
 	foreach_ptr(const LostIndex, lost, lost_of_database())
@@ -938,7 +938,7 @@ have_first_pages_forgotten(void *arg)
 }
 
 /*
- * Empty the files of the lost indexes of this database by the janitor, also if that takes a
+ * Empty the files of the lost indexes of this database by a worker, also if that takes a
  * checkpoint, and have sessions use no lost index by a plan of before.  With is_again, only what
  * an earlier call has left, and it is not told again.  No transaction is open: each try is one,
  * so that neither vacuum, nor a standby that has to know of each lock, waits long.  Returns whether
@@ -948,7 +948,7 @@ have_first_pages_forgotten(void *arg)
 bool
 lost_guard_empty_all(bool is_again)
 {
-	JanitorTask task = {.context = CurrentMemoryContext};
+	ListTask	task = {.context = CurrentMemoryContext};
 	uint32		losses = evidence_losses();
 	bool		tells = !is_again;
 	List	   *full;
@@ -958,7 +958,7 @@ lost_guard_empty_all(bool is_again)
 	Assert(!IsTransactionState());
 	if (losses == 0 || RecoveryInProgress() || IM_MUTATION("keep-lost"))
 		return false;
-	error = errors_catch_without_snapshot(list_for_janitor, &task);
+	error = errors_catch_without_snapshot(list_in_worker, &task);
 	if (error != NULL)
 		ReThrowError(error);
 	full = those_with_pages(task.indexes, true);
@@ -1515,7 +1515,11 @@ empty_when_connecting(XactEvent event, void *arg)
 	is_connected = true;
 	if (IsParallelWorker() || evidence_losses() == 0 || IM_MUTATION("show-lost"))
 		return;
-	/* a policy is not to hang with the device; the janitor does it by itself */
+
+	/*
+	 * a policy is not to hang with the device; a worker of the launcher does
+	 * it by itself
+	 */
 	if (process_is_worker())
 		return;
 	commit_locally();
