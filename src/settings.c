@@ -523,8 +523,9 @@ setting_text(const Setting *setting, const JsonbValue *value)
 	return NULL;				/* keep compiler quiet */
 }
 
-static void
-check_object(Jsonb *json)
+/* Raise ERROR 22023 unless the JSON value is an object: no other function here takes another. */
+void
+settings_check_object(Jsonb *json)
 {
 	if (!JB_ROOT_IS_OBJECT(json))
 		ereport(ERROR,
@@ -552,7 +553,7 @@ apply_json(Jsonb *json)
 
 	if (json == NULL)
 		return;
-	check_object(json);
+	settings_check_object(json);
 	it = JsonbIteratorInit(&json->root);
 	/* values are scalars, so nested containers reach setting_text() as such */
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
@@ -631,7 +632,7 @@ settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 	int			nestlevel = NewGUCNestLevel();
 
 	/* a superuser can write anything there */
-	check_object(object);
+	settings_check_object(object);
 	for (int i = 0; i < lengthof(settings); i++)
 	{
 		const char *name = settings[i].name + strlen(PREFIX);

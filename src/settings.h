@@ -134,6 +134,7 @@ extern void settings_capture(MoveSettings *result, Jsonb *json, bool swaps);
 extern void settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 						  bool trusted, const char *but_not);
 extern int64 settings_reserved(const FreeSpaceRule *rule, int64 total);
+extern void settings_check_object(Jsonb *json);
 extern bool settings_names(Jsonb *json, const char *name);
 extern void settings_check_alterable(int64 job, Jsonb *json);
 extern void settings_alter(MoveSettings *result, Jsonb *json);

@@ -129,6 +129,7 @@ foreach my $case (
 	[ "alter_move($job, 'on_failure', 'error')", '22023' ],
 	[ "alter_move($job, 'max_rate', 'fast')", '22023' ],
 	[ "alter_move($job, NULL, '1')", '22004' ],
+	(map { [ "resume_move($job, '$_')", '22023' ] } '1', '"max_rate"', 'null', '[]', '["max_rate", "0"]'),
 	[ "undo_move($job)", '55006' ],
 	[ 'alter_move(999999, \'max_rate\', \'1\')', '42704' ])
 {

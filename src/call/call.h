@@ -48,11 +48,10 @@ typedef struct MoveCall
 extern void call_check_block(const char *function, bool has_wait);
 extern void call_check_moment(const char *function, bool dry_run, bool wait);
 extern void call_arguments(FunctionCallInfo fcinfo, MoveCall *call);
+extern Jsonb *call_settings_argument(FunctionCallInfo fcinfo, int n);
 extern bool call_may_see(Oid role);
 pg_noreturn extern void call_no_such_job(int64 job);
 
-/* argument n, a job's settings; NULL if it is NULL */
-#define call_settings_argument(fcinfo, n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n))
 /* When a job starts */
 typedef enum JobStart
 {

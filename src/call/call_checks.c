@@ -176,6 +176,19 @@ may_be_null(const MoveCall *call, const char *name)
 	return false;
 }
 
+/* Return argument n, the settings of a job: NULL, or a JSON object.  ERROR 22023 otherwise. */
+Jsonb *
+call_settings_argument(FunctionCallInfo fcinfo, int n)
+{
+	Jsonb	   *json;
+
+	if (PG_ARGISNULL(n))
+		return NULL;
+	json = PG_GETARG_JSONB_P(n);
+	settings_check_object(json);
+	return json;
+}
+
 /*
  * Read the arguments of a function that moves into *call, by the names that they have in
  * pg_proc.  ERRORs: 22004 NULL; as call_check_moment(), settings_capture() and

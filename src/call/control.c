@@ -636,14 +636,14 @@ control_go_on(const RunningJob *before, const char **why_not)
  * job, which starts when this transaction commits.  Returns the job that goes on;
  * NULL, with a NOTICE, if nothing is left to do.  A relation that cannot be moved any more is
  * a WARNING or NOTICE.  The job's method and settings stay, except those in settings.
- * ERRORs: 22004 NULL; as find_job(), move_indexes() with wait => false,
- * and of alter_move().
+ * ERRORs: 22004 NULL; 22023 settings that are no object; as find_job(),
+ * move_indexes() with wait => false, and of alter_move().
  */
 Datum
 index_mover_resume_move(PG_FUNCTION_ARGS)
 {
-	Jsonb	   *json = call_settings_argument(fcinfo, 1);
 	int64		job = PG_GETARG_INT64(0);
+	Jsonb	   *json;
 	JobSlot		slot;
 	HistoryJob	entry;
 	PlanRequest request = {0};
@@ -652,6 +652,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 
 	PreventCommandDuringRecovery("resume_move()");
 	reject_null(fcinfo, 0, "job");
+	json = call_settings_argument(fcinfo, 1);
 	if (find_job(job, &slot, &entry))
 	{
 		if (resume_running(&slot, json))
