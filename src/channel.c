@@ -178,11 +178,29 @@ channel_start(BackgroundWorker *worker, const void *arguments, Size size, int no
 	BackgroundWorkerHandle *handle;
 
 	Assert(size <= BGW_EXTRALEN);
-	memcpy(worker->bgw_extra, arguments, size);
+	if (size > 0)
+		memcpy(worker->bgw_extra, arguments, size);
 	worker->bgw_notify_pid = notify_pid;
 	if (RegisterDynamicBackgroundWorker(worker, &handle))
 		return handle;
 	return NULL;
+}
+
+/*
+ * Ask the postmaster for a worker that carries out a task, in a segment that both share; the
+ * main function of the worker is channel_carry_out().  Returns NULL if there is no free segment,
+ * *segment is NULL then, or no free worker slot.  The caller detaches the segment, which has the
+ * answer when the worker has ended; without a resource owner it lasts until then.
+ */
+BackgroundWorkerHandle *
+channel_start_task(BackgroundWorker *worker, const void *task, Size size, dsm_segment **segment)
+{
+	*segment = channel_create(size);
+	if (*segment == NULL)
+		return NULL;
+	memcpy(dsm_segment_address(*segment), task, size);
+	worker->bgw_main_arg = UInt32GetDatum(dsm_segment_handle(*segment));
+	return channel_start(worker, NULL, 0, MyProcPid);
 }
 
 /* Return whether a worker has ended, or the postmaster could not start it. */
@@ -222,4 +240,24 @@ channel_begin(void *arguments, Size size)
 	if (size > 0)
 		memcpy(arguments, MyBgworkerEntry->bgw_extra, size);
 	handle_signals();
+}
+
+/*
+ * The whole of a worker that channel_start_task() has asked for: work on a copy of the task, which
+ * becomes the answer.  If the worker fails, the answer is the task as it was.  main_arg: the
+ * argument of the worker's main function.
+ */
+void
+channel_carry_out(Datum main_arg, void *task, Size size, void (*work) (void *task))
+{
+	dsm_segment *segment;
+
+	channel_begin(NULL, 0);
+	/* no resource owner here: the mapping lasts as long as the process */
+	segment = dsm_attach(DatumGetUInt32(main_arg));
+	if (segment == NULL)
+		return;					/* the starter has gone */
+	memcpy(task, dsm_segment_address(segment), size);
+	work(task);
+	memcpy(dsm_segment_address(segment), task, size);
 }

@@ -22,9 +22,13 @@ extern dsm_segment *channel_create(Size size);
 extern void channel_describe(BackgroundWorker *worker, const char *type, const char *function);
 extern BackgroundWorkerHandle *channel_start(BackgroundWorker *worker, const void *arguments,
 											 Size size, int notify_pid);
+extern BackgroundWorkerHandle *channel_start_task(BackgroundWorker *worker, const void *task,
+												  Size size, dsm_segment **segment);
 extern bool channel_worker_has_ended(BackgroundWorkerHandle *worker);
 
 /* in the worker */
 extern void channel_begin(void *arguments, Size size);
+extern void channel_carry_out(Datum main_arg, void *task, Size size,
+							  void (*work) (void *task));
 
 #endif							/* IM_CHANNEL_H */

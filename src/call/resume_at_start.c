@@ -13,8 +13,6 @@
 #include "access/xact.h"
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
-#include "storage/dsm.h"
-#include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -108,33 +106,33 @@ resume_job(const RunningJob *job, int tries)
 	return RESUME_DONE;
 }
 
-void
-index_mover_resume_main(Datum arg)
+/* Let the job of the task go on, and set the answer. */
+static void
+resume_by_task(void *arg)
 {
-	ResumeTask	task;
-	RunningJob *job = &task.job;
-	dsm_segment *segment;
-
-	channel_begin(&task, sizeof(task));
-	segment = dsm_attach(task.segment);
-	if (segment == NULL)
-		proc_exit(0);			/* the launcher has gone */
+	ResumeTask *task = arg;
+	const RunningJob *job = &task->job;
 
 	/*
 	 * First, and durably: whatever makes the server crash from here on does
 	 * so once.  Without the file, a user has steered the job meanwhile.
 	 */
-	task.end = RESUME_DONE;
-	if (running_jobs_set_again(job->database, job->job))
-	{
-		/* for the lock on the database, too */
-		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-		worker_connect_as(job->database, job->role);
-		/* which has set it as runners have it */
-		SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-		IM_POINT("job-taken");
-		task.end = resume_job(job, task.tries);
-	}
-	memcpy(dsm_segment_address(segment), &task, sizeof(task));
-	proc_exit(0);
+	task->end = RESUME_DONE;
+	if (!running_jobs_set_again(job->database, job->job))
+		return;
+	/* for the lock on the database, too */
+	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
+	worker_connect_as(job->database, job->role);
+	/* which has set it as runners have it */
+	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
+	IM_POINT("job-taken");
+	task->end = resume_job(job, task->tries);
+}
+
+void
+index_mover_resume_main(Datum arg)
+{
+	ResumeTask	task;
+
+	channel_carry_out(arg, &task, sizeof(task), resume_by_task);
 }

@@ -19,7 +19,6 @@
 #include "commands/dbcommands.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -271,14 +270,27 @@ find_due(void *arg)
 	order_due(look->due, task->last_owner);
 }
 
-/* In a worker: look into its database, carry out the policies that are due, and set its answer. */
+/* Exit callback: the lock on the extension is the session's. */
 static void
-look_into_database(LookTask *task)
+release_at_exit(int code, Datum arg)
 {
+	AbortOutOfAnyTransaction();
+	extension_release();
+}
+
+/* Look into the database, carry out the policies that are due, and set the answer. */
+static void
+look_into_database(void *arg)
+{
+	LookTask   *task = arg;
 	DatabaseLook found = {.task = task,.context = CurrentMemoryContext};
-	double		end = clock_seconds() + LOOK_LASTS_S;
+	double		end;
 	ErrorData  *error = NULL;
 
+	worker_connect_as(task->database, BOOTSTRAP_SUPERUSERID);
+	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
+	before_shmem_exit(release_at_exit, (Datum) 0);
+	end = clock_seconds() + LOOK_LASTS_S;
 	if (task->sample)
 		error = errors_catch_in_transaction(take_sample, NULL);
 	if (error != NULL)
@@ -323,28 +335,10 @@ look_into_database(LookTask *task)
 	}
 }
 
-/* Exit callback: the lock on the extension is the session's. */
-static void
-release_at_exit(int code, Datum arg)
-{
-	AbortOutOfAnyTransaction();
-	extension_release();
-}
-
 void
 index_mover_look_main(Datum arg)
 {
 	LookTask	task;
-	dsm_segment *segment;
 
-	channel_begin(&task, sizeof(task));
-	segment = dsm_attach(task.segment);
-	if (segment == NULL)
-		proc_exit(0);			/* the launcher has gone */
-	worker_connect_as(task.database, BOOTSTRAP_SUPERUSERID);
-	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
-	before_shmem_exit(release_at_exit, (Datum) 0);
-	look_into_database(&task);
-	memcpy(dsm_segment_address(segment), &task, sizeof(task));
-	proc_exit(0);
+	channel_carry_out(arg, &task, sizeof(task), look_into_database);
 }

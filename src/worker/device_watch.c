@@ -19,9 +19,7 @@
 #include <sys/stat.h>
 
 #include "miscadmin.h"
-#include "storage/dsm.h"
 #include "storage/fd.h"
-#include "storage/ipc.h"
 
 #include "channel.h"
 #include "compat.h"
@@ -60,22 +58,24 @@ missing_tablespaces(void)
 	return result;
 }
 
+/* Look at all devices, and set the answer. */
+static void
+look_at_devices(void *arg)
+{
+	WatchTask  *task = arg;
+
+	if (task->settles)
+		evidence_settle();
+	evidence_look();
+	CHECK_FOR_INTERRUPTS();
+	task->missing = missing_tablespaces();
+	task->done = true;
+}
+
 void
 index_mover_watch_main(Datum arg)
 {
 	WatchTask	task;
-	dsm_segment *segment;
 
-	channel_begin(&task, sizeof(task));
-	segment = dsm_attach(task.segment);
-	if (segment == NULL)
-		proc_exit(0);			/* the launcher has gone */
-	if (task.settles)
-		evidence_settle();
-	evidence_look();
-	CHECK_FOR_INTERRUPTS();
-	task.missing = missing_tablespaces();
-	task.done = true;
-	memcpy(dsm_segment_address(segment), &task, sizeof(task));
-	proc_exit(0);
+	channel_carry_out(arg, &task, sizeof(task), look_at_devices);
 }

@@ -12,8 +12,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_authid.h"
-#include "storage/dsm.h"
-#include "storage/ipc.h"
 
 #include "channel.h"
 #include "errors.h"
@@ -22,12 +20,14 @@
 
 PGDLLEXPORT void index_mover_empty_main(Datum arg);
 
-/* Empty the files of the lost indexes of this database, and set the answer. */
+/* Empty the files of the lost indexes of the database, and set the answer. */
 static void
-empty_files(EmptyTask *task)
+empty_files(void *arg)
 {
+	EmptyTask  *task = arg;
 	MemoryContext context = CurrentMemoryContext;
 
+	worker_connect_as(task->database, BOOTSTRAP_SUPERUSERID);
 	PG_TRY();
 	{
 		task->left_files = lost_guard_empty_all(task->is_again);
@@ -48,14 +48,6 @@ void
 index_mover_empty_main(Datum arg)
 {
 	EmptyTask	task;
-	dsm_segment *segment;
 
-	channel_begin(&task, sizeof(task));
-	segment = dsm_attach(task.segment);
-	if (segment == NULL)
-		proc_exit(0);			/* the launcher has gone */
-	worker_connect_as(task.database, BOOTSTRAP_SUPERUSERID);
-	empty_files(&task);
-	memcpy(dsm_segment_address(segment), &task, sizeof(task));
-	proc_exit(0);
+	channel_carry_out(arg, &task, sizeof(task), empty_files);
 }

@@ -292,22 +292,13 @@ ask_watch(bool settles)
 static bool
 start_watch(Visit *visit, int64 now)
 {
-	WatchTask  *task = &visit->watch;
 	BackgroundWorker worker = {0};
 
 	visit->due = now + RETRY_MS;
-	/* no resource owner: it lasts until forget_worker() */
-	visit->answer = channel_create(sizeof(WatchTask));
-	if (visit->answer != NULL)
-	{
-		task->done = false;
-		memcpy(dsm_segment_address(visit->answer), task, sizeof(WatchTask));
-		task->segment = dsm_segment_handle(visit->answer);
-		channel_describe(&worker, "index_mover device watch", "index_mover_watch_main");
-		/* on a standby, too */
-		worker.bgw_start_time = BgWorkerStart_ConsistentState;
-		visit->worker = channel_start(&worker, task, sizeof(WatchTask), MyProcPid);
-	}
+	channel_describe(&worker, "index_mover device watch", "index_mover_watch_main");
+	/* on a standby, too */
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	visit->worker = channel_start_task(&worker, &visit->watch, sizeof(WatchTask), &visit->answer);
 	/* the round waits for this look */
 	if (visit->worker == NULL && !visit->told && !RecoveryInProgress())
 		job_launch_warn();
@@ -413,22 +404,27 @@ schedule_looks(void)
 	}
 }
 
-/* Ask the postmaster for a worker that looks; false if there is no free worker slot. */
+/* Ask the postmaster for a worker that looks; false if there is no free segment or worker slot. */
 static bool
 start_look_worker(Visit *visit)
 {
+	LookTask   *task = &visit->task;
 	BackgroundWorker worker = {0};
 
-	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", NameStr(visit->task.name));
+	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", NameStr(task->name));
 	channel_describe(&worker, "index_mover scheduler", "index_mover_look_main");
-	visit->worker = channel_start(&worker, &visit->task, sizeof(LookTask), MyProcPid);
-	if (visit->worker != NULL)
-		return true;
-	ereport(LOG,
-			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-			 errmsg("%s has to wait for a free background worker slot", worker.bgw_name),
-			 errhint("You may need to increase \"max_worker_processes\".")));
-	return false;
+	visit->worker = channel_start_task(&worker, task, sizeof(LookTask), &visit->answer);
+	if (visit->answer == NULL)
+		ereport(LOG,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not look into database \"%s\": %s", NameStr(task->name),
+						"too many dynamic shared memory segments")));
+	else if (visit->worker == NULL)
+		ereport(LOG,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("%s has to wait for a free background worker slot", worker.bgw_name),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	return visit->worker != NULL;
 }
 
 /*
@@ -451,22 +447,10 @@ start_look(Visit *visit, int64 now)
 	if (found == NIL)
 		return false;
 	task->database = linitial_oid(found);
-	/* no resource owner: it lasts until forget_worker() */
 	Assert(visit->answer == NULL);
-	visit->answer = channel_create(sizeof(LookTask));
-	if (visit->answer == NULL)
-	{
-		ereport(LOG,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not look into database \"%s\": %s", NameStr(task->name),
-						"too many dynamic shared memory segments")));
-		return false;
-	}
 	/* if its worker dies */
 	task->next = LOOK_MS;
 	task->failed = task->failed_before;
-	memcpy(dsm_segment_address(visit->answer), task, sizeof(LookTask));
-	task->segment = dsm_segment_handle(visit->answer);
 	task->sample = now >= visit->next_sample;
 	if (!start_look_worker(visit))
 		return false;
@@ -581,15 +565,8 @@ start_emptying(Visit *visit, int64 now)
 		visit->due = NOT_DUE;
 		return false;
 	}
-	/* no resource owner: it lasts until forget_worker() */
-	visit->answer = channel_create(sizeof(EmptyTask));
-	if (visit->answer != NULL)
-	{
-		memcpy(dsm_segment_address(visit->answer), task, sizeof(EmptyTask));
-		task->segment = dsm_segment_handle(visit->answer);
-		channel_describe(&worker, "index_mover emptying", "index_mover_empty_main");
-		visit->worker = channel_start(&worker, task, sizeof(EmptyTask), MyProcPid);
-	}
+	channel_describe(&worker, "index_mover emptying", "index_mover_empty_main");
+	visit->worker = channel_start_task(&worker, task, sizeof(EmptyTask), &visit->answer);
 	if (visit->worker == NULL)
 	{
 		await_worker_for_emptying(visit, now);
@@ -964,16 +941,9 @@ start_resumption(Visit *visit, int64 now)
 		running_jobs_forget(job, why_not);
 		return false;
 	}
-	/* no resource owner: it lasts until forget_worker() */
+	channel_describe(&worker, RESUMPTION_TYPE, "index_mover_resume_main");
 	if (has_room)
-		visit->answer = channel_create(sizeof(ResumeTask));
-	if (visit->answer != NULL)
-	{
-		memcpy(dsm_segment_address(visit->answer), task, sizeof(ResumeTask));
-		task->segment = dsm_segment_handle(visit->answer);
-		channel_describe(&worker, RESUMPTION_TYPE, "index_mover_resume_main");
-		visit->worker = channel_start(&worker, task, sizeof(ResumeTask), MyProcPid);
-	}
+		visit->worker = channel_start_task(&worker, task, sizeof(ResumeTask), &visit->answer);
 	if (visit->worker == NULL)
 		await_worker(visit, now);
 	else

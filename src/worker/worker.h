@@ -27,7 +27,6 @@ typedef struct LookTask
 {
 	Oid			database;
 	NameData	name;			/* of the database */
-	dsm_handle	segment;		/* for the answer, which is this struct */
 	bool		sample;			/* is due */
 	bool		failed_before;	/* the last look */
 	Oid			last_owner;		/* of the policy that was begun last; 0 = none */
@@ -36,8 +35,6 @@ typedef struct LookTask
 	bool		failed;
 	int			next;			/* when to look again, in ms */
 } LookTask;
-
-StaticAssertDecl(sizeof(LookTask) <= BGW_EXTRALEN, "LookTask is too large");
 
 /* The end of a try to have a job go on */
 typedef enum ResumeEnd
@@ -57,15 +54,11 @@ typedef enum ResumeEnd
 typedef struct ResumeTask
 {
 	RunningJob	job;
-	dsm_handle	segment;		/* for the answer, which is this struct */
-
 	int			tries;			/* that were hindered */
 
 	/* the answer */
 	ResumeEnd	end;
 } ResumeTask;
-
-StaticAssertDecl(sizeof(ResumeTask) <= BGW_EXTRALEN, "ResumeTask is too large");
 
 /*
  * The arguments of a worker that looks at all devices, and its answer: launcher.c has it
@@ -73,7 +66,6 @@ StaticAssertDecl(sizeof(ResumeTask) <= BGW_EXTRALEN, "ResumeTask is too large");
  */
 typedef struct WatchTask
 {
-	dsm_handle	segment;		/* for the answer, which is this struct */
 	bool		settles;		/* a round has found all files whole, but for
 								 * devices that were refuted */
 
@@ -84,8 +76,6 @@ typedef struct WatchTask
 								 * if all are there */
 } WatchTask;
 
-StaticAssertDecl(sizeof(WatchTask) <= BGW_EXTRALEN, "WatchTask is too large");
-
 /*
  * The arguments of a worker that empties the files of the lost indexes of a database, and its
  * answer: launcher.c has it started, emptying.c carries it out.
@@ -93,15 +83,12 @@ StaticAssertDecl(sizeof(WatchTask) <= BGW_EXTRALEN, "WatchTask is too large");
 typedef struct EmptyTask
 {
 	Oid			database;
-	dsm_handle	segment;		/* for the answer, which is this struct */
 	bool		is_again;		/* an earlier one was done, and has left files */
 
 	/* the answer */
 	bool		done;
 	bool		left_files;		/* which it could not empty */
 } EmptyTask;
-
-StaticAssertDecl(sizeof(EmptyTask) <= BGW_EXTRALEN, "EmptyTask is too large");
 
 extern bool job_launch_cleanup(int64 job, Oid database, Oid role, List *items);
 extern BackgroundWorkerHandle *job_launch_look(const Look *look, dsm_segment **segment);
