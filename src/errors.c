@@ -16,22 +16,24 @@
 #include "storage/lock.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
 
 #include "errors.h"
 
 /* Whether another process has sent SIGINT, once or more, since QueryCancelPending was false */
 static volatile sig_atomic_t was_sent_cancel = false;
 
-/* As core's StatementCancelHandler(), and note a signal that is not our own. */
-static void
-handle_cancel(int signo, siginfo_t *info, void *context)
+/*
+ * In the handler of a signal: cancel this process's work, as core's StatementCancelHandler().
+ * was_sent: another process wants it.
+ */
+void
+errors_cancel_work(bool was_sent)
 {
-	int			save_errno = errno;
-
 	/* what was sent before has been raised */
 	if (!QueryCancelPending)
 		was_sent_cancel = false;
-	if (info->si_pid != MyProcPid)
+	if (was_sent)
 		was_sent_cancel = true;
 	if (!proc_exit_inprogress)
 	{
@@ -39,13 +41,22 @@ handle_cancel(int signo, siginfo_t *info, void *context)
 		QueryCancelPending = true;
 	}
 	SetLatch(MyLatch);
+}
+
+/* For SIGINT: core sends it for lock_timeout and statement_timeout from the process itself. */
+static void
+handle_cancel(int signo, siginfo_t *info, void *context)
+{
+	int			save_errno = errno;
+
+	errors_cancel_work(info->si_pid != MyProcPid);
 	errno = save_errno;
 }
 
 /*
- * In a worker, tell a cancel by another process from lock_timeout, for which core sends the same
- * signal to its own process.  Of both together, ProcessInterrupts() reports the timeout only, and
- * forgets the cancel: then who catches the timeout, and goes on, would never hear of it.
+ * Tell a cancel by another process from lock_timeout, for which core sends the same signal to its
+ * own process.  Of both together, ProcessInterrupts() reports the timeout only, and forgets the
+ * cancel: then who catches the timeout, and goes on, would never hear of it.
  */
 void
 errors_handle_cancel(void)
@@ -56,46 +67,62 @@ errors_handle_cancel(void)
 	sigaction(SIGINT, &action, NULL);
 }
 
-/*
- * Return whether the error is a lock timeout in whose place core has forgotten a cancel.  False
- * where errors_handle_cancel() was not called.
- */
+/* Forget a pending cancel.  Return whether another process has sent it. */
 bool
-errors_has_met_cancel(const ErrorData *error)
+errors_forget_cancel(void)
 {
-	return errors_was_lock_timeout(error) && was_sent_cancel;
-}
-
-/* When an error is caught, have the next CHECK_FOR_INTERRUPTS() raise a cancel that it met. */
-void
-errors_keep_cancel(const ErrorData *error)
-{
-	if (!errors_has_met_cancel(error))
-		return;
-	QueryCancelPending = true;
-	InterruptPending = true;
-
-	/*
-	 * a wait for a lock sleeps first, and its own timeout would be told in
-	 * place of the cancel
-	 */
-	SetLatch(MyLatch);
+	if (!QueryCancelPending)
+		return false;
+	QueryCancelPending = false;
+	return was_sent_cancel;
 }
 
 /*
- * Take the error in PG_CATCH() of a worker, and end all transactions and
- * release all locks, including session locks, which survive the abort if no
- * transaction was open.  Returns the error, palloc'd in context, which
- * becomes current.
+ * If the error is a lock timeout in whose place core has forgotten a cancel, or statement_timeout
+ * (is_late), make it the error of that.
  */
-ErrorData *
-errors_take(MemoryContext context)
+static void
+tell_of_forgotten(ErrorData *error, bool is_late)
+{
+	if (!errors_was_lock_timeout(error) || !(was_sent_cancel || is_late))
+		return;
+	error->sqlerrcode = ERRCODE_QUERY_CANCELED;
+	error->message_id = "canceling statement due to user request";
+	if (!was_sent_cancel)
+		error->message_id = "canceling statement due to statement timeout";
+	error->message = pstrdup(_(error->message_id));
+	/* it may also have come afterwards, and is raised once */
+	QueryCancelPending = false;
+}
+
+static ErrorData *
+copy_error(MemoryContext context, bool is_late)
 {
 	ErrorData  *error;
 
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();
 	FlushErrorState();
+	tell_of_forgotten(error, is_late);
+	return error;
+}
+
+/* In PG_CATCH() of a worker: return the error, palloc'd in context, which becomes current. */
+ErrorData *
+errors_copy(MemoryContext context)
+{
+	return copy_error(context, false);
+}
+
+/*
+ * As errors_copy(), and end all transactions and release all locks, including
+ * session locks, which survive the abort if no transaction was open.
+ */
+ErrorData *
+errors_take(MemoryContext context)
+{
+	ErrorData  *error = errors_copy(context);
+
 	/* core's errors, also from parallel workers, have it in %m only */
 	if (error->sqlerrcode == ERRCODE_INTERNAL_ERROR &&
 		strstr(error->message, strerror(EDQUOT)) != NULL)
@@ -113,6 +140,21 @@ errors_take(MemoryContext context)
 	return error;
 }
 
+/*
+ * In a user session, handle cancels as a worker does until *before is restored, since a lock timeout
+ * may be caught.  What is pending now is raised, so that it does not count as sent meanwhile.
+ */
+static void
+watch_cancel(struct sigaction *before)
+{
+	sigaction(SIGINT, NULL, before);
+	if (before->sa_sigaction == handle_cancel)
+		return;
+	CHECK_FOR_INTERRUPTS();
+	errors_handle_cancel();
+	was_sent_cancel = QueryCancelPending;
+}
+
 /* Run work(arg) in a subtransaction, which is kept if there is no error, or is rolled back. */
 static ErrorData *
 catch_in_subtransaction(void (*work) (void *arg), void *arg, bool keeps)
@@ -120,8 +162,11 @@ catch_in_subtransaction(void (*work) (void *arg), void *arg, bool keeps)
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ResourceOwner oldowner = CurrentResourceOwner;
 	ErrorData  *volatile error = NULL;
+	struct sigaction before;
+	bool		has_limit = get_timeout_active(STATEMENT_TIMEOUT);
 
 	Assert(IsTransactionState());
+	watch_cancel(&before);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(oldcontext);
 	PG_TRY();
@@ -132,18 +177,15 @@ catch_in_subtransaction(void (*work) (void *arg), void *arg, bool keeps)
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(oldcontext);
-		error = CopyErrorData();
-		FlushErrorState();
+		error = copy_error(oldcontext, has_limit && !get_timeout_active(STATEMENT_TIMEOUT));
 	}
 	PG_END_TRY();
+	sigaction(SIGINT, &before, NULL);
 	/* an error of the rollback itself must not roll back the caller's, too */
 	if (error != NULL || !keeps)
 		RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(oldcontext);
 	CurrentResourceOwner = oldowner;
-	if (error != NULL)
-		errors_keep_cancel(error);
 	return error;
 }
 
@@ -188,8 +230,6 @@ catch_in_transaction(void (*work) (void *arg), void *arg, bool has_snapshot)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);
-	if (error != NULL)
-		errors_keep_cancel(error);
 	return error;
 }
 

@@ -11,8 +11,9 @@
 #include "fmgr.h"
 
 extern void errors_handle_cancel(void);
-extern bool errors_has_met_cancel(const ErrorData *error);
-extern void errors_keep_cancel(const ErrorData *error);
+extern void errors_cancel_work(bool was_sent);
+extern bool errors_forget_cancel(void);
+extern ErrorData *errors_copy(MemoryContext context);
 extern ErrorData *errors_take(MemoryContext context);
 extern ErrorData *errors_catch(void (*work) (void *arg), void *arg);
 extern ErrorData *errors_catch_and_release(void (*work) (void *arg), void *arg);

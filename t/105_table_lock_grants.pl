@@ -7,7 +7,7 @@
 # finds both.  The build with pause points counts its locks after each wait and relation, and
 # a wrong number ends the server.
 #
-# The timeout and a cancel can meet, too: core tells of the timeout only, and forgets the cancel.
+# The timeout and a cancel, or statement_timeout, can meet, too: core tells of the timeout only, and forgets the other.
 #
 # Fault (locks): a lock is granted as its wait ends by lock_timeout, a cancel, both, or SIGTERM: no
 #   session lock stays behind; locks of the long phase, of the swap, of catalogs, of the ledger; lock_timeout
@@ -135,7 +135,8 @@ sub meet
 		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', "$name: the end does not wait", timeout => 10);
 		$_->end foreach $gate, $holder, $reader, $second;
 		wait_for_job_end($node, $job);
-		is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'canceled', "$name: its end");
+		is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ',') FROM index_mover_history WHERE job = $job"),
+			'canceled 57014', "$name: its end");
 		return;
 	}
 	$lock =~ /TOAST table/ && $hold =~ /VACUUM/ ? $s->run('SELECT pg_cancel_backend(' . $holder->pid . ')') : $holder->run('COMMIT');
@@ -216,8 +217,30 @@ foreach my $time (1, 2, 4, 8, 12, 16, 20)
 	kill 'CONT', $worker;
 	wait_for_job_end($node, $job);
 	$holder->end;
-	is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'canceled',
-		'REINDEX CONCURRENTLY, the end of lock_wait and a cancel: its end');
+	is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ',') FROM index_mover_history WHERE job = $job"),
+		'canceled 57014', 'REINDEX CONCURRENTLY, the end of lock_wait and a cancel: its end');
+}
+
+# ---- the same in a session's own call -------------------------------------------------------------
+# (It locks four tables of ours, each for a second at most, and goes on with the next one.)
+foreach my $event ('a cancel', 'statement_timeout', 'nothing else')
+{
+	my $name = "a session, lock_timeout and $event";
+	my ($holder, $caller) = map { IndexMover::Session->new($node) } 1 .. 2;
+	$holder->run('BEGIN; LOCK TABLE index_mover.job_log IN ACCESS EXCLUSIVE MODE');
+	$caller->run("SET statement_timeout = '1500ms'") if $event eq 'statement_timeout';
+	$caller->send(q{SELECT string_agg(name, ',') FROM index_mover.readable_tables() WHERE NOT readable});
+	stop_in_queue($caller->pid, 'index_mover.job_log', 'AccessShareLock', $name);
+	sleep 2;
+	$s->run('SELECT pg_cancel_backend(' . $caller->pid . ')') if $event eq 'a cancel';
+	kill 'CONT', $caller->pid;
+	my $answer = $caller->answer;
+	my %error = ('a cancel' => 'user request', 'statement_timeout' => 'statement timeout');
+	is($answer, $error{$event} ? '' : 'job_log', "$name: its answer");
+	like($caller->errors, qr/ERROR:  57014: canceling statement due to $error{$event}/, "$name: its error") if $error{$event};
+	$caller->run('RESET statement_timeout');
+	is($caller->run('SELECT 1'), '1', "$name: the next statement is not canceled");
+	$_->end foreach $holder, $caller;
 }
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP/, 'each number of locks was right');
 leftovers_ok($node, 'grants', within => 5);

@@ -541,11 +541,8 @@ take_rebuild_error(MoveContext *mc, double start, int64 rested_ms)
 	int64		rested_since = pacing_rested_ms() - rested_ms;
 	bool		passes;
 	bool		again = false;
-	ErrorData  *edata;
+	ErrorData  *edata = errors_copy(TopMemoryContext);
 
-	MemoryContextSwitchTo(TopMemoryContext);
-	edata = CopyErrorData();
-	FlushErrorState();
 	passes = tell_who_passes(edata);
 	rebuild_timer_explain(edata, item);
 	clean_up_after_error(mc);
@@ -569,7 +566,6 @@ take_rebuild_error(MoveContext *mc, double start, int64 rested_ms)
 		again = false;
 	if (!again)
 		ReThrowError(edata);
-	errors_keep_cancel(edata);
 	FreeErrorData(edata);
 }
 

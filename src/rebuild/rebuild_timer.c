@@ -167,9 +167,7 @@ static void
 cancel_command(void)
 {
 	canceled = true;
-	QueryCancelPending = true;
-	InterruptPending = true;
-	SetLatch(MyLatch);
+	errors_cancel_work(false);
 }
 
 /* Cancel the command if it is about to cost a slot.  In the handler. */

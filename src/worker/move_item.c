@@ -448,8 +448,6 @@ try_item(MoveContext *mc, void (*work) (MoveContext *mc))
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	if (error != NULL && errors_has_met_cancel(error))
-		runner_cancel(mc->job);
 	check_relation_locks(0);
 	IM_POINT("locks-released");
 	return error;
