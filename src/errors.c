@@ -288,7 +288,10 @@ errors_repeat(const ErrorData *error)
 	return 0;
 }
 
-/* In ereport(): the SQLSTATE of another error, and its message as the detail. */
+/*
+ * In ereport(): the SQLSTATE of another error, and its message as the detail.  As in core, see
+ * ExecEvalJsonCoercionFinish(), the message stays as it is: no sentence, and in any language.
+ */
 int
 errors_as_detail(const ErrorData *error)
 {
