@@ -10,6 +10,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
+use IndexMover::Evidence;
 use IndexMover::Storage;
 use IndexMover::Test;
 use POSIX qw(EIO);
@@ -21,13 +22,10 @@ needs_test_points();
 my $faults = preload_library('io_faults');
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $location = "$dir/fast";
-make_path($location, "$dir/away");
-my $node = new_node('copied', conf => "shared_preload_libraries = 'index_mover'\ncheckpoint_timeout = 1h\nmax_prepared_transactions = 2\n");
+make_path("$dir/away");
+my ($node, $location, $oid) = node_with_device('copied');
 sub value { my ($sql, $database) = @_; return $node->safe_psql($database // 'postgres', $sql); }
 
-value("CREATE TABLESPACE fast LOCATION '$location'");
-my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 value($_) foreach 'CREATE DATABASE source', 'CREATE DATABASE rebuilt', 'CREATE DATABASE there TABLESPACE fast';
 foreach my $database (qw(postgres source rebuilt))
 {
@@ -40,12 +38,7 @@ value('CREATE DATABASE uncommitted');
 value('CREATE TABLE t (id int) TABLESPACE fast; INSERT INTO t SELECT generate_series(1, 5000)', 'uncommitted');
 value("BEGIN; CREATE INDEX t_id ON t (id) TABLESPACE fast; PREPARE TRANSACTION 'made'", 'uncommitted');
 
-sub verdict
-{
-	my $path = $node->data_dir . '/index_mover.evidence';
-	return 'none' unless -e $path && slurp_file($path) =~ /^tablespace $oid \S+ \S+ \S+ (\d+) (\d+) /m;
-	return $1 ? 'lost' : $2 ? 'unknown' : 'same';
-}
+sub verdict { return verdict_on_record($node, $oid); }
 sub settings { my ($text) = @_; $node->append_conf('postgresql.conf', $text); return; }
 
 # A crash after changes, with the device away.

@@ -22,18 +22,9 @@ use Test::More;
 needs_test_points();
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $location = "$dir/fast";
-make_path($location);
-my $node = new_node('guard', streaming => 1, conf => <<CONF);
-shared_preload_libraries = 'index_mover'
-checkpoint_timeout = 1h
-autovacuum = off
-max_prepared_transactions = 2
-CONF
+my ($node, $location, $oid) = node_with_device('guard', streaming => 1);
 sub value { return $node->safe_psql('postgres', $_[0]); }
 
-value("CREATE TABLESPACE fast LOCATION '$location'");
-my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 value(<<'SQL');
 CREATE TABLE t (id int);
 INSERT INTO t SELECT generate_series(1, 5000);

@@ -6,6 +6,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
+use IndexMover::Evidence;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -14,13 +15,9 @@ use Time::HiRes qw(usleep);
 
 needs_test_points();
 
-my $dir = PostgreSQL::Test::Utils::tempdir();
-my $location = "$dir/fast";
-make_path($location);
-my $node = new_node('mutants', conf => "shared_preload_libraries = 'index_mover'\ncheckpoint_timeout = 1h\n");
+my ($node, $location) = node_with_device('mutants');
 sub value { return $node->safe_psql('postgres', $_[0]); }
 
-value("CREATE TABLESPACE fast LOCATION '$location'");
 value(<<'SQL');
 CREATE TABLE t (id int);
 INSERT INTO t SELECT generate_series(1, 5000);

@@ -9,7 +9,6 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use File::Path qw(make_path);
 use IndexMover::Evidence;
 use IndexMover::Session;
 use IndexMover::Test;
@@ -22,19 +21,12 @@ needs_test_points();
 
 my $N = 100;
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $location = "$dir/fast";
-make_path($location);
-my $node = new_node('plans', conf => <<CONF);
-shared_preload_libraries = 'index_mover'
-checkpoint_timeout = 1h
+my ($node, $location, $oid) = node_with_device('plans', conf => <<CONF);
 log_checkpoints = on
-max_prepared_transactions = 2
 index_mover.test_mutation = 'lost-queueing:200,empty-again:500'
 CONF
 sub value { return $node->safe_psql('postgres', $_[0]); }
 
-value("CREATE TABLESPACE fast LOCATION '$location'");
-my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 value(<<"SQL");
 CREATE TABLE t (id int);
 INSERT INTO t SELECT generate_series(1, 5000);

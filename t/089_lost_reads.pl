@@ -7,7 +7,6 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use File::Path qw(make_path);
 use IndexMover::Evidence;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -17,18 +16,9 @@ use Time::HiRes qw(time usleep);
 
 needs_test_points();
 
-my $dir = PostgreSQL::Test::Utils::tempdir();
-my $location = "$dir/fast";
-make_path($location);
-my $node = new_node('reads', conf => <<CONF);
-shared_preload_libraries = 'index_mover'
-checkpoint_timeout = 1h
-index_mover.test_mutation = 'read-rest:200'
-CONF
+my ($node, $location, $oid) = node_with_device('reads', conf => "index_mover.test_mutation = 'read-rest:200'\n");
 sub value { my ($sql, $database) = @_; return $node->safe_psql($database // 'postgres', $sql); }
 
-value("CREATE TABLESPACE fast LOCATION '$location'");
-my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 value('CREATE DATABASE dropped');
 foreach my $database (qw(postgres dropped))
 {

@@ -16,18 +16,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $location = "$dir/fast";
-make_path($location);
-my $node = new_node('round', conf => <<CONF);
-shared_preload_libraries = 'index_mover'
-checkpoint_timeout = 1h
-max_prepared_transactions = 2
-log_min_messages = debug1
-CONF
+my ($node, $location, $oid) = node_with_device('round', conf => "log_min_messages = debug1\n");
 sub value { return $node->safe_psql($_[1] // 'postgres', $_[0]); }
 
-value("CREATE TABLESPACE fast LOCATION '$location'");
-my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 value('CREATE DATABASE closed');
 value('CREATE EXTENSION index_mover CASCADE', 'closed');
 foreach my $database ('postgres', 'closed')

@@ -19,16 +19,9 @@ use Time::HiRes qw(usleep);
 needs_test_points();
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $location = "$dir/fast";
-make_path($location);
-my $node = new_node('set_back', conf => <<CONF);
-shared_preload_libraries = 'index_mover'
-checkpoint_timeout = 1h
-CONF
+my ($node, $location, $oid) = node_with_device('set_back');
 sub value { return $node->safe_psql('postgres', $_[0]); }
 
-value("CREATE TABLESPACE fast LOCATION '$location'");
-my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 my $version = (map { m{([^/]+)$} } glob("$location/PG_*"))[0];
 my $marker = "$location/index_mover.$version";
 

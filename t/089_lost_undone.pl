@@ -9,7 +9,6 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use File::Path qw(make_path);
 use IndexMover::Evidence;
 use IndexMover::Session;
 use IndexMover::Test;
@@ -19,19 +18,9 @@ use Test::More;
 
 needs_test_points();
 
-my $dir = PostgreSQL::Test::Utils::tempdir();
-my $location = "$dir/fast";
-make_path($location);
-my $node = new_node('undone', conf => <<CONF);
-shared_preload_libraries = 'index_mover'
-checkpoint_timeout = 1h
-autovacuum = off
-max_prepared_transactions = 2
-CONF
+my ($node, $location, $oid) = node_with_device('undone');
 sub value { return $node->safe_psql('postgres', $_[0]); }
 
-value("CREATE TABLESPACE fast LOCATION '$location'");
-my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
 value(<<"SQL");
 CREATE TABLE t (id int, s varchar(10)) PARTITION BY RANGE (id);
 CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (100000);

@@ -1,7 +1,8 @@
 # IndexMover::Evidence
-#   What a server has on record of the device below a tablespace (src/README, "Evidence
-#   for a device"), and an older copy of a device.
+#   A server with a tablespace whose device can be lost, what it has on record of the device
+#   (src/README, "Evidence for a device"), and an older copy of a device.
 #
+#   my ($node, $location, $oid) = node_with_device('name', conf => ...);   # of tablespace fast
 #   verdict_on_record($node, $oid);    # none, lost, unknown, or same
 #   wait_until_watched($node);         # from now on it tells a crash
 #   my $comes = copy_location($location);
@@ -12,11 +13,25 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use File::Path qw(rmtree);
+use File::Path qw(make_path rmtree);
+use IndexMover::Node;
 use IndexMover::Wait;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(state_file known_on_record verdict_on_record wait_until_watched copy_location);
+our @EXPORT = qw(node_with_device state_file known_on_record verdict_on_record wait_until_watched copy_location);
+
+# Return a server that has the library preloaded, no checkpoint by time, and a tablespace "fast"; the
+# location of the tablespace; and its OID.  The options are those of new_node().
+sub node_with_device
+{
+	my ($name, %options) = @_;
+	my $location = PostgreSQL::Test::Utils::tempdir() . '/fast';
+	make_path($location);
+	my $conf = "shared_preload_libraries = 'index_mover'\ncheckpoint_timeout = 1h\n" . ($options{conf} // '');
+	my $node = new_node($name, %options, conf => $conf);
+	$node->safe_psql('postgres', "CREATE TABLESPACE fast LOCATION '$location'");
+	return ($node, $location, $node->safe_psql('postgres', "SELECT oid FROM pg_tablespace WHERE spcname = 'fast'"));
+}
 
 sub state_file { return $_[0]->data_dir . '/index_mover.evidence'; }
 
