@@ -55,6 +55,9 @@ extern uint32 evidence_doubts_so_far(Oid tablespace);
 extern void evidence_note_read(Oid tablespace, RelFileNumber below, uint32 doubts);
 extern bool evidence_is_to_read(Oid tablespace, RelFileNumber relfilenumber);
 
+/* evidence_area.c */
+extern void evidence_meet_again(void);
+
 /* for the launcher's watch of devices, which waits for them */
 extern void evidence_settle(void);
 

@@ -51,9 +51,9 @@ evidence_wake_launcher(bool looks)
 		SetLatch(&GetPGProcByNumber(launcher)->procLatch);
 }
 
-/* After a change: count, and write the state file.  Under CHANGE_LOCK. */
-void
-evidence_save(void)
+/* Publish evidence_losses(), after a change of what it counts.  Under CHANGE_LOCK. */
+static void
+publish_losses(void)
 {
 	bool		has_lost = false;
 	uint32		losses = 0;
@@ -81,6 +81,23 @@ evidence_save(void)
 	 */
 	if (losses != 0 && losses != losses_before)
 		evidence_wake_launcher(losses_before == 0);
+}
+
+/* Have all processes meet the losses once more: a lost index may have come back. */
+void
+evidence_meet_again(void)
+{
+	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
+	evidence_area->nlosses++;
+	publish_losses();
+	LWLockRelease(evidence_lock(CHANGE_LOCK));
+}
+
+/* After a change: count, and write the state file.  Under CHANGE_LOCK. */
+void
+evidence_save(void)
+{
+	publish_losses();
 	evidence_area->is_saved = evidence_list_save(&evidence_area->list);
 	if (!evidence_area->is_saved)
 		ereport(LOG,

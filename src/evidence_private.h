@@ -213,8 +213,10 @@ typedef struct ReadFiles
 typedef struct EvidenceArea
 {
 	pg_atomic_uint32 losses;	/* 0 = no file is lost; changes with each
-								 * verdict, when one is taken back, and when a
-								 * device with lost files comes */
+								 * verdict, when one is taken back, when a
+								 * device with lost files comes, and when a
+								 * prepared transaction ends that may have had
+								 * a lost index */
 	uint32		nlosses;		/* since the start */
 	RelFileNumber made_before;	/* files from before the server has started */
 	int			janitor;		/* number of its process; -1 = none */

@@ -114,7 +114,7 @@
 
 /*
  * A session looks no longer, and if it could not empty all files, tries again after this time,
- * doubled each time in vain
+ * doubled each time in vain.  Not doubled while rows are not committed only: whoever commits them tells none.
  */
 #define AGAIN_MS		1000
 #define LONGEST_AGAIN_MS	60000
@@ -875,7 +875,10 @@ lost_guard_empty_files(void)
 		evidence_note_met(losses, one_for_each_tablespace(indexes));
 		return;
 	}
-	again_ms = losses == losses_failed ? Min(again_ms * 2, LONGEST_AGAIN_MS) : AGAIN_MS;
+	if (losses == losses_failed && are_left(indexes))
+		again_ms = Min(again_ms * 2, LONGEST_AGAIN_MS);
+	else
+		again_ms = AGAIN_MS;
 	/* our own look may have found it once more, where it cannot go on record */
 	losses_failed = evidence_losses();
 	failed_at = clock_seconds();
@@ -1473,12 +1476,42 @@ check_copied_databases(const Node *stmt)
 	}
 }
 
+/* Return whether a statement ends a prepared transaction. */
+static bool
+is_end_of_prepared(const Node *stmt)
+{
+	TransactionStmtKind kind;
+
+	if (!IsA(stmt, TransactionStmt))
+		return false;
+	kind = ((const TransactionStmt *) stmt)->kind;
+	return kind == TRANS_STMT_COMMIT_PREPARED || kind == TRANS_STMT_ROLLBACK_PREPARED;
+}
+
+/*
+ * A prepared transaction has ended.  It may have kept sessions from a lost index, or brought one back: they
+ * try again later each time, so all are told.  Not if all files were found to be empty, as none are while a
+ * transaction may have such an index.
+ */
+static void
+meet_again(void)
+{
+	uint32		losses = evidence_losses();
+	List	   *indexes;
+
+	if (losses != 0 && !evidence_is_met(MyDatabaseId, losses, &indexes))
+		evidence_meet_again();
+}
+
 /* A statement without a plan begins. */
 static void
 utility_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 					 ProcessUtilityContext context, ParamListInfo params,
 					 QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *completion)
 {
+	/* it may free the statement */
+	bool		ends_prepared = is_end_of_prepared(pstmt->utilityStmt);
+
 	if (evidence_losses() != 0 && !IM_MUTATION("show-lost"))
 	{
 		if (may_use_files(pstmt->utilityStmt))
@@ -1492,6 +1525,8 @@ utility_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment, dest,
 								completion);
+	if (ends_prepared)
+		meet_again();
 }
 
 /* For errors_catch(). */
