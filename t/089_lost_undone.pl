@@ -99,6 +99,24 @@ foreach my $what (sort keys %undone)
 	}
 }
 
+# A generic plan that is made in such a transaction, with an index that is lost again afterwards: core has the plan made
+# again, as REINDEX invalidates what is cached of the table, too.
+my $executor = IndexMover::Session->new($node);
+$executor->run($_) foreach 'SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan',
+  'PREPARE by_id AS SELECT count(*) FROM t_1 WHERE id = $1';
+foreach my $what ('REINDEX INDEX', 'REINDEX TABLE')
+{
+	foreach my $how ([ 'BEGIN', 'ROLLBACK' ], [ 'BEGIN; SAVEPOINT s', 'ROLLBACK TO s; COMMIT' ])
+	{
+		unlike($executor->run('EXPLAIN EXECUTE by_id(5001)'), qr/t_id/, "$what: a generic plan without the lost index");
+		$executor->run("$how->[0]; $undone{$what}");
+		like($executor->run('EXPLAIN EXECUTE by_id(5001)'), qr/t_id/, '... has it where it was rebuilt');
+		$executor->run($how->[1]);
+		is($executor->run('EXECUTE by_id(5001)'), 1, "... and $how->[1]: the right answer");
+	}
+}
+$executor->end;
+
 # An index with another OID has the old file.
 value('ALTER TABLE t ALTER s TYPE varchar(20)');
 is($old->run($read), 3, 'ALTER TYPE by another session, which keeps the files: the right answer');
