@@ -88,6 +88,7 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
+#include "storage/sinval.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -258,6 +259,26 @@ look_for_spoiled_page(const RelFileLocator *file)
 }
 
 /*
+ * Have no session, nor this one, find anything by its copy of the first page of a hash index.  As core's
+ * CacheInvalidateSmgr(): at once, because a file is no part of a transaction, and this one may be rolled
+ * back.  The index is locked exclusively, so whoever uses it next has had the message.
+ */
+static void
+forget_first_page(Relation index)
+{
+	SharedInvalidationMessage message = {0};
+
+	message.rc.id = SHAREDINVALRELCACHE_ID;
+	message.rc.dbId = MyDatabaseId;
+	message.rc.relId = RelationGetRelid(index);
+	SendSharedInvalidMessages(&message, 1);
+	/* it may have a lock of the index already, and get the message later */
+	if (index->rd_amcache != NULL)
+		pfree(index->rd_amcache);
+	index->rd_amcache = NULL;
+}
+
+/*
  * Put a page in place of the first one of a hash index, which its access method refuses, and reads first.
  * All others stay: the WAL names pages of hash indexes without their images (REGBUF_NO_IMAGE), and
  * recovery from before, that of a base backup, too, ends with PANIC if they are not there.  Records of
@@ -286,10 +307,7 @@ spoil_first_page(Relation index)
 	smgrwrite(RelationGetSmgr(index), MAIN_FORKNUM, 0, page.data, false);
 	memcpy(BufferGetPage(buffer), page.data, BLCKSZ);
 	UnlockReleaseBuffer(buffer);
-	/* nor does this session find anything by such a copy */
-	if (index->rd_amcache != NULL)
-		pfree(index->rd_amcache);
-	index->rd_amcache = NULL;
+	forget_first_page(index);
 }
 
 /* Have each use of a lost index fail, which is open, and locked exclusively. */
@@ -927,20 +945,6 @@ have_planned_again(void *arg)
 }
 
 /*
- * Have no session find something in a hash index by its copy of the first page.  For
- * errors_catch_without_snapshot().
- */
-static void
-have_first_pages_forgotten(void *arg)
-{
-	foreach_ptr(const LostIndex, lost, (const List *) arg)
-	{
-		if (lost->is_hash && SearchSysCacheExists1(RELOID, ObjectIdGetDatum(lost->oid)))
-			CacheInvalidateRelcacheByRelid(lost->oid);
-	}
-}
-
-/*
  * Empty the files of the lost indexes of this database by a worker, also if that takes a
  * checkpoint, and have sessions use no lost index by a plan of before.  With is_again, only what
  * an earlier call has left, and it is not told again.  No transaction is open: each try is one,
@@ -977,7 +981,6 @@ lost_guard_empty_all(bool is_again)
 
 		(void) was_well(errors_catch_without_snapshot(empty_behind_checkpoint, batch), tells);
 	}
-	(void) was_well(errors_catch_without_snapshot(have_first_pages_forgotten, task.indexes), tells);
 	if (!task.is_complete || are_left(task.indexes))
 		return true;
 	evidence_note_met(losses, one_for_each_tablespace(task.indexes));

@@ -20,12 +20,21 @@ use Time::HiRes qw(usleep);
 needs_test_points();
 
 my $N = 100;
+my $usual = 'lost-queueing:200,empty-again:500';
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my ($node, $location, $oid) = node_with_device('plans', conf => <<CONF);
 log_checkpoints = on
-index_mover.test_mutation = 'lost-queueing:200,empty-again:500'
+index_mover.test_mutation = '$usual'
 CONF
 sub value { return $node->safe_psql('postgres', $_[0]); }
+
+sub test_with
+{
+	my ($mutation) = @_;
+	$node->append_conf('postgresql.conf', "index_mover.test_mutation = '$mutation'\n");
+	$node->reload;
+	return;
+}
 
 value(<<"SQL");
 CREATE TABLE t (id int);
@@ -158,10 +167,14 @@ SQL
 	value($_) foreach 'CREATE TABLE h (id int, k int)', 'INSERT INTO h SELECT g, g % 50 FROM generate_series(1, 60000) g',
 	  'CREATE INDEX h_k ON h USING hash (k) TABLESPACE fast',
 	  'ALTER TABLE h ADD EXCLUDE USING hash (id WITH =) USING INDEX TABLESPACE fast', 'VACUUM h';
+	my $excludes = value("SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'h'::regclass AND indisexclusion");
 	my $now = lose_later();
 	my $session = IndexMover::Session->new($node);
-	my ($warm, $saver) = map { IndexMover::Session->new($node) } 1 .. 2;
+	my ($warm, $saver, $reader) = map { IndexMover::Session->new($node) } 1 .. 3;
 	$session->run('BEGIN; EXPLAIN SELECT FROM h WHERE k = 1');
+	# (for which the worker queues, and has not ended)
+	$reader->run('BEGIN; EXPLAIN SELECT FROM t WHERE id = 1');
+	test_with('lost-queueing:600000');
 	$warm->run('SET enable_seqscan = off; SELECT count(*) FROM h WHERE id = 77');
 	$warm->run('PREPARE put AS INSERT INTO h VALUES ($1, 1) ON CONFLICT DO NOTHING');
 	my $file = file('h_k');
@@ -172,14 +185,15 @@ SQL
 	is($warm->run('EXECUTE put(77)'), '', 'a session has read it, and has a copy of the first page');
 	my $size = -s $file;
 	$session->run('COMMIT');
-	wait_until('a hash index has no first page any more', sub { value('SELECT 1'); is_void($file) });
+	wait_until('a hash index has no first page any more', sub { value('SELECT 1'); is_void($file) && is_void(file($excludes)) });
 	is(-s $file, $size, '... and all others');
-	wait_until('a session that has read it before finds nothing', sub {
-		$warm->send('EXECUTE put(77)');
-		$warm->answer;
-		return $warm->errors =~ /corrupted page at block 0/;
-	});
-	$warm->end;
+	$warm->send('EXECUTE put(77)');
+	$warm->answer;
+	like($warm->errors, qr/corrupted page at block 0/, 'a session that has read it before finds nothing by its copy');
+	ok(-s file('t_id'), '... while the worker still queues for another index');
+	$reader->run('COMMIT');
+	$_->end foreach $warm, $reader;
+	test_with($usual);
 
 	my $backup = $node->backup_dir . '/hash';
 	system("cp -a '" . $node->data_dir . "' '$backup' && cp -a '$location' '$dir/copied'") == 0 or die;
