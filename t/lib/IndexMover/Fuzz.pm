@@ -586,10 +586,19 @@ SQL
 	}
 	$w->{node}->start;
 	note_down($w, '-', "the device of $space: $loss", join(' ', @twins));
-	my $healed = $ask->("SELECT name, kind, status, sqlstate, detail FROM $schema.heal_tablespace('$space'"
-		. ($loss eq 'empty' ? ', unmounted => true' : '') . ')', 1);
-	return note_down($w, '-', 'heal_tablespace', "$healed->{C} $healed->{M}") if ref $healed eq 'HASH';
-	note_down($w, '-', 'heal_tablespace', lines_of($healed));
+	my $call = "SELECT name, kind, status, sqlstate, detail FROM $schema.heal_tablespace('$space'"
+		. ($loss eq 'empty' ? ', unmounted => true' : '') . ')';
+	my $healed;
+	# a job that goes on after the start keeps its relations from being healed until it ends
+	foreach (1 .. 10)
+	{
+		$healed = $ask->($call, 1);
+		return note_down($w, '-', 'heal_tablespace', "$healed->{C} $healed->{M}") if ref $healed eq 'HASH';
+		note_down($w, '-', 'heal_tablespace', lines_of($healed));
+		last unless grep { ($_->[3] // '') eq '55006' } @$healed;
+		sleep 1;
+	}
+	return if grep { ($_->[3] // '') eq '55006' } @$healed;
 	$f->{counts}{"device: $loss"}++;
 	my %failed = map { $_->[0] => 1 } grep { ($_->[2] // '') ne 'moved' } @$healed;
 	$ask->('RESET ALL');
