@@ -164,7 +164,7 @@ inline seen(b)
 inline copy_range(b)
 {
 	note_position(b);
-	d_step { buffered = has_buffer[b];	/* step: look-up-buffer */
+	d_step { buffered = has_buffer[b];	/* step: lookup-buffer */
 #ifdef WITHOUT_LOOKUP
 		buffered = false;
 #endif

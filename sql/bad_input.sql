@@ -193,7 +193,7 @@ DO $$ BEGIN PERFORM count(*) FROM t; PERFORM move_schema_indexes('bad_input', 'r
 SELECT * FROM t, move_indexes('t', 'regress_fast', method => 'rebuild');
 \echo :SQLSTATE
 
--- a table of the extension that somebody has renamed
+-- a table of the extension that was renamed
 BEGIN;
 ALTER TABLE index_mover.ledger RENAME TO index_mover_elsewhere;
 SELECT * FROM index_mover_cleanup(dry_run => true);

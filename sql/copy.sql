@@ -50,7 +50,7 @@ SELECT relname, x.relname IS NOT NULL AS same_oid, x.relfilenode <> b.relfilenod
   FROM before b LEFT JOIN pg_class x USING (oid, relname) ORDER BY relname COLLATE "C";
 SELECT * FROM oracle.metadata_changes('c');
 SELECT oracle.verdict('c', 200);
--- what the history says of it; nobody writes, so only block 0 is copied again, once for each try
+-- what the history says of it; there are no writers, so only block 0 is copied again, once for each try
 SELECT name, method, status, size_before = size_after AS same_size, blocks_copied * current_setting('block_size')::int <= size_before AS copied,
        blocks_recopied BETWEEN 1 AND lock_attempts AS recopied, lock_time IS NOT NULL AND lock_time < interval '30 s' AS lock_time, lock_attempts > 0 AS attempts,
        wal_bytes > 0 AS wal
@@ -104,7 +104,7 @@ SELECT r.* FROM move_indexes('seen', 'regress_fast', method => 'copy') m, oracle
 REFRESH MATERIALIZED VIEW CONCURRENTLY seen;
 SELECT oracle.verdict('seen');
 
--- what it can't move, and what can
+-- what it cannot move, and what can
 CREATE UNLOGGED TABLE unlogged (i int PRIMARY KEY);
 SELECT status, sqlstate, detail FROM move_indexes('unlogged', 'regress_fast', method => 'copy');
 SELECT method, status FROM move_indexes('unlogged', 'regress_fast');

@@ -64,7 +64,7 @@ SELECT bool_and(size >= lag) AS smallest_first
 		  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true) WITH ORDINALITY
 		 WHERE status = 'planned') q;
 
--- a share of the file system that can't be kept free
+-- a share of the file system that cannot be kept free
 \set VERBOSITY terse
 SELECT status, regexp_replace(detail, '\d+ (bytes|[kMGTP]B)', 'N', 'g') AS detail FROM move_indexes('t_pkey', 'regress_plan_ts', 'rebuild', dry_run => true, settings => '{"min_free_space": "99.99%"}');
 -- a table without blocks needs none
@@ -78,7 +78,7 @@ DROP TABLE without_blocks;
 SELECT name, status FROM move_indexes('t_there', 'pg_default', 'rebuild', dry_run => true);
 SELECT name, status, sqlstate, detail FROM move_indexes('t_pkey', 'pg_default', 'rebuild', dry_run => true);
 
--- access methods that copy doesn't know, unlogged tables, TOAST
+-- access methods that copy does not know, unlogged tables, TOAST
 CREATE FUNCTION regress_plan_handler(internal) RETURNS index_am_handler LANGUAGE C AS 'bloom', 'blhandler';
 CREATE ACCESS METHOD regress_plan_mine TYPE INDEX HANDLER regress_plan_handler;
 CREATE OPERATOR CLASS regress_plan_ops DEFAULT FOR TYPE int USING regress_plan_mine AS OPERATOR 1 =, FUNCTION 1 hashint4(int);
@@ -201,7 +201,7 @@ SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts
 SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts2', 'regress_plan_ts', 'rebuild', dry_run => true);
 DROP DATABASE regress_plan_db;
 
--- wrong kinds of relation, and what can't be moved
+-- wrong kinds of relation, and relations that cannot be moved
 CREATE VIEW v AS SELECT 1 AS x;
 CREATE SEQUENCE s;
 CREATE TYPE ct AS (a int);

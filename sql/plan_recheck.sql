@@ -129,7 +129,7 @@ RESET client_min_messages;
 RESET ROLE;
 
 -- partitions: a new one is made where the default says; the default was set by
--- somebody else, the parent dropped
+-- another session, the parent dropped
 CREATE TABLE p (a int PRIMARY KEY, b int) PARTITION BY RANGE (a);
 CREATE INDEX p_b ON p (b);
 CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);

@@ -21,7 +21,7 @@ INSERT INTO super SELECT generate_series(1, 100);
 ALTER TABLE owned OWNER TO regress_owner;
 ALTER TABLE grouped OWNER TO regress_group;
 
--- EXECUTE is not for everybody
+-- EXECUTE is not for all roles
 SET ROLE regress_owner;
 SELECT * FROM move_indexes('owned', 'regress_fast');
 \echo :SQLSTATE
@@ -100,7 +100,7 @@ SELECT * FROM move_indexes('grouped', 'regress_fast', method => 'rebuild');
 \set VERBOSITY default
 SET ROLE regress_member;
 SELECT status FROM move_indexes('grouped', 'regress_fast', method => 'rebuild');
--- a role that can't log in
+-- a role that cannot log in
 SET ROLE regress_group;
 SELECT status FROM move_indexes('grouped', 'regress_slow', method => 'rebuild');
 \set VERBOSITY sqlstate
@@ -154,7 +154,7 @@ SET ROLE regress_nobody;
 SELECT count(*) > 5 FROM index_mover_history;
 RESET ROLE;
 
--- nobody can write or forge what the extension keeps
+-- no role can write or forge what the extension keeps
 SET ROLE regress_owner;
 SELECT * FROM index_mover.ledger;
 \echo :SQLSTATE

@@ -12,7 +12,7 @@ RESET client_min_messages;
 CREATE SCHEMA special;
 SET search_path = special, public;
 
--- exclusion constraints can't be rebuilt concurrently
+-- exclusion constraints cannot be rebuilt concurrently
 CREATE TABLE excl (id int PRIMARY KEY, during int4range, EXCLUDE USING gist (id WITH =, during WITH &&))
 	WITH (autovacuum_enabled = false);
 INSERT INTO excl SELECT g, int4range(g, g + 5) FROM generate_series(1, 200) g;

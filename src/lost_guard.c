@@ -13,7 +13,7 @@
  *	  names before, of those below a table when the hook is called for that.  The hook takes
  *	  off what was loaded again since.  At other times the entry is the catalog's: REINDEX
  *	  CONCURRENTLY would skip the index, and a partitioned index would become invalid for good;
- *	- everybody else (inserts, unique and exclusion checks, TOAST, COPY, the apply of
+ *	- every other command (inserts, unique and exclusion checks, TOAST, COPY, the apply of
  *	  logical replication) gets an error: the file is emptied, or the first page of a hash
  *	  index replaced, and each access method reads that first.  Nothing of value is removed.
  *	  That is not logged, because the file of a standby may be whole; recovery may fill it

@@ -142,7 +142,7 @@ progress_throttled(const char *why)
 	LWLockRelease(&job_area()->lock);
 }
 
-/* Note that the runner rests for a standby, a slot or free space, which can last forever. */
+/* Note that the runner rests for a standby, a slot or free space, which can last without end. */
 void
 progress_rests_for_others(void)
 {

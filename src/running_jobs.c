@@ -302,7 +302,7 @@ running_jobs_take(Oid database, int64 job)
 	return durable_unlink(path, LOG) == 0;
 }
 
-/* Return whether this server is about to end, by the word that the postmaster writes before it signals anybody. */
+/* Return whether this server is about to end, by the word that the postmaster writes before it signals its children. */
 static bool
 server_ends(void)
 {

@@ -130,7 +130,7 @@ is($found, '0|t', 'the lookup is not');
 $node->safe_psql('postgres', 'DROP TABLE oracle."old dangling_s"');
 is($node->safe_psql('postgres', "SELECT way, missing, extra + wrong_key > 0 FROM oracle.lookup('dangling_s') ORDER BY 1"),
 	"bitmap scan|0|f\nfull scan|0|t\nindex scan|0|f\nindex-only scan|0|f",
-	'where nobody remembers the keys of before, reading all of the index tells');
+	'where nothing remembers the keys of before, reading all of the index tells');
 
 # ---- lookup: void runs are errors ----------------------------------------
 my ($rc, $out, $err) = $node->psql('postgres', <<SQL);
@@ -336,7 +336,7 @@ foreach my $index (sort keys %file)
 	is(changed($file{$index}, { copy => 1 }, [ $last, $page_size - 40, "\1" ]), $last, "one bit of the last page of $index is seen");
 	# each has its own, and each sees them where they count
 	is(changed($file{$index}, { copy => 1 }, map { [ $_, 0, "\1" x 10 ] } 0 .. $last), '',
-		"$index: LSN and checksum of a copy don't count");
+		"$index: LSN and checksum of a copy do not count");
 	is(changed($file{$index}, {}, [ $last, 0, "\1" ]), $last, "$index: the LSN of a standby's page does");
 	is(changed($file{$index}, {}, [ $last, 8, "\1\1" ]), '', "$index: its checksum does not");
 	truncate($copy, $last * $page_size) or die $!;
@@ -360,7 +360,7 @@ foreach my $case ([ 'zoo_txt', 0x40 ], [ 'zoo_hash', 0x80 ], [ 'zoo_rng', 0x10 ]
 	my $pointer = $ends[$block] - 4;
 	my @hints = ([ $block, $pointer, $dead ], [ $block, $page_size - 4, pack 'S', $flag ]);
 	is(changed($file{$index}, { copy => 1 }, @hints), $counts ? $block : '', $counts ? "$index has no hint bits"
-		: "$index: hint bits of a copy don't count");
+		: "$index: hint bits of a copy do not count");
 	is(changed($file{$index}, {}, @hints), $block, "$index: those of a standby's page do");
 	is(changed($file{$index}, { copy => 1 }, @hints, [ $block, $pointer, "\1" ]), $block, "$index: where a line pointer points counts");
 }
@@ -382,7 +382,7 @@ foreach my $case ([ 'zoo_txt', '' ], [ 'zoo_rng', '' ], [ 'zoo_hash', 1 ], [ 'zo
 		. ($counts ? ', which count, too' : ''));
 }
 
-# SP-GiST's empty pages, but not an empty page of anybody else
+# SP-GiST's empty pages, but not an empty page of another access method
 foreach my $case ([ 0xFF82, '', 'SP-GiST' ], [ 0xFF81, '3', 'GiST' ])
 {
 	my ($whose, $verdict, $name) = @$case;

@@ -138,7 +138,7 @@ like(damage('one_s', $zero, sub { same_pages_ok($primary, $standby, 'one_s', 'da
 	"a page that differs from the primary's is seen");
 SKIP:
 {
-	# in front of another segment PostgreSQL doesn't read a part of one
+	# in front of another segment PostgreSQL does not read a part of one
 	skip 'the index has several segments in this build', 1
 	  if -e $standby->data_dir . '/' . $primary->safe_psql('postgres', "SELECT pg_relation_filepath('one_s')") . '.1';
 	my $half = sub { truncate($_[0], $page_size * 2) or die $! };
@@ -188,7 +188,7 @@ $primary->wait_for_catchup($standby);
 like(damage('one_s', sub { copy("$_[0].stale", $_[0]) }), qr/standby: the indexes of one$/m, 'a stale index of the standby is seen');
 
 # A page that differs when it is replayed: it is put back to before a change that
-# recovery doesn't come by any more, so the next one of the same page is redone on it.
+# recovery does not come by any more, so the next one of the same page is redone on it.
 # No full page may heal it, neither of a change nor of a hint bit: those are set.
 {
 	my $path = $standby->data_dir . '/';

@@ -1,15 +1,15 @@
 # Rebuilds that do not come to their end.
 #
 # Canceled in each of their phases, in each way there is: one wave for each way.  In a
-# wave every phase has a database of its own, so that the rebuilds don't wait for each
+# wave every phase has a database of its own, so that the rebuilds do not wait for each
 # other; in each of them blockers hold a rebuild in its phase, which is looked at
 # before it is hit.  The blockers stay for some seconds: the call must return within 5,
-# nobody may have to queue behind a leftover, and it must be gone within 5 seconds
+# no session may have to queue behind a leftover, and it must be gone within 5 seconds
 # after the blockers.
 #
 # Then killed, terminated, canceled or failing at each pause point: all of them are
 # before the swap, so the index is where it was, whole, and nothing is left behind;
-# what the unfinished one has left goes without anybody's help, or after a kill with
+# what the unfinished one has left goes without help, or after a kill with
 # the next cleanup.  (With others in the way: t/011_rebuild_leftovers.pl.)  There, too,
 # the server is shut down, and the postmaster killed.
 #
@@ -19,7 +19,7 @@
 #   history, between two indexes, and while it removes what a failed copy has made (also 021,
 #   048)
 # Fault (processes): the waiting caller: Ctrl-C, timeout, cancel, termination, loss (also 026)
-# Fault (transactions): long writers; nobody queues behind us (also 023, 043)
+# Fault (transactions): long writers; no session queues behind us (also 023, 043)
 use strict;
 use warnings;
 
@@ -47,7 +47,7 @@ shared_buffers = 64MB
 CONF
 
 # The template: an index whose build stops at row 1, and whose validation stops
-# at row 2 (if that was not there when it was built), while somebody holds the
+# at row 2 (if that was not there when it was built), while a session holds the
 # advisory lock of that number.
 $node->safe_psql('postgres', <<'SQL');
 SELECT pg_catalog.set_config('client_min_messages', 'warning', false);
@@ -244,7 +244,7 @@ for my $way (sort keys %ways)
 			pass("$way, $phase, blockers still there: nothing left over");
 		}
 
-		# nobody queues behind us
+		# no session queues behind us
 		my ($rc, $out, $err) = $node->psql($p->{db},
 			"SET lock_timeout = '10s'; INSERT INTO t VALUES (3001); SELECT count(*) > 0 FROM t WHERE wait_at(i) = 3;");
 		is($rc, 0, "$way, $phase: others read and write meanwhile") or diag $err;

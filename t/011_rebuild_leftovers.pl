@@ -1,6 +1,6 @@
 # A rebuild that is canceled, in each of its phases: before core's catalog
-# entry exists nothing is left; later the leftover is removed as soon as nobody
-# uses the table any more, and until then nobody stands behind us.  And what a
+# entry exists nothing is left; later the leftover is removed as soon as no session
+# uses the table any more, and until then no session stands behind us.  And what a
 # killed worker leaves is removed by the next call: ours, and only ours.
 #
 # Fault (processes): worker killed, in each phase, at each pause point, while it writes the
@@ -25,7 +25,7 @@ my $HOLD = faults() ? 10 : 1;		# seconds a blocker stays after the cancel
 
 my $node = new_node('leftovers');
 
-# An index whose build waits while somebody holds advisory lock 42.
+# An index whose build waits while a session holds advisory lock 42.
 make_gate($node, 'gate', 42);
 $node->safe_psql('postgres', <<'SQL');
 CREATE TABLE lt (id int, v int);
@@ -45,7 +45,7 @@ sub wait_blocked_in
 	my ($phase, $name) = @_;
 	poll_until($node,
 		"SELECT count(*) FROM index_mover_progress WHERE phase = '$phase' AND cardinality(blocked_by) > 0",
-		'1', "$name: phase \"$phase\" with somebody to wait for");
+		'1', "$name: phase \"$phase\" with a session to wait for");
 	return worker_pid($node);
 }
 
@@ -201,7 +201,7 @@ sub try_cancel
 	my $until = time + $HOLD;
 	if ($left =~ /!/)
 	{
-		# a second cancel doesn't stop the cleaning up
+		# a second cancel does not stop the cleaning up
 		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'cleaning up' AND cardinality(blocked_by) > 0",
 			'1', "$name: cleaning up", timeout => 5);
 		$node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM index_mover_progress');
@@ -214,7 +214,7 @@ sub try_cancel
 		$harm++, diag $problem if $rc;
 		usleep(200_000);
 	}
-	is($harm, 0, "$name: nobody waits behind us");
+	is($harm, 0, "$name: no session waits behind us");
 
 	if ($way->{free}) { $way->{free}->($session) }
 	else { $session->run('COMMIT') }
@@ -379,8 +379,8 @@ for my $where (sort(keys %left_by), 'initializing')
 }
 $node->safe_psql('postgres', "DROP INDEX lt_gate_ccnew; SELECT oracle.remember_metadata('lt')");
 
-# Nothing to move, something to remove, and somebody who uses the table: who
-# waits for nothing else isn't kept, and the worker goes on without him.
+# Nothing to move, something to remove, and a session that uses the table: a caller that
+# waits for nothing else is not kept, and the worker goes on alone.
 kill_worker('waiting for readers before marking dead');
 $node->adjust_conf('postgresql.conf', 'max_worker_processes', '0');
 $node->restart;
@@ -401,7 +401,7 @@ wait_blocked_in('cleaning up', 'nothing to move');
 is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccold!', 'what is left is still there');
 $reader->run('COMMIT');
 $reader->end;
-poll_until($node, $indexes, 'lt_gate', 'removal when nobody uses the table any more');
+poll_until($node, $indexes, 'lt_gate', 'removal when no session uses the table any more');
 wait_for_no_worker($node);
 leftovers_ok($node, 'after all kills');
 metadata_ok($node, 'lt', 'after all kills', restarted => 1);

@@ -1,8 +1,8 @@
 # The server ends while a rebuild is on its way: in every mode of pg_ctl stop,
 # by kill -9 of the postmaster, and by the crash of another session.  It ends
 # soon and starts at once; nothing resumes by itself; the history tells; the
-# next call, index_mover_cleanup(), or, preloaded, nobody has to ask, and all
-# that the job has left is gone.
+# next call removes all that the job has left, or index_mover_cleanup(), or a
+# server with the library preloaded, without a request.
 #
 # Fault (processes): postmaster killed, at each pause point of a copy, in a cleanup, and at
 #   each pause point of a rebuild (also 010, 022, 031)
@@ -58,7 +58,7 @@ sub files_and_all
 	return;
 }
 
-# What every case does: start a job that waits for nobody, bring it into its
+# What every case does: start a job that waits for no session, bring it into its
 # phase, end the server with $stop, start it again and look.
 #
 # When sessions and workers are told to end one after the other, what the worker

@@ -1,5 +1,5 @@
 # The snapshot of a session that waits for its rebuild: it must neither be
-# waited for (that would be for ever) nor be used to read an index that was
+# waited for (that would have no end) nor be used to read an index that was
 # built without regard to it.
 #
 # Fault (processes): the waiting caller stands still
@@ -248,7 +248,7 @@ SQL
 }
 
 # ---- the guard by itself ----------------------------------------------------
-# What if somebody has not waited for us?  A plain CREATE INDEX never does.
+# What if a session has not waited for us?  A plain CREATE INDEX never does.
 {
 	my $session = IndexMover::Session->new($node);
 	$session->run("LOAD 'index_mover'");
@@ -283,7 +283,7 @@ SQL
 	$session->end;
 
 	my ($rc, $out, $err) = $node->psql('postgres',
-		"SET client_min_messages = error; LOAD 'index_mover'; CREATE ROLE regress_nobody; SET ROLE regress_nobody; SET "
+		"SET client_min_messages = error; LOAD 'index_mover'; CREATE ROLE regress_outsider; SET ROLE regress_outsider; SET "
 			. "index_mover.hide_new_indexes = on",
 		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 	is(sqlstate_of($err), '42501', 'the setting is for superusers');
@@ -330,14 +330,14 @@ SQL
 	$_->end foreach @pair;
 }
 
-# ---- deadlocks that the lock manager can't see --------------------------------
+# ---- deadlocks that the lock manager cannot see --------------------------------
 {
 	my $caller = IndexMover::Session->new($node);
 	my $second = IndexMover::Session->new($node);
 	my $to = elsewhere($node, 'pair1_i');
 
 	# second uses pair1 and waits for a lock of the caller's; so do others, who wait
-	# for nobody.  The caller finds it, for the worker looks much later.
+	# for no session.  The caller finds it, for the worker looks much later.
 	my ($first, $third) = map { IndexMover::Session->new($node) } 1 .. 2;
 	$node->safe_psql('postgres', "ALTER SYSTEM SET deadlock_timeout = '1h'");
 	$node->reload;
@@ -425,7 +425,7 @@ SQL
 	$caller->send("SET index_mover.lock_wait = '500ms'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', "
 		. "'rebuild')");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
-	# not while it holds a lock that everybody needs
+	# not while it holds a lock that all sessions need
 	my $start = time;
 	while (1)
 	{

@@ -42,7 +42,7 @@ note 'this server keeps a deferrable constraint deferrable: ', $keeps ? 'yes' : 
 my ($there, $back) = ('regress_fast', 'regress_slow');
 if ($keeps)
 {
-	# Stop it while writers must maintain the new index, which isn't valid yet.
+	# Stop it while writers must maintain the new index, which is not valid yet.
 	my $catalog = IndexMover::Session->new($node);
 	my $second = IndexMover::Session->new($node);
 	$catalog->run('BEGIN; LOCK TABLE pg_depend IN SHARE MODE');

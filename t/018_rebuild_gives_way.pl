@@ -17,7 +17,7 @@ use Time::HiRes qw(usleep);
 
 my $node = new_node('altered', conf => "deadlock_timeout = 3s\n");
 
-# An index whose build waits while somebody holds advisory lock 42.
+# An index whose build waits while a session holds advisory lock 42.
 $node->safe_psql('postgres', <<'SQL');
 CREATE FUNCTION gate(i bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -244,7 +244,7 @@ for my $sql ('TRUNCATE am; INSERT INTO am SELECT g, g, g FROM generate_series(1,
 }
 
 # ---------------------------------------------------------------------------
-# A killed worker's leftover, made valid before anybody has looked; beside it a
+# A killed worker's leftover, made valid before it was looked for; beside it a
 # stranger's, of core, which is made valid by the same command
 # ---------------------------------------------------------------------------
 for my $sql ('VACUUM FULL am', 'ALTER TABLE am ALTER v TYPE bigint')
@@ -305,7 +305,7 @@ for my $sql ('VACUUM FULL am', 'ALTER TABLE am ALTER v TYPE bigint')
 }
 
 # ---------------------------------------------------------------------------
-# What somebody has begun to rely on is not ours any more
+# What another object relies on is not ours any more
 # ---------------------------------------------------------------------------
 for my $sql ('ALTER INDEX am_gate_ccnew RENAME TO "Am mine"', 'ALTER TABLE am CLUSTER ON am_gate_ccnew',
 	'ALTER INDEX am_gate_ccnew SET (fillfactor = 50)', 'DROP INDEX am_gate')
@@ -341,14 +341,14 @@ SELECT 1000000, system_identifier, (SELECT oid FROM pg_database WHERE datname = 
   FROM pg_control_system();
 SQL
 	my $listed = 'SELECT string_agg(kind, $$,$$) FROM index_mover_cleanup(true)';
-	is($node->safe_psql('postgres', $listed), 'duplicate index', 'a duplicate that nobody relies on would be removed');
+	is($node->safe_psql('postgres', $listed), 'duplicate index', 'a duplicate that nothing relies on would be removed');
 	$node->safe_psql('postgres', 'ALTER TABLE am REPLICA IDENTITY USING INDEX am_u_ccnew');
 	is($node->safe_psql('postgres', $listed), '', 'one that is the replica identity would not');
 	$node->safe_psql('postgres', 'DELETE FROM index_mover.ledger');
 }
 
 # ---------------------------------------------------------------------------
-# What can't be dropped is a WARNING, and stays on record
+# What cannot be dropped is a WARNING, and stays on record
 # ---------------------------------------------------------------------------
 {
 	my $name = 'made part of a partitioned index';
@@ -412,8 +412,8 @@ SQL
 		qr/^skipped\|42704\|.*dropped/, 'the row says so in plain words');
 	survived_ok($node, 'kept', 'dropped meanwhile', "SELECT status FROM move_indexes('kept', 'regress_fast', 'rebuild')");
 
-	# A job that was canceled while it built, and can't remove yet what it has made,
-	# because somebody reads the table: it is not free for another.
+	# A job that was canceled while it built, and cannot remove yet what it has made,
+	# because a session reads the table: it is not free for another.
 	$node->safe_psql('postgres', <<'SQL');
 CREATE INDEX kept_gate ON kept (gate(i));
 SELECT oracle.remember_keys('kept'), oracle.remember_metadata('kept');

@@ -378,7 +378,7 @@ $node->safe_psql('postgres', 'DROP TABLE paced');
 is( $node->safe_psql('postgres', "SELECT status FROM move_indexes('crash_s', '$to', method => 'copy')"),
 	'moved', 'the move works after all that');
 check_all('at the end', $to);
-# for a standby, which can't hide an index to ask the other
+# for a standby, which cannot hide an index to ask the other
 $node->safe_psql('postgres', 'DROP INDEX crash_next');
 standby_ok($node, $standby, ['crash'], 'at the end', max_keys => 200);
 

@@ -352,7 +352,7 @@ if (part('holder'))
 		last if $longest_wait < 0.2 && $longest_query < 0.3 && $attempts <= 2;
 	}
 	cmp_ok($longest_wait, '<', 0.2, "no lock request of ours stands in the queue for longer than lock_timeout ($longest_wait s)");
-	cmp_ok($longest_query, '<', 0.3, sprintf('nobody waits for longer behind us (%.3f s)', $longest_query));
+	cmp_ok($longest_query, '<', 0.3, sprintf('no session waits for longer behind us (%.3f s)', $longest_query));
 	cmp_ok($attempts, '<=', 2, "an attempt is not made in vain: $attempts in 3 s");
 	$holder->run('FETCH 10 FROM c; COMMIT');
 	is(finish_job($job), 'moved|', 'moved, after the holder has ended');
@@ -364,7 +364,7 @@ if (part('holder'))
 	like($row, qr/^failed\|55P03\|.*held by: process $holder->{pid}/, 'lock_wait is over: the row names the holder');
 	$holder->run('COMMIT');
 
-	# somebody who has asked for the table meanwhile is not made to wait for the whole copy
+	# a session that has asked for the table meanwhile is not made to wait for the whole copy
 	leftovers_ok($node, 'after lock_wait', within => 2);
 	files_ok($node, 'after lock_wait');
 	index_ok('after the holders');

@@ -157,7 +157,7 @@ foreach my $case ([ 'prewarm-step', 'while blocks are loaded' ], [ 'old-file-ste
 		. "backend_xmin IS NOT NULL)"),
 		'0', "paused $name: without a snapshot or a transaction ID");
 
-	# nobody waits for somebody who is paused
+	# no session waits for a move that is paused
 	my $ddl = IndexMover::Session->new($node);
 	$ddl->send("SET lock_timeout = '60s'; ALTER INDEX after_swap_s SET (fillfactor = 90); ALTER INDEX after_swap_s RESET (fillfactor)");
 	$ddl->answer;
@@ -315,7 +315,7 @@ SQL
 		. "'{\"verify\": true}')");
 	$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
 	$s->run('DELETE FROM hashed WHERE i = 500');
-	# the row is dead for everybody: the scan marks its index entry so
+	# the row is dead for all transactions: the scan marks its index entry so
 	$s->run('SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM hashed WHERE i = 500');
 	set_test_point($node, '');
 	$gate->end;

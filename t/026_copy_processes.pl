@@ -87,7 +87,7 @@ foreach my $way (sort keys %ways)
 }
 
 # ---- the server is shut down in mid-copy -------------------------------------
-# Mode, point, and what has become of the move.  After a crash there may be nobody
+# Mode, point, and what has become of the move.  After a crash there may be no worker
 # left to say so.
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE d (i int, s text);
@@ -129,7 +129,7 @@ foreach my $case (
 	my $call = held_at($node, 'copy-half', move());
 	kill 'STOP', $call->{worker};
 	let_go($call);
-	# nobody waits behind it, for it holds no lock that keeps anyone out
+	# no session waits behind it, for it holds no lock that keeps others out
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SET lock_timeout = '5s'; UPDATE p SET s = md5(s) WHERE i < 50; SELECT count(*) FROM p WHERE s = 'x'; VACUUM p");
 	is($rc, 0, 'SIGSTOP in mid-copy: others read, write and vacuum') or diag $err;

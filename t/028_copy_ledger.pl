@@ -1,6 +1,6 @@
 # What moves by copying keep on record, and what becomes of it: ledger rows that do
 # not tell the truth, a database that goes to another tablespace and takes along what
-# a killed move has left, and a source behind the swap, which can't be dropped, or
+# a killed move has left, and a source behind the swap, which cannot be dropped, or
 # whose directory goes away, while the old file is in it.
 #
 # Nothing may be removed but what a move has made, nothing of that is forgotten, and
@@ -59,7 +59,7 @@ sub move_to_point
 }
 
 # ---------------------------------------------------------------------------
-# Ledger rows that somebody has made up
+# Ledger rows that a user has made up
 # ---------------------------------------------------------------------------
 my ($number, $database, $slow) = split /\|/, $node->safe_psql('postgres', <<SQL);
 SELECT 4000000, d.oid, t.oid FROM pg_database d, pg_tablespace t
@@ -256,7 +256,7 @@ is($node->safe_psql('postgres', "SELECT count(*) $foreign; SELECT count(*) FROM 
 $node->safe_psql('postgres', 'DELETE FROM index_mover.ledger; DROP INDEX small_ccnew');
 
 # ---------------------------------------------------------------------------
-# The source behind the swap: it can't be dropped while the old file is in it, and
+# The source behind the swap: it cannot be dropped while the old file is in it, and
 # if its directory goes away, as with a file system that is no longer mounted, the
 # file stays on record until both are there again
 # ---------------------------------------------------------------------------
@@ -275,7 +275,7 @@ foreach my $point ('swapped', 'old-file-step')
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	$call = move_to_point($point, 'regress_fast');
 	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nDROP TABLESPACE regress_away");
-	like($err, qr/ERROR:  55000: tablespace "regress_away" is not empty/, "$name: it can't be dropped");
+	like($err, qr/ERROR:  55000: tablespace "regress_away" is not empty/, "$name: it cannot be dropped");
 	rename $directory, $away or die "$directory: $!";
 	let_go($call);
 	($rc, $out, $err) = finish_call($call);

@@ -1,7 +1,7 @@
 # Logical replication FOR ALL TABLES.  What the extension's tables say is about one
-# cluster only, and a physical clone that was promoted can't be told from its origin
+# cluster only, and a physical clone that was promoted cannot be told from its origin
 # by the system identifier: a row of the ledger that came there would name a file
-# that somebody else may be writing.  So no row comes, neither from what is
+# that another server may be writing.  So no row comes, neither from what is
 # decoded, nor by the first copy, nor what was written in SQL; and a subscriber
 # without the extension goes on.
 #
@@ -69,7 +69,7 @@ wait_until_up($origin);
 set_test_point($origin, '');
 my ($kind, $left, $action) = split /\|/, $origin->safe_psql('postgres', 'SELECT kind, object, action FROM index_mover_cleanup(true)');
 is("$kind, $action", 'unfinished copy, remove', 'the origin has a leftover');
-# somebody writes a file of that number there, and no pg_class row says so yet
+# a session writes a file of that number there, and no pg_class row says so yet
 append_to_file($clone->data_dir . "/$left", 'x' x block_size($clone));
 
 sub nothing_came

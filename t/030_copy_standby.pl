@@ -30,7 +30,7 @@ CONF
 
 # ---------------------------------------------------------------------------
 # One table for each kind of index: on a standby the other indexes of a table
-# can't be hidden from the planner, and each is to be asked.
+# cannot be hidden from the planner, and each is to be asked.
 # ---------------------------------------------------------------------------
 my %kinds = (
 	btree => [ 'text', 'btree (v)', q{md5(%s::text)} ],
@@ -138,7 +138,7 @@ files_ok($standby, 'standby');
 replayed_pages_ok($primary, $standby, 'standby');
 
 # An attempt in vain, for there is too much left to do: the standby's clients get the
-# index back as soon as the primary's, also where nobody flushes WAL for a while.
+# index back as soon as the primary's, also where no session flushes WAL for a while.
 $primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM SET synchronous_commit = off', "ALTER SYSTEM SET wal_writer_delay = '10s'",
 	'SELECT pg_reload_conf()';
 {
@@ -160,7 +160,7 @@ $primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM SET synchronous_commit
 	kill 'STOP', $wal_writer or die "walwriter: $!";
 	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
 	$primary->wait_for_log(qr/test point "swap-given-back": waiting/, $log);
-	ok(poll_until($standby, $lock, '0', 'the lock on the standby'), 'given back on the standby, too, while nobody else flushes WAL');
+	ok(poll_until($standby, $lock, '0', 'the lock on the standby'), 'given back on the standby, too, while no other session flushes WAL');
 	kill 'CONT', $wal_writer;
 	$gate->end;
 	wait_for_job_end($primary, $job);
@@ -173,7 +173,7 @@ $primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM RESET synchronous_comm
 my ($rc, $out, $err) = $standby->psql('postgres',
 	"\\set VERBOSITY verbose\nSELECT move_indexes('k_btree_i', 'regress_fast')");
 like($err, qr/ERROR:  25006:/, 'no move on a standby');
-# it can't know whose worker lives on the primary
+# it cannot know whose worker lives on the primary
 my $job = begin_job($primary, 'k_btree_i', elsewhere($primary, 'k_btree_i'), swap_after => 'infinity');
 poll_until($primary, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'a copy that waits');
 $primary->wait_for_catchup($standby);
@@ -267,13 +267,13 @@ sub longest_wait
 	return $longest;
 }
 
-$primary->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'");
+$primary->append_conf('postgresql.conf', "synchronous_standby_names = 'absent'");
 $primary->reload;
-poll_until($primary, "SELECT current_setting('synchronous_standby_names')", 'nobody');
+poll_until($primary, "SELECT current_setting('synchronous_standby_names')", 'absent');
 # after a checkpoint the first draw from a logged sequence would need a transaction ID
 $primary->safe_psql('postgres', 'CHECKPOINT');
 
-# Under the lock a client waits for us; behind the commit nobody does, although
+# Under the lock a client waits for us; behind the commit no client does, although
 # no standby has answered.
 set_test_point($primary, 'swap-before-commit:wait');
 my $gate = IndexMover::Session->new($primary);

@@ -354,7 +354,7 @@ foreach my $point ('copy-half', 'old-file-step')
 }
 next_move_ok('full_page_writes off', 'store');
 
-# BRIN: where it can't be redone without full pages, nobody moves it; where it can,
+# BRIN: where it cannot be redone without full pages, it is not moved; where it can,
 # or with full pages, a crash after its move is survived.
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE ranges (i int, s text) WITH (fillfactor = 20);
@@ -498,7 +498,7 @@ check_all('wal_level = minimal, changed, crash', 'store', $to);
 # A change that comes between the look at the WAL's end and the copying of what was
 # read, and whose record begins exactly there: it is copied again.  The heap's record
 # comes before, for the index has to wait for its function's value; and as the copy
-# logs nothing, nobody else has a record in between.
+# logs nothing, no other process has a record in between.
 make_gate($node, 'slowly', 43);
 $node->safe_psql('postgres', <<SQL);
 CREATE EXTENSION pg_walinspect;
@@ -645,7 +645,7 @@ SQL
 		'failed|53100', 'what does not fit is not begun');
 	cmp_ok($used->(), '<', $page_size, 'and leaves nothing');
 
-	# and it fits, but somebody else takes the room
+	# and it fits, but another takes the space
 	$call = move_to_point('copy-half', 'small_s', 'regress_full');
 	$node->psql('postgres', "COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=$full/fill bs=64k 2>/dev/null || true'");
 	my $row = finish_move($call);

@@ -1,7 +1,7 @@
 # Storage that fails.  Moves by copying when reads, writes and fsyncs fail: the index
 # stays right, nothing is left behind, here and on a standby, and the next move works;
 # the same under a rebuild, whose blocks go through shared buffers; a target directory
-# that goes away or can't be written; damaged blocks of the source, with checksums and
+# that goes away or cannot be written; damaged blocks of the source, with checksums and
 # without; damaged WAL.  (The room on a real file system: t/031_copy_storage.pl; a
 # machine that loses what was not synced: t/034_copy_lost_writes.pl.)
 #
@@ -111,7 +111,7 @@ foreach my $case (
 	break_calls($operation, $errno, $first, $times, $whose eq 'wal' ? '/pg_wal/' : $directory{ $whose eq 'from' ? $from : $to });
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SELECT status, nullif(sqlstate, '') FROM move_indexes('io_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')");
-	# recovery can't write either: the server stays down until there is room
+	# recovery cannot write either: the server stays down until there is room
 	my $fired = $expected eq 'down' ? mend_full_wal($node, $log) : mend_calls();
 	cmp_ok($fired, '>=', 1, "$name: it did $fired times");
 
@@ -178,7 +178,7 @@ foreach my $case (
 		'the next probe works');
 }
 
-# What a killed worker has left can't be removed either: that is said, it stays
+# What a killed worker has left cannot be removed either: that is said, it stays
 # on record, and goes with the next cleanup.
 {
 	my $name = 'truncating what a killed worker has left fails';
@@ -225,7 +225,7 @@ foreach my $case (
 	is(mend_calls(), 0, 'writing back: no call fails');
 	cmp_ok(-s "$ENV{IO_FAULTS}.count" || 0, '>=', 2 * $megabytes - 1, "writing back: at each of $megabytes MB");
 
-	# nobody who has switched fsync off waits for a disk
+	# a server that has switched fsync off does not wait for a disk
 	$node->safe_psql('postgres', $_) foreach 'ALTER SYSTEM SET fsync = off', 'SELECT pg_reload_conf()';
 	poll_until($node, 'SHOW fsync', 'off', 'the new setting');
 	$to = elsewhere($node, 'io_s');
@@ -284,7 +284,7 @@ foreach my $case (
 	  if $errno == EDQUOT;
 	if ($expected eq 'down')
 	{
-		# recovery can't write either: the server stays down until there is room
+		# recovery cannot write either: the server stays down until there is room
 		mend_full_wal($node, $log);
 		ok($node->log_contains(qr/PANIC:  53100: could not write to /, $log), "$name: PostgreSQL panics") or diag $err;
 		is(tablespace_of_index($node, 'io_s'), $from, "$name: the index has stayed");
@@ -307,7 +307,7 @@ foreach my $case (
 	survived($name, 'rebuild');
 }
 
-# ---- the target's directory goes away, or can't be written ------------------------
+# ---- the target's directory goes away, or cannot be written ------------------------
 foreach my $how ('gone', 'read-only')
 {
 	foreach my $point (picked { $how eq ($_ eq 'copy-half' ? 'gone' : 'read-only') } "points with a target $how", 'copy-registered',
@@ -369,7 +369,7 @@ foreach my $checksums (1, 0)
 	print $fh "\xff" x 500;
 	if (!$checksums)
 	{
-		# a header that can't be
+		# an impossible header
 		seek($fh, 30 * $page_size, 0);
 		print $fh "\xff" x 24;
 	}

@@ -33,7 +33,7 @@ SELECT oracle.remember_keys('st'), oracle.remember_metadata('st');
 CREATE TABLE filler (i int, s text);
 SQL
 
-# Write so much that the buffers can't keep it: so something has been written, the
+# Write so much that the buffers cannot keep it: so something has been written, the
 # index's last blocks too, and not been synced.
 sub write_much
 {

@@ -75,7 +75,7 @@ sub move_with
 		$node->wait_for_log(qr/test point "$point": waiting/, $log);
 		$gate = $next;
 	}
-	# (under the exclusive lock nobody can write to it)
+	# (under the exclusive lock no session can write to it)
 	$node->safe_psql('postgres', "UPDATE kept SET s = md5(s) WHERE i % 1000 = 7") unless $point eq 'swap-copied';
 	$in_the_middle->($name);
 	$gate->end;
@@ -159,7 +159,7 @@ foreach my $case (@points)
 		name => $name,
 		direct_io => $direct_io);
 	$at{$name} = { at => $swapped ? $to : $from, after => $to };
-	# nobody has read it since it was copied
+	# no session has read it since it was copied
 	$at{$name}{pages} = [ pages_of($node, 'kept_s') ] if $point eq 'copy-logging';
 }
 verdict_ok($node, 'kept', 'the primary', max_keys => 200);
@@ -190,7 +190,7 @@ foreach my $case (
 	my ($name, $backup, $target, $place, $unfinished) = @$case;
 	(my $node_name = $name) =~ s/\W+/_/g;
 	my $other = PostgreSQL::Test::Cluster->new(substr($node_name, 0, 40) . '_' . length($name));
-	# not a standby, as somebody who restores a backup does it
+	# not a standby, but as a backup is restored
 	$other->init_from_backup($node, $backup, has_restoring => $target ne '', standby => 0);
 	$other->append_conf('postgresql.conf', "archive_mode = off");
 	$other->append_conf('postgresql.conf', "recovery_target_name = '$target'\nrecovery_target_action = 'promote'")

@@ -63,7 +63,7 @@ foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ], [
 		else { $node->safe_psql('postgres', "UPDATE $table SET s = md5(s) WHERE i % 50 = $changes") }
 	}
 	$old->stop;
-	# (from a server that runs, it can't take tablespaces that are directories in pg_tblspc)
+	# (from a server that runs, it cannot take tablespaces that are directories in pg_tblspc)
 	$new->stop;
 
 	# it takes the other's files along, settings too

@@ -216,7 +216,7 @@ SET statement_timeout = '$timeout';
 SELECT * FROM move_indexes('st_s', 'regress_fast', method => 'copy', settings => '{"max_rate": "16kB"}')
 SQL
 	poll_until($node, 'SELECT max(blocks_done) > 0 FROM index_mover_progress', 't', 'the first block');
-	is(sql('SELECT cancel_move()'), '1', "$what: cancel_move of a job that somebody waits for");
+	is(sql('SELECT cancel_move()'), '1', "$what: cancel_move of a job for which a session waits");
 	($rc, $out, $err) = finish_call($waiter);
 	like($err, $notice, "a long move: $what");
 	is(scalar(() = $err =~ /the move takes about/g), 1, "$what: one estimate");

@@ -61,7 +61,7 @@ sub look
 # The rate, and the time left
 # ---------------------------------------------------------------------------
 # A rate or an estimate that is wrong is wrong each time; a pause of the machine
-# at the wrong moment isn't.
+# at the wrong moment is not.
 sub measure_rate
 {
 	my ($job) = @_;
@@ -322,7 +322,7 @@ sql("SELECT pg_drop_replication_slot('standby')");
 sql("SELECT count(*) FROM move_indexes('th_s', 'regress_slow', method => 'copy')");
 
 # ---------------------------------------------------------------------------
-# A slot that nobody reads: waited for until it is below half of the limit; and
+# A slot without a reader: waited for until it is below half of the limit; and
 # alter_move()
 # ---------------------------------------------------------------------------
 sub slot_lag { return sql("SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = 'lazy'"); }
@@ -359,7 +359,7 @@ sql("SELECT pg_drop_replication_slot('lazy')");
 sql("SELECT count(*) FROM undo_move($job)");
 
 # ---------------------------------------------------------------------------
-# A slot that nobody reads, and that would be invalidated
+# A slot without a reader, and that would be invalidated
 # ---------------------------------------------------------------------------
 # the limit is set when the copy is under way: it goes by what is in force
 sql('CHECKPOINT');
@@ -411,7 +411,7 @@ is($out, "moved\n", 'a rebuild waits before it begins');
 sql("SELECT alter_move($job, 'max_rate', '0')");
 wait_for_job_end($node, $job);
 is(status($job), 'moved', 'it goes on when the slot is gone');
-# a rebuild can't be held back any more once it runs: it looks ahead.  (A slot
+# a rebuild cannot be held back any more once it runs: it looks ahead.  (A slot
 # begins at the last checkpoint, and shall not be far behind by itself.)
 sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
@@ -428,7 +428,7 @@ wait_for_job_end($node, $rebuild);
 is(status($rebuild), 'moved', 'it goes on when the slot is gone');
 sql("SELECT count(*) FROM undo_move($rebuild)");
 
-# one whose reader is there when it begins, but doesn't read: a rebuild is given
+# one whose reader is there when it begins, but does not read: a rebuild is given
 # up before it costs the slot.  (A page is logged without what is free in it, so
 # the index must be full to be a danger.)
 {

@@ -1,4 +1,4 @@
-# Who stands in the way of a move: index_mover.on_blocker, who may be signalled
+# Who stands in the way of a move: index_mover.on_blocker, which sessions may be signaled
 # and who never is, and what is said about it.
 use strict;
 use warnings;
@@ -94,7 +94,7 @@ is(is_alive($blocker), '1', 'an idle session lives on');
 # fail
 ($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
 like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within/, 'fail: the index is given up');
-unlike($out, qr/It has/, 'and nobody is signalled');
+unlike($out, qr/It has/, 'and none is signaled');
 my $asked = sql("SELECT action FROM index_mover_blockers('bl', '0 s') WHERE pid = " . $blocker->pid);
 like($out, qr/The lock was held by: process ${\$blocker->pid} \(\Q$asked\E\)\.$/, 'the row says what index_mover_blockers() says');
 
@@ -109,7 +109,7 @@ sql('SELECT pg_terminate_backend(' . $running->pid . ', 60000)');
 
 # a role's job signals what the role could: not a superuser's session
 ($out, $err) = move('"lock_wait": "500ms"', user => 'regress_mover');
-like($out, qr/^failed\|55P03/, 'another role: a superuser\'s session is not signalled');
+like($out, qr/^failed\|55P03/, 'another role: a superuser\'s session is not signaled');
 like($out, qr/The lock was held by: process ${\$blocker->pid}\.$/, 'of a session that it may not look at the role is told the number');
 is(is_alive($blocker), '1', 'it lives on');
 $blocker->run('COMMIT');
@@ -149,14 +149,14 @@ sql("ROLLBACK PREPARED 'p'");
 	is((finish_call($waits))[1], "moved\n", 'it is moved when the transaction has ended');
 }
 
-# nobody has the index, but what the swap needs besides it can't be locked
+# no session has the index, but what the swap needs besides it cannot be locked
 my $catalog = IndexMover::Session->new($node);
 $catalog->run('BEGIN; LOCK TABLE pg_class IN SHARE MODE');
 ($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
 like($out, joined(
 	qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within .* seconds: No transaction held it: .* /,
 	qr/or a system catalog is locked\.$/),
-	'a locked catalog: nobody is named');
+	'a locked catalog: no session is named');
 my $call = start_call($node, 'mover', "SELECT status FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy')");
 poll_until($node, 'SELECT lock_attempts > 1 FROM index_mover_progress', 't', 'attempts that are counted');
 $catalog->run('COMMIT');
@@ -183,7 +183,7 @@ ok($given_up, 'a catalog that cannot be read: given up while it is locked');
 $catalog->run('COMMIT');
 $_->end foreach $catalog, $blocker;
 ($rc, $out, $err) = finish_call($call);
-like($out, qr/^failed\|55P03\|could not get .* within 8 seconds: No transaction held it: /m, 'and nobody is named') or diag $err;
+like($out, qr/^failed\|55P03\|could not get .* within 8 seconds: No transaction held it: /m, 'and no session is named') or diag $err;
 
 # whom a rebuild waits for
 $blocker = IndexMover::Session->new($node);
@@ -214,12 +214,12 @@ like($out, joined(
 	qr/^failed\|55P03\|could not lock relation "bl_s" within 0\.5 seconds: The lock was held by: /,
 	qr/process ${\$blocker->pid} \(.*\)\.$/),
 	'DDL in an idle transaction, before the copy begins: given up, and the holder is named');
-is(is_alive($blocker), '1', 'and nobody is signalled');
+is(is_alive($blocker), '1', 'and none is signaled');
 ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
 like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role/, 'DDL in an idle transaction, before the copy begins');
 
-# The default: a copy is not thrown away because somebody stays for longer than
-# lock_wait, and VACUUM keeps its lock on an index to its end.  Nor one that can't
+# The default: a copy is not thrown away because a session stays for longer than
+# lock_wait, and VACUUM keeps its lock on an index to its end.  Nor one that cannot
 # begin yet.
 sub move_and_wait
 {
@@ -267,7 +267,7 @@ my $move_parts = told("move_indexes('parts', 'regress_fast', settings => '{\"loc
 like(sql(sprintf($move_parts, 'fail')),
 	qr/^failed\|55P03\|could not lock relation "parts_i" within [\d.]+ seconds: The lock was held by: process ${\$blocker->pid} \(.*\)\.$/,
 	'a partitioned index in use: given up, and the holder is named');
-is(is_alive($blocker), '1', 'and nobody is signalled');
+is(is_alive($blocker), '1', 'and none is signaled');
 like(sql("SET client_min_messages = error;\n" . sprintf($move_parts, 'terminate')),
 	qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: it is moved');
 # a GRANT has no lock, and we wait for it without one
@@ -339,7 +339,7 @@ $blocker->end;
 like($out, joined(
 	qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid} \(end its /,
 	qr/transaction in the client, or SELECT pg_catalog\.pg_terminate_backend\(${\$blocker->pid}\);\)\.$/), 'fail: the rebuild is given up');
-is(is_alive($blocker), '1', 'and nobody is signalled');
+is(is_alive($blocker), '1', 'and none is signaled');
 $blocker->run('COMMIT');
 $blocker->end;
 
@@ -371,7 +371,7 @@ like($out, joined(
 is(is_alive($blocker), '1', 'and so is the session that has prepared it');
 sql("ROLLBACK PREPARED 'p'");
 $blocker->end;
-# core knows a prepared transaction by its session, and names nobody if that is gone
+# core knows a prepared transaction by its session, and names none if that is gone
 ($out, $err) = rebuild_with('prepared, ended', '"on_blocker": "terminate"',
 	sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'"); $blocker->end });
 like($out, joined(
@@ -402,9 +402,9 @@ verdict_ok($node, 'lt', 'after rebuilds that failed');
 	leftovers_ok($node, 'after a canceled rebuild', within => 5);
 }
 
-# The worker can be signalled by whoever could signal a session of the job's
+# The worker can be signaled by whoever could signal a session of the job's
 # role: the role itself, its members, and pg_signal_backend.
-sql('GRANT EXECUTE ON FUNCTION pause_move TO regress_mover; GRANT pg_signal_backend TO regress_client; CREATE ROLE regress_nobody LOGIN');
+sql('GRANT EXECUTE ON FUNCTION pause_move TO regress_mover; GRANT pg_signal_backend TO regress_client; CREATE ROLE regress_outsider LOGIN');
 foreach my $case (
 	[ 'regress_client', 'pg_cancel_backend', 'canceled 57014' ],
 	[ 'regress_client', 'pg_terminate_backend', 'canceled 57P01' ],
@@ -419,15 +419,15 @@ foreach my $case (
 	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'a job');
 	my $worker = sql("SELECT pid FROM index_mover_progress WHERE job = $job");
 	my ($r, $o2, $e2) = $node->psql('postgres', "SELECT $function($worker)",
-		extra_params => [ '-U', 'regress_nobody', '-v', 'VERBOSITY=verbose' ]);
-	is(sqlstate_of($e2), '42501', "$function of a worker: not for anybody");
+		extra_params => [ '-U', 'regress_outsider', '-v', 'VERBOSITY=verbose' ]);
+	is(sqlstate_of($e2), '42501', "$function of a worker: not for others");
 	is($node->safe_psql('postgres', "SELECT $function($worker)", extra_params => [ '-U', $role ]), 't', "$function of a worker by $role");
 	poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job", $end, 'the end of the job');
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', 'the end of the worker');
 }
-leftovers_ok($node, 'signalled workers', within => 5);
+leftovers_ok($node, 'signaled workers', within => 5);
 
-# The time of a pause is no part of lock_wait, and nobody is signalled for it.
+# The time of a pause is no part of lock_wait, and no session is signaled for it.
 {
 	my $to = elsewhere($node, 'bl_s');
 	$blocker = IndexMover::Session->new($node);
@@ -449,7 +449,7 @@ leftovers_ok($node, 'signalled workers', within => 5);
 		'>', 3, 'but not before lock_wait is over, without the time of the pause');
 }
 
-# an autovacuum that is in the way is canceled, as for anybody who queues; but not for nothing,
+# an autovacuum that is in the way is canceled, as for others that queue; but not for nothing,
 # again and again, while another session stays
 sql("ALTER TABLE bl SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0, "
 	. "autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)");
@@ -521,7 +521,7 @@ foreach my $case (
 	$busy->kill_kill(grace => 1);
 }
 
-# Nobody is signaled for a short transaction, which has ended when the signal comes; and
+# No session is signaled for a short transaction, which has ended when the signal comes; and
 # whoever is named has not ended.
 {
 	my $said = '';
@@ -561,7 +561,7 @@ $blocker->run('BEGIN; LOCK TABLE behind_rebuild IN ROW EXCLUSIVE MODE');
 is(sql("SELECT status FROM move_indexes('behind_rebuild_i', 'regress_fast', 'copy', settings => '{\"lock_wait\": \"500ms\"}')"), 'moved',
 	'fail: a leftover that cannot be removed does not stop a copy');
 is(sql($left), '1', 'it stays');
-is(is_alive($blocker), '1', 'and nobody is signalled');
+is(is_alive($blocker), '1', 'and none is signaled');
 ($rc, $o, $e) = $node->psql('postgres',
 	told("move_indexes('behind_rebuild_i', 'regress_slow', 'copy', settings => "
 		. "'{\"on_blocker\": \"terminate\", \"lock_wait\": \"500ms\"}')"),

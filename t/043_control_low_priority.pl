@@ -1,5 +1,5 @@
 # A move's attempts at the exclusive lock are of low priority: whoever comes
-# while it waits for somebody, waits for the move no longer than
+# while it waits for another, waits for the move no longer than
 # index_mover.lock_timeout.  With a transaction that idles for seconds, an
 # autovacuum against wraparound, a prepared transaction, and a waiting ALTER
 # TABLE; sampled all the time.
@@ -98,7 +98,7 @@ $holder->run('COMMIT');
 wait_for_job_end($node, $job);
 is(status($job), 'moved', 'then it is moved');
 
-# The same with the default, and nobody who looks: out of the queue in time
+# The same with the default, and no session that looks: out of the queue in time
 $gate->run('SELECT pg_advisory_lock(0, 5959)');
 $log = -s $node->logfile;
 $holder->end;
@@ -111,7 +111,7 @@ $holder->run('COMMIT');
 wait_for_job_end($node, $job);
 is(status($job), 'moved', 'it is moved, too');
 
-# The WAL can't be read in the queue: so a long attempt is made in turns, and what
+# The WAL cannot be read in the queue: so a long attempt is made in turns, and what
 # is recycled meanwhile was read.
 $gate->run('SELECT pg_advisory_lock(0, 5959)');
 $log = -s $node->logfile;
@@ -149,7 +149,7 @@ poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job"
 poll_until($node, "SELECT count(*) FROM pg_locks l JOIN index_mover_progress p USING (pid) WHERE p.job = $job AND (l.relation IN "
 	. "('parted'::regclass, 'parted_i'::regclass) OR l.locktype = 'transactionid')", '0', 'a moment between two attempts');
 pass('the move holds nothing while it waits');
-# a lock_timeout that is far away: without a way out this would stand for ever
+# a lock_timeout that is far away: without a way out this would wait without end
 $holder->run("SET LOCAL lock_timeout = '90s'; ALTER TABLE parted ADD COLUMN n int");
 pass('who has the index gets the table, too');
 is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job"), '1', 'and the job goes on');
@@ -235,15 +235,15 @@ cmp_ok($samples, '>', 30, 'sampled all the time');
 # a process may have to wait for a processor; control says how long
 my $limit = 0.1 + 10 + $longest{control};
 cmp_ok($longest{$_}, '<', $limit, "$_: a reader never waited for long") foreach qw(lp_idle lp_prepared lp_vacuum);
-cmp_ok($longest_behind, '<', $limit, 'nobody was seen to wait for a move for longer');
+cmp_ok($longest_behind, '<', $limit, 'no session was seen to wait for a move for longer');
 is(queued_too_long($jobs_log, map { "${_}_s" } @tables), 0, 'and no attempt has stood in the queue for long');
 
 poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job{$_}", 'failed 55P03',
 	"the end of lock_wait: $_") foreach qw(lp_prepared lp_vacuum);
 is(sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $vacuum AND query LIKE '%to prevent wraparound%'"), '1',
-	'an autovacuum against wraparound is never signalled');
+	'an autovacuum against wraparound is never signaled');
 is(sql("SELECT (SELECT message ~ 'process $vacuum \\(wait for its end\\)' FROM index_mover_history WHERE job = $job{lp_vacuum}), action "
-	. "FROM index_mover_blockers('lp_vacuum_s') WHERE pid = $vacuum"), 't|wait for its end', 'nor is anybody told to cancel it');
+	. "FROM index_mover_blockers('lp_vacuum_s') WHERE pid = $vacuum"), 't|wait for its end', 'nor is a user told to cancel it');
 is(sql('SELECT count(*) FROM pg_prepared_xacts'), '1', 'nor a prepared transaction');
 is(sql("SELECT phase FROM index_mover_progress WHERE job = $job{lp_idle}"), 'waiting for lock to swap', 'the third one goes on waiting');
 $idle->run('COMMIT');

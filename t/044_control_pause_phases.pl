@@ -1,4 +1,4 @@
-# pause_move() is obeyed in every phase of a copy: it says so, keeps nobody's vacuum
+# pause_move() is obeyed in every phase of a copy: it says so, keeps no vacuum
 # waiting, and goes on from there.  (Under the exclusive lock of
 # the swap it goes on to the end of that first.)
 use strict;
@@ -61,14 +61,14 @@ sub wait_in_queue
 	return;
 }
 
-# Expect the job to say that it is paused, in the end, and to be in nobody's way then.
+# Expect the job to say that it is paused, in the end, and to be in no session's way then.
 sub paused_ok
 {
 	my ($job, $name) = @_;
 	wait_for_rest($job, 'pause_move()');
 	pass("$name: paused");
 	is(sql("SELECT eta IS NULL AND blocked_by = '{}' FROM index_mover_progress WHERE job = $job"), 't',
-		"$name: it waits for nobody, and for no known time");
+		"$name: it waits for no session, and for no known time");
 	is(sql("SELECT status FROM index_mover_history WHERE job = $job"), 'paused', "$name: the history says so");
 	is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover' AND (backend_xmin IS NOT NULL OR backend_xid IS NOT "
 		. "NULL)"),

@@ -1,6 +1,6 @@
-# A cancel that hits the worker when it isn't moving anything, but puts on record
+# A cancel that hits the worker when it is not moving anything, but puts on record
 # what it does, cancels the job and not the worker; killed or terminated there, it
-# leaves nothing.  A worker that can't even connect, or be loaded, is an error of the
+# leaves nothing.  A worker that cannot even connect, or be loaded, is an error of the
 # call, not rows that say nothing.  A job whose worker
 # never comes at all is given up after minutes, but not because its transaction
 # was open for that long.
@@ -71,7 +71,7 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexe
 $TARGET = 'regress_slow';
 cancel_at_record(sub { 'SELECT cancel_move(job), pg_cancel_backend(pid) FROM index_mover_progress' }, 'both ways at once');
 
-# A worker that can't connect to its database.
+# A worker that cannot connect to its database.
 my ($stdout, $stderr);
 $node->psql('postgres', <<SQL, stdout => \$stdout, stderr => \$stderr, extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'postgres';
@@ -87,7 +87,7 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexe
 	'moved,moved', 'the next call succeeds, too');
 all_right($node, 't', 'a worker that cannot connect', within => 5);
 
-# The same for a job that nobody waits for: it is on record since it was queued.
+# The same for a job for which no session waits: it is on record since it was queued.
 my $log_at = -s $node->logfile;
 $node->psql('postgres', <<SQL, stdout => \$stdout, stderr => \$stderr);
 BEGIN;
@@ -132,7 +132,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE 
 all_right($node, 't', 'a job that was lost, and resumed', within => 5);
 
 # ---- a worker that never comes ------------------------------------------------
-# Its library can't be loaded, so there is nobody to free the job's slot.  Returns
+# Its library cannot be loaded, so there is no worker to free the job's slot.  Returns
 # what the session answers then.  meanwhile => a function that is called when the
 # session has sent the command.
 sub without_library
@@ -177,14 +177,14 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover
 $TARGET = elsewhere($node, 't_1');
 $never = lose_job();
 is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $never"),
-	'interrupted,interrupted', 'the history says so, too, before anybody else has a job');
+	'interrupted,interrupted', 'the history says so, too, before there is another job');
 $never = lose_job();
 $node->psql('postgres', "SELECT cancel_move($never)", stdout => \$stdout, stderr => \$stderr);
 is($stdout, '0', 'it is not there to be canceled');
 like($stderr, qr/NOTICE:  job $never is not running/, '... with a NOTICE');
 $never = lose_job();
 $node->psql('postgres', "SET statement_timeout = '60s'; CALL wait_for_move($never)", stderr => \$stderr);
-like($stderr, qr/ERROR:  2 of 2 indexes were not moved/, 'nor does anybody wait for it for ever');
+like($stderr, qr/ERROR:  2 of 2 indexes were not moved/, 'nor does a session wait for it without end');
 # who asks for a move and waits is told by the end of its worker, however it came about
 {
 	my $session = IndexMover::Session->new($node);
@@ -264,7 +264,7 @@ $TARGET = elsewhere($node, 't_1');
 	$_->end foreach $slow, $other;
 }
 
-# ---- a history that can't be written --------------------------------------------
+# ---- a history that cannot be written --------------------------------------------
 # A session has locked it for long: the job ends all the same.
 {
 	my $session = IndexMover::Session->new($node);
@@ -607,7 +607,7 @@ $locker->end;
 	my $lines = -s $node->logfile;
 	other_library_ok($old, $call, 'an old session and its new worker');
 	like(slurp_file($node->logfile, $lines), qr/the library of index_mover was replaced/, 'which says so in the server log');
-	other_library_ok($old, "SELECT job FROM move_indexes('u_i', 'regress_fast', wait => false)", 'the next job, which nobody waits for');
+	other_library_ok($old, "SELECT job FROM move_indexes('u_i', 'regress_fast', wait => false)", 'the next job, without a wait');
 	my $new = IndexMover::Session->new($node);
 	other_library_ok($new, $call, 'a new session');
 	other_library_ok($new, 'SELECT job FROM index_mover_progress', 'a view');

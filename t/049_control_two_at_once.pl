@@ -1,7 +1,7 @@
 # Two who want the same, round after round: a transaction that has read from a
 # table and then alters it, beside a copy of one of its indexes; and two moves, of
 # one index, of two indexes of one table, of a partitioned table and one of its
-# partitions, and of two tables in opposite directions.  Nobody may end in a
+# partitions, and of two tables in opposite directions.  None may end in a
 # deadlock or hang; where only one can have it, the other is told at once.
 #
 # And of a job whose smallest tables others hold without end, the rest is moved all the same.
@@ -106,7 +106,7 @@ foreach my $round (1 .. $ROUNDS)
 	push @to, $name =~ /opposite/ ? other_place($to[0])
 	  : $what[1] eq 'a_pkey' ? target('a_pkey') : $to[0];
 	my @method = (int($round / 8) % 2 ? 'rebuild' : 'copy', int($round / 16) % 2 ? 'rebuild' : 'copy');
-	# in every other round of a kind somebody keeps the first of them from ending, so
+	# in every other round of a kind a session keeps the first of them from ending, so
 	# that they are sure to meet: a rebuild waits for who has written, the swap of a
 	# copy for who has read (an INSERT gives its locks on indexes back at once)
 	my $held = $name !~ /opposite/ && int($round / 4) % 2 == 0;
@@ -133,7 +133,7 @@ foreach my $round (1 .. $ROUNDS)
 	# table, only the partition on which the other is at work, and the index that the other
 	# is just building has a row, too (55000)
 	$bad{$name}++, diag "round $round, $name by @method: @said" if grep { !/^(?:moved(?:, skipped(?: 5500[06])?)*|skipped|55006)$/ } @said;
-	$bad{$name}++, diag "round $round, $name by @method: nobody has moved it" if "@said" !~ /moved|skipped/;
+	$bad{$name}++, diag "round $round, $name by @method: neither has moved it" if "@said" !~ /moved|skipped/;
 }
 is($deadlocks, 0, "two moves, $ROUNDS times: no deadlock");
 is_deeply(\%bad, {}, 'each is done, or told at once that another does it');
@@ -178,7 +178,7 @@ my $job = $look->run("SELECT max(job) FROM evacuate_tablespace('regress_slow', '
 	. q[settings => '{"max_workers": 1}') WHERE name !~ '^(a|b|p)']);
 my $of_job = "FROM index_mover_history WHERE job = $job AND name ~ '^held' AND kind !~ 'toast'";
 poll_until($node, "SELECT string_agg(name, ', ' ORDER BY name) $of_job AND status = 'moved'",
-	'held.free, held.part, held.part_i, held.parts', 'whatever nobody holds is moved');
+	'held.free, held.part, held.part_i, held.parts', 'whatever no session holds is moved');
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'waiting for lock to swap' "
 	. "AND blocked_by <> '{}'", '1', 'and one copy waits, as many as there are workers');
 like($look->run("SELECT string_agg(message, ' ') $of_job AND status = 'queued'"),

@@ -1,7 +1,7 @@
 # Job numbers come from a sequence in each database, so the same number means
 # different jobs in different databases.  A worker that comes late, when its
 # job is gone and another database's job of the same number has its place, must
-# not take that for its own; and nobody steers or sees another database's job.
+# not take that for its own; and no session steers or sees a job of another database.
 #
 # Fault (processes): caller gone after `wait => false`; rollback; commit (also sql/jobs)
 use strict;
@@ -55,7 +55,7 @@ $parallel->run("SET $force = on");
 $parallel->send('SELECT pg_sleep(300)');
 poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker'", '1', 'a parallel worker');
 
-# The first two jobs get a worker, the third doesn't, so that the commit fails.
+# The first two jobs get a worker, the third does not, so that the commit fails.
 # The postmaster is asleep and starts the workers later.
 $first->query_safe('BEGIN');
 my @jobs = map { scalar $first->query(queue($_)) } ('t1', 't2');

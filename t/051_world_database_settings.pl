@@ -1,4 +1,4 @@
-# What a database sets for its sessions doesn't reach the worker: neither a role
+# What a database sets for its sessions does not reach the worker: neither a role
 # to be, which could have more or less rights than the job's own, nor timeouts,
 # nor another encoding for messages.
 #
@@ -193,7 +193,7 @@ SQL
 	note 'in the list, and does not reach it: ', join ' ', grep { !$reached{$_} && $kept{$_} } sort keys %hostile;
 }
 
-# "é" is one byte in latin1, and "€" isn't there at all
+# "é" is one byte in latin1, and "€" is not there at all
 my $sql = $setup . <<SQL;
 CREATE FUNCTION f(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \$\$
 BEGIN

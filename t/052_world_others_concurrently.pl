@@ -1,6 +1,6 @@
-# Somebody else's REINDEX CONCURRENTLY or CREATE INDEX CONCURRENTLY, while a session
+# Another session's REINDEX CONCURRENTLY or CREATE INDEX CONCURRENTLY, while a session
 # waits for its move: in the end they wait for that session's snapshot, so an index
-# that waits for a lock of theirs can't be moved by this call.  It steps back, and
+# that waits for a lock of theirs cannot be moved by this call.  It steps back, and
 # says for whom; the others are moved.  An index that such a command has replaced is
 # found by its name.  The same with a program that waits for that session by polling.
 #
@@ -172,7 +172,7 @@ SQL
 	$gate->end;
 }
 
-# ---- nobody waits: the move waits to the other's end, and moves what it has made ------
+# ---- no caller waits: the move waits to the other's end, and moves what it has made ------
 foreach my $method ('copy', 'rebuild')
 {
 	my $name = "replaced, $method";
@@ -288,7 +288,7 @@ foreach my $case (
 	{
 		while ($poller->run("SELECT count(*) || pg_stat_clear_snapshot()::text FROM $source{$source}") ne '0')
 		{
-			die "$name: for ever" if time - $start > $IndexMover::Test::TIMEOUT;
+			die "$name: no end" if time - $start > $IndexMover::Test::TIMEOUT;
 			usleep(200_000);
 		}
 	}

@@ -321,7 +321,7 @@ eval { $doomed->quit };
 $node->safe_psql('postgres', 'CREATE DATABASE doomed');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'"), '0', 'and no worker is left');
 
-# The same in mid-copy, when there is nobody else in the database: what is in the way
+# The same in mid-copy, when there is no other session in the database: what is in the way
 # is the worker, and what it has made goes with it.
 setup_database($node, 'doomed');
 $node->safe_psql('doomed', <<'SQL');

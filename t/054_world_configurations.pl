@@ -122,7 +122,7 @@ SQL
 		{
 			# Transactions that began before the swap, and are decoded after it: one that keeps
 			# no lock on what moves, having written to another table, and to this one in
-			# a subtransaction that is rolled back; and, of each method once, what nobody
+			# a subtransaction that is rolled back; and, of each method once, what no session
 			# has read by the time of the swap.
 			my $n0 = $n++;
 			my $few = $n0 % 10;
@@ -130,7 +130,7 @@ SQL
 			if ($unread)
 			{
 				$node->safe_psql('subscriber', 'ALTER SUBSCRIPTION moved DISABLE');
-				poll_until($node, "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'moved'", 't', 'nobody decodes');
+				poll_until($node, "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'moved'", 't', 'no session decodes');
 			}
 			my $open = IndexMover::Session->new($node);
 			$s->run("UPDATE ident SET n = n + 1 WHERE a % 10 = $few; DELETE FROM ident WHERE a = 100 + $n; UPDATE ident SET b = 'c' || a "
@@ -221,8 +221,8 @@ count_moves();
 	unlike("$out $err", qr/XX000/, 'no internal error');
 	leftovers_ok($node, 'few locks', within => 5);
 
-	# Somebody has taken all the room there is, but for so many locks: each that a move
-	# needs is the one that isn't there, from the first to the last.
+	# Other sessions have taken all the room there is, but for so many locks: each that a move
+	# needs is the one that is not there, from the first to the last.
 	foreach my $method ('copy', 'rebuild')
 	{
 		my $to = $method eq 'copy' ? 'regress_slow' : 'regress_fast';
@@ -247,7 +247,7 @@ count_moves();
 			# the session's, the worker's to connect, the move's
 			elsif ("$out\n$err" =~ /ERROR:  53200:|ERROR:  55000:.*\nDETAIL:  out of shared memory|^failed\|53200$/m) { $refused++ }
 			else { push @others, "room for $free locks: $out $err" }
-			# what it couldn't lock it couldn't remove either
+			# what it could not lock it could not remove either
 			poll_until($node, "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory'", 't', 'room again');
 			wait_for_no_worker($node);
 			$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
@@ -255,7 +255,7 @@ count_moves();
 			my $left = $node->safe_psql('postgres', 'SELECT * FROM oracle.leftovers()');
 			push @others, "room for $free locks: $left" if $left ne '';
 		}
-		is(join("\n", @others), '', "$method, no room for locks: 53200, and nothing that can't be removed");
+		is(join("\n", @others), '', "$method, no room for locks: 53200, and nothing that cannot be removed");
 		cmp_ok($refused, '>', 0, "$method, no room for locks: refused $refused times");
 		is($moved, 1, "$method, room for some locks: moved");
 		files_ok($node, "$method, room for few locks");
@@ -391,7 +391,7 @@ SKIP:
 	skip 'the server has no German messages', 1 if $err !~ /existiert nicht/;
 	foreach my $method ('copy', 'rebuild')
 	{
-		# one that waits for somebody and gives up, one that is canceled while it waits
+		# one that waits for a session and gives up, one that is canceled while it waits
 		my $holder = IndexMover::Session->new($node);
 		$holder->run('BEGIN; UPDATE odd SET big = big WHERE id = 7');
 		($rc, $out, $err) = $node->psql('postgres',

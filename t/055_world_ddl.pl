@@ -7,7 +7,7 @@
 # metadata to compare with, and beside one.
 #
 # Then what is not the table itself: the tablespaces, the database, triggers, rules and
-# event triggers, roles; a copy that can't keep up with those who write; and what a
+# event triggers, roles; a copy that cannot keep up with those who write; and what a
 # rebuild does that finds something else under the names it gives to core.
 #
 # Fault (locks): DDL of every kind on the table: 45 commands in mid-copy and in mid-rebuild,
@@ -176,7 +176,7 @@ sub one_case
 		$out = $node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job");
 	}
 	like($out =~ s/^([^|]*\|[^|]*)\|.*$/$1/sr, $row, "$name: the row") or diag "$out $err";
-	unlike("$out $err", qr/XX000|cache lookup failed|could not open relation/, "$name: nothing that a user can't understand");
+	unlike("$out $err", qr/XX000|cache lookup failed|could not open relation/, "$name: nothing that a user cannot understand");
 	$session->end;
 	if ($index)
 	{
@@ -204,7 +204,7 @@ sub one_case
 	return;
 }
 
-# where they stand still as long as somebody holds the lock
+# where they stand still as long as a session holds the lock
 set_test_point($node, join ',', map { "$_:wait" } values %point);
 foreach my $case (
 	picked
@@ -330,7 +330,7 @@ CREATE FUNCTION d_e() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE E
 CREATE EVENT TRIGGER d_e ON ddl_command_start WHEN TAG IN ('ALTER INDEX', 'CREATE INDEX', 'ALTER TABLE') EXECUTE FUNCTION d_e();
 SQL
 	undo => 'DROP EVENT TRIGGER d_e; DROP FUNCTION d_e()');
-# others may use the database, so it can't be a template, or go elsewhere
+# others may use the database, so it cannot be a template, or go elsewhere
 beside('the database as a template', 'copy-half', 'CREATE DATABASE copied TEMPLATE postgres', qr/^moved\|$/, errors => qr/55006/);
 beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLESPACE regress_fast', qr/^moved\|$/,
 	errors => qr/55006|0A000/);
@@ -353,7 +353,7 @@ beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLES
 		max_keys => 100, count => $KIND);
 }
 
-# ---- a copy that can't keep up -------------------------------------------------------
+# ---- a copy that cannot keep up -------------------------------------------------------
 # Each transaction writes to every leaf of the index, and each megabyte of a round
 # of the copy waits for some of them: what is left does not get less.  (How much is too much
 # is 64 MB; here it is anything.)

@@ -264,7 +264,7 @@ my $not_flushed = sub {
 	my $async = IndexMover::Session->new($node);
 	$async->run('SET synchronous_commit = off');
 	$async->run("UPDATE tx SET s = md5(s) WHERE id = 1000 * $_") for 1 .. 9;
-	# should somebody else have just flushed it, once more
+	# should another process have just flushed it, once more
 	my $tries = 0;
 	until ($async->run('UPDATE tx SET s = md5(s) WHERE id = 10000; SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()') eq 't')
 	{

@@ -78,7 +78,7 @@ foreach my $case ([ 'mv_id', 'copy-end' ], [ 'mv_words', 'copy-end' ], [ 'mv_id'
 	my $blocks = "SELECT pg_relation_size('$index') / current_setting('block_size')::int";
 	my $before = $node->safe_psql('postgres', $blocks);
 	my ($rc, $out, $err) = $node->psql('postgres', "SET lock_timeout = '60s'; REFRESH MATERIALIZED VIEW CONCURRENTLY mv");
-	is($rc, 0, "$name: it waits for nobody") or diag $err;
+	is($rc, 0, "$name: it waits for no session") or diag $err;
 	$node->safe_psql('postgres', "SELECT gin_clean_pending_list('mv_words')");
 	my $grown = $node->safe_psql('postgres', $blocks) - $before;
 	let_go($call);

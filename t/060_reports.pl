@@ -1,5 +1,5 @@
 # The reports where a second session or server is needed: on a hot standby,
-# beside somebody's locks, and what they say about who holds things back.
+# beside locks of other sessions, and what they say about who holds things back.
 #
 # Fault (storage): statistics that say nothing yet: of a crash, a promotion, a young index, a
 #   standby, with `track_counts` off (also sql/report_index)
@@ -264,7 +264,7 @@ foreach my $case (
 }
 
 # ---------------------------------------------------------------------------
-# Somebody's locks
+# Locks of other sessions
 # ---------------------------------------------------------------------------
 
 my $locker = IndexMover::Session->new($node);
@@ -286,7 +286,7 @@ is($node->safe_psql('postgres', $blockers =~ s/0 s/1 h/r), '', 'but not those th
 $locker->run('ROLLBACK');
 
 # ---------------------------------------------------------------------------
-# Somebody's temporary tables, and what isn't there any more
+# Temporary tables of other sessions, and what is not there any more
 # ---------------------------------------------------------------------------
 
 my ($temp_index, $temp_table, $temp_schema) = split /\|/, $locker->run(<<'SQL');
@@ -311,7 +311,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM index_report() WHERE index
 # Snapshots, prepared transactions, slots, standbys
 # ---------------------------------------------------------------------------
 
-is($node->safe_psql('postgres', q(SELECT count(*) FROM index_mover_blockers() WHERE kind <> 'standby')), '0', 'nobody holds back anything');
+is($node->safe_psql('postgres', q(SELECT count(*) FROM index_mover_blockers() WHERE kind <> 'standby')), '0', 'nothing is held back');
 
 $locker->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 is($node->safe_psql('postgres', q(SELECT kind, pid = ) . $locker->pid
@@ -350,7 +350,7 @@ $node->safe_psql('postgres', q(SELECT pg_create_physical_replication_slot('forgo
 is($node->safe_psql('postgres',
 	q{SELECT kind, name, holds_back ~ '^\d+ bytes of WAL$', action ~ 'pg_drop_replication_slot\(''forgotten''\)' FROM }
 		. q{index_mover_blockers() WHERE kind = 'slot'}),
-	'slot|forgotten|t|t', 'a slot that nobody reads');
+	'slot|forgotten|t|t', 'a slot without a reader');
 $node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('forgotten')));
 # one that was invalidated has its xmin still, and holds back nothing
 $node->safe_psql('postgres', q(SELECT pg_create_logical_replication_slot('lost', 'pgoutput')));
@@ -386,7 +386,7 @@ $node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('its_slot')));
 $reader->run('COMMIT');
 
 # ---------------------------------------------------------------------------
-# A probe of a directory that can't be written, or isn't there
+# A probe of a directory that cannot be written, or is not there
 # ---------------------------------------------------------------------------
 
 my $fast = $node->data_dir . '/pg_tblspc/' . $node->safe_psql('postgres', q(SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast'));
@@ -463,7 +463,7 @@ SKIP:
 	cmp_ok($size, '<=', ($before > $after ? $before : $after) / 10, 'nor more than a tenth of what is free');
 }
 
-# Of each tablespace the last five results are kept; nobody waits for another session's.
+# Of each tablespace the last five results are kept; no session waits for another's.
 {
 	my $probe = "SELECT random_read_ms > 0 FROM tablespace_probe('%s', '10 ms')";
 	$node->safe_psql('postgres', sprintf($probe, $_)) foreach qw(regress_fast), ('regress_slow') x 5;
@@ -480,7 +480,7 @@ SKIP:
 }
 
 # ---------------------------------------------------------------------------
-# A probe that doesn't come to its end
+# A probe that does not come to its end
 # ---------------------------------------------------------------------------
 
 sub probe_files
@@ -647,7 +647,7 @@ DELETE FROM index_mover.sample;
 INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0),
   (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
 SQL
-	# nobody else writes there
+	# no other session writes there
 	my ($free, $total) = file_system_of($node, 'regress_small');
 	my $size = size_of_probe('regress_small');
 	cmp_ok($size, '>=', 4 * 1024 * 1024, 'small file system: the file of a probe is big enough');

@@ -1,5 +1,5 @@
 # Damaged pages: a report answers, says NULL, or raises XX001 or XX002; it never
-# crashes and never goes on for ever.
+# crashes and always ends.
 #
 # Each round stops the server, damages every page of every index in the way of
 # that round, and asks for samples of two pages at a time, so that thousands of
@@ -190,7 +190,7 @@ note has_sanitizer() ? 'with AddressSanitizer' : 'without AddressSanitizer';
 no_finding_ok($node);
 cmp_ok($damaged, '>', $page_size <= 8192 ? 10000 : 10000 * 8192 / $page_size, 'ten thousand damaged pages');
 
-# What is said of a metapage that can't be one.
+# Reports of an impossible metapage.
 my %damage = (
 	# one pending page more than there can be
 	d_gin => [ sub { put($_[0], 24 + 12, pack('L', length(${ $_[0] }) / $page_size)) }, 'gin_pending_list',

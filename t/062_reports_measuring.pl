@@ -85,7 +85,7 @@ my @indexes = split /\n/,
 
 my $unmeasured = qr/^m_(?:spgist|brin|bloom)/;
 
-# Each look is in a session of its own: what one has allocated doesn't hide what
+# Each look is in a session of its own: what one has allocated does not hide what
 # another does wrong.
 my $sane = <<'SQL';
 bool_and(bloat_ratio_low BETWEEN 0 AND bloat_ratio_high AND bloat_ratio_high <= 1

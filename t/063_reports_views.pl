@@ -21,7 +21,7 @@ my $MANY = 130_000;
 my $node = new_node('views', conf => 'jit = on');
 my $sql = sub { return $node->safe_psql('postgres', @_); };
 $sql->('CREATE ROLE monitor LOGIN; GRANT pg_monitor TO monitor; CREATE ROLE regress_owner LOGIN');
-$sql->('CREATE ROLE regress_few LOGIN; CREATE ROLE regress_nobody LOGIN');
+$sql->('CREATE ROLE regress_few LOGIN; CREATE ROLE regress_outsider LOGIN');
 $sql->('CREATE TABLE mine (i int PRIMARY KEY); ALTER TABLE mine OWNER TO regress_owner');
 $sql->('CREATE TABLE few (i int PRIMARY KEY); ALTER TABLE few OWNER TO regress_few');
 
@@ -73,7 +73,7 @@ sub blocks
 	{
 		next if $role =~ /^regress/ && $name =~ /problem/;
 		# (these look at each move of the role, or of the time)
-		next if $role =~ /few|nobody/ && $name =~ /last moves/ || $role eq 'regress_owner' && $name =~ /day/;
+		next if $role =~ /few|outsider/ && $name =~ /last moves/ || $role eq 'regress_owner' && $name =~ /day/;
 		my $query = sprintf $queries{$name} =~ s/%(?!d)/%%/gr, $newest;
 		$session->run($query);
 		my $plan = $session->run("EXPLAIN (ANALYZE, BUFFERS) $query");
@@ -101,7 +101,7 @@ sub same_ok
 }
 
 my $superuser = $sql->('SELECT current_user');
-my @roles = ($superuser, 'monitor', 'regress_owner', 'regress_few', 'regress_nobody');
+my @roles = ($superuser, 'monitor', 'regress_owner', 'regress_few', 'regress_outsider');
 # the same 1,000 are the newest of both histories
 lengthen_history($MANY - 999, $MANY);
 my %short = map { $_ => blocks($_, $MANY) } @roles;
@@ -158,14 +158,14 @@ is(as('regress_few', q{SELECT string_agg(job::text, ' ') FROM (SELECT job FROM i
 	'120007 110007 100007 90007 80007', 'the newest moves of a role that sees few');
 my $counts = 'SELECT (SELECT count(*) FROM index_mover_history), (SELECT count(*) FROM index_mover_jobs)';
 is(as('regress_few', $counts), '13|13', 'all of them');
-is(as('regress_nobody', $counts), '0|0', 'a role that sees none');
-$sql->("UPDATE index_mover.job_log SET role = 'regress_nobody'::regrole WHERE job <= 60");
+is(as('regress_outsider', $counts), '0|0', 'a role that sees none');
+$sql->("UPDATE index_mover.job_log SET role = 'regress_outsider'::regrole WHERE job <= 60");
 foreach my $view ('index_mover_history', 'index_mover_jobs')
 {
-	is(as('regress_nobody', "SELECT count(*) || ' ' || min(job) || ' ' || max(job) FROM $view"), '60 1 60',
+	is(as('regress_outsider', "SELECT count(*) || ' ' || min(job) || ' ' || max(job) FROM $view"), '60 1 60',
 		"a role sees its own jobs, more of them than are listed: $view");
 }
-is(as('regress_nobody', q{SELECT string_agg(job::text, ' ') FROM (SELECT job FROM index_mover_jobs LIMIT 55 OFFSET 45) j}),
+is(as('regress_outsider', q{SELECT string_agg(job::text, ' ') FROM (SELECT job FROM index_mover_jobs LIMIT 55 OFFSET 45) j}),
 	join(' ', reverse 1 .. 15), 'in the right order');
 
 # The owner of a table sees its moves, whoever has moved it, and not those of other tables

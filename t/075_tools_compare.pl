@@ -1,7 +1,7 @@
 # The same harness for us, for what PostgreSQL itself offers, and for pg_repack
 # where it is installed: an index is moved under load, the move is canceled, and
 # its process killed, at random moments; what is left over is counted, before
-# anybody does anything about it, and again after the next call.  Only ours must be
+# a user does anything about it, and again after the next call.  Only ours must be
 # nothing, after a kill by the second count; the others' numbers are for
 # docs/reliability.md, see scripts/reliability.
 use strict;

@@ -103,12 +103,12 @@ sub refused
 	set_hook('refuse', $what);
 	my $log = -s $node->logfile;
 	my $sql = move($index, $method);
-	is(as_mover($sql), "$status|42501|nobody may $what relations today", "$name: the row");
+	is(as_mover($sql), "$status|42501|no role may $what relations today", "$name: the row");
 	is(tablespace_of_index($node, $index), $status eq 'moved' ? $to : $from, "$name: where the index is");
 	wait_for_no_worker($node);
 	my $left = $what eq 'drop' ? 1 : 0;
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), $left, "$name: what is left");
-	ok($node->log_contains(qr/could not remove index with OID .*, left by an interrupted move\n.*DETAIL:  nobody may drop relations today/,
+	ok($node->log_contains(qr/could not remove index with OID .*, left by an interrupted move\n.*DETAIL:  no role may drop relations today/,
 		$log),
 		"$name: the removal was refused, too") if $left;
 	set_hook('refuse', '');

@@ -179,7 +179,7 @@ foreach my $name ('citus_run_command gpid=' . (3 * 1e10 + $caller->pid), 'citus_
 	wait_for_phase($node, 'waiting for old snapshots');
 	poll_until($node, "SELECT now() - query_start > '3 s' FROM pg_stat_activity WHERE pid = " . $other->pid, 't',
 		'three looks for a deadlock');
-	ok(!$other->has_answered, "$name: of another node, or nobody's: waits");
+	ok(!$other->has_answered, "$name: of another node, or of none: waits");
 	$caller->run('COMMIT');
 	like($other->answer, qr/^moved/, "$name: and moves then");
 	$other->end;

@@ -109,7 +109,7 @@ foreach my $table (sort keys %without)
 		. "are not known|SELECT pg_catalog.pg_terminate_backend($locker_pid);", "$table is locked: who has locked it");
 	$locker->run('COMMIT');
 }
-# nobody has locked it, but a session waits for that, behind a reader
+# no session has locked it, but a session waits for that, behind a reader
 my $reader = IndexMover::Session->new($node);
 $reader->run('BEGIN; SELECT FROM index_mover.ledger LIMIT 1');
 $locker->run('BEGIN');
@@ -295,7 +295,7 @@ SKIP:
 		is("@unknown", '', "$expression->[0]: knows its metrics");
 	}
 }
-# Twins of what the queries call, as the owner of the database can have them, run for nobody who has done what README.md says.
+# Twins of what the queries call, as the owner of the database can have them, are run by no role that follows README.md.
 my ($search_path) = slurp_file("$deploy/README.md") =~ /^(ALTER ROLE monitor SET search_path = .*;)$/m or die;
 $sql->($search_path);
 my $twin = "RETURNS %s LANGUAGE plpgsql AS 'BEGIN RAISE ''captured''; END'";
@@ -445,7 +445,7 @@ $_->kill_kill foreach @running;
 $sql->('ALTER ROLE monitor RESET search_path');
 $holder->run("PREPARE TRANSACTION 'p'");
 poll_until($node, "SELECT blocked_by FROM index_mover_progress WHERE job = $waiting", '{0}', 'the wait for the prepared transaction');
-# (between two attempts nobody is named)
+# (between two attempts no session is named)
 poll_until($node, "SELECT count(*) FROM index_mover_check('0 s') WHERE kind = 'waiting job' AND detail LIKE '% for %'", 1, 'a name');
 like($as_monitor->("SELECT detail FROM index_mover_check('0 s') WHERE kind = 'waiting job'"),
 	qr/^waits_i has waited since [^f]* for a prepared transaction$/, 'one that has no process');
@@ -471,7 +471,7 @@ like($as_monitor->("SELECT object, detail FROM index_mover_check('0 s') WHERE ki
 	qr/^cleanup\|behind_rebuild_i_ccnew has waited since /, 'a cleanup that waits has no number');
 $gate->end;
 wait_for_no_worker($node);
-like($as_monitor->(sprintf $check, ''), qr/\A$ended(?:\n$ended)*\z/, 'in the end there are jobs that nobody has resumed');
+like($as_monitor->(sprintf $check, ''), qr/\A$ended(?:\n$ended)*\z/, 'in the end there are jobs that were not resumed');
 $sql->('SELECT cancel_move(job) FROM index_mover_jobs');
 is($as_monitor->(sprintf $check, ''), '', 'and acknowledged, all is well');
 

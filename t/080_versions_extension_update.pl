@@ -164,7 +164,7 @@ foreach my $old (split /\n/, $node->safe_psql('postgres',
 SKIP:
 {
 	my $source = "$FindBin::RealBin/..";
-	skip "$dir can't be written to, or this is no source tree", 1 unless -w $dir && -x "$source/scripts/release";
+	skip "$dir cannot be written to, or this is no source tree", 1 unless -w $dir && -x "$source/scripts/release";
 	my $tree = PostgreSQL::Test::Utils::tempdir;
 	my $next = '98.7';
 	system_or_bail('sh', '-c', 'cd "$1" && cp -r index_mover.control index_mover--*.sql META.json CHANGELOG.md debian "$2"', 'sh', $source,
@@ -194,7 +194,7 @@ SKIP:
 # ---- a version made up -----------------------------------------------------------
 SKIP:
 {
-	skip "$dir can't be written to", 1 unless -w $dir;
+	skip "$dir cannot be written to", 1 unless -w $dir;
 	my $addition = <<'SQL';
 CREATE FUNCTION @extschema@.index_mover_addition(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 + 1';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_addition(int) FROM PUBLIC;

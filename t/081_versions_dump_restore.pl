@@ -66,7 +66,7 @@ SQL
 	is($node->safe_psql($db, "SELECT owner, owner_oid FROM tier_policy WHERE name = 'super'"), 'regress_super|',
 		"$name: no superuser is made an owner");
 	is($node->safe_psql($db, "UPDATE tier_policy SET owner = owner WHERE name = 'super' RETURNING owner_oid::regrole"), 'regress_super',
-		"$name: but somebody can");
+		"$name: but another role can");
 	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_history'), '0', "$name: the history is empty");
 	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$name: there is nothing to clean up");
 	is($node->safe_psql($db,

@@ -53,7 +53,7 @@ foreach my $end ('clean shutdown', 'crash')
 	$node->start;
 	is($node->safe_psql('postgres', 'SET enable_indexscan = off; SET enable_bitmapscan = off; SELECT 1'), '1',
 		"$end: the server starts without the tablespace's files");
-	isnt($node->psql('postgres', 'SELECT count(*) FROM t WHERE v = 5'), 0, "$end: the table can't be used")
+	isnt($node->psql('postgres', 'SELECT count(*) FROM t WHERE v = 5'), 0, "$end: the table cannot be used")
 	  if $end ne 'crash';
 	my ($out, $err);
 	my $status = $node->psql('postgres', $repair, stdout => \$out, stderr => \$err, on_error_stop => 1);

@@ -250,7 +250,7 @@ files_ok($node, 'terminated worker');
 }
 
 # ---- a worker that begins when caller and extension are gone --------------------
-# It can't connect as long as somebody has pg_database locked, and nobody else
+# It cannot connect as long as a session has pg_database locked, and no other
 # can, either.
 {
 	my ($gate, $caller, $looker) = map { IndexMover::Session->new($node) } 1 .. 3;
@@ -285,7 +285,7 @@ files_ok($node, 'terminated worker');
 }
 all_right($node, 't', 'all of them', within => 5);
 
-# ---- a function that somebody has made without the extension -----------------
+# ---- a function that a user has made without the extension -----------------
 my $type = $node->safe_psql('postgres',
 	"SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) FROM pg_attribute WHERE "
 		. "attrelid = 'move_result'::regclass");

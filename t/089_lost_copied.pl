@@ -94,7 +94,7 @@ like($err, qr/could not read directory ".*": Input/, '... no copy');
 value('CREATE DATABASE other TEMPLATE template0');
 pass('a template without files there is copied');
 value('CREATE DATABASE copied TEMPLATE source') if $rc == 0;
-# (its lost file is removed; and the mutation lets nobody note that)
+# (its lost file is removed; and the mutation has no process note that)
 value('REINDEX INDEX t_id', 'rebuilt');
 is($node->psql('postgres', 'CREATE DATABASE rebuilt_too TEMPLATE rebuilt'), 0, 'so is one whose lost index was rebuilt');
 value("DROP DATABASE $_") foreach qw(rebuilt_too rebuilt);
@@ -117,10 +117,10 @@ $node->wait_for_log(qr/(?:unregistering background worker "index_mover emptying"
 value("ROLLBACK PREPARED 'made'", 'uncommitted');
 value('ALTER DATABASE uncommitted ALLOW_CONNECTIONS false');
 wait_until('copied', sub { $node->psql('postgres', 'CREATE DATABASE committed TEMPLATE uncommitted') == 0 });
-pass('it was not committed when the janitor came: it comes again, though nobody can connect');
+pass('it was not committed when the janitor came: it comes again, though no client can connect');
 # (nothing is lost since the copy was made)
 value('ALTER DATABASE committed ALLOW_CONNECTIONS false');
-isnt($node->psql('postgres', 'CREATE DATABASE of_copy TEMPLATE committed'), 0, 'a copy, to which nobody can connect, may have lost files');
+isnt($node->psql('postgres', 'CREATE DATABASE of_copy TEMPLATE committed'), 0, 'a copy to which no client can connect may have lost files');
 value("CREATE TABLESPACE away LOCATION '$dir/away'");
 wait_until('marked', sub { glob "$dir/away/index_mover.*" });
 rename "$dir/away", "$dir/gone" or die $!;

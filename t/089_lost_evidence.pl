@@ -473,7 +473,7 @@ foreach my $case (
 	next if $expected eq 'same';
 	is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = (SELECT max(id) FROM t)'), 1, "$name: no old index is used");
 	isnt($node->psql('postgres', 'INSERT INTO t SELECT max(id), 0 FROM t'), 0, "$name: no duplicate gets in");
-	# the files are whole ones, of a moment before: nobody else can tell; and whoever heals looks at the device first
+	# the files are whole ones, of a moment before: nothing else tells; and whoever heals looks at the device first
 	is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved moved', "$name: both indexes are healed");
 	$node->restart;
 	settled();

@@ -136,7 +136,7 @@ chmod 0700, $files or die $!;
 heal('in the end');
 
 # ---- the synchronous standby is away ---------------------------------------------------------------
-lose("synchronous_standby_names = 'nobody'\n");
+lose("synchronous_standby_names = 'absent'\n");
 my ($out, $is_late);
 $node->psql('postgres', $look_up, stdout => \$out, timeout => $PostgreSQL::Test::Utils::timeout_default, timed_out => \$is_late);
 is($out, 1, 'the synchronous standby is away: no login waits for it');

@@ -1,5 +1,5 @@
 # What a thorough look has found in pages is said until the file is another one, or is whole again:
-# on a standby replay makes it so, and nobody heals there.  And how long a note is good goes by a
+# on a standby replay makes it so, and nothing is healed there.  And how long a note is good goes by a
 # clock that is never set back.
 #
 # Fault (storage): pages of an index are lost on a standby, and the primary writes them; pages are

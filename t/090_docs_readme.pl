@@ -2,7 +2,7 @@
 # docs/*.md is run as it stands there, file by file, each file in one psql
 # session and on a database of its own.
 #
-# A block that can't be run here is written as ```text or ```console instead.
+# A block that cannot be run here is written as ```text or ```console instead.
 # After <!-- error 12345 --> in the line before, the block must end in an error
 # with this SQLSTATE; after <!-- no rows --> it must return nothing.  Directories
 # (LOCATION '/..') are replaced by ones that exist.  What is scheduled with

@@ -174,7 +174,7 @@ SQL
 		ok(@of > 0 && !@bad, "$name: attempt \"$step\"") or diag explain \@of;
 	}
 	# the trigger would have run at the end of the transaction, the cursor's query too;
-	# and nobody has used what has the names of the catalog's own
+	# and no role has used what has the names of the catalog's own
 	is(join(', ', map { "$_->[0] as $_->[1]" } grep { $_->[0] =~ /^(?:trap|escalate|operator|shadow)$/ } @rows),
 		'', "$name: neither the deferred trigger, nor the cursor, nor a shadowed name was run");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM evil.trap'), '0', "$name: and the trap has no row");
@@ -325,7 +325,7 @@ UPDATE pg_index SET indisready = false, indisvalid = false WHERE indexrelid = 'e
 INSERT INTO evil.secret VALUES ('the secret', 2);
 UPDATE pg_index SET indisready = true, indisvalid = true WHERE indexrelid = 'evil.secret_v'::regclass;
 ALTER TABLE evil.secret ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
-CREATE POLICY nobody ON evil.secret USING (false);
+CREATE POLICY no_role ON evil.secret USING (false);
 SQL
 my @curious = ($super, 'attacker', 'member');
 if ($node->safe_psql('postgres', 'SHOW server_version_num') >= 170000)
@@ -360,7 +360,7 @@ for my $function ('cancel_move', 'pause_move', 'resume_move')
 {
 	my ($rc, $out, $err) = $node->psql('postgres', "SELECT $function($job)",
 		extra_params => [ '-U', 'helper' ]);
-	like($err, qr/permission denied|must be/, "$function() of somebody else's job is refused");
+	like($err, qr/permission denied|must be/, "$function() of another role's job is refused");
 }
 is($node->safe_psql('postgres',
 		"SELECT count(*), count(name), count(table_name), count(kind), count(blocked_by), count(phase) FROM index_mover_progress",
@@ -445,7 +445,7 @@ $node->safe_psql('postgres', <<'SQL');
 GRANT SELECT, INSERT, UPDATE, DELETE ON tier_policy TO attacker;
 GRANT EXECUTE ON FUNCTION tier_plan, run_tier_policies TO attacker, victim;
 SQL
-# whatever of a table can run code when somebody reads or writes it: none of it runs in a plan
+# whatever of a table can run code when a role reads or writes it: none of it runs in a plan
 $as_attacker->(<<'SQL');
 CREATE FUNCTION evil.runs(what text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 	RAISE WARNING 'run as %: %', current_user, what; RETURN true; END $$;

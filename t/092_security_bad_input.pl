@@ -2,7 +2,7 @@
 # arguments in turn, every setting with wrong values, at every wrong moment: one
 # error that a user can read (never an internal one), in the same session, and
 # nothing changed.  And every function called by every kind of role: those may
-# who should, and nobody else.  (What the messages say: sql/bad_input.sql.)
+# who should, and no other role.  (What the messages say: sql/bad_input.sql.)
 #
 # Fault (security): every function, called by every kind of role
 # Fault (input): each kind of nonsense in each argument of each function, each setting with wrong
@@ -19,7 +19,7 @@ use Test::More;
 
 my $node = new_node('bad_input');
 $node->safe_psql('postgres', <<'SQL');
-CREATE ROLE nobody;
+CREATE ROLE outsider;
 CREATE ROLE monitor IN ROLE pg_monitor;
 CREATE ROLE scanner IN ROLE pg_stat_scan_tables;
 CREATE ROLE granted;
@@ -204,7 +204,7 @@ note 'count: bad inputs ' . @calls;
 note 'count: bad inputs, one clean error ' . (@calls - @internal - @accepted);
 
 # ---- who may call what -----------------------------------------------------------------
-# Those not named here are for everybody: they show what everybody may see.
+# Functions not named here are for all roles: they show what all may see.
 my %only = (
 	(map { $_ => 'superuser' } qw(move_indexes move_schema_indexes move_tablespace_indexes undo_move wait_for_move cancel_move
 		  pause_move resume_move alter_move index_mover_cleanup move_table move_schema_tables evacuate_tablespace
@@ -222,12 +222,12 @@ my %only = (
 is($node->safe_psql('postgres',
 	"SELECT string_agg(rolname, ' ') FROM pg_roles WHERE NOT rolsuper AND rolname !~ '^pg_' AND has_schema_privilege(oid, 'index_mover', "
 		. "'USAGE')"),
-	'', 'nobody but superusers calls what is ours');
+	'', 'only superusers call our own functions');
 $node->safe_psql('postgres', 'GRANT USAGE ON SCHEMA index_mover TO PUBLIC');
 my ($cells, $right) = (0, 0);
 my $super = $node->safe_psql('postgres', 'SELECT current_user');
 # (pg_monitor is a member of pg_stat_scan_tables)
-my %may = (nobody => {}, scanner => { scanner => 1 }, monitor => { scanner => 1, monitor => 1 },
+my %may = (outsider => {}, scanner => { scanner => 1 }, monitor => { scanner => 1, monitor => 1 },
 	granted => { superuser => 1 }, owner => { superuser => 1 }, $super => { superuser => 1, scanner => 1, monitor => 1 });
 foreach my $function (grep { ($only{$_} || '') eq 'superuser' } map { (split /\|/)[0] } @functions)
 {

@@ -1,6 +1,6 @@
 # The owner of a database owns the schema public, and so may rename it while the
 # extension is in it and put a schema of his own in its place.  Whatever is at
-# work meanwhile, nothing of his is run as anybody but himself: moves that give up
+# work meanwhile, nothing of the owner's is run as another role: moves that give up
 # and say who was in the way, the cleanup that is asked for, that of the janitor,
 # and the reports.
 #
@@ -125,7 +125,7 @@ sub nothing_was_run
 	my ($name) = @_;
 	my $text = PostgreSQL::Test::Utils::slurp_file($node->logfile, $log);
 	my @found = grep { !/runs as attacker$/ } $text =~ /(the attacker's \S+ runs as \w+)/g;
-	is(join(', ', @found), '', "$name: nothing of the attacker's was run as anybody but himself");
+	is(join(', ', @found), '', "$name: nothing of the attacker's was run as another role");
 	is(sql('SELECT is_called FROM trap.as_superuser'), 'f', "$name: nor as a superuser");
 	ok(!-e $owned, "$name: and no program as the server's user");
 	is(sql("SELECT rolsuper FROM pg_roles WHERE rolname = 'attacker'"), 'f', "$name: he is no superuser");
@@ -179,7 +179,7 @@ my @tables = 0 .. $MOVERS + $QUEUED - 1;
 as_attacker(join ';', map { "CREATE TABLE trap.t$_ (i int); CREATE INDEX t${_}_i ON trap.t$_ (i) TABLESPACE regress_slow" } @tables);
 $holder->run(join ';', 'BEGIN', map { "LOCK TABLE trap.t$_ IN ROW EXCLUSIVE MODE; SELECT count(*) FROM trap.t$_" } @tables);
 
-# And something to clean up that can't be: a prepared transaction uses the table.
+# And something to clean up that cannot be: a prepared transaction uses the table.
 as_attacker(<<'SQL');
 CREATE TABLE trap.kept (i int);
 CREATE INDEX kept_i ON trap.kept (i) TABLESPACE regress_slow;
@@ -203,9 +203,9 @@ ok($node->log_contains(qr/gave up waiting for transactions that use the table/, 
 cmp_ok(transactions($renaming), '>', 100, 'schemas that changed places');
 nothing_was_run('moves');
 
-# moves that nobody waits for, as a schedule makes them, and the cleanup
+# moves without a wait, as a schedule makes them, and the cleanup
 $renaming = start_renaming(6);
-my $queueing = pgbench('moves that nobody waits for', 1, 5, $super,
+my $queueing = pgbench('moves without a wait', 1, 5, $super,
 	queue => "SELECT status FROM dba.move(format('trap.t%s_i', $MOVERS - 1 + nextval('dba.queued'))::regclass, 'regress_fast', 'copy', "
 		. "false);\n\\sleep 200 ms");
 my $cleaning = pgbench('cleanup', 1, 5, $super, cleanup => 'SELECT action FROM dba.cleanup();');
@@ -213,7 +213,7 @@ cmp_ok(transactions($queueing), '>', 2, 'moves that were queued');
 cmp_ok(transactions($cleaning), '>', 2, 'calls of index_mover_cleanup()');
 cmp_ok(transactions($renaming), '>', 50, 'schemas that changed places');
 wait_for_no_worker($node);
-nothing_was_run('moves that nobody waits for, and cleanup');
+nothing_was_run('moves without a wait, and cleanup');
 is(sql('SELECT action FROM dba.cleanup()'), 'kept: its table is in use, try again later', 'what was left is still there');
 $holder->run('COMMIT');
 $holder->end;

@@ -254,7 +254,7 @@ sub ended
 	return;
 }
 
-# A command that somebody cancels, because another session holds it up.
+# A command that a user cancels, because another session holds it up.
 sub cancel_behind
 {
 	my ($holds, $command, $far) = @_;

@@ -44,7 +44,7 @@ SQL
        ARRAY[g % 31, g % 7], to_tsvector('simple', 'w' || g % 211), jsonb_build_object('k', g % 101),
        CASE WHEN g % 3 = 0 THEN g % 50 END";
 	# Two that upsert the same new key at once get an error from core if there is
-	# a second unique index that ON CONFLICT doesn't name: so num is another value
+	# a second unique index that ON CONFLICT does not name: so num is another value
 	# each time.  Before 19 also if REINDEX CONCURRENTLY exchanges the index it
 	# names (see its documentation): there, each client has keys of its own.
 	my $upsert_row = $row =~ s/% 1009, g,/% 1009, nextval('${table}_ids'),/r;

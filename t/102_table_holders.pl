@@ -511,7 +511,7 @@ if (part('pass'))
 		my ($name, $sql, $again) = @$case;
 		my $log = -s $node->logfile;
 		my $to = elsewhere();
-		# (nobody waits for the job: a caller's snapshot is what CREATE INDEX CONCURRENTLY waits for)
+		# (no session waits for the job: a caller's snapshot is what CREATE INDEX CONCURRENTLY waits for)
 		my $call = held_at($node, 'copy-half', "SELECT max(job) FROM move_table('held', '$to', wait => false)");
 		my ($rc, $job, $err) = finish_call($call);
 		# (as documented: a copy gives way to who waits)
@@ -665,7 +665,7 @@ my $exclusive = sub { return $s->run(
 	"SELECT count(*) FROM pg_locks WHERE relation IN ('wide'::regclass, '$toast'::regclass, '$toast_index'::regclass) AND mode = "
 		. "'AccessExclusiveLock' AND granted"); };
 
-# Somebody holds one of them when the move comes to its swap.
+# A session holds one of them when the move comes to its swap.
 if (part('toast held'))
 {
 	make_wide();
@@ -747,7 +747,7 @@ sub not_queued_ok
 	return;
 }
 
-# The move has got the table, among short transactions without end, when somebody takes the
+# The move has got the table, among short transactions without end, when a session takes the
 # TOAST table: it gives back the table, and does not wait with that.
 if (part('toast taken'))
 {

@@ -115,7 +115,7 @@ $subscriber->stop;
 $_->stop foreach $cascade, $standby;
 
 # ---- another server that begins in the middle of a move --------------------------------
-# It has the rows of that moment, which nobody changes; the table is where it was or is.
+# It has the rows of that moment, which no session changes; the table is where it was or is.
 sub other_ok
 {
 	my ($other, $name, $place, $unfinished, %options) = @_;

@@ -626,13 +626,13 @@ sql('DROP EVENT TRIGGER q; DROP TABLE mutual_1, mutual_2');
 	is(join(' ', map { place($_) } 'again', 'before'), 'pg_default regress_slow', 'renamed while it waits: the table of the name is moved');
 	$reader->run('BEGIN; SELECT FROM again');
 	$owner->send('ALTER TABLE again SET TABLESPACE regress_fast');
-	poll_until($node, $waits, 't', 'made anew: the copy waits');
+	poll_until($node, $waits, 't', 'made again: the copy waits');
 	$changer->send('BEGIN; DROP TABLE again; CREATE TABLE again (i int) TABLESPACE regress_slow; COMMIT');
 	poll_until($node, 'SELECT phase, blocked_by FROM index_mover_progress', 'waiting for lock to start|{' . $changer->pid . '}',
-		'made anew: the copy gives way');
+		'made again: the copy gives way');
 	$reader->run('COMMIT');
 	$_->answer foreach $changer, $owner;
-	is($owner->errors . place('again'), 'regress_fast', 'made anew while it waits: the table of the name is moved');
+	is($owner->errors . place('again'), 'regress_fast', 'made again while it waits: the table of the name is moved');
 	$changer->end;
 	sql('DROP TABLE again, before');
 }
@@ -848,7 +848,7 @@ foreach my $end ([ 'Ctrl-C', 'canceling statement due to user request' ], [ 'a t
 	wait_for_no_worker($node);
 	is(place('few2'), 'regress_fast', 'a terminated worker: where it was');
 	leftovers_ok($node, 'a terminated worker', within => 10);
-	# nor is anybody ended, or waited for no longer, as a call would be told to
+	# nor is a session ended, or waited for no longer, as a call would be told to
 	$caller->run("SET index_mover.on_blocker = 'terminate'; SET index_mover.lock_wait = '200ms'; SET index_mover.max_rate = '500MB'");
 	my $log_before = -s $node->logfile;
 	$caller->send('ALTER TABLE few2 SET TABLESPACE regress_slow');

@@ -135,7 +135,7 @@ sub waits_ok
 	$s->run("SELECT alter_move($job, 'max_rate', '0')");
 	waits_ok($job, "room.$_") foreach 'e', 'f';
 	poll_until($node, "SELECT count(*) FROM index_mover_history WHERE job = $job AND name ~ '[cdgh]\$' AND status = 'moved'", '4',
-		'what nobody holds is moved while they wait');
+		'what no session holds is moved while they wait');
 	is(states($job), 'a moved, b moved, c moved, d moved, e running, f running, g moved, h moved', 'they keep their copies');
 	$_->end for @holders;
 	wait_for_job_end($node, $job);

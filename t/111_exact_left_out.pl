@@ -29,7 +29,7 @@ foreach my $case (picked { $_->[1] eq 'catch-up' } 'parts left out of the catch-
 		"$am without $mutation: the block compare notices");
 	files_ok($node, "$am without $mutation, after the error");
 	is(tablespace_of_index($node, 'exact'), 'exact_i: regress_slow', "$am without $mutation: not moved");
-	# SP-GiST's metapage is a cache: lookups can't tell
+	# SP-GiST's metapage is a cache: lookups cannot tell
 	next if $mutation eq 'block-0';
 
 	# without the compare the lookups must notice

@@ -151,7 +151,7 @@ if (part('special'))
 	my $writer = IndexMover::Session->new($node);
 	$writer->send('INSERT INTO exact SELECT 20000 + g % 500, 3 FROM generate_series(1, 3000) g');
 	poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $writer->pid, 't',
-		"$name: somebody waits for the lock");
+		"$name: a session waits for the lock");
 	let_go($call);
 	$writer->answer;
 	is($writer->errors, '', "$name: who waits for the lock gets it");
@@ -228,7 +228,7 @@ if (part('load'))
 {
 	make_zoo($node, 'zoo', $zoo);
 	my $ids = $zoo * 3 / 2;
-	# beside it, a table that nobody writes to
+	# beside it, a table without writers
 	$node->safe_psql('postgres', <<SQL);
 CREATE TABLE quiet (k int);
 INSERT INTO quiet SELECT generate_series(1, 50000);
@@ -301,7 +301,7 @@ SQL
 		$few =~ /^(\d+)\|(\d+)$/ or die $few;
 		($all, $again) = ($all + $1, $again + $2);
 		# beside the blocks a move logs catalogs, which may be whole pages if they
-		# weren't changed since the last checkpoint; and a megabyte twice if one began
+		# were not changed since the last checkpoint; and a megabyte twice if one began
 		# just then
 		my $checkpoints = () = slurp_file($node->logfile, $log) =~ /checkpoint starting/g;
 		my $beside = (24 + $checkpoints * (24 + 128)) * $page_size;

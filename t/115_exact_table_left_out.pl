@@ -31,14 +31,14 @@ foreach my $mutation (grep { part("mutation $_") } picked { !$_ || /^(catch-up|t
 		$node->safe_psql('postgres', $plain_change);
 		$expected = rows_of($node, 's.plain');
 	};
-	# as it is for everybody
+	# as it is for all roles
 	make_plain();
 	my $rows = move_in_steps(what => 's.plain', mutation => $mutation, change => $change);
 	if ($wrong)
 	{
 		like($rows, $mutation eq 'tail,short' ? qr/^table\|failed\|XX001\|the copy of table "plain" has \d+ blocks instead of \d+\b/
 			: qr/^table\|failed\|XX001\|the copy of table "plain" differs from the original in block \d+/,
-			"$name: refused by verify, which nobody has asked for");
+			"$name: refused by verify, which the role has not asked for");
 		is(places('s'), 'regress_slow', "$name: nothing moved");
 	}
 	else { is($rows, 'table|moved||', "$name: moved"); }

@@ -185,7 +185,7 @@ $caller->send('SET statement_timeout = 0; SELECT count(*) FROM run_tier_policies
 poll_until($node, q{SELECT count(*) FROM index_mover_jobs WHERE policy = 'b' AND status = 'running'}, '1', 'a call that waits for a job');
 is(sql('SELECT backend_xid IS NULL FROM pg_stat_activity WHERE pid = ' . $caller->pid), 't', 'has no transaction ID meanwhile');
 (undef, undef, my $said) = $node->psql('postgres', "SELECT count(*) FROM run_tier_policies('a')");
-is($said, '', 'and keeps nobody from a policy before it');
+is($said, '', 'and keeps no role from a policy before it');
 sql("SET statement_timeout = '20s'; DELETE FROM tier_policy WHERE name IN ('a', 'b')");
 $named->('regress_bob', 'b', '{}');
 sql("SELECT cancel_move(job) FROM index_mover_jobs WHERE policy = 'b' AND status = 'running'");

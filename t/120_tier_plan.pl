@@ -172,7 +172,7 @@ sql("UPDATE tier_policy SET older_than = '10 days'");
 my $ends = sub { return sql("SELECT count(*) FROM tier_plan('k0', at => '$at'::timestamptz + interval '240 h' + interval '$_[0]')") };
 is(join(' ', map { $ends->($_) } '-1 microsecond', '0', '1 s'), '0 1 1', 'the end of a range is exclusive');
 
-# of several levels the highest of whose keys most is known; and no order of somebody's
+# of several levels the highest of whose keys most is known; and no order of a user's
 sql(<<'SQL');
 DELETE FROM tier_policy;
 CREATE TABLE levels (tenant int, k uuid, d date) PARTITION BY RANGE (tenant);
@@ -195,7 +195,7 @@ backwards_1|f|it is in no range of dates, timestamps, numbers or UUIDs
 levels_1_1|t|$unit
 levels_1_2_1|t|its rows end at 2020-02-01
 ROWS
-	'several levels, and an operator class of somebody\'s');
+	'several levels, and an operator class of a user');
 sql('DELETE FROM tier_policy; DROP TABLE levels, backwards; DROP OPERATOR CLASS backwards USING btree');
 # a partition that is moved to a parent with a key of another type, between two looks at the catalogs
 sql(<<'SQL');

@@ -92,7 +92,7 @@ VACUUM hot;
 INSERT INTO hot (c) SELECT ARRAY[g, g % 7] FROM generate_series(1, 10000) g;
 SQL
 sql("REINDEX INDEX $_") foreach qw(hot_a hot_b hot_d hot_e);
-# an index that nobody uses earns nothing
+# an index without use earns nothing
 sql(<<'SQL');
 SET enable_seqscan = off;
 SELECT count(*) FROM hot WHERE c @> '{3}';
@@ -455,12 +455,12 @@ foreach my $case ([ q('no_such'), '42704: tablespace "no_such" does not exist' ]
 		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 	like($err, qr/ERROR:  \Q$case->[1]\E\n/, $case->[1]);
 }
-sql('CREATE ROLE monitor IN ROLE pg_monitor; CREATE ROLE nobody');
+sql('CREATE ROLE monitor IN ROLE pg_monitor; CREATE ROLE outsider');
 foreach my $call ("recommend_moves('regress_fast')", 'take_index_sample()', 'relation_heat', "relation_heat('1 day')")
 {
 	my ($rc) = $node->psql('postgres', "SET ROLE monitor; SELECT count(*) FROM $call");
 	is($rc, 0, "$call: for pg_monitor");
-	like(notice("SET ROLE nobody; SELECT count(*) FROM $call"), qr/ERROR:  permission denied/, "$call: not for others");
+	like(notice("SET ROLE outsider; SELECT count(*) FROM $call"), qr/ERROR:  permission denied/, "$call: not for others");
 }
 like(notice("BEGIN READ ONLY; SELECT take_index_sample()"), qr/cannot execute take_index_sample\(\) in a read-only transaction/,
 	'it writes');
@@ -518,7 +518,7 @@ INSERT INTO index_mover.sample SELECT now() - g * interval '1 min', 0, NULL, 0 F
 INSERT INTO index_mover.sample SELECT now() - g * interval '1 min', r.oid, NULL, -60 * g * r.n, -60 * g * r.n
   FROM generate_series(1, 10000) g, (SELECT oid, substr(relname, 6)::int AS n FROM pg_class WHERE relname ~ '^many_\d+$') r;
 INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('many', 'regress_slow', 'regress_fast', 1);
-UPDATE tier_policy SET owner = 'nobody' WHERE name = 'many';
+UPDATE tier_policy SET owner = 'outsider' WHERE name = 'many';
 ALTER DATABASE postgres SET temp_file_limit = 0;
 ALTER DATABASE postgres SET log_temp_files = 0;
 ALTER DATABASE postgres SET maintenance_work_mem = '4MB';
@@ -626,7 +626,7 @@ sql(sprintf($other, 0));
 like(sql("$idle 'idle_pkey'::regclass"), qr/\|150$/, 'with one, it is');
 sql(sprintf("DELETE FROM index_mover.sample WHERE index_name IS NOT NULL; $other", 1e9));
 like(sql("$idle 'idle_pkey'::regclass"), qr/\|0$/, 'unless that was of another index of its name, which had read more');
-# a reset, and a crash: the counters are as small as those of a table that nobody uses
+# a reset, and a crash: the counters are as small as those of a table without use
 sql("SELECT pg_stat_reset_single_table_counters('idle'::regclass)");
 like(sql("$idle 'idle'::regclass"), qr/^idle\|\d*\|\d*\|\d*\|0$/, 'after a reset nothing is known');
 $node->append_conf('postgresql.conf', "index_mover.test_mutation = ''");

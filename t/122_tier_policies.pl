@@ -1,7 +1,7 @@
 # Policies one by one, and their owners.  What is wrong with one is its row, and the
 # others are planned and carried out.  What a plan says moves is exactly what a run
 # moves, whatever hinders it.  A policy is planned and carried out as its owner, roles do
-# not see each other's, and nobody becomes the owner of what another has written.
+# not see each other's, and no role becomes the owner of what another has written.
 use strict;
 use warnings;
 
@@ -71,8 +71,8 @@ is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 
 is(error_of('alice', "$insert, owner, owner_oid) VALUES ('x', 'alices', 'regress_slow', '1 day', '$super', 10)"), qq($may_not "$super"),
 	'with its OID');
 is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', 'bob')"), qq($may_not "bob"), 'another role');
-is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', 'nobody')"), '42704: role "nobody" does not exist',
-	'nobody');
+is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', 'absent')"), '42704: role "absent" does not exist',
+	'no such role');
 is(error_of('alice', "UPDATE tier_policy SET owner = '$super'"), qq($may_not "$super"), 'by UPDATE');
 sql('CREATE ROLE bypasser LOGIN BYPASSRLS IN ROLE pg_write_all_data, pg_read_all_data');
 is(error_of('bypasser', "UPDATE tier_policy SET enabled = true WHERE name = 'alice'"), qq($may_not "alice"),
@@ -116,7 +116,7 @@ SKIP:
 	sql('DROP OWNED BY heir; DROP ROLE heir');
 }
 
-# ---- a trigger of somebody's ---------------------------------------------------------------------
+# ---- a trigger of a user ---------------------------------------------------------------------
 my $check = q{SELECT detail, command FROM index_mover_check() WHERE kind = 'stopped policies'};
 my $stopped_ok = sub {
 	my ($reason, $name) = @_;
@@ -139,7 +139,7 @@ CREATE TRIGGER tier_policy_check_after BEFORE INSERT OR UPDATE ON public.tier_po
 SQL
 is(error_of('bypasser', "$insert) VALUES ('x', 'alices', 'regress_slow', '1 day')"), qq($may_not "$super"),
 	'an owner that another trigger sets');
-$stopped_ok->('Trigger "tier_policy_check_after" on table "tier_policy" is not of index_mover.', 'a trigger of somebody\'s');
+$stopped_ok->('Trigger "tier_policy_check_after" on table "tier_policy" is not of index_mover.', 'a trigger of a user');
 sql('CREATE RULE "a; rule" AS ON DELETE TO tier_policy DO ALSO SELECT 1');
 $stopped_ok->('Rule "a; rule" on table "tier_policy" is not of index_mover.', 'a rule');
 sql('CREATE TABLE "a child" () INHERITS (tier_policy)');
@@ -204,7 +204,7 @@ as('alice', q(UPDATE tier_policy SET settings = '{"swap_after": "infinity"}'));
 sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('c own', 'bobs', 'regress_fast', '1 year')");
 is(sql('SELECT name, kind, status FROM run_tier_policies(wait => true)'),
 	"alices_1|table|queued\nalices_1_n_idx|index|queued\nbobs_1|table|queued\n"
-	. 'bobs_1_n_idx|index|queued', 'a superuser runs them, and waits for nobody else');
+	. 'bobs_1_n_idx|index|queued', 'a superuser runs them, and waits for no other');
 poll_until($node, "SELECT result FROM tier_policy_status WHERE policy = 'alice'", 'running', 'the other\'s job goes on');
 sql("SELECT cancel_move(job) FROM index_mover_jobs WHERE policy = 'alice' AND status = 'running'; DELETE FROM tier_policy "
 	. "WHERE name = 'c own'");
@@ -229,13 +229,13 @@ like(sql("SELECT command FROM index_mover_check() WHERE object = 'bob'"),
 like($err, qr/WARNING:  policy "bob" moves nothing: $again\nHINT:  Update the column "owner" of its row/, 'and it is a WARNING');
 sql("ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check; UPDATE tier_policy SET owner = NULL WHERE name = 'bob'; "
 	. "ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check");
-is(error_of('alice', "UPDATE tier_policy SET owner = 'alice' WHERE owner IS NULL"), 'none', 'nobody sees a row without an owner');
+is(error_of('alice', "UPDATE tier_policy SET owner = 'alice' WHERE owner IS NULL"), 'none', 'no role sees a row without an owner');
 is(error_of($super, "UPDATE tier_policy SET owner = 'bob' WHERE owner IS NULL"), 'none', 'a superuser sets it');
 sql("ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check; UPDATE tier_policy SET owner_oid = NULL WHERE name = 'bob'; "
 	. "ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check");
 sql("UPDATE tier_policy SET max_bytes_per_run = 1 WHERE name = 'bob'; DELETE FROM index_mover.policy_run");
 is(sql("SELECT policy, moves, reason FROM tier_plan('bob')"), "bob|f|$again", 'writing it makes no superuser its owner');
-is(error_of('alice', "UPDATE tier_policy SET owner = 'alice' WHERE name = 'bob'"), 'none', 'nor anybody who does not see it');
+is(error_of('alice', "UPDATE tier_policy SET owner = 'alice' WHERE name = 'bob'"), 'none', 'nor a role that does not see it');
 sql("UPDATE tier_policy SET owner = 'alice' WHERE name = 'bob'");
 is(sql("SELECT count(*) > 0, bool_or(reason ~ 'owner') FROM tier_plan('bob')"), 't|f', 'but setting it does');
 sql('ALTER ROLE alice RENAME TO alicia');
@@ -371,7 +371,7 @@ foreach my $case ([ alice => $mine ], [ bob => $theirs ])
 my $claimer = IndexMover::Session->new($node);
 $claimer->run("SET ROLE alice; BEGIN; SELECT count(*) FROM run_tier_policies('$mine')");
 (undef, undef, my $said) = $node->psql('postgres', "SELECT count(*) FROM run_tier_policies('$theirs')");
-unlike($said, qr/another session carries out/, 'nobody is hindered by a policy of another role');
+unlike($said, qr/another session carries out/, 'no role is hindered by a policy of another role');
 is(sql("SELECT count(*) FROM index_mover.policy_run WHERE policy = '$theirs'"), 1, 'whose run is on record');
 $claimer->run('ROLLBACK');
 $claimer->end;
@@ -507,7 +507,7 @@ sql('SELECT count(*) FROM idle.sampled TABLESAMPLE SYSTEM (100); SELECT pg_stat_
 sql('SELECT count(*) FROM idle.scanned; INSERT INTO idle.changed VALUES (0); SELECT pg_stat_force_next_flush()');
 sql("INSERT INTO tier_policy (name, schema, to_tablespace, idle_for) VALUES ('idle', 'idle', 'regress_slow', '100 days')");
 my $idle = q{SELECT string_agg(substring(relation::text, 6), ' ' ORDER BY relation::text) FROM tier_plan('idle') WHERE moves};
-is(sql($idle), 'sampled_pkey scanned_pkey unused unused_pkey', 'what nobody has used');
+is(sql($idle), 'sampled_pkey scanned_pkey unused unused_pkey', 'relations that were not used');
 like(sql(q{SELECT reason FROM tier_plan('idle') LIMIT 1}), qr/^no scan or change on this server since \d{4}-/, 'and why');
 sql("UPDATE tier_policy SET idle_of = 'index use'");
 is(sql($idle), 'sampled sampled_pkey scanned scanned_pkey unused unused_pkey', 'sequential scans do not count');

@@ -1,4 +1,4 @@
-# The scheduler: without anybody who calls, and without pg_cron, samples are taken and
+# The scheduler: without a caller, and without pg_cron, samples are taken and
 # policies carried out; after a restart, a crash, and on a standby that is promoted, but
 # not before.  It is not in the way of DROP EXTENSION, DROP DATABASE or CREATE DATABASE ..
 # TEMPLATE; it does not stop for a policy that fails, for worker slots that are taken, or
@@ -62,7 +62,7 @@ sql($tables);
 is(sql("SELECT scheduled FROM tier_policy_status WHERE policy = 'fails'"), 'f', 'no scheduler looks into the database');
 # no restart is needed
 $node->append_conf('postgresql.conf', q(index_mover.scheduler_databases = 'postgres, "Other", missing'));
-moves_ok('with nobody who calls');
+moves_ok('without a caller');
 ok($node->poll_query_until('postgres', 'SELECT count(*) > 0 FROM index_mover.sample'), 'a sample is taken');
 ok($node->poll_query_until('postgres',
 	q{SELECT reason ~ '^it has failed \d+ times in a row: tablespace "no_such_place" does not exist' FROM tier_plan('fails') LIMIT 1}),
@@ -70,7 +70,7 @@ ok($node->poll_query_until('postgres',
 my $log = PostgreSQL::Test::Utils::slurp_file($node->logfile);
 my $fails = qr/LOG:  \w+: tier policy "fails" has failed\n.*DETAIL:  tablespace "no_such_place" does not exist/;
 is(scalar(() = $log =~ /$fails/g), 1, 'and in the log, with its name, once');
-unlike($log, qr/ERROR:  .*no_such_place/, 'and not as an error of somebody\'s');
+unlike($log, qr/ERROR:  .*no_such_place/, 'and not as an error of a session');
 is(sql("SELECT scheduled FROM tier_policy_status WHERE policy = 'fails'"), 't', 'a scheduler carries it out');
 is(sql("SELECT count(*) FROM index_mover_check() WHERE kind = 'unscheduled policy'"), 0, 'and the check knows');
 is(sql("SELECT result, next_run IS NOT NULL FROM tier_policy_status WHERE policy = 'fails'"), 'failed|t', 'and monitors see it');
@@ -111,7 +111,7 @@ my $settle = sub {
 	wait_for_jobs($node);
 };
 
-# a sample for everybody: no caller thins the others', nor fills the table
+# a sample for all roles: no caller thins the others', nor fills the table
 sql(q{INSERT INTO index_mover.sample SELECT s.taken_at - make_interval(secs => g), s.table_oid, s.index_name, s.blks_read, s.blks_wanted,
   s.index_scans, s.other_scans, s.changes FROM index_mover.sample s, generate_series(1, 3) g WHERE s.table_oid <> 0});
 my $kept = sql('SELECT count(*) FROM index_mover.sample WHERE table_oid <> 0');
@@ -147,7 +147,7 @@ unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/tier pol
 sql("DELETE FROM tier_policy WHERE name ~ 'rival'");
 $settle->();
 
-# a trigger of somebody's that comes between two policies of a look: the second is not carried out
+# a trigger of another role that comes between two policies of a look: the second is not carried out
 sql("UPDATE tier_policy SET every = '100 years'");
 $settle->();
 my $keeper = IndexMover::Session->new($node);
@@ -357,7 +357,7 @@ is(sql("SELECT count(*) FROM index_mover_jobs WHERE policy = 'old'"), $runs, 'is
 sql("UPDATE tier_policy SET settings = NULL WHERE name = 'old'; SELECT cancel_move()");
 wait_for_jobs($node);
 
-# a job that lasts, of another role and with several policies, holds up nobody
+# a job that lasts, of another role and with several policies, holds up no other
 sql(<<'SQL');
 CREATE ROLE regress_sleeper; GRANT CREATE ON TABLESPACE regress_slow TO regress_sleeper;
 CREATE TABLE sleeps (d date) PARTITION BY RANGE (d); ALTER TABLE sleeps OWNER TO regress_sleeper;
@@ -377,7 +377,7 @@ moves_ok('and hold up no other role');
 sql("DELETE FROM tier_policy WHERE name ~ 'sleeps'; SELECT cancel_move(job) FROM index_mover_jobs WHERE policy ~ 'sleeps'");
 wait_for_jobs($node);
 
-# while somebody has the table of policies locked, none is carried out, and one line says so
+# while a session has the table of policies locked, none is carried out, and one line says so
 {
 	my $session = IndexMover::Session->new($node);
 	my $locked = 'could not look into database "postgres": could not obtain lock on the tables of extension "index_mover"';
@@ -395,7 +395,7 @@ wait_for_jobs($node);
 	sql('CREATE FUNCTION foreigner() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$; '
 		. 'CREATE TRIGGER foreigner BEFORE INSERT ON tier_policy FOR EACH ROW EXECUTE FUNCTION foreigner()');
 	look();
-	ok(poll_log('could not look into database "postgres": no tier policy is carried out', $before), 'nor beside a trigger of somebody\'s');
+	ok(poll_log('could not look into database "postgres": no tier policy is carried out', $before), 'nor beside a trigger of another role');
 	sql('DROP TRIGGER foreigner ON tier_policy');
 	moves_ok('it goes on without');
 }
@@ -509,7 +509,7 @@ $standby->stop;
 	$node->wait_for_log(qr/ unregistering background worker "index_mover scheduler in postgres"/, $from);
 	sleep(1);
 	is($writer->run("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover scheduler' AND wait_event = 'SafeSnapshot'"),
-		0, 'serializable, read only and deferrable by default: the launcher waits for nobody');
+		0, 'serializable, read only and deferrable by default: the launcher waits for no transaction');
 	$writer->run('ROLLBACK');
 	$writer->end;
 	$node->append_conf('postgresql.conf', "default_transaction_isolation = 'read committed'\ndefault_transaction_read_only = off\n"

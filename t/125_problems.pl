@@ -164,7 +164,7 @@ say_ok('ended job', 'which fails again: one row');
 like(check_of($again), qr/^failed: t_i /, 'of the last job');
 $holder->run('COMMIT');
 $sql->('ALTER INDEX t_i SET TABLESPACE regress_fast');
-say_ok('', 'an index that somebody else has moved there');
+say_ok('', 'an index that another tool has moved there');
 $holder->run('BEGIN; SELECT count(*) FROM t');
 $sql->("SELECT move_indexes('t_j', 'regress_fast', 'copy', settings => $fails)");
 say_ok('ended job', 'a failed job');

@@ -238,7 +238,7 @@ stays_ok('a crash when the file is gone');
 set_test_point($node, '');
 ended_ok($u, 'a crash when the file is gone');
 
-# ---- a process is killed: nobody has stopped the server -----------------------------------------
+# ---- a process is killed: the server was not stopped -----------------------------------------
 $log = -s $node->logfile;
 $t = value("SELECT resume_move($u)");
 copies($t);

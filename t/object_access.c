@@ -63,7 +63,7 @@ test_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub
 	if (MyBgworkerEntry != NULL && strcmp(what, refuse) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("nobody may %s relations today", what)));
+				 errmsg("no role may %s relations today", what)));
 }
 
 void

@@ -18,7 +18,7 @@ CREATE SCHEMA oracle;
 CREATE EXTENSION IF NOT EXISTS amcheck WITH SCHEMA oracle;
 
 ---------------------------------------------------------------------------
--- Look-up, both ways
+-- Lookup, both ways
 --
 -- For each key that is in the table, or was when oracle.remember_keys() ran,
 -- the rows that come through the index must be exactly those that a scan of
@@ -40,10 +40,10 @@ CREATE EXTENSION IF NOT EXISTS amcheck WITH SCHEMA oracle;
 -- back are compared with those of the scan: no sort, no join, some seconds for a
 -- million keys.  If they differ, or a row came that was not asked for, rows are
 -- compared, to tell what is wrong.  Elsewhere rows are compared from the
--- beginning; where the operator can't be hashed that is a nested loop, so 200
+-- beginning; where the operator cannot be hashed that is a nested loop, so 200
 -- keys must do if max_keys does not say otherwise.
 --
--- Keys that nobody knows any more can't be asked for; so a btree is also read from
+-- Keys that are not known any more cannot be asked for; so a btree is also read from
 -- one end to the other ("full scan"), where an entry too many gives a row twice.
 --
 -- A search in a BRIN index reads many blocks.  Where it keeps minimum and maximum,
@@ -62,7 +62,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 		   CASE WHEN o.oprname = '@@'
 				THEN 'quote_literal((tsvector_to_array(%s))[1])::tsquery' ELSE '%s' END
 		   || coalesce(' COLLATE ' || quote_ident(cn.nspname) || '.' || quote_ident(co.collname), ''),
-		   -- 17 and later don't ask the index for a null that can't be
+		   -- 17 and later do not ask the index for a null that cannot be
 		   pg_index_column_has_property(index, g.n, 'search_nulls')
 		   AND NOT EXISTS (SELECT FROM pg_attribute a
 							WHERE a.attrelid = x.indrelid AND a.attnum = x.indkey[g.n - 1] AND a.attnotnull),
@@ -236,7 +236,7 @@ BEGIN
 							 ELSE 'Bitmap Index Scan' END;
 
 			-- Each combination of null and not-null keys is asked for in its own
-			-- way; not the ones that the access method can't look for.
+			-- way; not the ones that the access method cannot look for.
 			FOR pattern IN
 				SELECT string_agg(format('a%s', k.n), ', ' ORDER BY k.n) AS names,
 					   string_agg(format('%s AS a%s', k.expr, k.n), ', ' ORDER BY k.n) AS keys,
@@ -466,7 +466,7 @@ BEGIN
 			   AND NOT EXISTS (
 					SELECT FROM pg_class c
 					 WHERE pg_relation_filepath(c.oid) = dir || '/' || regexp_replace(f.name, '(_(fsm|vm|init))?(\.[0-9]+)?$', ''))
-			   -- somebody may have dropped or created it just now
+			   -- a session may have dropped or created it just now
 			   AND (SELECT s2.size FROM pg_stat_file(dir || '/' || f.name, true) s2) IS NOT NULL;
 	END LOOP;
 	RETURN QUERY

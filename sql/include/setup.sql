@@ -29,6 +29,6 @@ $$;
 \endif
 -- a move's progress depends on the machine
 SET index_mover.progress_interval = 0;
--- Rebuilding an index waits for everybody's snapshots, also those of the
+-- Rebuilding an index waits for the snapshots of all sessions, also those of the
 -- statistics of a table: tests must not depend on autovacuum's timing.
 RESET client_min_messages;

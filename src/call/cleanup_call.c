@@ -350,7 +350,7 @@ index_mover_problems(PG_FUNCTION_ARGS)
  *
  * Makes the rows of the ledger that the cluster with this system identifier has left this
  * cluster's own, so that index_mover_cleanup() removes the files that they name; returns their
- * number.  Not granted to anybody: if that cluster still runs, the files are in use.
+ * number.  Not granted to any role: if that cluster still runs, the files are in use.
  *
  * Locks: RowExclusiveLock on the ledger.  ERRORs: 25006 in a read-only transaction or
  * during recovery.

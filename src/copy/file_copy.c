@@ -902,7 +902,7 @@ file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 	for (BlockNumber i = 0; i < nblocks; i++)
 	{
 		blocks[i] = first + i;
-		/* step: look-up-buffer */
+		/* step: lookup-buffer */
 		buffered[i] = file_has_buffer(&copy->from, first + i);
 		nbuffered += buffered[i];
 	}

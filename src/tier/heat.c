@@ -807,7 +807,7 @@ wants_sample_after(const HeatTable *table, const Heat *heat, const HeatSample *s
  * samples until the end of the transaction.  EXECUTE: pg_monitor.  ERRORs: 25006 in
  * recovery or a read-only transaction; 22023 a negative retention.
  *
- * The samples are everybody's, so no caller can fill the table, nor take from others the
+ * The samples are for all roles, so no caller can fill the table, nor take from others the
  * week that rates are of.
  */
 Datum

@@ -11,7 +11,7 @@
  *
  * A trigger fills in the owner before a row is written, and another looks after it: no other
  * trigger can change the row in between.  Whoever holds TRIGGER on a table runs code as
- * everybody who writes it, and can write anything as a superuser; so while the table
+ * each role that writes it, and can write anything as a superuser; so while the table
  * has a trigger or rule that is not ours, or lacks any of ours, no policy is carried out
  * (policy_fault.c).
  *

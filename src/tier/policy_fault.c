@@ -3,7 +3,7 @@
  * policy_fault.c
  *	  Why policies are not carried out, whoever's they are.
  *
- * Whoever holds TRIGGER on tier_policy runs code as everybody who writes it, and could have
+ * Whoever holds TRIGGER on tier_policy runs code as each role that writes it, and could have
  * a superuser write anything.  So nothing is carried out while the table has a trigger,
  * a rule or a child that is not ours, or lacks a trigger of ours, as after pg_restore
  * --disable-triggers.  Nor while a session has locked the table: it is not waited for.

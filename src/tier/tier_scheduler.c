@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tier_scheduler.c
- *	  Samples, and policies that are due, without anybody who calls.
+ *	  Samples, and policies that are due, without a caller.
  *
  * The launcher (worker/launcher.c) has a worker look into each database that
  * index_mover.scheduler_databases names, at least once a minute.  It takes a sample,

@@ -141,7 +141,7 @@ my $checkpoints = () = PostgreSQL::Test::Utils::slurp_file($node->logfile, $log)
 note sprintf('%d transactions in %.0f s, %.0f MB of WAL, %d checkpoints, pg_wal at most %.0f MB; memory of the worker %d kB, at most %d '
 	. 'kB; %d looks',
 	$transactions, time - $start, $wal_written / 1048576, $checkpoints, $most_wal / 1048576, $memory, $most_memory, $looks);
-is($bad, '', 'all the time it was paused, and held back nobody');
+is($bad, '', 'all the time it was paused, and held back no session');
 cmp_ok($wal_written, '>', 10 * 64 * 1024 * 1024, 'more than ten times max_wal_size was written');
 cmp_ok($checkpoints, '>=', 10, 'checkpoints came again and again');
 is(sql("SELECT count(*) FROM pg_ls_waldir() WHERE name = pg_walfile_name('$wal_start')"), '0', 'the WAL of the beginning is gone');

@@ -74,7 +74,7 @@ sub finish_call
 }
 
 # Count a call that moves.  A deadlock is one whoever had to give way: what the
-# call was told, or an error of anybody's in the server's log meanwhile.
+# call was told, or an error of any session in the server's log meanwhile.
 sub count_call
 {
 	my ($call, $seconds) = @_;
@@ -94,7 +94,7 @@ sub count_call
 	return;
 }
 
-# Begin a job that nobody waits for, with these settings; returns its number.  The
+# Begin a job for which no session waits, with these settings; returns its number.  The
 # method is copy unless method => says another.
 sub begin_job
 {

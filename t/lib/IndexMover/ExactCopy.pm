@@ -214,7 +214,7 @@ sub move_and_change
 	my $said = $node->safe_psql('postgres', $cases{$am}{change});
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	$node->safe_psql('postgres', 'SELECT pg_switch_wal(), txid_current(); CHECKPOINT') for 1 .. ($options{switch_wal} ? 5 : 0);
-	# (what the server itself has logged since the checkpoint can't be read yet)
+	# (what the server itself has logged since the checkpoint cannot be read yet)
 	my @after = split /\|/, $node->safe_psql('postgres', sprintf($state, 'pg_current_wal_flush_lsn()'));
 	my (%types, %changed);
 	foreach ($options{switch_wal} ? () : split /\n/, $node->safe_psql('postgres', <<SQL))

@@ -355,7 +355,7 @@ sub remember_commands
 	return;
 }
 
-# Everybody who is busy is canceled, and must answer; then jobs end.
+# Each session that is busy is canceled, and must answer; then jobs end.
 sub come_to_rest
 {
 	my ($f, $w, $state) = @_;

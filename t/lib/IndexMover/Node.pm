@@ -24,7 +24,7 @@ BEGIN
 # A started server whose database "postgres" is ready (see setup_database).
 # Options: streaming => 1; conf => text for postgresql.conf; extra => [initdb's
 # options]; extension => 0 to leave the extension out; start => 0; verify => 0, see
-# below; trust_tcp => 1 to let everybody in who comes by TCP.
+# below; trust_tcp => 1 to let all in that come by TCP.
 sub new_node
 {
 	my ($name, %options) = @_;
@@ -170,7 +170,7 @@ SQL
 	return;
 }
 
-# Make the function $name(int): a build of an index with it waits while somebody
+# Make the function $name(int): a build of an index with it waits while a session
 # holds the advisory lock of that number.
 sub make_gate
 {

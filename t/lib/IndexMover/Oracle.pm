@@ -141,7 +141,7 @@ sub dump_ok
 
 # A standby that has replayed everything has the rows and the indexes of its
 # primary, and no file more or less.  Without hiding indexes, which a standby
-# can't do, only a table's single index is looked up there; the others are asked
+# cannot do, only a table's single index is looked up there; the others are asked
 # by amcheck if they are btrees.
 sub standby_ok
 {

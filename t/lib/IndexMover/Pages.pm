@@ -6,13 +6,14 @@
 #   replayed_pages_ok($primary, $standby, 'name');     # each page, as it was replayed
 #
 # The pages of a standby are those of its primary byte by byte, but for the
-# checksum, which a page has only on disk.  Ask only for an index that nobody has
+# checksum, which a page has only on disk.  Ask only for an index that no session has
 # read since it was copied: a scan sets hint bits, and no standby hears of them.
 #
 # The pages of a copy in another file have LSNs of their own, and the hint bits of
-# the moment in which they were read, and zeros where a btree or GiST page has what
-# nobody needs: these count in the first case, and not in the second (copy => 1).  Files are looked at as they are on disk: let nobody write
-# to the index, and do a CHECKPOINT before.
+# the moment in which they were read, and zeros where a btree or GiST page has bytes
+# that are not needed: these count in the first case, and not in the second (copy => 1).
+# Files are looked at as they are on disk: let no session write to the index, and do a
+# CHECKPOINT before.
 #
 # Of a table, same_heap_files_ok() looks at all segments of the main fork and at the
 # visibility map, of which every byte counts but LSN and checksum.  What may
@@ -71,7 +72,7 @@ SELECT encode(get_raw_page('$relation', b::int), 'hex')
 SQL
 }
 
-# A page without what doesn't count.
+# A page without what does not count.
 sub masked
 {
 	my ($page, %options) = @_;

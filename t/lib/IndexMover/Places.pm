@@ -34,7 +34,7 @@ sub elsewhere
 }
 
 # The index of this table is where it should be, and right; a cleanup leaves
-# nothing over, and no file that nobody knows.  With standby => the standby of this
+# nothing over, and no unknown file.  With standby => the standby of this
 # server, not there either; with look_up => 1 the standby, too, is asked for every
 # key (which it can only for a table's single index).  With metadata => 1 the catalogs
 # say of it what they said at oracle.remember_metadata(), but for the scans, which a

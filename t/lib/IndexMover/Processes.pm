@@ -74,7 +74,7 @@ sub let_process_take_signals
 	return;
 }
 
-# Wait until a server that can't go on has given up.
+# Wait until a server that cannot go on has given up.
 sub wait_until_down
 {
 	my ($node) = @_;

@@ -20,7 +20,7 @@ use Test::More;
 
 our @EXPORT = qw(has_program amcheck_ok backup_ok);
 
-# The path of one of the server's programs, '' if it isn't there.
+# The path of one of the server's programs, '' if it is not there.
 sub has_program
 {
 	my ($program) = @_;

@@ -5,7 +5,7 @@
 #   my $s = IndexMover::Session->new($node);
 #   $s->run('BEGIN; LOCK TABLE t IN ACCESS SHARE MODE');   # dies on an error
 #   my $answer = $s->run('SELECT count(*) FROM t');
-#   $s->send('UPDATE t SET i = 1');                        # doesn't wait
+#   $s->send('UPDATE t SET i = 1');                        # does not wait
 #   my $answer = $s->answer;                               # of what was sent
 #   $s->end;
 package IndexMover::Session;

@@ -44,7 +44,7 @@ sub writes_directly
 }
 
 # Compile t/$name.c; returns the library's path.  Skips the test file where that
-# can't be had.
+# cannot be had.
 sub preload_library
 {
 	my ($name) = @_;
@@ -113,7 +113,7 @@ sub mend_calls
 }
 
 # The same where pg_wal was full: the server panics, and again when it recovers, as
-# long as there is no room.  If it is the startup process that can't write, because
+# long as there is no room.  If it is the startup process that cannot write, because
 # the WAL ends in the middle of a record, the postmaster gives up; if it is the
 # checkpointer, it tries again and again.  $log is how long the server's log was.
 # The server is up then.

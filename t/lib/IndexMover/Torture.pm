@@ -335,7 +335,7 @@ sub check_all
 			'', "$name: $table: definition, options, statistics, dependencies as before");
 	}
 
-	# The twin does what torture_log says that it hasn't done yet.
+	# The twin does what torture_log says that it has not done yet.
 	my @log = map { [ split /\|/ ] } split /\n/, $node->safe_psql('postgres', 'SELECT client, n FROM torture_log ORDER BY client, n');
 	my %done = map { $_ => 1 } split /\n/, $node->safe_psql('twin', 'SELECT client, n FROM torture_log');
 	my @new = grep { !$done{"$_->[0]|$_->[1]"} } @log;
@@ -392,7 +392,7 @@ sub torture
 		note sprintf('round %d: %.0f s', $t->{round}, time - $start);
 	}
 
-	is(join("\n", @{ $t->{odd} }), '', 'no error that nobody should ever see');
+	is(join("\n", @{ $t->{odd} }), '', 'no error that no user should ever see');
 
 	# At last the standby takes over.
 	$t->{node}->stop('immediate');

@@ -17,8 +17,8 @@ our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;
 
 # The seconds in the tests are what is promised on a machine that has nothing
 # else to do.  A busy one makes pauses of seconds, so that a test fails only if
-# something takes this many times as long; where something is wrong it takes
-# for ever, or until somebody lets go who doesn't before.  With
+# something takes this many times as long; where something is wrong it has
+# no end, or ends when a session lets go that does not before.  With
 # INDEX_MOVER_SLACK=1 the promise itself is tested.
 our $SLACK = $ENV{INDEX_MOVER_SLACK} || 10;
 

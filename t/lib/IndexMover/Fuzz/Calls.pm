@@ -532,7 +532,7 @@ sub disturb
 		vacuum => 'VACUUM ' . $r->pick('', '(FREEZE)', '(FULL) pg_class', 'pg_class', 'index_mover.ledger', 'index_mover.move_log'),
 		lock => 'BEGIN; LOCK TABLE fz.d' . $r->below($TWINS) . ' IN ' . $r->pick('SHARE', 'ROW EXCLUSIVE', 'ACCESS SHARE',
 			'ACCESS EXCLUSIVE') . ' MODE; SELECT pg_sleep(' . $r->pick(0.05, 0.3, 1, 3) . '); COMMIT',
-		# it holds a lock, also over a restart, until somebody ends it
+		# it holds a lock, also over a restart, until a session ends it
 		prepared => [ "BEGIN; LOCK TABLE fz.d" . $r->below($TWINS) . ' IN ' . $r->pick('SHARE', 'ROW EXCLUSIVE', 'ACCESS EXCLUSIVE')
 			. " MODE; PREPARE TRANSACTION 'fz_lock'", 'SELECT pg_sleep(' . $r->pick(0.3, 2, 5) . ')', $r->pick(('\restart') x $crashes,
 				'SELECT 1', 'SELECT 1', 'SELECT 1'), "ROLLBACK PREPARED 'fz_lock'" ],

@@ -58,7 +58,7 @@ my %plants = (
 			my ($relation) = $call =~ /^move_\w+\('([^']+)'/ or return;
 			sql($w, "CREATE INDEX ON $relation (" . ($relation eq 'fz.empty' ? 'i' : 'id') . ')'); },
 				'an index more, between the plan and the run' ],
-	role => [ 'role', 'look', sub { sql($_[0], 'SELECT fz.rec(\'planted\', \'{nobody}\', 1)') }, 'an expression runs as a superuser' ],
+	role => [ 'role', 'look', sub { sql($_[0], 'SELECT fz.rec(\'planted\', \'{outsider}\', 1)') }, 'an expression runs as a superuser' ],
 	view => [ 'view', 'start', \&show_all, 'index_mover_history has no WHERE' ],
 	command => [ 'command', 'look', \&misprint, 'printed_command() writes FORM in place of FROM' ],
 	undocumented => [ 'undocumented', 'source', sub { my ($w, $source) = @_; delete $source->{states}{22023} },

@@ -70,7 +70,7 @@ sub scan_log
 			push @findings, [ 'signal', $context ] unless $2 == 9 && $killed->{$1};
 		}
 		push @findings, [ 'signal', $context ] if $entry =~ / PANIC: /;
-		# an error that nobody should see: of our code, or in a call of it
+		# an error that no user should see: of our code, or in a call of it
 		if ($entry =~ /\s(ERROR|FATAL|WARNING):  (XX000|\w{5}): (.*)/ && ($2 eq 'XX000' || $3 =~ /cache lookup failed/))
 		{
 			my ($message) = $3;

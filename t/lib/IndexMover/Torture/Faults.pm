@@ -3,7 +3,7 @@
 #   while they run.  Each fault says whether it was done; it is counted under its
 #   name, and again under "... in a move" when a move was on its way.
 #
-# In a round without crashes nothing is done after which nobody could clean up:
+# In a round without crashes nothing is done after which nothing could clean up:
 # nothing is killed, the server goes on, and no worker is stopped while it cleans up.
 #
 # A fault that changes a table has its way back in {undo}, which the check at the
@@ -25,7 +25,7 @@ our @EXPORT_OK = qw(random_fault);
 # $t is the state of the run: node, standby, connstr, counts, undo, movers and
 # clients (pids of their processes).
 
-# Each of the statements by itself: VACUUM can't be in a transaction block.
+# Each of the statements by itself: VACUUM cannot be in a transaction block.
 sub one
 {
 	my ($t, @sql) = @_;

@@ -6,7 +6,7 @@
 # else, whatever happened to the ones before.  It begins by putting (c, n) into
 # the table torture_log, so after any crash that table is the list of what was
 # committed, in each client's order.  Clients write to disjoint ranges of keys,
-# so the order between clients doesn't matter.  Running the same transactions on
+# so the order between clients does not matter.  Running the same transactions on
 # tables that were never moved, never crashed, must give the same rows.
 package IndexMover::Torture::Load;
 

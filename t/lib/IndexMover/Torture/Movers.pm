@@ -17,7 +17,7 @@ use constant LONGEST => 150;
 
 # What a move may end with that is disturbed so: in use, or not to be had for others
 # within lock_wait; canceled; terminated, crashed, starting up; the worker has gone, or
-# the copy can't keep up; no room for a job or worker, or for a connection while those
+# the copy cannot keep up; no room for a job or worker, or for a connection while those
 # of the dead still count; shared memory of a server that has crashed; the connection lost.
 my $expected = qr/^(?:55006|55P03|57014|57P0[123]|55000|53000|53300|58P01|08\w{3})$/;
 my $indirectly = "directly or indirectly, for process \\d+, which waits for the session";
@@ -87,7 +87,7 @@ sub random_call
 
 # Call until the file $stop exists.  Writes lines into $report: "row number
 # status sqlstate method", "error number SQLSTATE message", "odd ..." with all of
-# it for what nobody should ever see.
+# it for what no user should ever see.
 sub run_mover
 {
 	my (%o) = @_;
