@@ -114,24 +114,25 @@
 #include "test_points.h"
 
 /*
- * A session looks no longer, and if it could not empty all files, tries again after this time,
- * doubled each time in vain.  Not doubled while rows are not committed only: whoever commits them tells none.
+ * A session looks at devices for this time at most.  If it could not empty all files, it tries again
+ * after this time, which is doubled with each try that is in vain.  Not while all that is missing is the
+ * commit of rows, since no session is told of that.
  */
 #define AGAIN_MS		1000
 #define LONGEST_AGAIN_MS	60000
 
-/* The emptying worker queues for an index so long at once, and in all */
+/* For how long the emptying worker queues for the lock of an index, at once and in all */
 #define QUEUE_TIME		"100ms"
 #define MOST_QUEUEING_MS	IM_LIMIT("lost-queueing", 10000)
 #define TRY_NAP_MS		50
 
-/* Behind a checkpoint it tries for so long: writers wait */
+/* For how long it tries after a checkpoint: writers wait meanwhile */
 #define MOST_STOPPED_MS	1000
 
-/* After changes of so many relations, the tables that may have lost indexes are listed again */
+/* After changes of this many relations, the tables that may have lost indexes are listed again */
 #define MOST_CHANGED	1000
 
-/* So many indexes share a checkpoint, and are locked meanwhile */
+/* This many indexes share a checkpoint, and are locked meanwhile */
 #define MOST_STOPPED	50
 
 /* An index whose file is to be emptied */
@@ -141,16 +142,19 @@ typedef struct LostIndex
 	RelFileLocator file;
 	bool		is_hash;		/* see spoil_first_page() */
 	bool		queues;			/* its lock is queued for */
-	bool		is_free;		/* it was had a moment ago */
+	bool		is_free;		/* the lock was granted a moment ago */
 	bool		is_stopped;		/* ShareLock is held: there are no writers */
-	bool		is_done;		/* it is empty, or not lost any more, or its
-								 * device is away */
+	bool		is_done;		/* the file is empty, or the index not lost
+								 * any more, or its device is away */
 } LostIndex;
 
 /* in a session: the losses for which all files of the database are empty, or away */
 static uint32 losses_met = 0;
 
-/* in a session: the tablespaces of lost indexes of the database then, and when it has looked at them */
+/*
+ * in a session: the tablespaces that lost indexes of the database had then, and when it last looked at their
+ * devices
+ */
 static List *tablespaces_met = NIL;
 static double looked_at = 0;	/* clock_seconds() */
 
@@ -166,9 +170,9 @@ static bool is_connected = false;
 static uint32 losses_planned = 0;
 
 /*
- * in a session: the tables that may have lost indexes (Oid), for which losses, and changes_missed then.
- * It has the table of each row of an index that pg_class had when it was made, of transactions that have
- * not committed, or deleted it, too; and each relation that the relcache was told of since.  So whatever
+ * in a session: the tables that may have lost indexes (Oid); the losses for which they were listed; and
+ * changes_missed at that moment.  The list has the table of each row of an index that pg_class had then, also of rows
+ * that are not committed, or deleted; and each relation that the relcache was told of since.  So whatever
  * changes the indexes of a table, or their files, is seen as core sees it.
  */
 static HTAB *tables_listed = NULL;
@@ -179,7 +183,8 @@ static uint64 listed_at = 0;
 static Oid	changed[MOST_CHANGED];
 static int	nchanged = 0;
 static int	nchanged_listed = 0;
-static uint64 changes_missed = 1;	/* times when there were more, or all */
+static uint64 changes_missed = 1;	/* times when changed[] was full, or all
+									 * relations had changed */
 
 /* An index that this session's relcache has as not valid, while a statement is planned */
 typedef struct Mark
@@ -206,7 +211,7 @@ index_is_lost(Oid index_oid)
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
 	bool		result;
 
-	/* a hypothetical index of an extension */
+	/* the planner may know a hypothetical index of another extension */
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	result = evidence_knows_lost(tuple);
@@ -220,12 +225,12 @@ blocks_of(Relation index)
 {
 	SMgrRelation smgr = RelationGetSmgr(index);
 
-	/* not those of a file that this process has opened on another device */
+	/* this process may have opened the file on another device */
 	smgrrelease(smgr);
 	return smgrexists(smgr, MAIN_FORKNUM) ? smgrnblocks(smgr, MAIN_FORKNUM) : 0;
 }
 
-/* Lock a lost index.  Returns whether it is; ERROR 55P03 if it has queued for the lock. */
+/* Lock a lost index.  Returns whether it is locked; ERROR 55P03 if it has queued for the lock in vain. */
 static bool
 lock_lost(const LostIndex *lost)
 {
@@ -259,9 +264,9 @@ look_for_spoiled_page(const RelFileLocator *file)
 }
 
 /*
- * Have no session, nor this one, find anything by its copy of the first page of a hash index.  As core's
- * CacheInvalidateSmgr(): at once, because a file is no part of a transaction, and this one may be rolled
- * back.  The index is locked exclusively, so whoever uses it next has had the message.
+ * Have all sessions, and this one, forget their copies of the first page of a hash index.  Like core's
+ * CacheInvalidateSmgr(), at once, because a file is no part of a transaction, and this one may be rolled
+ * back.  The index is locked exclusively, so each session that uses it next has had the message.
  */
 static void
 forget_first_page(Relation index)
@@ -272,24 +277,29 @@ forget_first_page(Relation index)
 	message.rc.dbId = MyDatabaseId;
 	message.rc.relId = RelationGetRelid(index);
 	SendSharedInvalidMessages(&message, 1);
-	/* it may have a lock of the index already, and get the message later */
+
+	/*
+	 * this session may have a lock on the index already, and get the message
+	 * later
+	 */
 	if (index->rd_amcache != NULL)
 		pfree(index->rd_amcache);
 	index->rd_amcache = NULL;
 }
 
 /*
- * Put a page in place of the first one of a hash index, which its access method refuses, and reads first.
- * All others stay: the WAL names pages of hash indexes without their images (REGBUF_NO_IMAGE), and
- * recovery from before, that of a base backup, too, ends with PANIC if they are not there.  Records of
- * before do not change this page, by its LSN.  Buffers of others stay, too: a session that has a copy of
- * the first page can have VACUUM change them, and its WAL must fit what recovery makes of them.  The file
- * has the page before the buffer, which is not dirty: if it cannot be written, no checkpoint has to.
+ * Put a page in place of the first page of a hash index that its access method, which reads that page
+ * first, refuses.  All other pages stay: the WAL names pages of hash indexes without their images
+ * (REGBUF_NO_IMAGE), and a recovery that begins before, also of a base backup, ends with PANIC if they
+ * are not there.  Earlier records do not change this page, because of its LSN.  Buffers of other pages
+ * stay, too: a session that has a copy of the first page can have VACUUM change them, and its WAL must
+ * fit the pages that recovery makes.  The page is written to the file before it is put into the buffer,
+ * which is not dirty: if the file cannot be written, no checkpoint fails.
  */
 static void
 spoil_first_page(Relation index)
 {
-	/* first: a page of before does not count as this one */
+	/* first, so that an earlier page of the kind does not count as this one */
 	XLogRecPtr	running_from PG_USED_FOR_ASSERTS_ONLY = evidence_running_from();
 	Buffer		buffer = ReadBufferExtended(index, MAIN_FORKNUM, 0, RBM_ZERO_AND_LOCK, NULL);
 	XLogRecPtr	lsn = PageGetLSN(BufferGetPage(buffer));
@@ -310,7 +320,7 @@ spoil_first_page(Relation index)
 	forget_first_page(index);
 }
 
-/* Have each use of a lost index fail, which is open, and locked exclusively. */
+/* Have each use of a lost index fail.  The index is open, and locked exclusively. */
 static void
 empty_or_spoil(Relation index, BlockNumber old_nblocks)
 {
@@ -342,7 +352,7 @@ empty_file(void *arg)
 
 	if (!lock_lost(lost))
 		return;
-	/* it may be another file by now, or gone */
+	/* the index may have another file by now, or be gone */
 	if (!index_is_lost(lost->oid))
 	{
 		UnlockRelationOid(lost->oid, AccessExclusiveLock);
@@ -388,7 +398,7 @@ stop_writers(void *arg)
 		UnlockRelationOid(lost->oid, ShareLock);
 }
 
-/* For errors_catch(). */
+/* Request a checkpoint, and wait for it.  For errors_catch(). */
 static void
 request_checkpoint(void *arg)
 {
@@ -397,7 +407,7 @@ request_checkpoint(void *arg)
 	RequestCheckpoint(CHECKPOINT_IMMEDIATE | CHECKPOINT_FORCE | CHECKPOINT_WAIT);
 }
 
-/* Return whether a step had no error.  One that ends the statement goes on. */
+/* Return whether a step had no error.  An error that ends the statement is raised again. */
 static bool
 was_well(ErrorData *error, bool tells)
 {
@@ -425,7 +435,7 @@ try_to_empty(LostIndex *lost, bool tells)
 {
 	bool		result = was_well(errors_catch_and_release(empty_file, lost), tells);
 
-	/* have that flushed soon */
+	/* have the record that gives the lock back flushed soon */
 	if (!XLogRecPtrIsInvalid(XactLastRecEnd))
 		XLogSetAsyncXactLSN(XactLastRecEnd);
 	return result;
@@ -502,8 +512,8 @@ lost_of_database(void)
 }
 
 /*
- * Note of an index, on a device that is there, whether its file is empty already.  Returns
- * whether it has pages.
+ * Note whether the file of an index, on a device that is there, is empty already.  Returns
+ * whether the file has pages.
  */
 static bool
 note_pages(LostIndex *lost, bool tells)
@@ -518,7 +528,7 @@ note_pages(LostIndex *lost, bool tells)
 			lost->is_done = look_for_spoiled_page(&lost->file);
 		return !lost->is_done;
 	}
-	/* there is none, for as long as it is the index's */
+	/* no file of this number can come while the index has it */
 	if (errno == ENOENT)
 		lost->is_done = true;
 	else if (tells)
@@ -530,8 +540,8 @@ note_pages(LostIndex *lost, bool tells)
 }
 
 /*
- * Return those indexes whose devices are there, and whose files have pages.  Each device is
- * looked at once, and may hang: no lock is held.
+ * Return the indexes of the list whose devices are there, and whose files have pages.  Each device
+ * is looked at once, and may hang: no lock is held.
  */
 static List *
 those_with_pages(const List *indexes, bool in_worker)
@@ -561,7 +571,7 @@ those_with_pages(const List *indexes, bool in_worker)
 			else
 				slow = lappend_oid(slow, tablespace);
 		}
-		/* nothing is to be done until it comes */
+		/* nothing is to be done until the device comes */
 		if (list_member_oid(away, tablespace))
 			lost->is_done = true;
 		if (list_member_oid(here, tablespace))
@@ -577,8 +587,8 @@ those_with_pages(const List *indexes, bool in_worker)
 
 /*
  * Return whether a transaction that is under way, ours or another one, may have made, replaced or
- * dropped an index that may be lost: one that was prepared before a crash, say.  Whoever lists lost indexes
- * asks before: what ends after this has ended before the list is made.
+ * dropped an index that may be lost: a transaction that was prepared before a crash, say.  To be asked
+ * before lost indexes are listed: a transaction that ends in between is seen in the list.
  */
 static bool
 has_uncommitted(void)
@@ -661,7 +671,7 @@ empty_behind_checkpoint(void *arg)
 				continue;
 			lost->queues = try > 0;
 			succeeded = try_to_empty(lost, try == 0);
-			/* later it is the lock that was not to be had */
+			/* in later tries, an error is only the timeout of the lock */
 			if (lost->is_done || (!succeeded && try == 0))
 				let_write(lost);
 			else
@@ -686,7 +696,7 @@ look_whether_free(void *arg)
 }
 
 /*
- * Return those of these indexes whose locks can be had.  A session that keeps one for long must not
+ * Return the indexes of the list whose locks are free.  A session that keeps a lock for long must not
  * have the worker stop writers, and request a checkpoint, again and again in vain.
  */
 static List *
@@ -720,8 +730,8 @@ empty_alone(void *arg)
 
 /*
  * Empty lost indexes by a worker, each try in a transaction of its own.  Sessions whose plans
- * are cached do not try again, and would write to the old file: so it queues for the locks, for
- * moments.
+ * are cached do not try again, and would write to the old file: so the worker queues for the locks,
+ * for moments.
  */
 static void
 empty_by_queueing(List *indexes, bool tells)
@@ -760,7 +770,7 @@ are_left(const List *indexes)
 	return false;
 }
 
-/* Return one (Oid) of these lost indexes for each tablespace. */
+/* Return the OID of a lost index of the list for each tablespace. */
 static List *
 one_for_each_tablespace(const List *indexes)
 {
@@ -778,8 +788,9 @@ one_for_each_tablespace(const List *indexes)
 }
 
 /*
- * Get the tablespaces of such indexes, which another process has noted.  Returns false if one is not lost
- * any more: then the others there may not be either, and the device is not to be looked at.
+ * Get the tablespaces of indexes, one for each, that another process has noted.  Returns false if any is
+ * not lost any more: then the others in its tablespace may not be either, and the device is not to be
+ * looked at.
  */
 static bool
 find_tablespaces(const List *indexes, List **tablespaces)
@@ -876,7 +887,7 @@ lost_guard_empty_files(void)
 	is_complete = !has_uncommitted();
 	indexes = lost_of_database();
 	full = those_with_pages(indexes, false);
-	/* those of another process may be healed */
+	/* the tablespaces that another process has noted may be healed */
 	tablespaces = NIL;
 	foreach_ptr(const LostIndex, lost, indexes)
 		tablespaces = list_append_unique_oid(tablespaces, lost->file.spcOid);
@@ -897,7 +908,11 @@ lost_guard_empty_files(void)
 		again_ms = Min(again_ms * 2, LONGEST_AGAIN_MS);
 	else
 		again_ms = AGAIN_MS;
-	/* our own look may have found it once more, where it cannot go on record */
+
+	/*
+	 * our own look may have found the loss once more, where it cannot go on
+	 * record
+	 */
 	losses_failed = evidence_losses();
 	failed_at = clock_seconds();
 }
@@ -907,10 +922,10 @@ typedef struct ListTask
 {
 	MemoryContext context;		/* of the list */
 	List	   *indexes;		/* LostIndex */
-	bool		is_complete;	/* there are no others, but of later losses */
+	bool		is_complete;	/* no index is missing, but of later losses */
 } ListTask;
 
-/* For errors_catch_without_snapshot(). */
+/* List the lost indexes of the database.  For errors_catch_without_snapshot(). */
 static void
 list_in_worker(void *arg)
 {
@@ -929,7 +944,7 @@ list_in_worker(void *arg)
 }
 
 /*
- * Have all sessions plan again what they have planned with lost indexes, and not since.  For
+ * Have all sessions plan statements again that they have planned with an index that is lost since.  For
  * errors_catch_without_snapshot().
  */
 static void
@@ -946,8 +961,8 @@ have_planned_again(void *arg)
 
 /*
  * Empty the files of the lost indexes of this database by a worker, also if that takes a
- * checkpoint, and have sessions use no lost index by a plan of before.  With is_again, only what
- * an earlier call has left, and it is not told again.  No transaction is open: each try is one,
+ * checkpoint, and have sessions use no lost index by an earlier plan.  With is_again, an earlier
+ * call has left files, and failures are not logged again.  No transaction is open: each try is one,
  * so that neither vacuum, nor a standby that has to know of each lock, waits long.  Returns whether
  * files are left, or may be: others have locked them, they could not be emptied, or their rows are not
  * committed.  ERROR if the list of files cannot be had.
@@ -990,8 +1005,8 @@ lost_guard_empty_all(bool is_again)
 /* ---- marks, while a statement is planned ---- */
 
 /*
- * The cache of this session loads an entry again, from the catalog: it has no mark any more, and may have
- * another file, or other indexes.  At any moment, so nothing is allocated.
+ * Callback of the relcache, which will load an entry again from the catalog: the entry has no mark any
+ * more, and may have another file, or other indexes.  Called at any moment, so it allocates nothing.
  */
 static void
 note_invalidation(Datum arg, Oid relid)
@@ -1014,8 +1029,8 @@ note_invalidation(Datum arg, Oid relid)
 }
 
 /*
- * Take off the marks of this plan.  Their entries were not loaded again, so no catalog is read; if it is,
- * note_invalidation() finds no mark that is in use here.
+ * Take off the marks of this plan.  Their entries were not loaded again, so no catalog is read; if a
+ * catalog is read all the same, note_invalidation() finds no mark that is in use here.
  */
 static void
 unmark(uint64 plan)
@@ -1036,7 +1051,7 @@ unmark(uint64 plan)
 	}
 }
 
-/* The same after an error, of all plans in (sub)transactions of this level and below. */
+/* Take off marks after an error: of all plans in (sub)transactions of this level and below. */
 static void
 forget_marks(int level)
 {
@@ -1047,7 +1062,11 @@ forget_marks(int level)
 
 		marks = list_delete_last(marks);
 		pfree(mark);
-		/* in a transaction that is aborted, it is not loaded again at once */
+
+		/*
+		 * in a transaction that is aborted, the entry is not loaded again at
+		 * once
+		 */
 		RelationCacheInvalidateEntry(index);
 	}
 }
@@ -1066,14 +1085,14 @@ mark_index(void *arg)
 	index = RelationIdGetRelation(index_oid);
 	if (!RelationIsValid(index))
 		return;
-	/* access to values of TOAST wants a valid index */
+	/* core reads TOAST values by a valid index only */
 	if (index->rd_index->indisvalid && !IsToastNamespace(index->rd_rel->relnamespace))
 	{
 		oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 		mark = palloc_object(Mark);
 		mark->index = index_oid;
 		mark->plan = current_plan;
-		/* it may be in a subtransaction of its own here */
+		/* not the level here: succeeds() has a subtransaction */
 		mark->level = current_level;
 		marks = lappend(marks, mark);
 		MemoryContextSwitchTo(oldcontext);
@@ -1112,7 +1131,11 @@ mark_indexes_of(Oid table)
 	{
 		if (!index_is_lost(index_oid))
 			continue;
-		/* who drops it could end between two reads of its catalog entries */
+
+		/*
+		 * a session that drops it could end between two reads of its catalog
+		 * entries
+		 */
 		if (ConditionalLockRelationOid(index_oid, AccessShareLock))
 		{
 			mark_index(&index_oid);
@@ -1153,7 +1176,7 @@ may_be_inlined(const RangeTblEntry *rte)
 
 		if (!IsA(function->funcexpr, FuncExpr))
 			continue;
-		/* core's know no tables of users */
+		/* functions of core read no tables of users */
 		oid = ((const FuncExpr *) function->funcexpr)->funcid;
 		if (oid < FirstNormalObjectId)
 			continue;
@@ -1268,13 +1291,13 @@ list_tables(void)
 	foreach_oid(index, indexes)
 		list_table_of(index, tables);
 	UnregisterSnapshot(snapshot);
-	/* an outer call of the planner goes on with either */
+	/* an outer call of the planner can go on with the new list */
 	if (tables_listed != NULL)
 		hash_destroy(tables_listed);
 	tables_listed = tables;
 }
 
-/* Have tables_listed up to date.  Returns whether there are any. */
+/* Bring tables_listed up to date.  Returns whether it has any table. */
 static bool
 may_have_lost(uint32 losses)
 {
@@ -1283,7 +1306,7 @@ may_have_lost(uint32 losses)
 	if (losses_listed != losses || listed_at != missed)
 	{
 		nchanged = nchanged_listed = 0;
-		/* if it fails */
+		/* in case that list_tables() fails */
 		losses_listed = 0;
 		list_tables();
 		losses_listed = losses;
@@ -1302,7 +1325,7 @@ plan_as_before(PLANNER_PARAMS)
 	return standard_planner(PLANNER_ARGS);
 }
 
-/* Plan with marks.  These are there while a statement is planned, and no longer. */
+/* Plan with marks, which are there while a statement is planned, and no longer. */
 static PlannedStmt *
 plan_with_marks(PLANNER_PARAMS)
 {
@@ -1353,7 +1376,7 @@ plan_without_lost(PLANNER_PARAMS)
 	return plan_with_marks(PLANNER_ARGS);
 }
 
-/* A statement that writes begins; its plan may be of before the loss was found. */
+/* Hook: a statement that writes begins; its plan may be older than the loss. */
 static void
 write_without_lost(QueryDesc *query, int flags)
 {
@@ -1367,7 +1390,7 @@ write_without_lost(QueryDesc *query, int flags)
 }
 
 /*
- * Return whether a statement without a plan may read or write files.  (Others have a plan inside.)
+ * Return whether a statement without a plan may read or write files.
  */
 static bool
 may_use_files(const Node *stmt)
@@ -1401,7 +1424,7 @@ look_for_doubtful_files(Oid database, Oid tablespace)
 	struct dirent *entry;
 	bool		result = false;
 
-	/* nothing is copied that is not there */
+	/* without the directory, nothing is copied */
 	if (dir == NULL && errno == ENOENT)
 		return false;
 	while ((entry = ReadDir(dir, path)) != NULL)
@@ -1454,7 +1477,7 @@ check_copied_database(const char *name, bool only_default)
 	}
 }
 
-/* The same of all databases that a statement copies. */
+/* Refuse a statement that would copy such a database. */
 static void
 check_copied_databases(const Node *stmt)
 {

@@ -2,7 +2,7 @@
  *
  * copy_swap.c
  *	  Method copy: the short exclusive step that gives a relation its new
- *	  file, or a table, its TOAST table and the index of that theirs.
+ *	  file, or new files to a table, its TOAST table and the TOAST index.
  *
  * src/README, "Protocol of the swap", has the order of steps, why it is right, and
  * when we ask for the lock, with or without queueing.
@@ -15,8 +15,8 @@
  * or be slow (read_pages(), wal_ahead(), copy_catch_up()).  There remain two flushes
  * of the WAL, one to make its end readable and one by the commit.
  *
- * Locks: the locks of copy_locks.c are kept.  Ours are held to the end of the
- * transaction: RowExclusiveLock on catalogs and the ledger first, then
+ * Locks: the locks of copy_locks.c are kept.  The locks of this file are held to the end of
+ * the transaction: RowExclusiveLock on catalogs and the ledger first, then
  * AccessExclusiveLock on the relations, in core's order: table, TOAST table, index.
  *
  * proof/copy.pml and proof/swap.pml are models of this protocol.
@@ -53,22 +53,24 @@
 
 /* While a holder stays, catch up for no more than a twentieth of the time */
 #define CATCH_UP_SHARE		20
-/* With more changed blocks, as soon as that allows: the next holder may come soon */
+/* With more changed blocks left, catch up as soon as that share allows: the next holder may come soon */
 #define NEAR_BLOCKS			IM_LIMIT("near", COPY_FAR_TOO_MANY / 2)
 
-/* Else read the WAL so often */
+/* Between two catch-ups, read the WAL this often */
 #define STAY_NEAR_US		(150 * INT64CONST(1000))
 
-/* After so many attempts in vain with a lock, or too much left, relations are not moved together */
+/* Relations are moved together no longer after this many attempts that got a lock, or had too much left */
 #define MOST_IN_VAIN		3
 
 /* Time for the last blocks, under the lock, at first */
 #define LAST_BLOCKS_US		INT64CONST(10000)
 
-/* From the grant of the first lock to the end of the transaction: the row of lock_time */
+/* While an attempt holds a lock: the item whose lock_time is measured, and when it got the first lock */
 static MoveItem *measuring = NULL;
 static instr_time granted_at;
-static int64 last_us;			/* of the last attempt */
+
+/* How long the last attempt held its locks */
+static int64 last_us;
 
 /* The time of the last swap, under the lock, to give a relation its file */
 static int64 set_file_us = 0;
@@ -116,7 +118,7 @@ read_pages(void *arg)
 	table_close(pg_class, NoLock);
 }
 
-/* For a long bid */
+/* Callback of a bid that lasts: read the WAL that has come. */
 static bool
 stay_near(void *arg)
 {
@@ -124,9 +126,10 @@ stay_near(void *arg)
 }
 
 /*
- * Lock all that moves.  Queue, if at all, for a single lock, before any other is held:
- * whoever wants a relation that we have must not wait for a third transaction.  Not in a job
- * that was paused since the last catch-up: read_pages() may have waited for a lock, too.
+ * Lock all relations of the move.  Queue, if at all, for a single lock, before any other is held:
+ * a session that wants a relation that we have must not wait for a third transaction.  Returns false
+ * if a lock is not free, or the job was paused since the last catch-up: read_pages() may have waited
+ * for a lock, too.
  */
 static bool
 lock_files(CopyMove *move, Attempts *attempts, CopyFile *queue_for)
@@ -266,7 +269,7 @@ copy_last_of_all(CopyMove *move, int64 most_us)
 	return outcome;
 }
 
-/* End an attempt in vain; not by an abort, which would release the session locks. */
+/* End an attempt that was in vain, by a commit: an abort would release the session locks. */
 static AttemptOutcome
 give_back(CopyMove *move, AttemptOutcome outcome)
 {
@@ -301,7 +304,7 @@ give_back(CopyMove *move, AttemptOutcome outcome)
 	return outcome;
 }
 
-/* Raise an ERROR for an index that the old file could not be recovered without. */
+/* Raise an ERROR if the server could not recover from a crash once the old file of an index is gone. */
 static void
 check_full_pages(const MoveItem *item)
 {
@@ -390,7 +393,7 @@ attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 /* The result of a look at the relations */
 typedef struct SwapHolders
 {
-	bool		known;			/* else pg_class cannot be read now */
+	bool		known;			/* pg_class was not locked, and so was read */
 	CopyFile   *held;			/* the first file that others hold; NULL =
 								 * none */
 	int			nheld;			/* tables that others hold */
@@ -494,7 +497,7 @@ try_swap(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 *most_us
 	if (outcome != TOO_MUCH_LEFT)
 		return outcome;
 
-	/* it may have been WAL to be read, which needs no lock */
+	/* the rest may have been WAL, which is read without a lock */
 	if (!copy_stay_near(move))
 		return START_AGAIN;
 	if (*most_us >= longest_us && copy_last_us(move) > *most_us)
@@ -510,12 +513,13 @@ typedef struct CatchUp
 	int64		due_if_many;	/* changed blocks; no later */
 	int64		near;			/* to read the WAL, and let others pass */
 	int64		most_us;		/* for the last blocks, in the next attempt */
-	bool		crowded;		/* there were too many, and lock_wait is over */
+	bool		crowded;		/* too many blocks were left, and lock_wait is
+								 * over */
 } CatchUp;
 
 /*
- * Copy changed blocks, if it is time to or now is set, or only read the WAL.  Sets *caught_up
- * to which it was.
+ * Copy changed blocks if that is due, or now is set; else only read the WAL.  *caught_up: whether
+ * blocks were copied.  Returns false if the copy is to start again.
  */
 static bool
 follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool now,
@@ -593,7 +597,7 @@ had_better_part(CopyMove *move, const SwapHolders *look, const WaitLimits *limit
 	}
 	/* a transaction that ends during a look was found at some of them only */
 	move->uneven = look->nlong > 0 && look->nlong < ntables;
-	/* whom no session locks waits for the others no longer than G1 */
+	/* by G1, a relation that no session locks waits no longer for the others */
 	if (!move->uneven && turn_is_due(move->mc, limits, move->so_far->rested_us))
 		move->uneven = look->nheld > 0 && look->nheld < ntables;
 	if (move->uneven && was_uneven)
@@ -696,7 +700,7 @@ make_attempts(CopyMove *move)
 			copy_reset_pace(move);
 		if (tries && is_over && wait->nholders == 0)
 			warn_or_give_up(move, wait);
-		/* without having asked, catch up again at once */
+		/* if no lock was asked for, catch up again at once */
 		too_many = (outcome == TOO_MUCH_LEFT);
 		if (is_bid && (!too_many || is_over || move->item->outcome.lock_attempts > attempts_before))
 		{

@@ -38,7 +38,7 @@
 #include "test_points.h"
 #include "worker/worker.h"
 
-/* after jobs that heal: doubled each time, this often */
+/* the time between two jobs that heal is doubled this often at most */
 #define MOST_DOUBLINGS	8
 
 /* A tablespace to look at; with nothing but indexes, all that is lost there may be rebuilt. */
@@ -47,7 +47,7 @@ typedef struct LookAt
 	Oid			tablespace;
 	bool		has_tables;
 	double		again_at;		/* no job begins before clock_seconds() */
-	bool		healing;		/* set: a job has begun, or has to wait */
+	bool		healing;		/* the result: a job has begun, or has to wait */
 } LookAt;
 
 /*
@@ -74,7 +74,7 @@ look_at_unused(void *arg)
 	}
 }
 
-/* Look at these tablespaces.  A file system that may not be mounted is looked at again when it is. */
+/* Do so for a list of tablespaces.  A file system that is not mounted is looked at again when it is. */
 static void
 look_at_all_unused(List *tablespaces)
 {
@@ -113,7 +113,7 @@ look_at(void *arg)
 	{
 		MoveItem   *item = &move->item;
 
-		/* a job may be at it; a job of ours waits for that one's end */
+		/* a job may be at work on it; a job of ours waits for that job's end */
 		if (item->outcome.status == STATUS_PLANNED &&
 			(heals || hash_search(busy, &item->relid, HASH_FIND, NULL) == NULL))
 			lost = lappend(lost, item);

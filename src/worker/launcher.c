@@ -61,16 +61,16 @@
 #include "worker/worker.h"
 
 #define RESTART_S		60
-/* on a standby: for the end of recovery, and between two looks at the devices, each a process */
+/* on a standby: between two looks whether recovery has ended; and at the devices, which take a process */
 #define STANDBY_MS		1000
 #define STANDBY_LOOK_MS	10000
-/* for a worker slot; for a directory or a device that is not there */
+/* between two tries to get a worker slot, and two looks for a directory or a device that is missing */
 #define RETRY_MS		5000
-/* between two rounds: for files that were kept until then */
+/* between two rounds: files that were kept may be removable by then */
 #define AGAIN_MS		(24 * 60 * 60 * 1000)
-/* before emptyings: a device that hangs keeps the watch, and no worker in a database */
+/* from the start of a watch to emptyings: a device that hangs holds up the watch, and no such worker */
 #define WATCH_MS		1000
-/* others wait no longer for one */
+/* an emptying that takes longer keeps no others waiting */
 #define SLOW_EMPTYING_MS	10000
 /* while files of lost indexes of a database are not empty */
 #define EMPTY_AGAIN_MS	IM_LIMIT("empty-again", 60 * 1000)
@@ -140,8 +140,8 @@ typedef struct Round
 {
 	RoundStage	stage;
 	int64		began;
-	uint64		missing;		/* of the answer of the watch, then */
-	List	   *doubtful;		/* evidence_doubtful() then */
+	uint64		missing;		/* in the answer of the watch when it began */
+	List	   *doubtful;		/* evidence_doubtful() when it began */
 	List	   *databases;		/* that were to be visited so far */
 	bool		is_first_pass;
 	int			put_off;		/* cleanups that go on in the next pass */
@@ -157,12 +157,13 @@ typedef struct Round
 
 static MemoryContext launcher_context;
 static List *visits = NIL;		/* of Visit */
-static Visit *watch;			/* the one of its kind, always on the list */
+static Visit *watch;			/* the only visit of its kind, always on the
+								 * list */
 static Round current_round;
 
 /*
- * the losses for which emptyings of all databases were due last, and until when they are not again.  That
- * is longer each time while they change as soon as they may.
+ * The losses for which emptyings of all databases were due last, and until when later losses wait.  The
+ * wait is doubled each time that others have come by its end.
  */
 static uint32 losses_met = 0;	/* evidence_losses() */
 static int64 losses_met_until = 0;
@@ -802,8 +803,8 @@ serve_round(int64 now)
 		case ROUND_VISITS:
 
 			/*
-			 * one that was made meanwhile may be a copy of one that was
-			 * healed since
+			 * a database that was made meanwhile may be a copy of one that
+			 * was healed only later
 			 */
 			if (count_cleanups(&put_off) == 0)
 			{
@@ -1040,7 +1041,7 @@ start_visit(Visit *visit, int64 now)
 		forget_worker(visit);
 }
 
-/* Of these only one is at work at a time. */
+/* Return whether only one visit of this kind is at work at a time. */
 static bool
 is_single(const Visit *visit)
 {

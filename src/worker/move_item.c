@@ -157,7 +157,7 @@ attempt_default(MoveContext *mc, Attempts *attempts, bool queue)
 	bool		done;
 
 	StartTransactionCommand();
-	/* that of a relation without a file is in pg_shdepend, too */
+	/* the tablespace of a relation without a file is in pg_shdepend, too */
 	done = attempts_prepare(mc->settings, SharedDependRelationId);
 	if (done)
 		done = lock_partitioned(mc->item, attempts, queue);
@@ -177,8 +177,8 @@ attempt_default(MoveContext *mc, Attempts *attempts, bool queue)
 }
 
 /*
- * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once.  A wait without
- * end holds no session up, as that of a copy.
+ * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once.  As for a copy, a
+ * wait without end holds no session up.
  */
 static void
 default_warn_or_give_up(const MoveContext *mc, const Wait *wait, bool *told)
@@ -257,7 +257,7 @@ move_default(MoveContext *mc)
 			default_warn_or_give_up(mc, &attempts.wait, &told);
 		if (is_bid)
 			attempts_end_bid(&attempts);
-		/* all that it did before the wait was to rest */
+		/* all of the time before the wait was rest, and not work */
 		gives_turn = turn_give(mc, &attempts.limits,
 							   (attempts.limits.rested_before - mc->rested_before) * 1000);
 		if (gives_turn)
@@ -357,12 +357,12 @@ move_with_preparation(MoveContext *mc)
 
 	for (int i = 0; i < mc->nitems; i++)
 		tables = lappend_oid(tables, mc->items[i]->heap_oid);
-	/* files of any table: their removal takes no lock on it */
+	/* files of any table: their removal takes no lock on the table */
 	leftover_files_remove(false);
 	leftover_indexes_remove(mc, false, tables, mc->settings->lock_wait);
 
 	StartTransactionCommand();
-	/* an error of these has released it */
+	/* an error of the removal has released the extension */
 	if (extension_hold() != EXTENSION_HELD)
 		extension_missing();
 	namestrcpy(&from_name, tablespace_name(mc->item->from_tablespace));
@@ -371,7 +371,7 @@ move_with_preparation(MoveContext *mc)
 	{
 		MoveItem   *item = mc->items[i];
 
-		/* it can be mounted in another way since the plan */
+		/* the file system can be mounted in another way since the plan */
 		if (item->stored_share < 1 && !file_compression_is_steady(item->to_tablespace))
 			item->stored_share = 1;
 		space_check(mc->job, item, mc->settings);
@@ -405,7 +405,11 @@ clean_up(MoveContext *mc)
 		rebuild_cleanup(mc, list_make1_oid(mc->item->heap_oid));
 	else if (mc->item->method == METHOD_COPY)
 		copy_cleanup();
-	/* it has given its turn, and its copy does not go on */
+
+	/*
+	 * after a cancel, the copy of a move that has given its turn does not go
+	 * on
+	 */
 	if (mc->item->turns > 0 && strcmp(mc->item->outcome.sqlstate, "57014") == 0 && !job_keep_requested())
 		leftover_kept_files_remove(mc->job->job, mc->item->heap_oid, mc->max_wait_ms);
 }
@@ -563,8 +567,8 @@ part_items(const MoveContext *mc, const ErrorData *error)
 }
 
 /*
- * Move some items, all or none of them, and put the outcome into them.  If they are several, and
- * anything goes wrong, there is none, as if one gives its turn to another relation.  Never throws.
+ * Move some items, all or none of them, and put the outcome into them.  There is no outcome if an
+ * item gives its turn to another relation, or anything goes wrong with several.  Never throws.
  */
 MoveEnd
 move_items(JobShared *job, MoveItem **items, int nitems)
@@ -645,7 +649,7 @@ move_find_out(MoveItem *item)
 	RelationFacts facts;
 
 	Assert(!IsTransactionState());
-	/* otherwise it has ended, and only the record is missing */
+	/* in any other status the move has ended, and only the record is missing */
 	if (item->outcome.status != STATUS_RUNNING)
 		return;
 	if (item->method == METHOD_REBUILD)
@@ -661,7 +665,7 @@ move_find_out(MoveItem *item)
 	CommitTransactionCommand();
 }
 
-/* Do one of the cleanups, for so long.  Never throws. */
+/* Carry out a cleanup, which waits for max_wait_ms at most.  Never throws. */
 static void
 try_cleanup(JobShared *job, MoveItem *item, int max_wait_ms, void (*cleanup) (MoveContext *mc))
 {

@@ -57,9 +57,9 @@
 
 static JobShared *my_shared = NULL;
 static int	current[IM_MOST_TOGETHER];	/* items that are being moved */
-static MoveItem *current_items[IM_MOST_TOGETHER];	/* the same */
+static MoveItem *current_items[IM_MOST_TOGETHER];	/* the same items */
 static int	ncurrent = 0;
-static bool is_move = false;	/* and not a cleanup */
+static bool is_move = false;	/* the job moves; else it is a cleanup */
 static int	given_up = -1;		/* the first to be recorded as given up */
 static int	last_given_up;
 static bool is_attached = false;
@@ -132,7 +132,7 @@ static const struct
  */
 static const char *const fatal_settings[] = {"exit_on_error", "transaction_timeout"};
 
-/* Apply these, whatever postgresql.conf and the role have; once in a process. */
+/* Apply the settings above, whatever postgresql.conf and the role have; once in a process. */
 void
 worker_apply_settings(void)
 {
@@ -452,7 +452,7 @@ show_activity(const MoveItem *item)
 typedef struct LeftoverLook
 {
 	int64		job;
-	bool		found;			/* or not known */
+	bool		found;			/* also if it is not known */
 } LeftoverLook;
 
 /*
@@ -775,7 +775,7 @@ begin_job(JobShared *shared)
 	/* a device can hang, and another session can have locked the table */
 	runner_serve_cancel(true);
 	error = errors_catch_in_transaction(note_targets, shared);
-	/* each error that was caught has reset it, too */
+	/* an error that was caught has reset it, too */
 	runner_serve_cancel(false);
 	/* another job that begins now may be first */
 	if (error != NULL && error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&

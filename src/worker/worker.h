@@ -16,7 +16,7 @@
 
 #define LOOK_MS			60000	/* longest time between two looks of the
 								 * scheduler */
-/* between two visits of a cleanup; it may read all pages of relations that are not lost */
+/* between two passes of a round; a cleanup may read all pages of relations that are not lost */
 #define CLEANUP_AGAIN_MS	IM_LIMIT("look-again", 20000)
 
 /*
@@ -44,11 +44,11 @@ typedef enum ResumeEnd
 	RESUME_DONE,
 } ResumeEnd;
 
-/* This often, 5 s apart, is a hindered job tried: about 5 minutes, and 10 s more for each lock */
+/* A hindered job is tried this often, 5 s apart: about 5 minutes, and 10 s more for each lock */
 #define RESUME_TRIES	60
 
 /*
- * The arguments of a worker that has a job of before go on, and its answer: launcher.c has it
+ * The arguments of a worker that has a job of before the start go on, and its answer: launcher.c has it
  * started, call/resume_at_start.c carries it out.
  */
 typedef struct ResumeTask
