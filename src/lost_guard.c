@@ -1263,9 +1263,12 @@ list_table_of(Oid index, HTAB *tables)
 	table_close(pg_index, AccessShareLock);
 }
 
-/* List the tables of this database that may have lost indexes, by all versions of rows that pg_class has. */
+/*
+ * List the tables of this database that may have lost indexes, by all versions of rows that pg_class has.
+ * If it has none of such an index, other processes need not read it for these losses.
+ */
 static void
-list_tables(void)
+list_tables(uint32 losses)
 {
 	HASHCTL		control = {.keysize = sizeof(Oid),.entrysize = sizeof(Oid)};
 	HTAB	   *tables = hash_create("tables with lost indexes", 64, &control, HASH_ELEM | HASH_BLOBS);
@@ -1277,13 +1280,17 @@ list_tables(void)
 	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, SnapshotAny, 0, NULL);
 	HeapTuple	row;
 	List	   *indexes = NIL;
+	bool		has_none = true;
 
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 
-		if (is_index_there(row, tablespaces) && !IsToastNamespace(form->relnamespace) &&
-			evidence_doubts(tablespace_from_catalog(form->reltablespace), form->relfilenode))
+		if (!is_index_there(row, tablespaces) ||
+			!evidence_doubts(tablespace_from_catalog(form->reltablespace), form->relfilenode))
+			continue;
+		has_none = false;
+		if (!IsToastNamespace(form->relnamespace))
 			indexes = lappend_oid(indexes, form->oid);
 	}
 	systable_endscan(scan);
@@ -1295,6 +1302,8 @@ list_tables(void)
 	if (tables_listed != NULL)
 		hash_destroy(tables_listed);
 	tables_listed = tables;
+	if (has_none)
+		evidence_note_met(losses, NIL);
 }
 
 /* Bring tables_listed up to date.  Returns whether it has any table. */
@@ -1308,13 +1317,27 @@ may_have_lost(uint32 losses)
 		nchanged = nchanged_listed = 0;
 		/* in case that list_tables() fails */
 		losses_listed = 0;
-		list_tables();
+		list_tables(losses);
 		losses_listed = losses;
 		listed_at = missed;
 	}
 	for (; nchanged_listed < nchanged; nchanged_listed++)
 		(void) hash_search(tables_listed, &changed[nchanged_listed], HASH_ENTER, NULL);
 	return hash_get_num_entries(tables_listed) > 0;
+}
+
+/*
+ * Return whether the database is known to have no lost index; it gets none without another loss.  Parallel
+ * workers, and sessions of a standby, empty no files, and ask for what others have found.
+ */
+static bool
+is_without_lost(uint32 losses)
+{
+	List	   *indexes;
+
+	if (losses == losses_met)
+		return tablespaces_met == NIL;
+	return evidence_is_met(MyDatabaseId, losses, &indexes) && indexes == NIL;
 }
 
 static PlannedStmt *
@@ -1368,8 +1391,7 @@ plan_without_lost(PLANNER_PARAMS)
 	if (losses != losses_planned)
 		ResetPlanCache();
 	losses_planned = losses;
-	/* the database has no lost index, and gets none without another loss */
-	if (losses == 0 || (losses == losses_met && tablespaces_met == NIL))
+	if (losses == 0 || is_without_lost(losses))
 		return plan_as_before(PLANNER_ARGS);
 	if (!may_have_lost(losses))
 		return plan_as_before(PLANNER_ARGS);

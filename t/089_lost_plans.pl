@@ -136,6 +136,24 @@ sub heal
 	my $before = value($scans);
 	value('SHOW port') foreach 1 .. 9;
 	cmp_ok(value($scans) - $before, '<', 5, 'a session that connects does not read all of pg_class: another one has');
+	value('CREATE DATABASE none');
+	$node->safe_psql('none', <<'SQL');
+CREATE TABLE p AS SELECT generate_series(1, 1000) AS id;
+CREATE FUNCTION rows_of_p() RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS 'BEGIN RETURN (SELECT count(*) FROM p); END';
+ANALYZE p;
+SQL
+	my $in_workers = join ';', (map { "SET $_ = 0" } qw(parallel_setup_cost parallel_tuple_cost min_parallel_table_scan_size)),
+	  'SET parallel_leader_participation = off', 'SELECT count(*) FROM p WHERE id < ';
+	is($node->safe_psql('none', $in_workers . 'rows_of_p()'), 999, 'a database without lost indexes');
+	# (core reads pg_class when a worker begins)
+	my %read;
+	foreach my $rows ('1000', 'rows_of_p()')
+	{
+		$before = $node->safe_psql('none', $scans);
+		$node->safe_psql('none', $in_workers . $rows) foreach 1 .. 9;
+		$read{$rows} = $node->safe_psql('none', $scans) - $before;
+	}
+	cmp_ok($read{'rows_of_p()'}, '<', $read{1000} + 5, '... of which parallel workers that plan do not read all of pg_class');
 	my ($rc, $out, $err) = $node->psql('postgres', <<'SQL');
 SELECT count(*) FROM u WHERE id = 1;
 REINDEX TABLE CONCURRENTLY u;
