@@ -129,6 +129,25 @@ file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber)
 }
 
 /*
+ * Look at the device of a tablespace, and set *device.  Returns false if none is known; then sets *verdict,
+ * which is that of all its files.
+ */
+static bool
+look_for_device(Oid tablespace, KnownDevice *device, Evidence *verdict)
+{
+	int			forced = IM_LIMIT("evidence", -1);
+
+	*verdict = EVIDENCE_UNKNOWN;
+	if (is_in_data_directory(tablespace))
+		*verdict = EVIDENCE_SAME;
+	else if (forced >= 0)
+		*verdict = forced;
+	else
+		return evidence_look_for(tablespace, device);
+	return false;
+}
+
+/*
  * Return the verdict about the tablespace as a whole, looking at its device now.
  *
  * EVIDENCE_LOST: there may be files of permanent relations that are lost whatever their
@@ -140,14 +159,10 @@ Evidence
 evidence_of_tablespace(Oid tablespace)
 {
 	KnownDevice device;
-	int			forced = IM_LIMIT("evidence", -1);
+	Evidence	verdict;
 
-	if (is_in_data_directory(tablespace))
-		return EVIDENCE_SAME;
-	if (forced >= 0)
-		return forced;
-	if (!evidence_look_for(tablespace, &device))
-		return EVIDENCE_UNKNOWN;
+	if (!look_for_device(tablespace, &device, &verdict))
+		return verdict;
 	if (device.lost.below != 0)
 		return EVIDENCE_LOST;
 	return device.unknown_below != 0 || !device.is_here ? EVIDENCE_UNKNOWN : EVIDENCE_SAME;
@@ -161,14 +176,10 @@ Evidence
 evidence_of_file(Oid tablespace, RelFileNumber relfilenumber)
 {
 	KnownDevice device;
-	int			forced = IM_LIMIT("evidence", -1);
+	Evidence	verdict;
 
-	if (is_in_data_directory(tablespace))
-		return EVIDENCE_SAME;
-	if (forced >= 0)
-		return forced;
-	if (!evidence_look_for(tablespace, &device))
-		return EVIDENCE_UNKNOWN;
+	if (!look_for_device(tablespace, &device, &verdict))
+		return verdict;
 	if (file_is_lost(&device, relfilenumber))
 		return EVIDENCE_LOST;
 	if (relfilenumber < device.lost.below || relfilenumber < device.unknown_below)

@@ -1101,33 +1101,13 @@ mark_index(void *arg)
 	RelationClose(index);
 }
 
-/* Return the indexes of a table, as core's RelationGetIndexList() does, without its relcache entry. */
-static List *
-indexes_of(Oid table)
-{
-	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	row;
-	List	   *result = NIL;
-
-	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(table));
-	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
-	while (HeapTupleIsValid(row = systable_getnext(scan)))
-		result = lappend_oid(result, ((Form_pg_index) GETSTRUCT(row))->indexrelid);
-	systable_endscan(scan);
-	table_close(pg_index, AccessShareLock);
-	return result;
-}
-
-/* Mark the lost indexes of a table. */
+/* Mark the lost indexes of a table, which pg_index lists: no relcache entry of the table is needed. */
 static void
 mark_indexes_of(Oid table)
 {
 	if (table < FirstNormalObjectId || hash_search(tables_listed, &table, HASH_FIND, NULL) == NULL)
 		return;
-	foreach_oid(index_oid, indexes_of(table))
+	foreach_oid(index_oid, indexes_of_table(table))
 	{
 		if (!index_is_lost(index_oid))
 			continue;

@@ -135,6 +135,7 @@ sub answer
 	}
 }
 
+# The columns of a row, NULL as undef; for the fuzzer's connections, too.
 sub unpack_row
 {
 	my ($contents) = @_;

@@ -13,6 +13,7 @@ use strict;
 use warnings;
 
 use Errno qw(EAGAIN EINTR EWOULDBLOCK);
+use IndexMover::Query ();
 use IO::Select;
 use IO::Socket::UNIX;
 use Time::HiRes qw(time);
@@ -116,7 +117,7 @@ sub message
 	if ($type eq 'K') { $self->{pid} = unpack('N', $contents) }
 	elsif ($type eq 'D')
 	{
-		push @{ $answer->{rows} }, [ unpack_row($contents) ] if @{ $answer->{rows} } < 5000;
+		push @{ $answer->{rows} }, [ IndexMover::Query::unpack_row($contents) ] if @{ $answer->{rows} } < 5000;
 	}
 	elsif ($type eq 'E' || $type eq 'N')
 	{
@@ -131,20 +132,6 @@ sub message
 		$self->{answer} = delete $self->{so_far};
 	}
 	return;
-}
-
-sub unpack_row
-{
-	my ($contents) = @_;
-	my ($columns, $at) = (unpack('n', $contents), 2);
-	my @row;
-	foreach (1 .. $columns)
-	{
-		my $length = unpack('l>', substr($contents, $at, 4));
-		push @row, $length < 0 ? undef : substr($contents, $at + 4, $length);
-		$at += 4 + ($length < 0 ? 0 : $length);
-	}
-	return @row;
 }
 
 sub take_answer { my ($self) = @_; return delete $self->{answer}; }
