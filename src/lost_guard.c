@@ -20,32 +20,32 @@
  *	  again, and the verdict stays.
  *
  * Each process empties the files before the first statement in a database: at the end of the
- * transaction in which InitPostgres() connects, which no other hook comes before.  What it could
- * not empty then, and a loss that is found later (a promotion, too: a standby empties no file),
- * it meets when a statement begins that writes, or is planned, and at no other time: not at the
- * end of a user's transaction, which has locks, and results that an error would undo.  A session
+ * transaction in which InitPostgres() connects.  No hook comes before that.  Files that it could not
+ * empty then, and files whose loss is found later, it empties when a statement begins that writes, or
+ * is planned.  (A promotion is such a moment, too: a standby empties no file.)  It does so at no other
+ * time: a user's transaction that ends has locks, and results that an error would undo.  A session
  * looks at the devices of the database's lost indexes when it connects, and once a second while it
- * works, as an older one may come in place of what was there.  Looks that are slow are shared, and left
- * to a worker if one takes a second.
+ * works, since an older device may come in place of another.  Slow looks are shared by sessions, and
+ * left to a worker if a look takes a second.
  *
  * On a standby no file is emptied, because replay needs its blocks; nothing but queries,
  * and TOAST, reads indexes there.
  *
  * Recovery, at least that of a crashed primary that becomes a standby, fails at a record that
- * changes a page of an emptied file, unless an earlier one has an image of that page.  So the
- * WAL from the redo position on must have images of all pages, or nothing about the file.  The
- * second is so if writers were kept out since before a checkpoint began: a worker does that
- * if full_page_writes is off, or was when the last checkpoint began.
+ * changes a page of an emptied file, unless an earlier record has an image of that page.  So the
+ * WAL from the redo position on must have images of all pages, or nothing about the file.  It has
+ * nothing if writers were kept out since before a checkpoint began: a worker does that if
+ * full_page_writes is off, or was when the last checkpoint began.
  *
  * Locks: AccessExclusiveLock on an index while its file is emptied.  A session does not wait for
- * it, and meets its holder again when it plans; the worker queues for moments.  Even the attempt
- * assigns a transaction ID, and tells standbys of the lock, so files that are empty already are
- * found without: by stat().  A session's transaction may last, and a standby keeps the lock to the
- * end of what has taken it: so that is a subtransaction, which is rolled back.  ShareLock before,
- * if the worker requests a checkpoint: queries of the table go on, and writers wait until its
- * end.  While an index is marked, AccessShareLock, so that no session drops it then.  These two
- * are not waited for.  No device is looked at under a lock, but for the last look before a file is
- * emptied.
+ * it, but tries again when it plans; the worker queues for moments.  Even the attempt assigns a
+ * transaction ID, and tells standbys of the lock, so files that are empty already are found by
+ * stat(), without a lock.  A session's transaction may last, and a standby keeps the lock to the end
+ * of the transaction that has taken it: so a session takes it in a subtransaction, which is rolled
+ * back.  A worker that requests a checkpoint takes ShareLock before: queries of the table go on, and
+ * writers wait until the checkpoint ends.  An index is marked under AccessShareLock, so that no
+ * session drops it then.  No process waits for these two.  No device is looked at under a lock, but
+ * for the last look before a file is emptied.
  *
  * Errors of a device (permissions, a file system that is read-only, I/O) are caught: they
  * must not fail the queries of all other tables.
@@ -1517,9 +1517,9 @@ is_end_of_prepared(const Node *stmt)
 }
 
 /*
- * A prepared transaction has ended.  It may have kept sessions from a lost index, or brought one back: they
- * try again later each time, so all are told.  Not if all files were found to be empty, as none are while a
- * transaction may have such an index.
+ * A prepared transaction has ended.  It may have kept sessions from a lost index, or brought an index
+ * back.  Sessions try again after a time that grows, so all are told; but not if all files were found to
+ * be empty, which is not said while a transaction may have such an index.
  */
 static void
 meet_again(void)
@@ -1537,7 +1537,7 @@ utility_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 					 ProcessUtilityContext context, ParamListInfo params,
 					 QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *completion)
 {
-	/* it may free the statement */
+	/* to be asked before: the statement may be freed */
 	bool		ends_prepared = is_end_of_prepared(pstmt->utilityStmt);
 
 	if (evidence_losses() != 0 && !IM_MUTATION("show-lost"))
@@ -1557,7 +1557,7 @@ utility_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		meet_again();
 }
 
-/* For errors_catch(). */
+/* Empty the files when a client connects.  For errors_catch(). */
 static void
 empty_files_at_login(void *arg)
 {
@@ -1565,10 +1565,11 @@ empty_files_at_login(void *arg)
 }
 
 /*
- * The end of the transaction that connects a process to its database.  A login is not to wait
- * for a synchronous standby.  A parallel worker's leader has done it.  An error would be FATAL here: that of
- * a client is logged, and the first statement that plans or writes tries again.  Other processes, as the
- * apply of logical replication and autovacuum, have no such statement: they end, and come again.
+ * Callback at the end of the transaction that connects a process to its database: empty the files.  A
+ * login is not to wait for a synchronous standby.  A parallel worker does nothing, since its leader has
+ * emptied the files.  An error would be FATAL here: for a client it is logged, and the first statement that
+ * plans or writes tries again.  Other processes, such as the apply of logical replication and
+ * autovacuum, have no such statement: they end, and come again.
  */
 static void
 empty_when_connecting(XactEvent event, void *arg)
@@ -1586,14 +1587,14 @@ empty_when_connecting(XactEvent event, void *arg)
 	if (process_is_worker())
 		return;
 	commit_locally();
-	/* single-user mode is for what is damaged */
+	/* single-user mode is for repairs, so an error must not end it */
 	if (MyBackendType == B_BACKEND || !IsUnderPostmaster)
 		(void) succeeds(empty_files_at_login, NULL, true);
 	else
 		lost_guard_empty_files();
 }
 
-/* An error has ended a plan. */
+/* Callback: an error has ended a transaction, and all plans in it. */
 static void
 end_marks(XactEvent event, void *arg)
 {
@@ -1618,7 +1619,7 @@ hide_lost(RELATION_INFO_PARAMS)
 		prev_relation_info_hook(RELATION_INFO_ARGS);
 	if (evidence_losses() == 0 || IM_MUTATION("show-lost"))
 		return;
-	/* before core looks at them */
+	/* before core looks at the tables below */
 	if (current_plan != 0 && OidIsValid(RELATION_INFO_RELID))
 		mark_below(RELATION_INFO_RELID);
 	foreach(lc, rel->indexlist)

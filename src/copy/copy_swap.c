@@ -397,7 +397,8 @@ typedef struct SwapHolders
 	CopyFile   *held;			/* the first file that others hold; NULL =
 								 * none */
 	int			nheld;			/* tables that others hold */
-	int			nlong;			/* of these, those that are in use for long */
+	int			nlong;			/* of these tables, how many are in use for
+								 * long */
 	bool		row_changes;	/* a transaction is changing a row of pg_class */
 } SwapHolders;
 

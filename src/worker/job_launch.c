@@ -21,7 +21,7 @@
 #include "wait/free_space.h"
 #include "worker/worker.h"
 
-/* Tell that an optional job was given up, to whoever asked for it. */
+/* Warn that an optional job was given up. */
 void
 job_launch_warn(void)
 {
@@ -167,8 +167,9 @@ job_launch_cleanup(int64 job, Oid database, Oid role, List *items)
 }
 
 /*
- * The same for the launcher: the worker also looks for lost indexes.  Its answer is the look
- * in *segment, a JobShared, which the caller detaches when the worker has ended; NULL as above.
+ * Start a cleanup of a database for the launcher, which also looks for lost indexes.  Its answer is
+ * the look in *segment, a JobShared, which the caller detaches when the worker has ended.  Returns NULL
+ * if no segment, slot or worker is free.
  */
 BackgroundWorkerHandle *
 job_launch_look(const Look *look, dsm_segment **segment)

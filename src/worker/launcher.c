@@ -511,8 +511,8 @@ watch_is_new_until(int64 now)
 }
 
 /*
- * If something new is lost, have the lost files of all databases emptied.  Those that accept no
- * connections have some, too, which a database that is made of such a template would get.  Returns
+ * If something new is lost, have the lost files of all databases emptied.  Databases that accept no
+ * connections have lost files, too, which a database that is made of such a template would get.  Returns
  * when to do so again: of a device that cannot be marked, each look finds the loss once more.
  */
 static int64

@@ -556,7 +556,7 @@ start_other_runners(JobShared *shared)
 				 errhint("You may need to increase \"max_worker_processes\".")));
 }
 
-/* Record all items that are being moved, those that follow each other at once. */
+/* Record all items that are being moved; items that follow each other are recorded together. */
 static void
 record_current(JobShared *shared)
 {
