@@ -469,6 +469,7 @@ extern int64 runner_job(void);
 extern void runner_note_record(void);
 extern bool runner_knows_pid(int pid);
 extern void runner_cancel(JobShared *shared);
+extern void runner_take_cancel(JobShared *shared);
 extern void runner_nap(JobShared *shared, int ms);
 extern bool runner_of_same_job(int pid);
 extern double runner_use(JobBudget budget, double amount);

@@ -27,6 +27,7 @@
 #include "utils/lsyscache.h"
 
 #include "compat.h"
+#include "errors.h"
 #include "job_private.h"
 #include "running_jobs.h"
 #include "test_points.h"
@@ -1107,16 +1108,26 @@ runner_cancel(JobShared *shared)
 		(void) running_jobs_take(shared->database, shared->job);
 }
 
+/*
+ * Where no ERROR is to be raised: a pending cancel of another process, as by pg_cancel_backend(),
+ * cancels the job.  The signal of a cancel of the job itself does so no second time: that would
+ * signal the other runners, which would signal us.
+ */
+void
+runner_take_cancel(JobShared *shared)
+{
+	bool		was_sent = errors_forget_cancel();
+
+	if (was_sent && !job_cancel_requested())
+		runner_cancel(shared);
+}
+
 /* Sleep between two items; a query cancel then cancels the job. */
 void
 runner_nap(JobShared *shared, int ms)
 {
 	latch_nap(ms, "IndexMoverPause");
-	if (QueryCancelPending)		/* pg_cancel_backend() */
-	{
-		QueryCancelPending = false;
-		runner_cancel(shared);
-	}
+	runner_take_cancel(shared);
 	CHECK_FOR_INTERRUPTS();
 }
 

@@ -440,9 +440,10 @@ SQL
 	my $built = "SELECT name FROM index_mover_progress WHERE phase = 'building index'";
 	my $states = "SELECT string_agg(concat_ws(' ', name, status, sqlstate), ', ' ORDER BY name) FROM index_mover_history WHERE job =";
 	$s->run('SET client_min_messages = warning');
-	foreach my $end ('lock_wait', 'cancel_move()')
+	my %to = ('lock_wait' => 'regress_fast', 'a cancel of the cleanup' => 'regress_slow', 'cancel_move()' => 'pg_default');
+	foreach my $end ('lock_wait', 'a cancel of the cleanup', 'cancel_move()')
 	{
-		my $to = $end eq 'lock_wait' ? 'regress_fast' : 'regress_slow';
+		my $to = $to{$end};
 		my $log = -s $node->logfile;
 		$builder->run('SELECT pg_advisory_lock(42)');
 		my $job = $s->run("SELECT max(job) FROM move_schema_indexes('queued', '$to', 'rebuild', wait => false, "
@@ -454,6 +455,16 @@ SQL
 		{
 			poll_until($node, "$states $job", 'queued.t1_x moved 55P03, queued.t2_x moved, queued.t3_x moved',
 				'the others are moved while the old index of the first is in use');
+		}
+		elsif ($end =~ /cleanup/)
+		{
+			my $cancel = "SELECT pg_cancel_backend(pid) FROM index_mover_progress WHERE job = $job AND phase = 'cleaning up'";
+			my $start = time;
+			my $sent;
+			usleep(5_000) until $sent = $s->run($cancel) eq 't' or time - $start > $IndexMover::Test::TIMEOUT;
+			ok($sent, "$end of the first");
+			poll_until($node, "$states $job", 'queued.t1_x moved 55P03, queued.t2_x canceled 57014, queued.t3_x canceled 57014',
+				"$end ends the others");
 		}
 		else
 		{

@@ -71,6 +71,22 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexe
 $TARGET = 'regress_slow';
 cancel_at_record(sub { 'SELECT cancel_move(job), pg_cancel_backend(pid) FROM index_mover_progress' }, 'both ways at once');
 
+# Another error of the move comes before it is obeyed.
+{
+	my $log = -s $node->logfile;
+	set_test_point($node, 'swap-ready:1:late-error');
+	my $job = $node->safe_psql('postgres',
+		qq(SELECT max(job) FROM move_indexes('t', '$TARGET', 'copy', wait => false, settings => '{"max_workers": 1}')));
+	$node->wait_for_log(qr/test point "swap-ready": waiting/, $log);
+	my $sent = $node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM index_mover_progress WHERE job = $job");
+	is($sent, 't', 'an error and a cancel');
+	wait_for_no_worker($node);
+	set_test_point($node, '');
+	is($node->safe_psql('postgres', "SELECT name, status, sqlstate FROM index_mover_history WHERE job = $job ORDER BY 1"),
+		"t_1|canceled|XX000\nt_2|canceled|57014", 'an error and a cancel: the next index is not moved');
+	all_right($node, 't', 'an error and a cancel', within => 5);
+}
+
 # A worker that cannot connect to its database.
 my ($stdout, $stderr);
 $node->psql('postgres', <<SQL, stdout => \$stdout, stderr => \$stderr, extra_params => [ '-v', 'VERBOSITY=verbose' ]);

@@ -13,6 +13,7 @@
  *	writes	until other transactions have written so often that a test's load
  *			has certainly changed what is being copied
  *	error	ERROR XX000
+ *	late-error	the same once a cancel is pending, and has not been obeyed
  *	kill	SIGKILL to this process
  *	panic	abort()
  *	sleep	for 100 ms
@@ -309,6 +310,13 @@ test_point(const char *name)
 		wait_for_writes();
 	else if (is_action(found, "error"))
 		elog(ERROR, "test point \"%s\"", name);
+	else if (is_action(found, "late-error"))
+	{
+		elog(LOG, "test point \"%s\": waiting", name);
+		while (!QueryCancelPending)
+			pg_usleep(1000L);
+		elog(ERROR, "test point \"%s\"", name);
+	}
 	else if (is_action(found, "kill"))
 	{
 		elog(LOG, "test point \"%s\": killed", name);

@@ -355,8 +355,10 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	if (!goes_on)
+	if (mc == NULL)
 		QueryCancelPending = false;
+	else if (!goes_on)
+		runner_take_cancel(mc->job);
 	runner_serve_cancel(true);
 	if (mc == NULL)
 		progress_end(0);

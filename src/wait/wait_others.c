@@ -491,7 +491,10 @@ nap(Wait *wait)
 	else
 	{
 		/* a cleanup does not stop for a cancel; SIGTERM is obeyed */
-		QueryCancelPending = false;
+		if (limits->mc != NULL)
+			runner_take_cancel(limits->mc->job);
+		else
+			QueryCancelPending = false;
 		CHECK_FOR_INTERRUPTS();
 		runner_check_step_back();
 	}

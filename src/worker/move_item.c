@@ -448,10 +448,11 @@ try_item(MoveContext *mc, void (*work) (MoveContext *mc))
 		error = errors_take(context);
 		progress_blockers(NULL, 0);
 		pgstat_progress_end_command();
-		QueryCancelPending = false;
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
+	if (error != NULL)
+		runner_take_cancel(mc->job);
 	check_relation_locks(0);
 	IM_POINT("locks-released");
 	return error;
