@@ -49,6 +49,7 @@ extern void evidence_note_running(void);
 extern List *evidence_lossy(void);
 extern List *evidence_doubtful(void);
 extern bool evidence_doubts(Oid tablespace, RelFileNumber relfilenumber);
+extern List *evidence_uncommitted(void);
 extern void evidence_begin_round(void);
 extern void evidence_refute(Oid tablespace);
 extern uint32 evidence_doubts_so_far(Oid tablespace);

@@ -15,14 +15,22 @@
 
 #include <unistd.h>
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/transam.h"
 #include "access/xlog.h"
+#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "evidence_private.h"
+#include "relation_facts.h"
 #include "running_jobs.h"
 
 /*
@@ -201,6 +209,38 @@ evidence_doubts(Oid tablespace, RelFileNumber relfilenumber)
 		return false;
 	return relfilenumber < device.lost.below || relfilenumber < device.lost_unlogged.below ||
 		relfilenumber < device.unknown_below;
+}
+
+/*
+ * Return the tablespaces in which this database has a file that is lost or unknown by its number, and that a
+ * row of pg_class names which is not committed: of a transaction that was prepared before a crash, say.  Whoever
+ * lists files asks before: what is committed after this is on the list.
+ */
+List *
+evidence_uncommitted(void)
+{
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SnapshotData dirty;
+	SysScanDesc scan;
+	HeapTuple	row;
+	List	   *result = NIL;
+
+	InitDirtySnapshot(dirty);
+	scan = systable_beginscan(pg_class, InvalidOid, false, &dirty, 0, NULL);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+		Oid			tablespace = tablespace_from_catalog(form->reltablespace);
+
+		if (TransactionIdIsValid(dirty.xmin) && RELKIND_HAS_STORAGE(form->relkind) &&
+			form->relpersistence != RELPERSISTENCE_TEMP &&
+			RelFileNumberIsValid(form->relfilenode) &&
+			evidence_doubts(tablespace, form->relfilenode))
+			result = list_append_unique_oid(result, tablespace);
+	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	return result;
 }
 
 /* Begin a round through all databases, after which a device is settled unless it was refuted. */

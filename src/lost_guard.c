@@ -586,38 +586,22 @@ those_with_pages(const List *indexes, bool in_worker)
 }
 
 /*
- * Return whether a transaction that is under way, ours or another one, may have made, replaced or
- * dropped an index that may be lost: a transaction that was prepared before a crash, say.  To be asked
- * before lost indexes are listed: a transaction that ends in between is seen in the list.
+ * Return whether a transaction that is under way may bring back an index that may be lost: ours, or another
+ * one that has made or replaced it.  The row of an index that another one has dropped is listed.
  */
 static bool
 has_uncommitted(void)
 {
 	List	   *tablespaces = evidence_lossy();
-	Relation	pg_class;
-	SnapshotData dirty;
-	SysScanDesc scan;
-	HeapTuple	row;
-	bool		result = TransactionIdIsValid(GetTopTransactionIdIfAny());
 
-	if (result)
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return true;
-	pg_class = table_open(RelationRelationId, AccessShareLock);
-	InitDirtySnapshot(dirty);
-	scan = systable_beginscan(pg_class, InvalidOid, false, &dirty, 0, NULL);
-	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	foreach_oid(tablespace, evidence_uncommitted())
 	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-
-		if (!TransactionIdIsValid(dirty.xmin) && !TransactionIdIsValid(dirty.xmax))
-			continue;
-		if (is_index_there(row, tablespaces) && RelFileNumberIsValid(form->relfilenode) &&
-			evidence_doubts(tablespace_from_catalog(form->reltablespace), form->relfilenode))
-			result = true;
+		if (list_member_oid(tablespaces, tablespace))
+			return true;
 	}
-	systable_endscan(scan);
-	table_close(pg_class, AccessShareLock);
-	return result;
+	return false;
 }
 
 /* Rest before another try: a query may be planned just now. */

@@ -93,35 +93,6 @@ has_file_to_read(Form_pg_class form)
 		!IsCatalogNamespace(form->relnamespace) && !IsCatalogRelationOid(form->oid);
 }
 
-/*
- * Return whether a transaction has made a file there that is in doubt, and has not committed its row: one
- * that was prepared before a crash, say.
- */
-static bool
-has_uncommitted_file(Oid tablespace)
-{
-	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
-	SnapshotData dirty;
-	SysScanDesc scan;
-	HeapTuple	row;
-	bool		result = false;
-
-	InitDirtySnapshot(dirty);
-	scan = systable_beginscan(pg_class, InvalidOid, false, &dirty, 0, NULL);
-	while (HeapTupleIsValid(row = systable_getnext(scan)))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-
-		if (TransactionIdIsValid(dirty.xmin) && has_file_to_read(form) &&
-			tablespace_from_catalog(form->reltablespace) == tablespace &&
-			evidence_doubts(tablespace, form->relfilenode))
-			result = true;
-	}
-	systable_endscan(scan);
-	table_close(pg_class, AccessShareLock);
-	return result;
-}
-
 /* List the files.  For errors_catch_without_snapshot(). */
 static void
 list_to_read(void *arg)
@@ -129,7 +100,7 @@ list_to_read(void *arg)
 	Reading    *reading = arg;
 
 	/* a transaction that commits from here on is on the list */
-	reading->is_complete = !has_uncommitted_file(reading->tablespace);
+	reading->is_complete = !list_member_oid(evidence_uncommitted(), reading->tablespace);
 	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);

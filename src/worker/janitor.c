@@ -11,10 +11,7 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
-#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_tablespace.h"
@@ -24,7 +21,6 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -170,35 +166,6 @@ read_and_look(LookAt *what)
 }
 
 /*
- * Let nothing be settled while a transaction has made a file that may be lost, or unknown, and has
- * not committed its row: one that was prepared before a crash, say.
- */
-static void
-refute_uncommitted(void)
-{
-	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
-	SnapshotData dirty;
-	SysScanDesc scan;
-	HeapTuple	row;
-
-	InitDirtySnapshot(dirty);
-	scan = systable_beginscan(pg_class, InvalidOid, false, &dirty, 0, NULL);
-	while (HeapTupleIsValid(row = systable_getnext(scan)))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-		Oid			tablespace = tablespace_from_catalog(form->reltablespace);
-
-		if (TransactionIdIsValid(dirty.xmin) && RELKIND_HAS_STORAGE(form->relkind) &&
-			form->relpersistence != RELPERSISTENCE_TEMP &&
-			RelFileNumberIsValid(form->relfilenode) &&
-			evidence_doubts(tablespace, form->relfilenode))
-			evidence_refute(tablespace);
-	}
-	systable_endscan(scan);
-	table_close(pg_class, AccessShareLock);
-}
-
-/*
  * Return the tablespaces in which to look at indexes, in the order of their OIDs: those in
  * *with_tables only if their device is doubtful.  *unused have no relation of this database.
  * Where a file is known to be lost, the round has found something already.
@@ -213,9 +180,16 @@ tablespaces_to_look_at(List **with_tables, List **unused)
 	*unused = NIL;
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
-	/* a transaction that commits from here on is seen below */
+
+	/*
+	 * nothing is settled there; a transaction that commits from here on is
+	 * seen below
+	 */
 	if (evidence_doubtful() != NIL)
-		refute_uncommitted();
+	{
+		foreach_oid(tablespace, evidence_uncommitted())
+			evidence_refute(tablespace);
+	}
 	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
