@@ -488,6 +488,27 @@ sql('SELECT take_index_sample()');
 is(sql("SELECT string_agg(coalesce(index_name, table_oid::regclass::text), ' ' ORDER BY index_name) FROM index_mover.sample WHERE "
 	. "taken_at = (SELECT max(taken_at) FROM index_mover.sample) AND table_oid <> 0"),
 	'hot_a hot', 'what was used, and its table');
+# two sessions: one has looked at the counters before, or waits for the table
+my $back = "SELECT count(*) FROM (SELECT blks_read - lag(blks_read) OVER same AS read, other_scans - lag(other_scans) OVER same AS scans "
+	. "FROM index_mover.sample WINDOW same AS (PARTITION BY table_oid, index_name ORDER BY taken_at)) s WHERE read < 0 OR scans < 0";
+{
+	my $session = IndexMover::Session->new($node);
+	$session->run('BEGIN; SELECT sum(heap_blks_read + seq_scan) FROM pg_statio_user_tables JOIN pg_stat_user_tables USING (relid)');
+	sql('SELECT count(*) FROM cold; SELECT pg_stat_force_next_flush()');
+	cmp_ok(sql('SELECT take_index_sample()'), '>=', 1, 'a sample, after another session has read the counters');
+	$session->run('SELECT take_index_sample(); COMMIT');
+	is(sql($back), 0, '... whose sample has no older counters');
+	sql("SELECT count(*) FROM cold; SELECT pg_stat_force_next_flush()");
+	$session->run('BEGIN; LOCK TABLE index_mover.sample IN SHARE MODE');
+	my $sampler = IndexMover::Session->new($node);
+	$sampler->send("SET statement_timeout = '100s'; SELECT take_index_sample()");
+	$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM pg_locks WHERE NOT granted') or die;
+	like(notice("SET lock_timeout = '20s'; SELECT take_index_sample()"), qr/^NOTICE:  no sample was taken, since another session takes one$/,
+		'a sample does not queue behind another');
+	$session->run('COMMIT');
+	cmp_ok($sampler->answer, '>=', 1, '... which is taken');
+	$_->end foreach $session, $sampler;
+}
 # a hundred days, a sample of one relation every ten minutes
 sql(<<'SQL');
 DELETE FROM index_mover.sample;

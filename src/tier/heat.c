@@ -629,6 +629,12 @@ heat_read(int sort_memory)
 {
 	HeatTable  *table = palloc0_object(HeatTable);
 
+	/*
+	 * The counters are to be of now.  Counters that this transaction has
+	 * looked at before are kept until its end, and would be less than those
+	 * of a sample that another session has taken since: as after a reset.
+	 */
+	pgstat_clear_snapshot();
 	table->sort_memory = sort_memory;
 	table->context = CurrentMemoryContext;
 	table->now = GetCurrentTimestamp();
@@ -799,54 +805,27 @@ wants_sample_after(const HeatTable *table, const Heat *heat, const HeatSample *s
 		memcmp(heat->counters, samples[n - 1].counters, sizeof(heat->counters)) != 0;
 }
 
-/*
- * take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
- *
- * retention is how long more than a row of a relation is kept.  Returns the number
- * of rows written, without that of the moment.  RowExclusiveLock on the table of
- * samples until the end of the transaction.  EXECUTE: pg_monitor.  ERRORs: 25006 in
- * recovery or a read-only transaction; 22023 a negative retention.
- *
- * The samples are for all roles, so no caller can fill the table, nor take from others the
- * week that rates are of.
- */
-Datum
-index_mover_take_index_sample(PG_FUNCTION_ARGS)
+/* Take a sample of all relations; returns the number of rows written, without that of the moment. */
+static int64
+take_sample(const Interval *retention)
 {
-	HeatTable  *table;
-	SampleReader *reader;
-	HeatSample *moments;
+	HeatTable  *table = heat_read(HEAT_PLAN_MEMORY);
+	SampleReader *reader = samples_begin(table->heats, table->n, table->now, true,
+										 table->sort_memory);
 	HeatSample	moment = {0};
-	Interval	none = {0};
-	Datum		order;
 	TimestampTz oldest;
 	int64		rows = 0;
 	int			n;
+	HeatSample *moments = samples_read(reader, 0, &n);
 
-	PreventCommandDuringRecovery("take_index_sample()");
-	PreventCommandIfReadOnly("take_index_sample()");
-	order = DirectFunctionCall2(interval_cmp, PG_GETARG_DATUM(0), IntervalPGetDatum(&none));
-	if (DatumGetInt32(order) < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be negative", "retention")));
-
-	/*
-	 * nothing may move the rows until the outdated rows are deleted by their
-	 * TIDs
-	 */
-	LockRelationOid(extension_relation("sample"), RowExclusiveLock);
-	table = heat_read(HEAT_PLAN_MEMORY);
-	reader = samples_begin(table->heats, table->n, table->now, true, table->sort_memory);
-	moments = samples_read(reader, 0, &n);
 	if (n >= MOST_SAMPLES && moments[n - MOST_SAMPLES].taken_at > table->now - USECS_PER_HOUR)
 	{
 		samples_end(reader);
 		ereport(NOTICE,
 				(errmsg("no sample was taken, since the last hour has %d", MOST_SAMPLES)));
-		PG_RETURN_INT64(0);
+		return 0;
 	}
-	oldest = moment_minus(table->now, PG_GETARG_INTERVAL_P(0));
+	oldest = moment_minus(table->now, retention);
 	oldest = Min(oldest, table->now - HOURLY_DAYS * USECS_PER_DAY);
 	thin_samples(moments, n, false, table, oldest);
 	delete_samples_ahead();
@@ -874,5 +853,55 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 	}
 	samples_end(reader);
 	CommandCounterIncrement();
+	return rows;
+}
+
+/*
+ * take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
+ *
+ * retention is how long more than a row of a relation is kept.  Returns the number
+ * of rows written, without that of the moment.  RowExclusiveLock on the table of
+ * samples until the end of the transaction.  EXECUTE: pg_monitor.  ERRORs: 25006 in
+ * recovery or a read-only transaction; 22023 a negative retention.
+ *
+ * The samples are for all roles, so no caller can fill the table, nor take from others the
+ * week that rates are of.
+ *
+ * Two samples that are taken at once could be written in another order than their counters were
+ * read: as if these went back.  So a call has a lock of its own, which ends with the call, not with
+ * the transaction: that may be kept open, and counters only grow.  No other process takes that lock.
+ */
+Datum
+index_mover_take_index_sample(PG_FUNCTION_ARGS)
+{
+	Interval	none = {0};
+	LOCKTAG		tag;
+	Oid			relid;
+	Datum		order;
+	int64		rows;
+
+	PreventCommandDuringRecovery("take_index_sample()");
+	PreventCommandIfReadOnly("take_index_sample()");
+	order = DirectFunctionCall2(interval_cmp, PG_GETARG_DATUM(0), IntervalPGetDatum(&none));
+	if (DatumGetInt32(order) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be negative", "retention")));
+	relid = extension_relation("sample");
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, RelationRelationId, relid, 1);
+	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	{
+		ereport(NOTICE,
+				(errmsg("no sample was taken, since another session takes one")));
+		PG_RETURN_INT64(0);
+	}
+
+	/*
+	 * nothing may move the rows until the outdated rows are deleted by their
+	 * TIDs
+	 */
+	LockRelationOid(relid, RowExclusiveLock);
+	rows = take_sample(PG_GETARG_INTERVAL_P(0));
+	(void) LockRelease(&tag, ExclusiveLock, false);
 	PG_RETURN_INT64(rows);
 }
