@@ -517,10 +517,15 @@ INSERT INTO index_mover.sample SELECT now() - g * interval '10 min', t, CASE WHE
 INSERT INTO index_mover.sample
 SELECT date_trunc('hour', now() - interval '3 days') + n * interval '1 min', 'hot'::regclass, 'hot_a', 0, 0, s
   FROM (VALUES (1, 200000), (2, 5), (3, 200000)) v(n, s);
+INSERT INTO index_mover.sample
+SELECT now() - interval '110 days' + n * interval '1 hour', t, 'hot_a', 0, 0, n % 2
+  FROM generate_series(1, 10) n, (VALUES ('hot'::regclass::oid), (4000000000::oid)) r(t);
 SELECT take_index_sample();
 SQL
 is(sql('SELECT count(*) FROM index_mover.sample WHERE index_scans IN (5, 200000)'), 3,
 	'scans that go back, as when an index is dropped, stay');
+is(sql("SELECT count(*) FROM index_mover.sample WHERE index_scans < 2 AND taken_at < now() - interval '101 days'"), 0,
+	'but not beyond the retention, nor of a table that has gone');
 my $days = sql("SELECT count(*) FILTER (WHERE taken_at > now() - interval '1 day'),
 	count(*) FILTER (WHERE taken_at BETWEEN now() - interval '7 days' AND now() - interval '1 day'),
 	count(*) FILTER (WHERE taken_at BETWEEN now() - interval '100 days' AND now() - interval '7 days'),

@@ -769,13 +769,12 @@ thin_samples(HeatSample *samples, int n, bool exists, const HeatTable *table,
 
 		CHECK_FOR_INTERRUPTS();
 		goes_back = !is_last && counters_go_back(&sample[1], sample);
-		if (is_last)
-			go = !exists && sample->taken_at < oldest;
-		else if (goes_back || went_back)
+		if (sample->taken_at < oldest)
+			go = is_last ? !exists : sample[1].taken_at < oldest;
+		else if (is_last || goes_back || went_back)
 			go = false;
 		else
-			go = sample->taken_at < oldest ? sample[1].taken_at < oldest :
-				sample->taken_at / interval == sample[1].taken_at / interval;
+			go = sample->taken_at / interval == sample[1].taken_at / interval;
 		if (go)
 			(void) extension_delete_free_row("sample", &sample->tid);
 	}
