@@ -164,6 +164,8 @@ foreach my $i (0 .. $#keys)
 	is($is, ref $end ? "f|its rows end at B; but $$end" : !defined $end ? '' : $type =~ /date|time/ ? "t|its rows end at $end"
 		: "t|its rows end at B, which is $end", "a key: $type, " . ($unit // 'no unit') . ", $bound");
 }
+my ($long) = sort { $b <=> $a } map { length } values %planned;
+cmp_ok($long, '<', 200, 'no reason has all digits of a bound');
 my ($days) = grep { ($keys[$_][1] // '') eq 'days' && $keys[$_][2] eq '19675' } 0 .. $#keys;
 is(sql("ALTER ROLE CURRENT_USER SET TimeZone = 'Asia/Tokyo'; SELECT regexp_replace(reason, '.*which is ', '') FROM tier_plan('k$days')"),
 	'2023-11-14 00:00:00+09', 'a day ends in the time zone of the owner\'s sessions');

@@ -31,6 +31,8 @@
 																	 * zero, since 1970 */
 #define EPOCH_SECONDS	(EPOCH_DAYS * INT64CONST(86400))
 
+#define MOST_DIGITS		60		/* of a numeric in a text, with sign and point */
+
 static const char *const unit_names[] = {
 	[KEY_UNIT_SECONDS] = "seconds",
 	[KEY_UNIT_MILLISECONDS] = "milliseconds",
@@ -85,7 +87,18 @@ key_unit_hint(Oid type)
 	return "a key of numbers needs a key_unit, or key_zero and keys_per_second";
 }
 
-/* Return a bound as its type prints it.  The caller has set DateStyle. */
+/* Return a numeric as its type prints it, up to MOST_DIGITS: it can have 147,000, and stands in reasons. */
+static char *
+numeric_text(Datum key)
+{
+	char	   *result = DatumGetCString(DirectFunctionCall1(numeric_out, key));
+
+	if (strlen(result) > MOST_DIGITS)
+		strcpy(result + MOST_DIGITS, "...");
+	return result;
+}
+
+/* Return a bound as its type prints it, of a numeric the first digits.  The caller has set DateStyle. */
 char *
 key_text(Oid type, Datum key)
 {
@@ -104,7 +117,7 @@ key_text(Oid type, Datum key)
 		case INT8OID:
 			return psprintf(INT64_FORMAT, DatumGetInt64(key));
 		case NUMERICOID:
-			return DatumGetCString(DirectFunctionCall1(numeric_out, key));
+			return numeric_text(key);
 		default:
 			Assert(type == UUIDOID);
 			return DatumGetCString(DirectFunctionCall1(uuid_out, key));
