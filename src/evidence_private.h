@@ -183,8 +183,8 @@ can_empty(const KnownDevice *device)
 /* A device that is not looked at in this time hangs: the planner does not wait for it */
 #define SLOW_LOOK_MS	1000
 
-/* Databases of which it is known that all lost files are empty; of more, sessions look by themselves */
-#define MOST_MET		64
+/* Databases of which it is known that all lost files are empty; into more, workers come each minute */
+#define MOST_MET		1000
 
 /* Tablespaces with lost files of such a database that are noted; if there are more, sessions search */
 #define MOST_MET_IN		8

@@ -18,7 +18,8 @@
  *	- An emptying, of a database, empties the files of lost indexes (lost_guard.c).  Whenever
  *	  something new is lost, all databases are due, one after the other: no cleanup is waited
  *	  for, which can read for hours, nor a watch or an emptying that takes long.  Where files are
- *	  left, as other sessions had locked them, it comes again.
+ *	  left, as other sessions had locked them, it comes again; and, each minute, into databases
+ *	  made since.
  *	- A resumption, of a job that the end of the server has ended, has its rest go on
  *	  (call/resume_at_start.c); with index_mover.resume_at_start, once, one after the other.
  *	- A look, into each database that index_mover.scheduler_databases names, takes a
@@ -168,6 +169,9 @@ static Round current_round;
 static uint32 losses_met = 0;	/* evidence_losses() */
 static int64 losses_met_until = 0;
 static int64 losses_met_ms = RETRY_MS;
+
+/* when emptyings of databases are due next whose lost files are not known to be empty */
+static int64 unmet_due = 0;
 
 /* Have the launcher started; to be called from _PG_init(), after settings_define(). */
 void
@@ -476,6 +480,18 @@ end_look(Visit *visit, int64 now)
 
 /* ---- emptyings ---- */
 
+/* Return the emptying of a database, or NULL. */
+static Visit *
+find_emptying(Oid database)
+{
+	foreach_ptr(Visit, visit, visits)
+	{
+		if (visit->kind == VISIT_EMPTY && visit->empty.database == database)
+			return visit;
+	}
+	return NULL;
+}
+
 /*
  * Have the lost files of a database emptied at once; one that is at work may have come too early.  One that
  * waits keeps its turn: else it would be behind one that is due again and again.
@@ -483,18 +499,14 @@ end_look(Visit *visit, int64 now)
 static void
 schedule_emptying(Oid database, int64 now)
 {
-	Visit	   *found = NULL;
+	Visit	   *found = find_emptying(database);
 
-	foreach_ptr(Visit, visit, visits)
-	{
-		if (visit->kind == VISIT_EMPTY && visit->empty.database == database)
-			found = visit;
-	}
 	if (found == NULL)
 		found = add_visit(VISIT_EMPTY, now);
 	found->empty.database = database;
 	found->empty.is_again = false;
-	found->due = Min(found->due, now);
+	/* before cleanups that are due now: slots of workers are scarce */
+	found->due = Min(found->due, now - 1);
 }
 
 /*
@@ -511,29 +523,41 @@ watch_is_new_until(int64 now)
 }
 
 /*
- * If something new is lost, have the lost files of all databases emptied.  Databases that accept no
- * connections have lost files, too, which a database that is made of such a template would get.  Returns
- * when to do so again: of a device that cannot be marked, each look finds the loss once more.
+ * Have the lost files of databases emptied: of all if something new is lost, else, each minute, of those of
+ * which it is not known that all are empty, as copies made since.  Databases that accept no connections have
+ * some, too, and cannot be copied before.  Returns when to do so again: of a device that cannot be marked, each
+ * look finds the loss once more.
  */
 static int64
 schedule_emptyings(int64 now)
 {
 	uint32		losses = evidence_losses();
-	int64		due = Max(losses_met_until, watch_is_new_until(now));
+	bool		is_new = losses != losses_met;
+	int64		due = is_new ? losses_met_until : unmet_due;
 
-	if (losses == 0 || losses == losses_met)
+	if (losses == 0)
 		return NOT_DUE;
+	due = Max(due, watch_is_new_until(now));
 	if (now < due)
 		return due;
-	losses_met = losses;
-	if (now < losses_met_until + RETRY_MS)
-		losses_met_ms = Min(losses_met_ms * 2, EMPTY_AGAIN_MS);
-	else
-		losses_met_ms = RETRY_MS;
-	losses_met_until = now + losses_met_ms;
+	if (is_new)
+	{
+		losses_met = losses;
+		if (now < losses_met_until + RETRY_MS)
+			losses_met_ms = Min(losses_met_ms * 2, EMPTY_AGAIN_MS);
+		else
+			losses_met_ms = RETRY_MS;
+		losses_met_until = now + losses_met_ms;
+	}
+	unmet_due = now + EMPTY_AGAIN_MS;
 	foreach_oid(database, list_databases(NULL, true))
-		schedule_emptying(database, now);
-	return NOT_DUE;
+	{
+		List	   *indexes;
+
+		if (is_new || (find_emptying(database) == NULL && !evidence_is_met(database, losses, &indexes)))
+			schedule_emptying(database, now);
+	}
+	return unmet_due;
 }
 
 /* Put all emptyings off, as no worker is free for this one, and say so once. */
@@ -608,16 +632,6 @@ visit_databases(int64 now)
 	List	   *databases = list_databases(NULL, round->doubtful != NIL);
 
 	databases = list_difference_oid(databases, round->databases);
-
-	/*
-	 * some may be copies made since the loss, or their notes overwritten.
-	 * Before the cleanups: slots of workers are scarce
-	 */
-	if (evidence_losses() != 0)
-	{
-		foreach_oid(database, databases)
-			schedule_emptying(database, now);
-	}
 	foreach_oid(database, databases)
 	{
 		MemoryContext oldcontext;
