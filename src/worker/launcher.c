@@ -554,7 +554,9 @@ schedule_emptyings(int64 now)
 	{
 		List	   *indexes;
 
-		if (is_new || (find_emptying(database) == NULL && !evidence_is_met(database, losses, &indexes)))
+		if (!is_new && find_emptying(database) != NULL)
+			continue;
+		if (is_new || !evidence_is_met(database, losses, &indexes))
 			schedule_emptying(database, now);
 	}
 	return unmet_due;
