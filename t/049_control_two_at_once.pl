@@ -90,6 +90,28 @@ all_right($node, 'a', 'read, then alter', within => 5, max_keys => 50);
 note "count: read, then alter, rounds beside a copy $ROUNDS";
 note "count: read, then alter, rounds beside a copy, deadlocks $deadlocks";
 
+# ---- locks of the long phase, which the copy waits for while it has others ------------
+# A session with a short deadlock_timeout has the lock of the index, and wants the table.
+($deadlocks, $not_moved) = (0, 0);
+$s[0]->run("SET deadlock_timeout = '100ms'");
+foreach my $round (1 .. 12)
+{
+	my $to = target('a_k');
+	$s[0]->run('BEGIN; REINDEX INDEX a_k');
+	my $job = $s[1]->run("SELECT job FROM move_indexes('a_k', '$to', method => 'copy', wait => false, settings => "
+		. q['{"lock_timeout": "5ms"}')]);
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'a_k'::regclass AND NOT granted", '1', 'the copy wants the index');
+	$s[0]->send('LOCK TABLE a IN ACCESS EXCLUSIVE MODE');
+	$s[0]->answer;
+	$deadlocks++ if $s[0]->errors =~ /40P01/;
+	$s[0]->run('ROLLBACK');
+	$s[1]->run("CALL wait_for_move($job, raise => false)");
+	$not_moved++ if $look->run("SELECT status, sqlstate FROM index_mover_history WHERE job = $job") ne 'moved|';
+}
+is($deadlocks, 0, 'REINDEX, then a lock of the table, 12 times beside a copy that waits for its locks: no deadlock');
+is($not_moved, 0, 'and the index is moved');
+$s[0]->run('RESET deadlock_timeout');
+
 # ---- two moves ------------------------------------------------------------------------
 my %pairs = (
 	'one index' => [ 'a_k', 'a_k' ],

@@ -82,24 +82,34 @@ copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders, int nh
 	CommitTransactionCommand();
 }
 
-/* Lock a relation, with a short wait; else have *wait look at the holders. */
-static bool
-lock_or_look(Wait *wait, Oid relid, LOCKMODE mode)
-{
-	if (lock_relation_within(relid, mode, LOCK_ATTEMPT_MS, NULL))
-		return true;
-	(void) wait_find_holders(wait, relid, mode);
-	return false;
-}
-
-/* Lock the table and the relations that move, until the end of the transaction. */
+/*
+ * Lock the table and the relations that move, until the end of the transaction; else have *wait
+ * look at who holds one of them.
+ *
+ * A session that wants a relation that we have waits for all that we wait for then, and may even
+ * hold it.  So from the first grant on we queue for lock_timeout at most, in all.
+ */
 static bool
 lock_all(CopyMove *move, Wait *wait)
 {
+	int			most_ms = Min(move->settings->lock_timeout, LOCK_ATTEMPT_MS);
+	int			left_ms = LOCK_ATTEMPT_MS;
+	int64		since = 0;
+
 	for (int i = 0; i < move->nrelations; i++)
 	{
-		if (!lock_or_look(wait, move->relations[i].relid, move->relations[i].lock))
+		const CopyRelation *relation = &move->relations[i];
+
+		/* a timeout of 0 would be none */
+		if (i > 0)
+			left_ms = Max(most_ms - (clock_us() - since) / 1000, 1);
+		if (!lock_relation_within(relation->relid, relation->lock, left_ms, NULL))
+		{
+			(void) wait_find_holders(wait, relation->relid, relation->lock);
 			return false;
+		}
+		if (i == 0)
+			since = clock_us();
 	}
 	return true;
 }
