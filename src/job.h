@@ -566,6 +566,8 @@ typedef struct MoveContext
 	bool		gives_turn;		/* the move was given up: its items are queued
 								 * again */
 	const char *again;			/* why the group of relations is parted */
+	bool		was_locked;		/* since another session has locked one of
+								 * them */
 } MoveContext;
 
 #endif							/* IM_JOB_H */

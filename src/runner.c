@@ -40,7 +40,7 @@
 /* What is moved together is small, and once it was parted so often, nothing is */
 #define TOGETHER_BYTES		(16 * INT64CONST(1024) * 1024)
 #define ALL_TOGETHER_BYTES	(4 * TOGETHER_BYTES)
-#define MOST_PARTED			4
+#define MOST_PARTED			IM_LIMIT("parted", 4)
 /* The next one may be one of so many items */
 #define TOGETHER_LOOKS		1000
 
@@ -1006,7 +1006,8 @@ runner_claim_more(JobShared *shared, int most, int claimed[IM_MOST_TOGETHER])
 
 /*
  * part: give up all items of this runner, which were to be moved together: each is moved alone.
- * They keep their places, unless they give their turn.  "Counts": it was no user's request.
+ * They keep their places, unless they give their turn.  "Counts": neither a user's request nor a
+ * lock of another session was the reason, which other relations need not meet.
  * The caller is to clean up, and to call runner_put_back().
  */
 void

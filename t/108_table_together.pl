@@ -245,6 +245,45 @@ foreach my $case (picked { ($_->[0] eq 'the wait') == ($_->[1] eq 'cancel_move')
 	whole_ok('one is held', $all =~ s/p5 //r);
 }
 
+# ---- they part, and the time is over -------------------------------------------------------------
+{
+	my $gate = gate();
+	my ($job, $holder, $log) = take('BEGIN; LOCK TABLE p3 IN ACCESS EXCLUSIVE MODE', 'put-back:wait2');
+	at_point('put-back', $log);
+	sql("SELECT alter_move($job, 'max_duration', '1s')");
+	my $altered = sql('SELECT clock_timestamp()');
+	poll_until($node, "SELECT clock_timestamp() > timestamptz '$altered' + interval '1s'", 't', 'a second');
+	$gate->end;
+	wait_for_job_end($node, $job);
+	$holder->end;
+	is(sql("SELECT string_agg(names || ': ' || message, ', ' ORDER BY names) FROM "
+		. "(SELECT string_agg(name, ' ' ORDER BY name) AS names, message FROM index_mover_history WHERE job = $job AND kind = 'table' AND status = 'skipped' GROUP BY 2) r"),
+		'p2 p3 p4 p5 p6: not finished: index_mover.max_duration was over, p7 p8: not started: index_mover.max_duration was over',
+		'they part, and the time is over: the rows');
+	whole_ok('they part, and the time is over', 'p1');
+}
+
+# ---- a lock of another session has parted them, and the next ones are moved together -------------
+{
+	local $mutation = 'parted:1';
+	my $gate = gate();
+	my ($job, $holder, $log) = take('BEGIN; LOCK TABLE p3 IN ACCESS EXCLUSIVE MODE', 'put-back:wait2');
+	my $other = IndexMover::Session->new($node);
+	at_point('put-back', $log);
+	$holder->run('COMMIT; BEGIN; SELECT count(*) FROM p6');
+	$other->run('BEGIN; SELECT count(*) FROM p7');
+	$gate->end;
+	waits_ok($job, 'p6');
+	$holder->end;
+	waits_ok($job, 'p7');
+	is(sql("SELECT string_agg(name, ' ' ORDER BY name) FROM index_mover_history WHERE job = $job AND kind = 'table' "
+		. "AND status = 'running'"),
+		'p7 p8', 'parted by a lock: the next ones are moved together');
+	$other->end;
+	wait_for_job_end($node, $job);
+	whole_ok('parted by a lock', $all);
+}
+
 # ---- one is dropped ------------------------------------------------------------------------------
 {
 	my $gate = gate();

@@ -67,6 +67,7 @@
  *	record-wait		milliseconds for which a worker waits for a lock on a table of ours
  *	long-ago		submit a job as of so many microseconds ago
  *	looks			queue for the lock after so many looks
+ *	parted			move nothing together once relations were parted so often
  *	near			while a holder stays, catch up once a second if more blocks have changed
  *	wait-part		a copy that waits catches up again after this part of its wait so far
  *	sample-ms		have the scheduler take a sample each so many milliseconds

@@ -180,7 +180,10 @@ copy_wait_for_locks(CopyMove *move)
 		copy_check_locks(move);
 		/* part: the others need not wait for the one that is locked */
 		if (move->nitems > 1)
+		{
+			move->mc->was_locked = true;
 			return copy_start_again(move, "another session has locked it");
+		}
 		/* without holders, others queue for the lock */
 		if (is_over && wait.nholders > 0)
 		{

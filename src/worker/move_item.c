@@ -563,7 +563,7 @@ part_items(const MoveContext *mc, const ErrorData *error)
 						runner_name(), mc->nitems),
 				 error != NULL ? errors_as_detail(error) :
 				 errdetail("The copy of one of them has ended, because %s.", mc->again)));
-	runner_part(mc->job, !by_owner);
+	runner_part(mc->job, !by_owner && !mc->was_locked);
 	return MOVE_PARTED;
 }
 

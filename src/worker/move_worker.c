@@ -280,6 +280,9 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 		else if (item->turns > 0)
 			outcome_end(&item->outcome, STATUS_SKIPPED, "",
 						"its lock could not be had before index_mover.max_duration was over");
+		else if (item->alone)
+			outcome_end(&item->outcome, STATUS_SKIPPED, "",
+						"not finished: index_mover.max_duration was over");
 		else
 			outcome_end(&item->outcome, STATUS_SKIPPED, "", why_skipped);
 
