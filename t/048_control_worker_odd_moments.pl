@@ -551,8 +551,51 @@ $locker->end;
 			WHERE relname = '$table'"), $place, "ALTER, $change at $point: where it is");
 		$node->safe_psql('postgres', 'ALTER TABLE changed RENAME TO altered') if $table eq 'changed';
 	}
+	# ALL: core gets what was left to it, and nothing that is in the tablespace since
+	my $places = q(SELECT string_agg(relname || ' ' || coalesce(spcname, 'pg_default'), ', ' ORDER BY relname) FROM pg_class c
+		LEFT JOIN pg_tablespace s ON s.oid = reltablespace WHERE relname IN ('altered', 'core_1', 'core_2', 'later'));
+	$node->safe_psql('postgres', 'CREATE ROLE regress_all; GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_all;
+		GRANT CREATE ON SCHEMA public TO regress_all; DROP TABLE altered');
+	foreach my $case (
+		[ 'a table that is moved back', 'ALTER TABLE altered SET TABLESPACE regress_slow',
+			'55006: relation "altered" was moved to another tablespace in the meantime',
+			'altered regress_slow, core_1 regress_slow, core_2 regress_slow' ],
+		[ 'a new table', 'CREATE TABLE later (i int) TABLESPACE regress_slow', undef,
+			'altered regress_fast, core_1 regress_fast, core_2 regress_fast, later regress_slow' ],
+		[ 'one for core that is moved elsewhere', 'ALTER TABLE core_1 SET TABLESPACE pg_default', undef,
+			'altered regress_fast, core_1 pg_default, core_2 regress_fast' ],
+		[ 'one for core that is dropped', 'DROP TABLE core_1', undef, 'altered regress_fast, core_2 regress_fast' ],
+		[ 'one for core that is being dropped', 'BEGIN; DROP TABLE core_1', undef, 'altered regress_fast, core_2 regress_fast' ],
+		[ 'one for core whose owner changes', 'ALTER TABLE core_1 OWNER TO postgres', undef,
+			'altered regress_fast, core_1 regress_slow, core_2 regress_fast' ])
+	{
+		my ($name, $change, $error, $after) = @$case;
+		my $other = IndexMover::Session->new($node);
+		my $log = -s $node->logfile;
+
+		$node->safe_psql('postgres', 'SET ROLE regress_all; CREATE TABLE altered (i int) TABLESPACE regress_slow;
+			CREATE UNLOGGED TABLE core_1 (i int) TABLESPACE regress_slow; CREATE UNLOGGED TABLE core_2 (i int) TABLESPACE regress_slow');
+		$holder->run('SELECT pg_advisory_lock(0, 5959)');
+		$caller->run("SET index_mover.test_point = 'alter-job-ended:wait'");
+		$caller->send('ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_all SET TABLESPACE regress_fast');
+		$node->wait_for_log(qr/test point "alter-job-ended": waiting/, $log);
+		$other->run('SET ROLE regress_all') if $change =~ /^CREATE/;
+		$other->run($change);
+		$holder->run('SELECT pg_advisory_unlock(0, 5959)');
+		if ($change =~ /^BEGIN/)
+		{
+			poll_until($node, 'SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ' . $caller->pid, 1, "ALTER ALL, $name: the lock");
+			$other->run('COMMIT');
+		}
+		$caller->answer;
+		my ($said) = $caller->errors =~ /^ERROR:  (.*)/m;
+		is($said, $error, "ALTER ALL, $name: the error");
+		is($node->safe_psql('postgres', $places), $after, "ALTER ALL, $name: where all are");
+		$node->safe_psql('postgres', 'DROP TABLE IF EXISTS altered, core_1, core_2, later');
+		$other->end;
+	}
+	$node->safe_psql('postgres', 'DROP OWNED BY regress_all; DROP ROLE regress_all');
 	$_->end foreach $holder, $caller;
-	$node->safe_psql('postgres', 'DROP TABLE altered');
 }
 
 # ---- a job that ends while it is canceled ----------------------------------------------

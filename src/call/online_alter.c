@@ -14,7 +14,8 @@
  * for the exclusive lock only to find the relation in place.
  *
  * Locks: none, nor a snapshot, while the job runs; none afterwards.  (A trigger function at
- * ddl_command_start may take some; then its transaction is not ours to end.)
+ * ddl_command_start may take some; then its transaction is not ours to end.)  Only
+ * what ALL IN TABLESPACE leaves to core is locked, after the job.
  *
  * Tricky: the active snapshot is the portal's.  It is released, and taken again, as
  * in a COMMIT of a procedure (spi.c).
@@ -319,6 +320,8 @@ hindrance_of_relation(const RelationFacts *facts, Oid tablespace)
 typedef struct AlterJob
 {
 	List	   *relids;			/* that are to be moved */
+	List	   *left_out;		/* that core moves after the job, of ALL IN
+								 * TABLESPACE */
 	RangeVar   *name;			/* of the one that is; NULL = of ALL IN
 								 * TABLESPACE */
 	bool		renamed;		/* the name is no longer that relation's */
@@ -781,17 +784,26 @@ target_of_statement(const char *name)
 	return tablespace;
 }
 
-/* Tell event triggers that a relation was moved, as ALTER TABLE does. */
-static void
-collect_moved(Node *stmt, char *tablespace, Oid relid)
+/* Return the subcommand SET TABLESPACE. */
+static AlterTableCmd *
+set_tablespace(const char *tablespace)
 {
 	AlterTableCmd *cmd = makeNode(AlterTableCmd);
 
 	cmd->subtype = AT_SetTableSpace;
-	cmd->name = tablespace;
+	cmd->name = pstrdup(tablespace);
+	return cmd;
+}
+
+/* Tell event triggers that a relation was moved, as ALTER TABLE does. */
+static void
+collect_moved(Node *stmt, const char *tablespace, Oid relid)
+{
+	Node	   *cmd = (Node *) set_tablespace(tablespace);
+
 	EventTriggerAlterTableStart(stmt);
 	EventTriggerAlterTableRelid(relid);
-	EventTriggerCollectAlterTableSubcmd((Node *) cmd, InvalidObjectAddress);
+	EventTriggerCollectAlterTableSubcmd(cmd, InvalidObjectAddress);
 	EventTriggerAlterTableEnd();
 }
 
@@ -909,37 +921,135 @@ is_one_of_all(const AlterTableMoveAllStmt *stmt, List *roles, Form_pg_class form
 	return relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE;
 }
 
+/* Return the rows of pg_class of a tablespace that the statement is about, in core's order. */
+static List *
+rows_of_all(const AlterTableMoveAllStmt *stmt, List *roles, Oid from)
+{
+	List	   *rows = catalog_rows(RelationRelationId, InvalidOid,
+									Anum_pg_class_reltablespace, tablespace_in_catalog(from),
+									0, InvalidOid);
+	List	   *result = NIL;
+
+	foreach_ptr(HeapTupleData, row, rows)
+	{
+		if (is_one_of_all(stmt, roles, (Form_pg_class) GETSTRUCT(row)))
+			result = lappend(result, row);
+	}
+	return result;
+}
+
+/* ERROR 42501, as core's, for a relation that the user does not own. */
+static void
+check_owner(Form_pg_class form)
+{
+	if (!object_ownercheck(RelationRelationId, form->oid, GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(form->relkind),
+					   NameStr(form->relname));
+}
+
 /*
- * Put the relations that ALTER ... ALL IN TABLESPACE is about, and that a job can move,
- * into the job; *hindrance tells of the first that it cannot.  ERROR 42501 for one
- * that the user does not own.
+ * Put the relations that ALTER ... ALL IN TABLESPACE is about into the job: those that it can
+ * move, and those that are left to core.  *hindrance tells of the first of these.
  */
 static void
 find_all(const AlterTableMoveAllStmt *stmt, List *roles, Oid from, AlterJob *job,
 		 Hindrance *hindrance)
 {
-	List	   *rows = catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
-									Anum_pg_class_reltablespace, tablespace_in_catalog(from),
-									0, InvalidOid);
-
-	foreach_ptr(HeapTupleData, row, rows)
+	foreach_ptr(HeapTupleData, row, rows_of_all(stmt, roles, from))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		RelationFacts facts;
 		Hindrance	its;
 
-		if (!is_one_of_all(stmt, roles, form))
-			continue;
-		if (!object_ownercheck(RelationRelationId, form->oid, GetUserId()))
-			aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(form->relkind),
-						   NameStr(form->relname));
+		check_owner(form);
 		if (!relation_facts(form->oid, &facts))
 			continue;
 		its = hindrance_of_relation(&facts, job->request.to_tablespace);
 		if (its.reason == NULL)
+		{
 			job->relids = lappend_oid(job->relids, form->oid);
-		else if (hindrance->reason == NULL)
+			continue;
+		}
+		job->left_out = lappend_oid(job->left_out, form->oid);
+		if (hindrance->reason == NULL)
 			*hindrance = its;
+	}
+}
+
+/* Tell, in core's words, that the tablespace has no relation that the statement is about. */
+static void
+tell_of_none(Oid tablespace)
+{
+	const char *name = tablespace_name(tablespace);
+
+	if (tablespace == MyDatabaseTableSpace)
+		name = "(database default)";
+	ereport(NOTICE,
+			(errcode(ERRCODE_NO_DATA_FOUND),
+			 errmsg("no matching relations in tablespace \"%s\" found", name)));
+}
+
+/* Leave to core the relations that the plan leaves out, with a reason. */
+static void
+leave_out_skipped(AlterJob *job)
+{
+	foreach_ptr(const PlannedMove, move, job->plan)
+	{
+		const MoveItem *item = &move->item;
+
+		if (!OidIsValid(item->part_of) && item->outcome.status == STATUS_SKIPPED &&
+			item->outcome.sqlstate[0] != '\0')
+			job->left_out = lappend_oid(job->left_out, item->relid);
+	}
+}
+
+/* Tell event triggers and hooks of what the job has moved; ERROR if one of it is not in place. */
+static void
+tell_of_moved(AlterTableMoveAllStmt *stmt, const AlterJob *job)
+{
+	foreach_ptr(const MoveItem, item, job->items)
+	{
+		if (OidIsValid(item->part_of) || get_rel_name(item->relid) == NULL)
+			continue;
+		check_in_place(job, item->relid);
+		if (item->outcome.status != STATUS_MOVED)
+			continue;
+		collect_moved((Node *) stmt, stmt->new_tablespacename, item->relid);
+		InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);
+	}
+}
+
+/*
+ * Have core move the relations that are left to it, as AlterTableMoveAll(): all locks first.
+ * Not by another ALL IN TABLESPACE, which would copy under the lock whatever the tablespace
+ * has by now.  A relation that has left it, or is dropped, is passed over.
+ */
+static void
+alter_left_out(AlterTableMoveAllStmt *stmt, List *roles, Oid from, const AlterJob *job)
+{
+	List	   *cmds = list_make1(set_tablespace(tablespace_name(job->request.to_tablespace)));
+	List	   *locked = NIL;
+
+	foreach_ptr(HeapTupleData, row, rows_of_all(stmt, roles, from))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+
+		if (!list_member_oid(job->left_out, form->oid))
+			continue;
+		check_owner(form);
+		LockRelationOid(form->oid, AccessExclusiveLock);
+		locked = lappend_oid(locked, form->oid);
+	}
+	foreach_oid(relid, locked)
+	{
+		RelationFacts facts;
+
+		/* while its lock, or another, was waited for */
+		if (!relation_facts(relid, &facts) || facts.tablespace != from)
+			continue;
+		EventTriggerAlterTableStart((Node *) stmt);
+		AlterTableInternal(relid, cmds, false);
+		EventTriggerAlterTableEnd();
 	}
 }
 
@@ -956,6 +1066,7 @@ alter_all(const Statement *statement, AlterJob *job)
 	Oid			from = get_tablespace_oid(stmt->orig_tablespacename, false);
 	Oid			to = get_tablespace_oid(stmt->new_tablespacename, false);
 	double		since = 0;
+	Attempt		attempt = ATTEMPT_DONE;
 	Hindrance	left_out = {0};
 	Hindrance	hindrance;
 	MemoryContext context;
@@ -968,14 +1079,16 @@ alter_all(const Statement *statement, AlterJob *job)
 	}
 	job_begin(job, target_of_statement(stmt->new_tablespacename));
 	find_all(stmt, roles, from, job, &left_out);
+	if (job->relids == NIL && job->left_out == NIL)
+		tell_of_none(from);
 	hindrance = left_out;
 	context = AllocSetContextCreate(CurrentMemoryContext, "index_mover plan",
 									ALLOCSET_DEFAULT_SIZES);
 	while (job->relids != NIL)
 	{
 		MemoryContext old_context = MemoryContextSwitchTo(context);
-		Attempt		attempt = job_carry_out_all(statement, job, &hindrance);
 
+		attempt = job_carry_out_all(statement, job, &hindrance);
 		MemoryContextSwitchTo(old_context);
 		if (attempt != ATTEMPT_BUSY)
 			break;
@@ -986,26 +1099,19 @@ alter_all(const Statement *statement, AlterJob *job)
 		MemoryContextReset(context);
 		wait_for_other_jobs(job, &since);
 	}
-	foreach_ptr(const MoveItem, item, job->items)
+	if (attempt == ATTEMPT_HINDERED)
 	{
-		RelationFacts facts;
-
-		if (OidIsValid(item->part_of) || !relation_facts(item->relid, &facts))
-			continue;
-		if (hindrance.reason == NULL)
-			check_in_place(job, item->relid);
-		if (item->outcome.status != STATUS_MOVED)
-			continue;
-		collect_moved((Node *) stmt, stmt->new_tablespacename, item->relid);
-		InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);
+		/* no job has begun */
+		job->items = NIL;
+		job->left_out = list_concat(job->left_out, job->relids);
 	}
+	else
+		leave_out_skipped(job);
+	tell_of_moved(stmt, job);
 	if (hindrance.reason != NULL && !job->told_hindrance)
 		tell_hindrance(statement, &hindrance);
-	/* without a relation core has a NOTICE */
-	if (hindrance.reason != NULL || job->relids == NIL)
-		pass_on(statement, statement->pstmt, PROCESS_UTILITY_SUBCOMMAND);
-	else
-		pass_on_nothing(statement, stmt->objtype);
+	alter_left_out(stmt, roles, from, job);
+	pass_on_nothing(statement, stmt->objtype);
 }
 
 /* Carry out a statement online, and fire the event triggers, as ProcessUtilitySlow(). */
