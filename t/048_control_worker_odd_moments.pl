@@ -547,6 +547,7 @@ $locker->end;
 		$caller->answer;
 		my ($said) = $caller->errors =~ /^ERROR:  (.*)/m;
 		is($said, $error, "ALTER, $change at $point: the error");
+		unlike($caller->errors, qr/WARNING/, "ALTER, $change at $point: no move stays");
 		is($node->safe_psql('postgres', "SELECT spcname FROM pg_tablespace s JOIN pg_class c ON c.reltablespace = s.oid
 			WHERE relname = '$table'"), $place, "ALTER, $change at $point: where it is");
 		$node->safe_psql('postgres', 'ALTER TABLE changed RENAME TO altered') if $table eq 'changed';
@@ -574,6 +575,7 @@ $locker->end;
 		my $log = -s $node->logfile;
 
 		$node->safe_psql('postgres', 'SET ROLE regress_all; CREATE TABLE altered (i int) TABLESPACE regress_slow;
+			CREATE TABLE stays (i int) TABLESPACE regress_slow;
 			CREATE UNLOGGED TABLE core_1 (i int) TABLESPACE regress_slow; CREATE UNLOGGED TABLE core_2 (i int) TABLESPACE regress_slow');
 		$holder->run('SELECT pg_advisory_lock(0, 5959)');
 		$caller->run("SET index_mover.test_point = 'alter-job-ended:wait'");
@@ -590,8 +592,9 @@ $locker->end;
 		$caller->answer;
 		my ($said) = $caller->errors =~ /^ERROR:  (.*)/m;
 		is($said, $error, "ALTER ALL, $name: the error");
+		like($caller->errors, qr/WARNING:  .*job \d+ has moved 1 of 2 relations$/m, "ALTER ALL, $name: which moves stay") if $error;
 		is($node->safe_psql('postgres', $places), $after, "ALTER ALL, $name: where all are");
-		$node->safe_psql('postgres', 'DROP TABLE IF EXISTS altered, core_1, core_2, later');
+		$node->safe_psql('postgres', 'DROP TABLE IF EXISTS altered, stays, core_1, core_2, later');
 		$other->end;
 	}
 	$node->safe_psql('postgres', 'DROP OWNED BY regress_all; DROP ROLE regress_all');

@@ -457,6 +457,24 @@ check_moved(AlterJob *job)
 	}
 }
 
+/* Return the number of relations, without parts of tables, that are where the job has moved them. */
+static int
+count_in_place(const AlterJob *job)
+{
+	int			result = 0;
+
+	foreach_ptr(const MoveItem, item, job->items)
+	{
+		RelationFacts facts;
+
+		if (OidIsValid(item->part_of) || item->outcome.status != STATUS_MOVED)
+			continue;
+		if (relation_facts(item->relid, &facts) && facts.tablespace == item->to_tablespace)
+			result++;
+	}
+	return result;
+}
+
 /*
  * Raise ERROR 55006 for a relation that is not in the tablespace, although the job has moved
  * it, or found it there; not if it was dropped.
@@ -466,11 +484,15 @@ check_in_place(const AlterJob *job, Oid relid)
 {
 	RelationFacts facts;
 
-	if (relation_facts(relid, &facts) && facts.tablespace != job->request.to_tablespace)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("relation \"%s\" was moved to another tablespace in the meantime",
-						NameStr(facts.relname))));
+	if (!relation_facts(relid, &facts) || facts.tablespace == job->request.to_tablespace)
+		return;
+	/* of these only does the abort tell */
+	if (staying.moved > 0)
+		staying.moved = count_in_place(job);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_IN_USE),
+			 errmsg("relation \"%s\" was moved to another tablespace in the meantime",
+					NameStr(facts.relname))));
 }
 
 /*
