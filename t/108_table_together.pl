@@ -257,7 +257,8 @@ foreach my $case (picked { ($_->[0] eq 'the wait') == ($_->[1] eq 'cancel_move')
 	wait_for_job_end($node, $job);
 	$holder->end;
 	is(sql("SELECT string_agg(names || ': ' || message, ', ' ORDER BY names) FROM "
-		. "(SELECT string_agg(name, ' ' ORDER BY name) AS names, message FROM index_mover_history WHERE job = $job AND kind = 'table' AND status = 'skipped' GROUP BY 2) r"),
+		. "(SELECT string_agg(name, ' ' ORDER BY name) AS names, message FROM index_mover_history "
+		. "WHERE job = $job AND kind = 'table' AND status = 'skipped' GROUP BY 2) r"),
 		'p2 p3 p4 p5 p6: not finished: index_mover.max_duration was over, p7 p8: not started: index_mover.max_duration was over',
 		'they part, and the time is over: the rows');
 	whole_ok('they part, and the time is over', 'p1');
