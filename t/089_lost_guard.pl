@@ -5,7 +5,8 @@
 #   begins with COPY; the database or the index gets another ACL or name; the index is locked;
 #   the device cannot be read; the synchronous standby is away; full_page_writes is off, and a
 #   crash follows; a loss is found while sessions are connected, whose first statement is COPY or
-#   has a cached plan, or in a transaction that lasts
+#   has a cached plan, or in a transaction that lasts; the first page of a hash index cannot be
+#   replaced, or recovery brings back the old page
 use strict;
 use warnings;
 
@@ -14,12 +15,15 @@ use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
 use IndexMover::Evidence;
 use IndexMover::Session;
+use IndexMover::Storage;
 use IndexMover::Test;
+use POSIX qw(EIO);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 needs_test_points();
+my $faults = preload_library('io_faults');
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my ($node, $location, $oid) = node_with_device('guard', streaming => 1);
@@ -250,6 +254,50 @@ foreach my $what (sort keys %writes)
 	$session->end;
 	$standby->stop;
 	heal('a transaction that lasts');
+}
+
+# ---- the first page of a hash index, which is replaced -----------------------------------------------
+value($_) foreach 'CREATE TABLE h (k int)', 'INSERT INTO h SELECT generate_series(1, 5000)',
+  'CREATE INDEX h_k ON h USING hash (k) TABLESPACE fast';
+my $hash = $node->data_dir . '/' . value("SELECT pg_relation_filepath('h_k')");
+sub no_hash_ok
+{
+	my ($name) = @_;
+	my (undef, undef, $errors) = $node->psql('postgres', 'INSERT INTO h VALUES (77)');
+	return like($errors, qr/corrupted page at block 0/, "$name: no session writes to the old pages");
+}
+{
+	local $ENV{LD_PRELOAD} = $faults;
+	my $now = lose_now();
+	$from = -s $node->logfile;
+	break_calls('write', EIO, 1, 1_000_000, $hash =~ s/.*(?=PG_)//r);
+	$now->();
+	$node->wait_for_log(qr/could not empty the files of lost indexes: could not write blocks? 0/, $from);
+	is($node->psql('postgres', 'CHECKPOINT'), 0, 'the first page cannot be written: a checkpoint does not write it');
+	ok(!is_void($hash), '... the file has the old page');
+	cmp_ok(mend_calls(), '>', 0, '... as writes of it have failed');
+	wait_until('replaced', sub { value('SELECT 1'); is_void($hash) });
+	no_hash_ok('it can be written again');
+	value('DROP INDEX h_k');
+	heal('a page that could not be written');
+	value('CREATE INDEX h_k ON h USING hash (k) TABLESPACE fast');
+	$hash = $node->data_dir . '/' . value("SELECT pg_relation_filepath('h_k')");
+}
+{
+	my $now = lose_now();
+	value('INSERT INTO h VALUES (9000)');
+	$now->();
+	wait_until('replaced', sub { value('SELECT 1'); is_void($hash) });
+	no_hash_ok('before a crash');
+	$node->stop('immediate');
+	# (at its end, crash recovery alone would write the old page, of which the WAL has an image, to the file)
+	$node->set_standby_mode;
+	$node->start;
+	$node->promote;
+	ok(is_void($hash), 'recovery has the old page in memory, not in the file');
+	no_hash_ok('after recovery');
+	value('DROP TABLE h');
+	heal('after recovery');
 }
 
 # ---- a base backup of a server with lost files ---------------------------------------------------

@@ -62,13 +62,6 @@ sub verdict { return verdict_on_record($node, $oid); }
 sub watched { return wait_until_watched($node); }
 sub file { return $node->data_dir . '/' . value("SELECT pg_relation_filepath('$_[0]')"); }
 
-# Has a file a first page that is none of its access method?
-sub is_void
-{
-	my ($path) = @_;
-	return -s $path && unpack('x16 S', slurp_file($path)) == 8192;
-}
-
 # An older copy of the device comes in its place, with its marker, when the result is called.
 sub lose_later
 {

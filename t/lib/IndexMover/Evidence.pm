@@ -7,6 +7,7 @@
 #   wait_until_watched($node);         # from now on it tells a crash
 #   my $comes = copy_location($location);
 #   $comes->();                        # the copy is in place of the location
+#   is_void($path);                    # the first page of a hash index was replaced
 package IndexMover::Evidence;
 
 use strict;
@@ -18,7 +19,7 @@ use IndexMover::Node;
 use IndexMover::Wait;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(node_with_device state_file known_on_record verdict_on_record wait_until_watched copy_location);
+our @EXPORT = qw(node_with_device state_file known_on_record verdict_on_record wait_until_watched copy_location is_void);
 
 # Return a server that has the library preloaded, no checkpoint by time, and a tablespace "fast"; the
 # location of the tablespace; and its OID.  The options are those of new_node().
@@ -69,6 +70,13 @@ sub copy_location
 		rmtree("$location.away");
 		return;
 	};
+}
+
+# Has a file a first page that is none of its access method?
+sub is_void
+{
+	my ($path) = @_;
+	return -s $path && unpack('x16 S', slurp_file($path)) == 8192;
 }
 
 1;
