@@ -818,6 +818,7 @@ AS 'MODULE_PATHNAME', 'index_mover_device_problems' LANGUAGE C VOLATILE PARALLEL
 
 -- Where index_mover.online_alter is set, and has no effect: sessions there do not load the library, or
 -- pgaudit's hook is called by ours, see online_alter.c.  Who may not see the libraries has no rows.
+-- What ALTER ROLE stores is as it was typed: names and values of enums are compared in lower case.
 CREATE VIEW index_mover.online_alter_problems AS
 	WITH libraries AS (
 		SELECT string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'shared_preload_libraries'), '[" ]|[$]libdir/', '', 'g'), ',') AS shared,
@@ -825,14 +826,16 @@ CREATE VIEW index_mover.online_alter_problems AS
 		  FROM pg_settings),
 	set_for AS (
 		SELECT 'the server' AS object, '' AS own_libraries
-		  FROM pg_settings WHERE name = 'index_mover.online_alter' AND setting <> 'off' AND source = 'configuration file'
+		  FROM pg_settings
+		 WHERE name = 'index_mover.online_alter' AND setting <> 'off' AND source IN ('configuration file', 'command line')
 		UNION ALL
 		SELECT concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)),
-			   (SELECT string_agg(c, ',') FROM unnest(s.setconfig) c WHERE c LIKE 'session_preload_libraries=%')
+			   (SELECT string_agg(c, ',') FROM unnest(s.setconfig) c WHERE c ILIKE 'session\_preload\_libraries=%')
 		  FROM pg_db_role_setting s
 		  LEFT JOIN pg_roles r ON r.oid = s.setrole
 		  LEFT JOIN pg_database d ON d.oid = s.setdatabase
-		 WHERE s.setconfig && ARRAY['index_mover.online_alter=on', 'index_mover.online_alter=require']
+		 WHERE EXISTS (SELECT FROM unnest(s.setconfig) c
+						WHERE lower(c) IN ('index_mover.online_alter=on', 'index_mover.online_alter=require'))
 		   AND (s.setdatabase = 0 OR d.datname = current_database()))
 	SELECT s.object, 'index_mover.online_alter is set, but its sessions do not load the library: see session_preload_libraries' AS detail
 	  FROM set_for s, libraries l

@@ -1147,6 +1147,30 @@ $node->restart;
 is(check_says(), "role regress_owner in database postgres|$not_loaded", 'check: the library is not loaded');
 sql("ALTER ROLE regress_owner IN DATABASE postgres SET session_preload_libraries = 'auto_explain, index_mover'");
 is(check_says(), '', 'check: the role loads it');
+# stored as it was typed
+sql('ALTER ROLE regress_owner IN DATABASE postgres RESET session_preload_libraries');
+foreach my $value ('ON', 'Require', 'OFF')
+{
+	sql("LOAD 'index_mover'; ALTER ROLE regress_owner IN DATABASE postgres SET index_mover.online_alter = '$value'");
+	is(check_says(), $value eq 'OFF' ? '' : "role regress_owner in database postgres|$not_loaded", "check: a role with $value");
+}
+sql('ALTER ROLE regress_owner IN DATABASE postgres RESET index_mover.online_alter');
+foreach my $place ('postgresql.conf', 'the command line')
+{
+	foreach my $value ('OFF', 'ON')
+	{
+		my $is_file = $place eq 'postgresql.conf';
+
+		$node->append_conf('postgresql.conf', "index_mover.online_alter = '$value'\n") if $is_file;
+		$node->stop;
+		$node->append_conf('postgresql.conf', "index_mover.online_alter = off\n") unless $is_file;
+		system_or_bail('pg_ctl', '-w', '-D', $node->data_dir, '-l', $node->logfile, '-o',
+			'--cluster-name=online_alter' . ($is_file ? '' : " -c index_mover.online_alter=$value"), 'start');
+		is(check_says(), $value eq 'ON' ? "the server|$not_loaded" : '', "check: $value in $place");
+		system_or_bail('pg_ctl', '-w', '-D', $node->data_dir, 'stop');
+		$node->start;
+	}
+}
 $node->append_conf('postgresql.conf', "index_mover.online_alter = on\n");
 $node->reload;
 poll_until($node, q(SELECT object, detail FROM index_mover_check() WHERE kind = 'online alter'), "the server|$not_loaded",
