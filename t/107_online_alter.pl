@@ -419,6 +419,26 @@ is(sql("SELECT count(*) FROM pg_class c JOIN pg_tablespace s ON s.oid = reltable
 is("$out|$err", join('|', answer('off', 'ALTER INDEX ALL IN TABLESPACE regress_slow SET TABLESPACE regress_fast;')),
 	'no index any more: as core');
 
+# of two roles, and not of a third
+sql("CREATE ROLE regress_owned_$_; GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_owned_$_;
+	GRANT CREATE ON SCHEMA public TO regress_owned_$_") foreach 1 .. 3;
+foreach my $mode ('off', 'on')
+{
+	my $before = jobs();
+
+	sql("SET ROLE regress_owned_$_; CREATE TABLE owned_$_ (i int) TABLESPACE regress_slow;
+		CREATE UNLOGGED TABLE core_$_ (i int) TABLESPACE regress_slow") foreach 1 .. 3;
+	my ($out, $err) = answer($mode,
+		'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_owned_1, regress_owned_2 SET TABLESPACE regress_fast;');
+	is($out, 'ALTER TABLE', "all, OWNED BY two roles, $mode: the tag");
+	is(scalar(() = $err =~ /^(?:NOTICE|WARNING|ERROR):  /mg), $mode eq 'on' ? 1 : 0, "all, OWNED BY two roles, $mode: one NOTICE") or diag $err;
+	is(join(' ', map { place($_) } qw(owned_1 core_1 owned_2 core_2 owned_3 core_3)),
+		'regress_fast ' x 4 . 'regress_slow regress_slow', "all, OWNED BY two roles, $mode: where they are");
+	is(jobs() - $before, $mode eq 'on' ? 1 : 0, "all, OWNED BY two roles, $mode: jobs");
+	sql('DROP TABLE owned_1, owned_2, owned_3, core_1, core_2, core_3');
+}
+sql("DROP OWNED BY regress_owned_$_; DROP ROLE regress_owned_$_") foreach 1 .. 3;
+
 # ---- event triggers -------------------------------------------------------------------
 sql(<<'SQL');
 CREATE TABLE events (n serial, event text, tag text, objects text, place text);
@@ -990,16 +1010,35 @@ SKIP:
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover, pg_stat_statements'\n");
 	$node->restart;
 }
+# below ours: also of a statement of which a part is left to core
+{
+	my $all = 'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_other SET TABLESPACE regress_fast';
+	my $to = other_place(place('t'));
+
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_stat_statements, index_mover'\n");
+	$node->restart;
+	sql('CREATE TABLE counted (i int) TABLESPACE regress_slow; CREATE UNLOGGED TABLE uncounted (i int) TABLESPACE regress_slow');
+	sql("ALTER TABLE $_ OWNER TO regress_other") foreach 'counted', 'uncounted';
+	sql('SELECT pg_stat_statements_reset()');
+	$before = jobs();
+	answer('require', "ALTER TABLE t SET TABLESPACE $to;");
+	answer('on', "$all;");
+	is(join(' ', jobs() - $before, map { place($_) } 'counted', 'uncounted'), '2 regress_fast regress_fast',
+		'pg_stat_statements before index_mover: online');
+	is(sql(q(SELECT query, calls FROM pg_stat_statements WHERE query ~ '^ALTER TABLE (t|ALL IN TABLESPACE) ' ORDER BY query)),
+		"$all|1\nALTER TABLE t SET TABLESPACE $to|1", 'pg_stat_statements before index_mover counts it once, as it was sent');
+	sql('DROP TABLE counted, uncounted');
+}
 # the statement and its objects, as hooks above and below ours record them
 SKIP:
 {
 	chomp(my $libraries = `pg_config --pkglibdir`);
-	skip 'pgaudit is not installed', 7 unless -f "$libraries/pgaudit.so";
+	skip 'pgaudit is not installed', 6 unless -f "$libraries/pgaudit.so";
 	my $all = 'ALTER INDEX ALL IN TABLESPACE regress_slow OWNED BY regress_owner SET TABLESPACE regress_fast';
 
-	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_stat_statements, index_mover, pgaudit'\npgaudit.log = 'ddl'\n");
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover, pgaudit'\npgaudit.log = 'ddl'\n");
 	$node->restart;
-	sql('CREATE EXTENSION pgaudit; SELECT pg_stat_statements_reset()');
+	sql('CREATE EXTENSION pgaudit');
 	sql("ALTER INDEX ALL IN TABLESPACE $_ OWNED BY regress_owner SET TABLESPACE regress_slow") foreach 'regress_fast', 'pg_default';
 	my $log_before = -s $node->logfile;
 	$before = jobs();
@@ -1012,9 +1051,6 @@ SKIP:
 		join("\n", map({ "ALTER INDEX,INDEX,public.$_,$all" } qw(p1_id_idx p_id t_long t_pkey)),
 			"ALTER TABLE,TABLE,public.t,ALTER TABLE t SET TABLESPACE $to"),
 		'pgaudit logs each object once, with the statement as it was sent');
-	is(sql('SELECT query, calls FROM pg_stat_statements '
-			  . "WHERE query ~ '^ALTER (TABLE t|INDEX ALL IN TABLESPACE regress_slow)' ORDER BY query"),
-		"$all|1\nALTER TABLE t SET TABLESPACE $to|1", 'pg_stat_statements before index_mover counts it once, as it was sent');
 	sql('ALTER SYSTEM SET index_mover.online_alter = on; SELECT pg_reload_conf()');
 	is(sql("SELECT count(*) FROM index_mover_check() WHERE kind = 'online alter'"), '0', 'check: the order is right');
 	my $wrong = 'pgaudit|no statement is carried out online, since pgaudit would not see it: '
