@@ -468,6 +468,8 @@ SQL
 		}
 		else
 		{
+			# (the gate is asked for each row)
+			poll_until($node, $built, '', "$end: the first is ready");
 			$builder->run('SELECT pg_advisory_lock(42)');
 			poll_until($node, $built, 'queued.t2_x', "$end: the second is built");
 			is($s->run("SELECT cancel_move($job)"), '1', 'a cancel, while something is left of the first');
