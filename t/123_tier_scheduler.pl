@@ -429,6 +429,23 @@ moves_ok('after a restart');
 $node->stop('immediate');
 $node->start;
 moves_ok('after a crash');
+# which a look itself, or a cleanup, may have been the cause of: so the second crash of two is followed by a pause
+$node->append_conf('postgresql.conf', 'restart_after_crash = on');
+$node->reload;
+my $paused_since;
+foreach (1 .. 2)
+{
+	my $session = IndexMover::Session->new($node);
+	$before = -s $node->logfile;
+	$paused_since = time;
+	kill 'KILL', $session->pid;
+	$session->kill_client;
+	$node->wait_for_log(qr/all server processes terminated; reinitializing/, $before);
+	$node->poll_query_until('postgres', 'SELECT true') or die;
+}
+$node->wait_for_log(qr/reinitializing(?s:.*)starting background worker process "index_mover (?!launcher|device watch)/, $before);
+cmp_ok(time - $paused_since, '>', 8, 'after two crashes, neither a look nor a cleanup at once');
+moves_ok('after two crashes');
 
 # ---- what others do to databases -------------------------------------------------------------------
 sql('CREATE DATABASE "Other"');

@@ -73,6 +73,12 @@
 #define WATCH_MS		1000
 /* an emptying that takes longer keeps no others waiting */
 #define SLOW_EMPTYING_MS	10000
+/*
+ * Looks and cleanups may be why the server crashes.  If it crashes so soon after its start, they wait
+ * so long; a worker that is in the postmaster's list would wait for its bgw_restart_time.
+ */
+#define SOON_CRASH_MS	20000
+#define AFTER_CRASH_MS	10000
 /* while files of lost indexes of a database are not empty */
 #define EMPTY_AGAIN_MS	IM_LIMIT("empty-again", 60 * 1000)
 /* while a device is not known, or files are lost: a user may have healed it */
@@ -81,6 +87,12 @@
 #define NOT_DUE			PG_INT64_MAX
 
 static bool is_preloaded = false;
+
+/* Of the postmaster, which its children have from it */
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+static int64 started_at = 0;	/* clock_ms() of the last start, or restart
+								 * after a crash; 0 = none yet */
+static bool has_crashed_soon = false;	/* the start before the last */
 
 PGDLLEXPORT void index_mover_launcher_main(Datum arg);
 
@@ -156,6 +168,7 @@ typedef struct Round
 	uint64		missing_now;
 } Round;
 
+static int64 first_visits = 0;	/* before, no look and no cleanup begins */
 static MemoryContext launcher_context;
 static List *visits = NIL;		/* of Visit */
 static Visit *watch;			/* the only visit of its kind, always on the
@@ -173,6 +186,24 @@ static int64 losses_met_ms = RETRY_MS;
 /* when emptyings of databases are due next whose lost files are not known to be empty */
 static int64 unmet_due = 0;
 
+static int64
+clock_ms(void)
+{
+	return (int64) (clock_seconds() * 1000);
+}
+
+/* The server starts, or starts again after a crash. */
+static void
+note_start(void)
+{
+	int64		now = clock_ms();
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+	has_crashed_soon = started_at != 0 && now < started_at + SOON_CRASH_MS;
+	started_at = now;
+}
+
 /* Have the launcher started; to be called from _PG_init(), after settings_define(). */
 void
 launcher_register(void)
@@ -187,16 +218,12 @@ launcher_register(void)
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 	is_preloaded = true;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = note_start;
 	channel_describe(&worker, "index_mover launcher", "index_mover_launcher_main");
 	worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	worker.bgw_restart_time = RESTART_S;
 	RegisterBackgroundWorker(&worker);
-}
-
-static int64
-clock_ms(void)
-{
-	return (int64) (clock_seconds() * 1000);
 }
 
 /* Sleep until the latch is set, or the time is over. */
@@ -384,8 +411,8 @@ find_look(const char *name)
 }
 
 /*
- * Have a look into each database that the setting names, at once.  The look into one that it
- * does not name any more stays until its worker has ended.
+ * Have a look into each database that the setting names, at once but for first_visits.  The look
+ * into one that it does not name any more stays until its worker has ended.
  */
 static void
 schedule_looks(void)
@@ -405,7 +432,7 @@ schedule_looks(void)
 			visit = add_visit(VISIT_LOOK, 0);
 			namestrcpy(&visit->task.name, name);
 		}
-		visit->due = 0;
+		visit->due = first_visits;
 	}
 }
 
@@ -638,7 +665,7 @@ visit_databases(int64 now)
 	{
 		MemoryContext oldcontext;
 
-		add_visit(VISIT_CLEANUP, now)->look.database = database;
+		add_visit(VISIT_CLEANUP, Max(now, first_visits))->look.database = database;
 		oldcontext = MemoryContextSwitchTo(launcher_context);
 		round->databases = lappend_oid(round->databases, database);
 		MemoryContextSwitchTo(oldcontext);
@@ -1167,6 +1194,8 @@ index_mover_launcher_main(Datum arg)
 		(void) reload_configuration();
 		MemoryContextReset(context);
 	}
+	if (has_crashed_soon)
+		first_visits = clock_ms() + AFTER_CRASH_MS;
 	ask_watch(false);
 	schedule_resumptions(clock_ms());
 	schedule_looks();
