@@ -464,13 +464,38 @@ policies_notice_pressure(const List *moves)
 
 /* Pairs of policies that contradict each other */
 
-/* Return whether a policy takes relations from a tablespace, other than its own target. */
-static bool
-takes_from(const Policy *policy, Name tablespace)
+/* A direction in which a policy moves relations */
+typedef struct Flow
 {
-	if (policy->from_tablespace != NULL)
-		return strcmp(policy->from_tablespace, NameStr(*tablespace)) == 0;
-	return strcmp(NameStr(*policy->to_tablespace), NameStr(*tablespace)) != 0;
+	const char *from;			/* NULL = any tablespace but the other */
+	const char *to;
+} Flow;
+
+/* Get the directions in which a policy moves relations, and return their number. */
+static int
+flows_of(const Policy *policy, Flow flows[2])
+{
+	flows[0] = (Flow)
+	{
+		policy->from_tablespace, NameStr(*policy->to_tablespace)
+	};
+	if (policy->kind != POLICY_BUDGET)
+		return 1;
+	/* beyond a budget they go back */
+	flows[1] = (Flow)
+	{
+		flows[0].to, flows[0].from
+	};
+	return 2;
+}
+
+/* Return whether relations that move in one direction move on in the other. */
+static bool
+leads_into(const Flow *flow, const Flow *next)
+{
+	if (next->from != NULL)
+		return strcmp(next->from, flow->to) == 0;
+	return strcmp(next->to, flow->to) != 0;
 }
 
 /* The tables of a relation that policies name, in the order of their OIDs */
@@ -562,19 +587,42 @@ scopes_overlap(HTAB *named, const Policy *a, const Policy *b)
 	return a->schema == NULL || b->schema == NULL || strcmp(a->schema, b->schema) == 0;
 }
 
+/* Find a direction of a policy, and one of another policy, by which relations go to and fro. */
+static bool
+find_cycle(const Policy *policy, const Policy *other, Flow *own, Flow *back)
+{
+	Flow		flows[2];
+	Flow		others[2];
+	int			n = flows_of(policy, flows);
+	int			nothers = flows_of(other, others);
+
+	for (int i = 0; i < n; i++)
+	{
+		for (int j = 0; j < nothers; j++)
+		{
+			if (!leads_into(&others[j], &flows[i]) || !leads_into(&flows[i], &others[j]))
+				continue;
+			*own = flows[i];
+			*back = others[j];
+			return true;
+		}
+	}
+	return false;
+}
+
 /* Return how a policy contradicts a policy before it, NULL if it does not. */
 static char *
 contradiction(HTAB *named, const Policy *policy, const Policy *other)
 {
+	Flow		own;
+	Flow		back;
+
 	if (policy->kind == POLICY_START_AT || other->kind == POLICY_START_AT)
 		return NULL;
-	if (!takes_from(policy, other->to_tablespace) || !takes_from(other, policy->to_tablespace))
-		return NULL;
-	if (!scopes_overlap(named, policy, other))
+	if (!find_cycle(policy, other, &own, &back) || !scopes_overlap(named, policy, other))
 		return NULL;
 	return psprintf("policy \"%s\" moves relations to tablespace \"%s\", from where this one takes them to \"%s\"",
-					NameStr(other->name), NameStr(*other->to_tablespace),
-					NameStr(*policy->to_tablespace));
+					NameStr(other->name), back.to, own.to);
 }
 
 /*
@@ -612,6 +660,7 @@ static bool
 are_alike(const Policy *a, const Policy *b)
 {
 	return a->owner == b->owner && a->relation == b->relation &&
+		(a->kind == POLICY_BUDGET) == (b->kind == POLICY_BUDGET) &&
 		a->tables == b->tables && a->indexes == b->indexes &&
 		same_text(NameStr(*a->to_tablespace), NameStr(*b->to_tablespace)) &&
 		same_text(a->from_tablespace, b->from_tablespace) && same_text(a->schema, b->schema);
