@@ -517,6 +517,20 @@ sql("UPDATE tier_policy SET idle_of = 'use', parts = 'all', idle_for = '160 days
 like(sql(q{SELECT relation IS NULL, moves, reason FROM tier_plan('idle')}),
 	qr/^t\|f\|of \d+ relations nothing is known on this server before \d{4}-\S+ [\d:+]+$/, 'no sample reaches back so far');
 is(sql("SELECT count(*) FROM tier_plan('idle', at => now() + interval '11 days') WHERE moves"), 4, 'but will');
+is(sql('SET client_min_messages = error; SELECT count(*) FROM run_tier_policies(); SELECT result FROM tier_policy_status'), "0\nwaits",
+	'so it waits');
+# what no time alone ends is no wait
+my $hindered = sub {
+	my ($setting) = @_;
+	sql('ALTER ROLE CURRENT_USER SET track_counts = off') if $setting;
+	sql('SET client_min_messages = error; SELECT count(*) FROM run_tier_policies()');
+	sql('ALTER ROLE CURRENT_USER RESET track_counts') if $setting;
+	return sql("SELECT kind, detail FROM index_mover_check() WHERE object = 'idle'");
+};
+is($hindered->(1), 'hindered policy|no use is known while track_counts is off', 'without counters');
+sql('CREATE TABLE samples AS SELECT * FROM index_mover.sample; DELETE FROM index_mover.sample');
+is($hindered->(0), 'hindered policy|no use is known on this server before its first sample', 'without samples');
+sql('INSERT INTO index_mover.sample SELECT * FROM samples; DROP TABLE samples');
 sql("UPDATE tier_policy SET idle_for = '100 days'; ALTER DATABASE postgres RESET index_mover.test_mutation; SELECT pg_stat_reset()");
 is(sql($idle), '', 'after a reset nothing is idle');
 

@@ -14,6 +14,7 @@
 
 #include "catalog/dependency.h"
 #include "catalog/pg_class.h"
+#include "pgstat.h"
 #include "utils/lsyscache.h"
 
 #include "history.h"
@@ -144,7 +145,15 @@ tier_wish_by_idleness(TierPlan *plan)
 			not_known++;
 		}
 	}
-	if (not_known > 0)
+	if (not_known == 0)
+		return;
+	/* of these, time alone would change nothing */
+	if (!pgstat_track_counts)
+		tier_row_say(work, VERDICT_HINDERED, "no use is known while track_counts is off");
+	else if (heat->sampled_since == DT_NOEND)
+		tier_row_say(work, VERDICT_HINDERED,
+					 "no use is known on this server before its first sample");
+	else
 		tier_row_say(work, VERDICT_WAITS, psprintf("of %d relations nothing is known on this server before %s",
 												   not_known, moment_text(known_since)));
 }
