@@ -649,8 +649,10 @@ CREATE TABLE @extschema@.tier_policy (
 	to_tablespace name NOT NULL,
 	parts text NOT NULL DEFAULT 'all'
 		CONSTRAINT "parts must be table, indexes or all" CHECK (parts IN ('table', 'indexes', 'all')),
+	-- of intervals no part is negative: else a month less 30 days would end before it begins, by the day
 	older_than interval
-		CONSTRAINT "older_than must not be negative" CHECK (older_than >= '0'),
+		CONSTRAINT "older_than must not be negative" CHECK (older_than >= '0' AND 0 <= least(date_part('year', older_than), date_part('month', older_than), date_part('day', older_than),
+			date_part('hour', older_than), date_part('minute', older_than), date_part('microseconds', older_than))),
 	key_unit text					-- what an integer or UUID key means
 		CONSTRAINT "key_unit must be seconds to days, yyyymmdd, yyyymm, or uuid7"
 		CHECK (key_unit IN ('seconds', 'milliseconds', 'microseconds', 'days', 'yyyymmdd', 'yyyymm', 'uuid7')),
@@ -665,9 +667,11 @@ CREATE TABLE @extschema@.tier_policy (
 	stop_at float8,
 	freeze_first boolean NOT NULL DEFAULT true,
 	min_stay interval NOT NULL		-- by default a day for a budget, else seven
-		CONSTRAINT "min_stay must not be negative" CHECK (min_stay >= '0'),
+		CONSTRAINT "min_stay must not be negative" CHECK (min_stay >= '0' AND 0 <= least(date_part('year', min_stay), date_part('month', min_stay), date_part('day', min_stay),
+			date_part('hour', min_stay), date_part('minute', min_stay), date_part('microseconds', min_stay))),
 	half_life interval NOT NULL DEFAULT '12 hours'	-- as HALF_LIFE in src/tier/heat.c
-		CONSTRAINT "half_life must be from a minute to 10 years" CHECK (half_life BETWEEN '1 min' AND '10 years'),
+		CONSTRAINT "half_life must be from a minute to 10 years" CHECK (half_life BETWEEN '1 min' AND '10 years' AND 0 <= least(date_part('year', half_life), date_part('month', half_life), date_part('day', half_life),
+			date_part('hour', half_life), date_part('minute', half_life), date_part('microseconds', half_life))),
 	max_bytes_per_run bigint
 		CONSTRAINT "max_bytes_per_run must be a positive number of bytes" CHECK (max_bytes_per_run > 0),
 	settings jsonb
@@ -675,13 +679,15 @@ CREATE TABLE @extschema@.tier_policy (
 		-- each process that looks for policies reads all rows; as IM_SETTINGS_LEN
 		CONSTRAINT "settings must be shorter than 2048 bytes" CHECK (octet_length(settings::text) < 2048),
 	idle_for interval
-		CONSTRAINT "idle_for must be positive" CHECK (idle_for > '0'),
+		CONSTRAINT "idle_for must be positive" CHECK (idle_for > '0' AND 0 <= least(date_part('year', idle_for), date_part('month', idle_for), date_part('day', idle_for),
+			date_part('hour', idle_for), date_part('minute', idle_for), date_part('microseconds', idle_for))),
 	idle_of text NOT NULL DEFAULT 'use'
 		CONSTRAINT "idle_of must be use, index use or change" CHECK (idle_of IN ('use', 'index use', 'change')),
 	every interval
 		CONSTRAINT "every must be from a second to 100 years"	-- also what its parts come to
 		CHECK (every BETWEEN '1 s' AND '100 years' AND date_part('year', every) BETWEEN -1000 AND 1000
-			   AND date_part('day', every) BETWEEN -366000 AND 366000 AND timestamp '2000-01-01' + every BETWEEN '2000-01-01' AND '2101-01-01'),
+			   AND date_part('day', every) BETWEEN -366000 AND 366000 AND timestamp '2000-01-01' + every BETWEEN '2000-01-01' AND '2101-01-01' AND 0 <= least(date_part('year', every), date_part('month', every), date_part('day', every),
+			date_part('hour', every), date_part('minute', every), date_part('microseconds', every))),
 	window_start time,
 	window_end time,
 	owner name,						-- with its OID, which says that it is this role still

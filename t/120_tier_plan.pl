@@ -349,10 +349,23 @@ foreach my $case (
 	my ($set, $message) = @$case;
 	like(($node->psql('postgres', "UPDATE tier_policy SET $set"))[2], qr/violates check constraint "\Q$message\E"/, "$message: $set");
 }
+# a month less 30 days is of either sign, by the day
+foreach my $case ([ older_than => 'older_than must not be negative' ], [ idle_for => 'idle_for must be positive' ],
+	[ min_stay => 'min_stay must not be negative' ], [ half_life => 'half_life must be from a minute to 10 years' ],
+	[ every => 'every must be from a second to 100 years' ])
+{
+	my ($column, $message) = @$case;
+	foreach my $interval ('-1 mon 30 days 1 hour', '1 mon -30 days 1 hour', '1 day -1 hour', '1 year -3 mon -20 days', '1 mon -1 us')
+	{
+		like(($node->psql('postgres', 'UPDATE tier_policy SET ' . ($column eq 'idle_for' ? 'older_than = NULL, ' : '')
+					. "$column = '$interval'"))[2],
+			qr/violates check constraint "$message"/, "$message: $interval");
+	}
+}
 # no interval is too long
 sql("DELETE FROM tier_policy; INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay) VALUES "
 	. "('long', 'days', 'regress_fast', '1 day', '178000000 years'), ('older', 'days', 'regress_fast', '178000000 years', '7 days'), "
-	. "('parts', 'days', 'regress_fast', '170000000 years -2000000000 days', '7 days')");
+	. "('parts', 'days', 'regress_fast', '170000000 years 2000000000 days', '7 days')");
 sql("INSERT INTO tier_policy (name, to_tablespace, idle_for) VALUES ('idle', 'regress_slow', '178000000 years')");
 is(sql("SELECT policy || ' ' || regexp_replace(reason, '.*but job.*moved', 'moved') FROM tier_plan() WHERE policy <> 'idle'"),
 	"long moved it less than 178000000 years ago\nlong the partition has no upper bound\nolder the partition has no upper bound\n"
@@ -908,7 +921,22 @@ sql("UPDATE tier_policy SET owner = current_user, schema = 'heat' WHERE name = '
 is(sql("SELECT count(*) FROM index_mover.policy_conflicts() WHERE detail ~ 'leaves at most'"), 0, 'nor to those of another schema');
 sql("UPDATE tier_policy SET schema = 'full_of' WHERE name = 'renamed'");
 sql("UPDATE tier_policy SET enabled = false WHERE name IN ('renamed', 'ages')");
+sql("UPDATE tier_policy SET enabled = false");
 is(sql("SELECT count(*) FROM index_mover.policy_conflicts()"), 0, 'but for disabled ones');
+# a budget moves relations back, too: what another brings, and what a greater budget of the same tablespace has room for
+my $both = sub {
+	sql("DELETE FROM tier_policy; INSERT INTO tier_policy (name, relation, from_tablespace, to_tablespace, budget, older_than) VALUES "
+		. join ', ', map { "('$_->[0]', 'full_of.old', " . join(', ', @$_[1 .. 4]) . ')' } @_);
+	return sql('SELECT * FROM index_mover.policy_conflicts()');
+};
+my @small = ('small', q('regress_slow'), q('regress_fast'), 1000000, 'NULL');
+is($both->(\@small, [ 'ages', 'NULL', q('regress_fast'), 'NULL', q('1 day') ]),
+	'small|policy "ages" moves relations to tablespace "regress_fast", from where this one takes them to "regress_slow"',
+	'a budget, and a policy that fills its tablespace');
+is($both->(\@small, [ 'large', q('regress_slow'), q('regress_fast'), 2000000, 'NULL' ]),
+	'small|policy "large" moves relations to tablespace "regress_slow", from where this one takes them to "regress_fast"', 'two budgets');
+is($both->(\@small, [ 'ages', q('pg_default'), q('regress_fast'), 'NULL', q('1 day') ]), '', 'not what comes from elsewhere');
+is($both->(\@small, [ 'chain', q('regress_fast'), q('pg_default'), 2000000, 'NULL' ]), '', 'nor a chain of tiers');
 sql('DROP TABLE full_of.old; DROP OWNED BY another; DROP ROLE another; DELETE FROM tier_policy');
 sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; ALTER DATABASE postgres RESET index_mover.min_free_space');
 

@@ -372,7 +372,7 @@ is(sql("SELECT round(h.heat), round(v.heat) FROM relation_heat('12 hours') h JOI
 	. "WHERE relation = 'q_pkey'::regclass"), '15|15', 'half of it, after one half-life');
 is(sql("SELECT round(heat::numeric, 1) FROM relation_heat('10 years') WHERE relation = 'q_pkey'::regclass"), 1.5, 'and nearly the mean');
 like(notice("SELECT * FROM $_"), qr/ERROR:  half_life must be from a minute to 10 years/, $_)
-  foreach "relation_heat('59 s')", "recommend_moves('regress_fast', NULL, '11 years')";
+  foreach "relation_heat('59 s')", "relation_heat('1 mon -29 days')", "recommend_moves('regress_fast', NULL, '11 years')";
 like(notice("UPDATE tier_policy SET half_life = '0'"), qr/violates check constraint "half_life must be from a minute to 10 years"/,
 	'nor of a policy');
 sql('DELETE FROM tier_policy');

@@ -652,6 +652,7 @@ heat_half_life_argument(FunctionCallInfo fcinfo, int n)
 {
 	Interval	least = {.time = USECS_PER_MINUTE};
 	Interval	most = {.month = 10 * MONTHS_PER_YEAR};
+	const Interval *half_life;
 	Datum		value;
 	Datum		order_of_least;
 	Datum		order_of_most;
@@ -659,13 +660,16 @@ heat_half_life_argument(FunctionCallInfo fcinfo, int n)
 	if (PG_NARGS() <= n || PG_ARGISNULL(n))
 		return NULL;
 	value = PG_GETARG_DATUM(n);
+	half_life = DatumGetIntervalP(value);
 	order_of_least = DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&least));
 	order_of_most = DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&most));
-	if (DatumGetInt32(order_of_least) < 0 || DatumGetInt32(order_of_most) > 0)
+	/* nor any part of it, as in tier_policy */
+	if (DatumGetInt32(order_of_least) < 0 || DatumGetInt32(order_of_most) > 0 ||
+		half_life->month < 0 || half_life->day < 0 || half_life->time < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must be from a minute to 10 years", "half_life")));
-	return DatumGetIntervalP(value);
+	return half_life;
 }
 
 /*
