@@ -503,8 +503,8 @@ my $back = "SELECT count(*) FROM (SELECT blks_read - lag(blks_read) OVER same AS
 	my $sampler = IndexMover::Session->new($node);
 	$sampler->send("SET statement_timeout = '100s'; SELECT take_index_sample()");
 	$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM pg_locks WHERE NOT granted') or die;
-	like(notice("SET lock_timeout = '20s'; SELECT take_index_sample()"), qr/^NOTICE:  no sample was taken, since another session takes one$/,
-		'a sample does not queue behind another');
+	like(notice("SET lock_timeout = '20s'; SELECT take_index_sample()"),
+		qr/^NOTICE:  no sample was taken, since another session takes one$/, 'a sample does not queue behind another');
 	$session->run('COMMIT');
 	cmp_ok($sampler->answer, '>=', 1, '... which is taken');
 	$_->end foreach $session, $sampler;

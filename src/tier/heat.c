@@ -810,7 +810,7 @@ wants_sample_after(const HeatTable *table, const Heat *heat, const HeatSample *s
 
 /* Take a sample of all relations; returns the number of rows written, without that of the moment. */
 static int64
-take_sample(const Interval *retention)
+record_sample(const Interval *retention)
 {
 	HeatTable  *table = heat_read(HEAT_PLAN_MEMORY);
 	SampleReader *reader = samples_begin(table->heats, table->n, table->now, true,
@@ -904,7 +904,7 @@ index_mover_take_index_sample(PG_FUNCTION_ARGS)
 	 * TIDs
 	 */
 	LockRelationOid(relid, RowExclusiveLock);
-	rows = take_sample(PG_GETARG_INTERVAL_P(0));
+	rows = record_sample(PG_GETARG_INTERVAL_P(0));
 	(void) LockRelease(&tag, ExclusiveLock, false);
 	PG_RETURN_INT64(rows);
 }
