@@ -898,9 +898,9 @@ CREATE FUNCTION index_mover.policy_problems(
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE ROWS 1
 BEGIN ATOMIC
 	SELECT 'warning', CASE t.result WHEN 'hindered' THEN 'hindered policy' ELSE 'failing policy' END,
-		   t.policy::text, coalesce(t.message, format('job %s: %s', t.job, t.result)),
+		   t.policy::text, coalesce(t.message, 'job ' || t.job || ': ' || t.result, t.result),
 		   -- a message is not about the job
-		   CASE WHEN t.message IS NULL THEN index_mover.printed_command('resume_move', t.job::text) ELSE s.command END
+		   CASE WHEN t.message IS NULL AND t.job IS NOT NULL THEN index_mover.printed_command('resume_move', t.job::text) ELSE s.command END
 	  FROM @extschema@.tier_policy_status t
 	  JOIN index_mover.policy_status() s ON s.policy = t.policy
 	 -- one that is disabled because it had a function is failed, too

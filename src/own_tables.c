@@ -29,6 +29,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
@@ -56,6 +57,93 @@
 #include "test_points.h"
 
 #define EXTENSION	"index_mover"	/* and its schema */
+
+/* A column of a table of ours, as the script makes it */
+typedef struct OwnColumn
+{
+	Oid			type;
+	bool		not_null;
+}			OwnColumn;
+
+#define MAY_BE_NULL(type)	{type##OID, false}
+#define NOT_NULL(type)		{type##OID, true}
+#define COLUMNS_OF(columns)	.natts = lengthof(columns), .attributes = columns
+
+static const OwnColumn ledger_columns[] = {
+	NOT_NULL(INT8), NOT_NULL(TEXT), NOT_NULL(OID), NOT_NULL(CHAR), NOT_NULL(OID), NOT_NULL(OID),
+	NOT_NULL(OID), NOT_NULL(OID), NOT_NULL(OID), NOT_NULL(INT8), NOT_NULL(INT4),
+	NOT_NULL(TIMESTAMPTZ), NOT_NULL(NAME), NOT_NULL(OID), NOT_NULL(OID), NOT_NULL(INT8),
+	NOT_NULL(PG_LSN), NOT_NULL(INT8), NOT_NULL(TIMESTAMPTZ),
+};
+static const OwnColumn job_columns[] = {
+	NOT_NULL(INT8), NOT_NULL(OID), NOT_NULL(TIMESTAMPTZ), NOT_NULL(JSONB), NOT_NULL(INT8),
+	MAY_BE_NULL(NAME), NOT_NULL(BOOL), NOT_NULL(BOOL), MAY_BE_NULL(TEXT), MAY_BE_NULL(INT4),
+	MAY_BE_NULL(INT4), MAY_BE_NULL(INT8), MAY_BE_NULL(INT8), MAY_BE_NULL(INTERVAL),
+	MAY_BE_NULL(NAME), MAY_BE_NULL(TIMESTAMPTZ), MAY_BE_NULL(TIMESTAMPTZ),
+	MAY_BE_NULL(TIMESTAMPTZ), MAY_BE_NULL(INT8),
+};
+static const OwnColumn move_columns[] = {
+	NOT_NULL(INT8), NOT_NULL(INT4), NOT_NULL(OID), NOT_NULL(OID), NOT_NULL(TEXT), NOT_NULL(TEXT),
+	NOT_NULL(OID), NOT_NULL(TEXT), MAY_BE_NULL(NAME), MAY_BE_NULL(NAME), NOT_NULL(OID),
+	NOT_NULL(OID), NOT_NULL(TEXT), NOT_NULL(TEXT), NOT_NULL(TEXT), MAY_BE_NULL(INT8),
+	MAY_BE_NULL(INT8), MAY_BE_NULL(TIMESTAMPTZ), MAY_BE_NULL(TIMESTAMPTZ), MAY_BE_NULL(INT8),
+	MAY_BE_NULL(INTERVAL), MAY_BE_NULL(INT8), MAY_BE_NULL(INT8), MAY_BE_NULL(INT8),
+	MAY_BE_NULL(INT8), MAY_BE_NULL(TEXT), MAY_BE_NULL(TEXT),
+};
+static const OwnColumn mount_point_columns[] = {NOT_NULL(OID), NOT_NULL(TEXT)};
+static const OwnColumn probe_columns[] = {
+	NOT_NULL(TIMESTAMPTZ), NOT_NULL(OID), NOT_NULL(FLOAT8), MAY_BE_NULL(FLOAT8),
+};
+static const OwnColumn sample_columns[] = {
+	NOT_NULL(TIMESTAMPTZ), NOT_NULL(OID), MAY_BE_NULL(TEXT), NOT_NULL(INT8), NOT_NULL(INT8),
+	NOT_NULL(INT8), NOT_NULL(INT8), NOT_NULL(INT8), NOT_NULL(INT8),
+};
+static const OwnColumn policy_columns[] = {
+	NOT_NULL(NAME), NOT_NULL(BOOL), MAY_BE_NULL(REGCLASS), MAY_BE_NULL(NAME), MAY_BE_NULL(NAME),
+	NOT_NULL(NAME), NOT_NULL(TEXT), MAY_BE_NULL(INTERVAL), MAY_BE_NULL(TEXT),
+	MAY_BE_NULL(NUMERIC), MAY_BE_NULL(NUMERIC), MAY_BE_NULL(INT8), MAY_BE_NULL(FLOAT8),
+	MAY_BE_NULL(FLOAT8), NOT_NULL(BOOL), NOT_NULL(INTERVAL), NOT_NULL(INTERVAL),
+	MAY_BE_NULL(INT8), MAY_BE_NULL(JSONB), MAY_BE_NULL(INTERVAL), NOT_NULL(TEXT),
+	MAY_BE_NULL(INTERVAL), MAY_BE_NULL(TIME), MAY_BE_NULL(TIME), MAY_BE_NULL(NAME),
+	MAY_BE_NULL(OID), MAY_BE_NULL(TIMESTAMPTZ),
+};
+static const OwnColumn run_columns[] = {
+	NOT_NULL(NAME), NOT_NULL(OID), NOT_NULL(TIMESTAMPTZ), NOT_NULL(INT8), NOT_NULL(INT4),
+	NOT_NULL(TEXT), MAY_BE_NULL(TEXT), MAY_BE_NULL(INT8), MAY_BE_NULL(TIMESTAMPTZ), NOT_NULL(BOOL),
+};
+
+static const struct
+{
+	const char *table;
+	int			natts;
+	const		OwnColumn *attributes;
+}			own_columns[] = {
+
+	{
+		"ledger", COLUMNS_OF(ledger_columns)
+	},
+	{
+		"job_log", COLUMNS_OF(job_columns)
+	},
+	{
+		"move_log", COLUMNS_OF(move_columns)
+	},
+	{
+		"mount_point", COLUMNS_OF(mount_point_columns)
+	},
+	{
+		"probe", COLUMNS_OF(probe_columns)
+	},
+	{
+		"sample", COLUMNS_OF(sample_columns)
+	},
+	{
+		"tier_policy", COLUMNS_OF(policy_columns)
+	},
+	{
+		"policy_run", COLUMNS_OF(run_columns)
+	},
+};
 
 /*
  * A worker waits so long for a lock on a table of ours, or for who is deleting a row, while it
@@ -311,6 +399,57 @@ lock_table(const char *name, LOCKMODE mode)
 }
 
 /*
+ * Return whether the columns of a table of ours, as far as it has them, are such as the script makes
+ * them.  A superuser can change them, and a row with a NULL, or with a value of another type, where the
+ * code expects none would crash the server.
+ */
+bool
+extension_fits(const char *table, TupleDesc desc)
+{
+	for (int i = 0; i < lengthof(own_columns); i++)
+	{
+		int			natts = Min(own_columns[i].natts, desc->natts);
+
+		if (strcmp(own_columns[i].table, table) != 0)
+			continue;
+		for (int column = 0; column < natts; column++)
+		{
+			const		OwnColumn *own = &own_columns[i].attributes[column];
+			Form_pg_attribute attribute = TupleDescAttr(desc, column);
+
+			if (attribute->attisdropped || attribute->atttypid != own->type)
+				return false;
+			if (own->not_null && !attribute->attnotnull)
+				return false;
+		}
+		return true;
+	}
+	Assert(false);
+	return false;
+}
+
+/* Raise ERROR 55000: a table does not have our columns. */
+void
+extension_other_version(const char *table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" is of another version of extension \"%s\"", table, EXTENSION),
+			 errhint("Drop the extension and create it again.")));
+}
+
+/* Lock and open a table of ours.  ERRORs: as lock_table(), extension_other_version(). */
+static Relation
+open_own(const char *name, LOCKMODE mode)
+{
+	Relation	result = table_open(lock_table(name, mode), NoLock);
+
+	if (!extension_fits(name, RelationGetDescr(result)))
+		extension_other_version(name);
+	return result;
+}
+
+/*
  * Draw the next value, greater than that given, of an open sequence that is not WAL-logged;
  * 0 = nextval() has to see to it.  As nextval_internal() in sequence.c, but INCREMENT, MAXVALUE
  * and CACHE are not looked at.
@@ -384,7 +523,7 @@ extension_nextval(const char *sequence, int64 after)
 static Relation
 open_table(const char *name)
 {
-	Relation	rel = table_open(lock_table(name, RowExclusiveLock), NoLock);
+	Relation	rel = open_own(name, RowExclusiveLock);
 
 	/* the first snapshot of a transaction has to precede any scan */
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -606,7 +745,7 @@ static void
 begin_in_order(ExtensionScan *scan, const char *table, const char *index, Snapshot snapshot,
 			   int nkeys, ScanKey keys)
 {
-	scan->rel = table_open(lock_table(table, AccessShareLock), NoLock);
+	scan->rel = open_own(table, AccessShareLock);
 	scan->direction = ForwardScanDirection;
 	scan->index = index_open(extension_relation(index), AccessShareLock);
 	scan->scan = systable_beginscan_ordered(scan->rel, scan->index, snapshot, nkeys, keys);
@@ -644,7 +783,7 @@ extension_scan_begin(ExtensionScan *scan, const char *table, int nkeys, ScanKey 
 		begin_in_order(scan, table, psprintf("%s_pkey", table), NULL, nkeys, keys);
 		return;
 	}
-	scan->rel = table_open(lock_table(table, AccessShareLock), NoLock);
+	scan->rel = open_own(table, AccessShareLock);
 	scan->direction = ForwardScanDirection;
 	scan->index = NULL;
 	scan->scan = systable_beginscan(scan->rel, InvalidOid, false, NULL, 0, NULL);

@@ -21,6 +21,8 @@ extern Oid	extension_oid(void);
 extern bool extension_installed(void);
 extern bool extension_is_locked(void);
 pg_noreturn extern void extension_missing(void);
+extern bool extension_fits(const char *table, TupleDesc desc);
+pg_noreturn extern void extension_other_version(const char *table);
 extern bool extension_owns(Oid table);
 extern Oid	extension_relation(const char *name);
 extern Oid	extension_find_relation(const char *name);

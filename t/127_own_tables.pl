@@ -102,6 +102,42 @@ well_ok('many columns');
 sql('ALTER TABLE index_mover.move_log ' . join ', ', map { "DROP remark$_" } 1 .. 40);
 well_ok('no columns of others');
 
+# ---- columns and rows that the script does not allow, which a superuser can make ---------------------
+sql("INSERT INTO tier_policy (name, to_tablespace, idle_for) VALUES ('odd', 'regress_slow', '1 day'); SELECT take_index_sample(); "
+	. "INSERT INTO index_mover.probe SELECT now(), oid, 1 FROM pg_tablespace; SELECT * FROM run_tier_policies()");
+my $undo = 'undo_move((SELECT max(job) FROM index_mover.job_log), dry_run => true)';
+foreach my $case (
+	[ 'index_mover.job_log', 'settings', $undo ], [ 'index_mover.move_log', 'relation_name', $undo ],
+	[ 'index_mover.move_log', 'status', $undo ], [ 'index_mover.sample', 'blks_read', 'take_index_sample()' ],
+	[ 'index_mover.probe', 'random_read_ms', "recommend_moves('regress_fast')" ], [ 'index_mover.policy_run', 'result', 'tier_plan()' ],
+	(map { [ 'tier_policy', $_, 'tier_plan()' ] } qw(to_tablespace parts min_stay)))
+{
+	my ($table, $column, $call) = @$case;
+	my $bare = $table =~ s/.*\.//r;
+	foreach my $change ("ALTER $column DROP NOT NULL; UPDATE $table SET $column = NULL", "ALTER $column TYPE int USING 1")
+	{
+		# views, triggers and policies that use it are in the way of another type
+		next if $change =~ /TYPE/ && $bare !~ /^(sample|probe)$/;
+		like(($node->psql('postgres', "BEGIN; ALTER TABLE $table $change; SELECT * FROM $call"))[2],
+			qr/ERROR:  table "$bare" is of another version of extension "index_mover"/, "$table: $change");
+	}
+}
+like(($node->psql('postgres', 'BEGIN; ALTER TABLE index_mover.sample ALTER index_name TYPE int USING 1; SELECT take_index_sample()'))[2],
+	qr/ERROR:  table "sample" is of another version/, 'a number in place of a text');
+like(sql('BEGIN; ALTER TABLE tier_policy DROP CONSTRAINT "a budget needs from_tablespace, where the rest goes back to"; '
+	. 'UPDATE tier_policy SET idle_for = NULL, budget = 1; SELECT reason FROM tier_plan(); SELECT count(*) FROM index_mover_check()'),
+	qr/tablespace "" does not exist/, 'a budget from no tablespace');
+sql("INSERT INTO index_mover.sample SELECT '-infinity', o, NULL, 0 FROM (VALUES (0::oid), ('t'::regclass)) v(o); "
+	. "UPDATE tier_policy SET idle_for = NULL, budget = 1e9, from_tablespace = 'regress_fast'");
+cmp_ok(sql("SELECT count(*) FROM relation_heat WHERE reads_per_second >= 0"), '>', 0, 'samples of no moment');
+sql("SELECT * FROM tier_plan(); SELECT take_index_sample()");
+is(sql("SELECT count(*) FROM index_mover.sample WHERE NOT isfinite(taken_at)"), 0, '... are deleted');
+sql("DELETE FROM index_mover.policy_run; INSERT INTO index_mover.policy_run SELECT name, owner_oid, now(), 0, 0, 'failed', NULL, NULL, NULL, "
+	. 'true FROM tier_policy');
+is(sql("SELECT detail FROM index_mover_check() WHERE object = 'odd'"), 'failed', 'a failure without a message');
+sql('DELETE FROM tier_policy; DELETE FROM index_mover.probe');
+well_ok('odd rows');
+
 # ---- rows that a transaction keeps --------------------------------------------------------------
 set_tests($node, test_mutation => 'record-wait:1000');
 sub hold_at

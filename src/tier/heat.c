@@ -784,16 +784,18 @@ thin_samples(HeatSample *samples, int n, bool exists, const HeatTable *table,
 	}
 }
 
-/* Delete the samples that are from the future. */
+/* Delete the samples that are from the future, or of no moment at all. */
 static void
-delete_samples_ahead(void)
+delete_odd_samples(void)
 {
 	ExtensionScan scan;
 
 	extension_scan_begin(&scan, "sample", 0, NULL);
 	while (extension_scan_next(&scan))
 	{
-		if (moment_is_ahead(DatumGetTimestampTz(scan.row.values[0])))
+		TimestampTz taken_at = DatumGetTimestampTz(scan.row.values[0]);
+
+		if (moment_is_ahead(taken_at) || TIMESTAMP_NOT_FINITE(taken_at))
 			(void) extension_delete_free_row("sample", &scan.tuple->t_self);
 	}
 }
@@ -831,7 +833,7 @@ record_sample(const Interval *retention)
 	oldest = moment_minus(table->now, retention);
 	oldest = Min(oldest, table->now - HOURLY_DAYS * USECS_PER_DAY);
 	thin_samples(moments, n, false, table, oldest);
-	delete_samples_ahead();
+	delete_odd_samples();
 	/* after the counters were read: whatever they tell of was before */
 	moment.taken_at = GetCurrentTimestamp();
 	insert_sample(&moment, NULL);

@@ -138,7 +138,7 @@ scan_samples(SampleReader *reader, TupleDesc columns, TimestampTz now, bool all)
 		int			number;
 
 		CHECK_FOR_INTERRUPTS();
-		if (taken_at > now)
+		if (taken_at > now || TIMESTAMP_NOT_FINITE(taken_at))
 			continue;
 		MemoryContextReset(row_context);
 		oldcontext = MemoryContextSwitchTo(row_context);

@@ -96,7 +96,7 @@ has_columns(TupleDesc desc)
 			appendStringInfoString(&names, ", ");
 		appendStringInfoString(&names, NameStr(TupleDescAttr(desc, i)->attname));
 	}
-	result = strcmp(names.data, COLUMN_NAMES) == 0;
+	result = strcmp(names.data, COLUMN_NAMES) == 0 && extension_fits("tier_policy", desc);
 	pfree(names.data);
 	return result;
 }
@@ -106,10 +106,7 @@ static void
 require_columns(TupleDesc desc)
 {
 	if (!has_columns(desc))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" is of another version of extension \"%s\"", "tier_policy", "index_mover"),
-				 errhint("Drop the extension and create it again.")));
+		extension_other_version("tier_policy");
 }
 
 /* Return whether policies_of_table() can read the table, which is locked. */
@@ -222,6 +219,10 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->relation = VALUE_OR(relation, ObjectId, InvalidOid);
 	policy->schema = NAME(schema);
 	policy->from_tablespace = NAME(from_tablespace);
+	/* a constraint was dropped: then no tablespace has the name */
+	if (policy->from_tablespace == NULL &&
+		(policy->kind == POLICY_BUDGET || policy->kind == POLICY_START_AT))
+		policy->from_tablespace = pstrdup("");
 	policy->to_tablespace = DatumGetName(datumCopy(row.value.to_tablespace, false, NAMEDATALEN));
 	policy->tables = !IS(parts, "indexes");
 	policy->indexes = !IS(parts, "table");
