@@ -14,6 +14,7 @@
 
 #include "catalog/dependency.h"
 #include "catalog/pg_class.h"
+#include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/lsyscache.h"
 
@@ -135,6 +136,7 @@ tier_wish_by_idleness(TierPlan *plan)
 
 	for (const Heat *h = heat->heats; h < heat->heats + heat->n; h++)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (!scope_includes(&work->scope, h) || (h->last_use[of] != 0 && h->last_use[of] > since))
 			continue;
 		if (h->known_since[of] <= since)
@@ -380,6 +382,7 @@ tier_wish_by_pressure(TierPlan *plan)
 		double		order;
 		int64		size;
 
+		CHECK_FOR_INTERRUPTS();
 		if (!scope_includes(&work->scope, h))
 			continue;
 		size = relation_main_size(&h->facts);
