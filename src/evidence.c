@@ -202,8 +202,9 @@ evidence_vouches(Oid tablespace, RelFileNumber relfilenumber)
 		return true;
 	if (forced >= 0)
 		return forced == EVIDENCE_SAME;
-	return evidence_look_for(tablespace, &device) && device.is_here && evidence_area->is_saved &&
-		relfilenumber >= device.vouched_from;
+	if (!evidence_look_for(tablespace, &device))
+		return false;
+	return device.is_here && evidence_area->is_saved && relfilenumber >= device.vouched_from;
 }
 
 /*
@@ -263,7 +264,9 @@ evidence_ensure(Oid tablespace)
 	device_look(tablespace, &look);
 	if (look.is_in_place)
 		return true;
-	if (!evidence_look_for(tablespace, &device) || !evidence_area->is_saved)
+	if (!evidence_look_for(tablespace, &device))
+		return false;
+	if (!evidence_area->is_saved)
 		return false;
 	/* perhaps its marker can be written again by now */
 	if (device.mark_errno != 0)
@@ -337,11 +340,11 @@ may_empty(Oid tablespace, KnownDevice *device)
 }
 
 /*
- * Return whether lost files of this tablespace may be emptied: they are on its device, and
- * the verdict is final.
+ * Look at a tablespace's device, and return whether its lost files may be emptied: they are on
+ * that device, and the verdict is final.
  */
 bool
-evidence_may_empty(Oid tablespace)
+evidence_confirm_loss(Oid tablespace)
 {
 	KnownDevice device;
 
@@ -362,7 +365,7 @@ evidence_may_empty(Oid tablespace)
  * device whose last look has taken long, it is left to the janitor.
  */
 bool
-evidence_may_empty_lately(Oid tablespace)
+evidence_confirm_loss_lately(Oid tablespace)
 {
 	KnownDevice device;
 	double		took;
@@ -375,7 +378,7 @@ evidence_may_empty_lately(Oid tablespace)
 	if (clock_seconds() < device.look_ended + FRESH_LOOKS * took && may_empty(tablespace, &device))
 		return true;
 	/* it, or another device, may have come just now */
-	return evidence_may_empty(tablespace);
+	return evidence_confirm_loss(tablespace);
 }
 
 /*

@@ -33,8 +33,8 @@ extern bool evidence_ensure(Oid tablespace);
 extern const char *evidence_reason(Oid tablespace);
 extern const char *evidence_file_name(void);
 extern uint32 evidence_losses(void);
-extern bool evidence_may_empty(Oid tablespace);
-extern bool evidence_may_empty_lately(Oid tablespace);
+extern bool evidence_confirm_loss(Oid tablespace);
+extern bool evidence_confirm_loss_lately(Oid tablespace);
 extern bool evidence_can_empty(Oid tablespace);
 extern bool evidence_knows_lost(HeapTuple row);
 
@@ -54,7 +54,7 @@ extern void evidence_begin_round(void);
 extern void evidence_refute(Oid tablespace);
 extern uint32 evidence_doubts_so_far(Oid tablespace);
 extern void evidence_note_read(Oid tablespace, RelFileNumber below, uint32 doubts);
-extern bool evidence_is_to_read(Oid tablespace, RelFileNumber relfilenumber);
+extern bool evidence_look_if_unread(Oid tablespace, RelFileNumber relfilenumber);
 
 /* evidence_area.c */
 extern void evidence_meet_again(void);

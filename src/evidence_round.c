@@ -340,15 +340,16 @@ evidence_note_read(Oid tablespace, RelFileNumber below, uint32 doubts)
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
-/* Return whether the janitor has to read a file: it is unknown, and was not read since. */
+/* Look whether the janitor has to read a file: it is unknown, and was not read since. */
 bool
-evidence_is_to_read(Oid tablespace, RelFileNumber relfilenumber)
+evidence_look_if_unread(Oid tablespace, RelFileNumber relfilenumber)
 {
 	const ReadFiles *entry;
 	bool		was_read = false;
 
-	if (!RelFileNumberIsValid(relfilenumber) ||
-		evidence_of_file(tablespace, relfilenumber) != EVIDENCE_UNKNOWN || evidence_area == NULL)
+	if (!RelFileNumberIsValid(relfilenumber) || evidence_area == NULL)
+		return false;
+	if (evidence_of_file(tablespace, relfilenumber) != EVIDENCE_UNKNOWN)
 		return false;
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
 	entry = find_read(tablespace);

@@ -349,6 +349,7 @@ empty_file(void *arg)
 	LostIndex  *lost = arg;
 	Relation	index;
 	BlockNumber old_nblocks;
+	bool		may_empty = false;
 
 	if (!lock_lost(lost))
 		return;
@@ -365,7 +366,9 @@ empty_file(void *arg)
 		old_nblocks = blocks_of(index);
 		lost->is_done = old_nblocks == 0;
 		/* another device may have come since the locks were taken */
-		if (!lost->is_done && evidence_may_empty(index->rd_locator.spcOid))
+		if (!lost->is_done)
+			may_empty = evidence_confirm_loss(index->rd_locator.spcOid);
+		if (may_empty)
 		{
 			empty_or_spoil(index, old_nblocks);
 			lost->is_done = true;
@@ -561,9 +564,12 @@ those_with_pages(const List *indexes, bool in_worker)
 		if (!list_member_oid(here, tablespace) && !list_member_oid(away, tablespace) &&
 			!list_member_oid(slow, tablespace))
 		{
-			bool		may_empty = in_worker ? evidence_may_empty(tablespace) :
-				evidence_may_empty_lately(tablespace);
+			bool		may_empty;
 
+			if (in_worker)
+				may_empty = evidence_confirm_loss(tablespace);
+			else
+				may_empty = evidence_confirm_loss_lately(tablespace);
 			if (may_empty)
 				here = lappend_oid(here, tablespace);
 			else if (!evidence_can_empty(tablespace))
@@ -827,7 +833,7 @@ look_again(void)
 		return;
 	}
 	foreach_oid(tablespace, tablespaces_met)
-		(void) evidence_may_empty_lately(tablespace);
+		(void) evidence_confirm_loss_lately(tablespace);
 	looked_at = clock_seconds();
 }
 

@@ -356,8 +356,12 @@ running_jobs_of_before(void)
 		RunningJob *job = palloc0_object(RunningJob);
 		char		run[DEVICE_ID_SIZE];
 
+		if (!job_of_path(path, job))
+			continue;
+		if (!read_file(path, job, run))
+			continue;
 		/* a job of this run may have begun */
-		if (job_of_path(path, job) && read_file(path, job, run) && strcmp(run, current_run) != 0)
+		if (strcmp(run, current_run) != 0)
 			result = lappend(result, job);
 	}
 	list_sort(result, compare_jobs);

@@ -607,7 +607,10 @@ settings_capture(MoveSettings *result, Jsonb *json, bool swaps)
 	apply_json(json);
 	*result = session;
 	(void) parse_free_space(min_free_space, &result->min_free_space);
-	result->swap_after = swaps ? swap_moment() : 0;
+	if (swaps)
+		result->swap_after = swap_moment();
+	else
+		result->swap_after = 0;
 	result->maintenance_work_mem = maintenance_work_mem;
 	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
 	result->temp_file_limit = temp_file_limit;

@@ -298,18 +298,21 @@ timescaledb_has(Oid relid)
 
 	if (!OidIsValid(get_extension_oid("timescaledb", true)) || schema == NULL || relname == NULL)
 		return false;
-	if (read_catalog("hypertable", hypertable_names, lengthof(hypertable_names), &rows) != NULL ||
-		rows_have_name(rows, schema, relname))
+	if (read_catalog("hypertable", hypertable_names, lengthof(hypertable_names), &rows) != NULL)
+		return true;
+	if (rows_have_name(rows, schema, relname))
 		return true;
 	/* it does nothing more for an index of a chunk than core */
 	if (is_index)
 		return false;
 	if (read_catalog("chunk", chunk_names, lengthof(chunk_names), &rows) == NULL)
 		return rows_have_name(rows, schema, relname);
-	if (read_catalog("chunk", chunk_oids, lengthof(chunk_oids), &rows) != NULL ||
-		rows_have_oid(rows, 0, relid))
+	if (read_catalog("chunk", chunk_oids, lengthof(chunk_oids), &rows) != NULL)
 		return true;
-	return read_catalog("compression_settings", compressed_oids,
-						lengthof(compressed_oids), &rows) != NULL ||
-		rows_have_oid(rows, 1, relid);
+	if (rows_have_oid(rows, 0, relid))
+		return true;
+	if (read_catalog("compression_settings", compressed_oids, lengthof(compressed_oids),
+					 &rows) != NULL)
+		return true;
+	return rows_have_oid(rows, 1, relid);
 }

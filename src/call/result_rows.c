@@ -183,7 +183,9 @@ result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *sett
 	if (rsinfo->setResult == NULL)
 		InitMaterializedSRF(fcinfo, 0);
 	submit_skip_busy(plan);
-	summary.job = settings->terms.job != 0 ? settings->terms.job : history_next_job();
+	summary.job = settings->terms.job;
+	if (summary.job == 0)
+		summary.job = history_next_job();
 	foreach_ptr(PlannedMove, move, plan)
 	{
 		if (move->item.outcome.status == STATUS_SKIPPED)

@@ -140,7 +140,11 @@ find_victim(LedgerEntry *entry, Victim *victim)
 
 	memset(victim, 0, sizeof(Victim));
 	if (!new_exists && !old_exists)
-		return find_remade(entry) && find_victim(entry, victim);
+	{
+		if (!find_remade(entry))
+			return false;
+		return find_victim(entry, victim);
+	}
 	if (new_exists)
 		old_is_spare = swapped && old_exists && !old_index.valid;
 	else
@@ -279,8 +283,11 @@ remove_one(LedgerEntry *entry, bool own, WaitLimits *limits)
 	Oid			was_dead = InvalidOid;	/* the index was dead before that */
 	bool		done = false;
 
-	while (!done && find_work(entry, limits->mc == NULL, &victim))
+	while (!done)
 	{
+		if (!find_work(entry, limits->mc == NULL, &victim))
+			break;
+
 		/*
 		 * An index that was never valid has not been used by a query, so
 		 * writers need not maintain it any longer.  After some time it may

@@ -222,8 +222,9 @@ lost_index_hide(void *arg)
 				 errmsg("another session has locked it"),
 				 errhint("Heal the tablespace again when it is free.")));
 	if (!relation_facts(item->relid, &facts) || !facts.valid || !facts.live ||
-		facts.heap_oid != item->heap_oid || plan_aclcheck(facts.heap_oid, true) != ACLCHECK_OK ||
-		lost_file(&facts, LOOK_LOSS_KNOWN) == NULL)
+		facts.heap_oid != item->heap_oid || plan_aclcheck(facts.heap_oid, true) != ACLCHECK_OK)
+		return;
+	if (lost_file(&facts, LOOK_LOSS_KNOWN) == NULL)
 		return;
 	pg_index = table_open(IndexRelationId, RowExclusiveLock);
 	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(item->relid));

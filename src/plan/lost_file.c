@@ -146,17 +146,23 @@ look_at_root(LostFile *lost)
 	bool		is_index = relkind_is_index(lost->facts->relkind);
 	PGIOAlignedBlock page;
 
-	if (lost->nblocks == 0 || !look_at_page(lost, 0, page.data))
+	if (lost->nblocks == 0)
+		return;
+	if (!look_at_page(lost, 0, page.data))
 		return;
 	lost->root = page_root(lost->facts->relam, page.data, &lost->spare);
 	if (lost->root == InvalidBlockNumber)
 		lost->problem = "its first page is invalid";
 	else if (lost->root >= file_blocks(&lost->file, MAIN_FORKNUM))
 		lost->problem = psprintf("its file ends before block %u, the root", lost->root);
-	/* of a table, a crash leaves zeros, too, and nothing points to them */
-	else if (look_at_page(lost, lost->root, page.data) && PageIsNew(page.data) &&
-			 (is_index || lost->look == LOOK_LOSS_KNOWN))
-		lost->problem = psprintf("block %u is empty", lost->root);
+	else
+	{
+		if (!look_at_page(lost, lost->root, page.data))
+			return;
+		/* of a table, a crash leaves zeros, too, and nothing points to them */
+		if (PageIsNew(page.data) && (is_index || lost->look == LOOK_LOSS_KNOWN))
+			lost->problem = psprintf("block %u is empty", lost->root);
+	}
 }
 
 /* Look at so many pages, up to a moment, and return whether one is suspicious. */
@@ -215,9 +221,13 @@ look_at_link(BlockNumber block, void *arg)
 	 */
 	if (block >= lost->nblocks && block >= file_blocks(&lost->file, MAIN_FORKNUM))
 		lost->problem = psprintf("its file ends before block %u, to which block %u refers", block, lost->block);
-	else if (block < lost->nblocks && bms_is_member(block, lost->empty) &&
-			 look_at_page(lost, block, page.data) && PageIsNew(page.data))
-		lost->problem = psprintf("block %u, to which block %u refers, is empty", block, lost->block);
+	else if (block < lost->nblocks && bms_is_member(block, lost->empty))
+	{
+		if (!look_at_page(lost, block, page.data))
+			return;
+		if (PageIsNew(page.data))
+			lost->problem = psprintf("block %u, to which block %u refers, is empty", block, lost->block);
+	}
 }
 
 /* Read all pages of an index, note the pages of zeros, and look at references to them. */

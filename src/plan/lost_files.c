@@ -115,7 +115,7 @@ list_to_read(void *arg)
 		file = palloc_object(FileToRead);
 		file->relid = form->oid;
 		file->number = form->relfilenode;
-		file->is_unknown = evidence_is_to_read(reading->tablespace, form->relfilenode);
+		file->is_unknown = evidence_look_if_unread(reading->tablespace, form->relfilenode);
 		reading->files = lappend(reading->files, file);
 		MemoryContextSwitchTo(oldcontext);
 	}
@@ -220,6 +220,7 @@ read_slowly(void *arg)
 	LostLook	look = reading->file->is_unknown ? LOOK_WHOLE : LOOK_SPOTS;
 	RelationFacts facts;
 	RelFileLocator locator;
+	bool		may_be_built = false;
 	bool		was_known;
 
 	reading->is_whole = true;
@@ -231,7 +232,9 @@ read_slowly(void *arg)
 	if (!relation_facts(reading->file->relid, &facts) || facts.tablespace != reading->tablespace)
 		return;
 	/* it is not read, and may be valid when the plan looks at it, or later */
-	if (relkind_is_index(facts.relkind) && !facts.valid && look_for_builder(&facts))
+	if (relkind_is_index(facts.relkind) && !facts.valid)
+		may_be_built = look_for_builder(&facts);
+	if (may_be_built)
 	{
 		reading->is_complete = false;
 		evidence_refute(reading->tablespace);

@@ -388,8 +388,11 @@ plan_recheck(MoveItem *item, bool began)
 
 	if (!item_check(item, &facts))
 		return false;
-	if (item->heal && facts.valid && lost_file(&facts, LOOK_LOSS_KNOWN) == NULL)
-		return item_skip(item, 0, "Another command has rebuilt it already.");
+	if (item->heal && facts.valid)
+	{
+		if (lost_file(&facts, LOOK_LOSS_KNOWN) == NULL)
+			return item_skip(item, 0, "Another command has rebuilt it already.");
+	}
 
 	if (item->method == METHOD_COPY &&
 		facts.persistence != RELPERSISTENCE_PERMANENT)

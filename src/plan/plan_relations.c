@@ -404,11 +404,11 @@ plan_evacuation(const PlanRequest *request, Oid tablespace)
 }
 
 /*
- * Return whether a look at their files finds a loss, or none has a file: then an
- * earlier job has healed all of them elsewhere.
+ * Look at the files of relations, and return whether there is a loss, or none has a file:
+ * then an earlier job has healed all of them elsewhere.
  */
 static bool
-may_heal(const List *relids, LostLook look)
+look_whether_to_heal(const List *relids, LostLook look)
 {
 	RelationFacts facts;
 	bool		has_file = false;
@@ -416,8 +416,11 @@ may_heal(const List *relids, LostLook look)
 	foreach_oid(relid, relids)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (relation_facts(relid, &facts) && lost_file(&facts, look) != NULL)
-			return true;
+		if (relation_facts(relid, &facts))
+		{
+			if (lost_file(&facts, look) != NULL)
+				return true;
+		}
 		has_file |= RELKIND_HAS_STORAGE(get_rel_relkind(relid));
 	}
 	return !has_file;
@@ -451,7 +454,7 @@ plan_healing(const PlanRequest *request, Oid tablespace)
 	/* the findings are remembered */
 	if (request->files_were_seen)
 		look = LOOK_SPOTS;
-	else if (may_heal(relids, LOOK_SAMPLE))
+	else if (look_whether_to_heal(relids, LOOK_SAMPLE))
 		look = LOOK_LOSS_KNOWN;
 	foreach_oid(relid, relids)
 	{
@@ -488,6 +491,7 @@ List *
 plan_single(const PlanRequest *request, Oid relation)
 {
 	PlannedMove *entry;
+	bool		heals = false;
 
 	Assert(IsTransactionState());
 	CHECK_FOR_INTERRUPTS();
@@ -495,8 +499,9 @@ plan_single(const PlanRequest *request, Oid relation)
 	if (entry == NULL)
 		return NIL;
 	/* a move that is resumed may heal an index */
-	if (request->method != METHOD_REBUILD || RELKIND_HAS_PARTITIONS(entry->item.relkind) ||
-		!lost_plan(entry, LOOK_SAMPLE, false))
+	if (request->method == METHOD_REBUILD && !RELKIND_HAS_PARTITIONS(entry->item.relkind))
+		heals = lost_plan(entry, LOOK_SAMPLE, false);
+	if (!heals)
 		plan_decide(entry, request, true);
 	return plan_in_order(list_make1(entry));
 }

@@ -436,9 +436,11 @@ bloat_report(Oid index_oid, Row *row, int column)
 {
 	Bloat		bloat = {.sample_pages = REPORT_SAMPLE};
 	const char *source;
+	bool		measured = false;
 
-	if (!OidIsValid(index_oid) || !report_run(index_oid, true, bloat_measure, &bloat) ||
-		isnan(bloat.low))
+	if (OidIsValid(index_oid))
+		measured = report_run(index_oid, true, bloat_measure, &bloat);
+	if (!measured || isnan(bloat.low))
 	{
 		row_text(row, column + 2, "not measured");
 		return;

@@ -456,8 +456,9 @@ row_compression(Row *row, int column, Oid tablespace, Oid relation)
 		row_text(row, column + 1, compression.algorithm);
 	if (compression.zstd_level != 0)
 		level = compression.zstd_level;
-	if (!OidIsValid(relation) ||
-		!compressed_size_sample(relation, COMPRESSED_RUNS, level, &zstd, &lz4))
+	if (!OidIsValid(relation))
+		return;
+	if (!compressed_size_sample(relation, COMPRESSED_RUNS, level, &zstd, &lz4))
 		return;
 	row_compression_ratio(row, column + 2, zstd.expected);
 	row_compression_ratio(row, column + 3, zstd.at_most);

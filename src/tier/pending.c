@@ -208,8 +208,11 @@ index_mover_pending_steps(PG_FUNCTION_ARGS)
 	char	   *why;
 
 	if (!relation_facts(relid, &facts) || facts.relkind != RELKIND_INDEX ||
-		facts.relam != GIN_AM_OID || !report_pending_list(relid, &advice.list) ||
-		advice.list.pages < PENDING_LONG)
+		facts.relam != GIN_AM_OID)
+		PG_RETURN_NULL();
+	if (!report_pending_list(relid, &advice.list))
+		PG_RETURN_NULL();
+	if (advice.list.pages < PENDING_LONG)
 		PG_RETURN_NULL();
 	advice.index = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
 	advice.table = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.heap_name));

@@ -64,24 +64,24 @@ compare_keys(const void *a, const void *b)
 	return (x->heat > y->heat) - (x->heat < y->heat);
 }
 
-/* Return whether a candidate is in the target already, or can move there, which may plan its move. */
+/* Return whether a candidate is in the target already, or can move there; this may plan its move. */
 static bool
-can_be_there(Candidate *candidate, CandidateCheck can_move, void *arg)
+try_place(Candidate *candidate, CandidateCheck try_move, void *arg)
 {
-	if (candidate->is_resident || can_move == NULL)
+	if (candidate->is_resident || try_move == NULL)
 		return true;
-	return can_move(candidate, arg);
+	return try_move(candidate, arg);
 }
 
 /* Choose a candidate, if it is worth it and fits into the rest of the budget. */
 static void
 try_candidate(Candidate *candidate, int64 *budget, double *worth,
-			  CandidateCheck can_move, void *arg)
+			  CandidateCheck try_move, void *arg)
 {
 	candidate->is_chosen = candidate->is_fixed;
 	if (candidate->worth <= 0 || candidate->size > *budget)
 		return;
-	if (!can_be_there(candidate, can_move, arg))
+	if (!try_place(candidate, try_move, arg))
 		return;
 	candidate->is_chosen = true;
 	*worth += candidate->worth;
@@ -91,16 +91,16 @@ try_candidate(Candidate *candidate, int64 *budget, double *worth,
 /* Fill the budget in this order, after a candidate (or NULL).  Returns the worth of the chosen. */
 static double
 fill(Candidate *candidates, int n, Candidate *first, int64 budget,
-	 CandidateCheck can_move, void *arg)
+	 CandidateCheck try_move, void *arg)
 {
 	double		result = 0;
 
 	if (first != NULL)
-		try_candidate(first, &budget, &result, can_move, arg);
+		try_candidate(first, &budget, &result, try_move, arg);
 	for (Candidate *c = candidates; c < candidates + n; c++)
 	{
 		if (c != first)
-			try_candidate(c, &budget, &result, can_move, arg);
+			try_candidate(c, &budget, &result, try_move, arg);
 	}
 	return result;
 }
@@ -122,7 +122,7 @@ worth_of(const Candidate *candidate)
  * Brings them into another order.
  */
 void
-ranking_choose(Candidate *candidates, int n, int64 budget, CandidateCheck can_move, void *arg)
+ranking_choose(Candidate *candidates, int n, int64 budget, CandidateCheck try_move, void *arg)
 {
 	Candidate  *best = NULL;
 	double		by_density;
@@ -135,21 +135,21 @@ ranking_choose(Candidate *candidates, int n, int64 budget, CandidateCheck can_mo
 		c->key = c->worth / Max(c->size, 1);
 	}
 	qsort(candidates, n, sizeof(Candidate), compare_keys);
-	by_density = fill(candidates, n, NULL, budget, can_move, arg);
+	by_density = fill(candidates, n, NULL, budget, try_move, arg);
 	for (Candidate *c = candidates; c < candidates + n; c++)
 	{
 		if (c->size > budget || (best != NULL && c->worth <= best->worth))
 			continue;
-		if (can_be_there(c, can_move, arg))
+		if (try_place(c, try_move, arg))
 			best = c;
 	}
 	/* the most valuable one first, unless that is worth no more in all */
 	if (best != NULL)
 	{
-		double		by_worth = fill(candidates, n, best, budget, can_move, arg);
+		double		by_worth = fill(candidates, n, best, budget, try_move, arg);
 
 		if (by_worth <= by_density)
-			(void) fill(candidates, n, NULL, budget, can_move, arg);
+			(void) fill(candidates, n, NULL, budget, try_move, arg);
 	}
 }
 
@@ -214,7 +214,9 @@ sample_stored(Candidate *candidates, int n, bool residents, int zstd_level, doub
 		if (c->is_resident != residents || !wants_sample(c))
 			continue;
 		c->is_sampled = compressed_size_sample(c->heat->facts.relid, RUNS_OF_RANKING, zstd_level,
-											   &zstd, &lz4) && !isnan(zstd.at_most);
+											   &zstd, &lz4);
+		if (c->is_sampled)
+			c->is_sampled = !isnan(zstd.at_most);
 		if (!c->is_sampled)
 			continue;
 		c->size = Max(ceil(c->size * zstd.at_most), 1);
@@ -429,8 +431,11 @@ put_advice(Advice *advice, const Candidate *candidate)
 	int64		pending = -1;
 	Row			row;
 
-	if (facts->relam == GIN_AM_OID && report_pending_list(facts->relid, &list))
-		pending = list.pages;
+	if (facts->relam == GIN_AM_OID)
+	{
+		if (report_pending_list(facts->relid, &list))
+			pending = list.pages;
+	}
 	row_clear(&row);
 	row_set(&row, 1, Int32GetDatum(++advice->rank));
 	if (is_index)

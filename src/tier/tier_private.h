@@ -201,7 +201,7 @@ typedef struct Candidate
 
 typedef bool (*CandidateCheck) (Candidate *candidate, void *arg);
 extern void ranking_choose(Candidate *candidates, int n, int64 budget,
-						   CandidateCheck can_move, void *arg);
+						   CandidateCheck try_move, void *arg);
 extern bool scope_includes(const TierScope *scope, const Heat *heat);
 extern bool ranking_counts(const Heat *heat);
 extern Candidate *candidates_collect(const HeatTable *heats, const List *places,

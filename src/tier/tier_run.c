@@ -103,11 +103,11 @@ log_change(const char *policy, const PolicyRun *run, const PolicyRun *before)
 }
 
 /*
- * Return whether a policy was deleted, or is another role's by now; false if another session has
- * locked the table.
+ * Lock the table of policies, and return whether a policy was deleted, or is another role's by now;
+ * false if another session has locked the table.
  */
 static bool
-is_gone(const Policy *before)
+look_whether_gone(const Policy *before)
 {
 	if (!OidIsValid(policy_lock_table(false, true)))
 		return false;
@@ -127,7 +127,9 @@ record(const Policy *policy, PolicyRun *run)
 	bool		claimed = policy_run_claim(policy);
 
 	/* or it is deleted, or its table is locked: neither is waited for */
-	if (!claimed || is_gone(policy))
+	if (!claimed)
+		return;
+	if (look_whether_gone(policy))
 		return;
 	if (policy_run_record(policy, run, &before))
 		log_change(NameStr(policy->name), run, &before);

@@ -189,9 +189,9 @@ row_of_candidate(TierPlan *plan, Candidate *candidate)
 	return candidate->row;
 }
 
-/* For the ranking: can a candidate move, or is a job maybe moving it in? */
+/* For the ranking: plan the move of a candidate.  Return whether it can move, or a job may be moving it in. */
 static bool
-can_move(Candidate *candidate, void *arg)
+try_move(Candidate *candidate, void *arg)
 {
 	const TierRow *row = row_of_candidate(arg, candidate);
 
@@ -212,7 +212,7 @@ fix_if_it_stays(TierPlan *plan, Candidate *candidate)
 	{
 		if (candidate->is_chosen)
 			candidate->is_fixed = true;
-		else if (!can_move(candidate, plan))
+		else if (!try_move(candidate, plan))
 			candidate->is_fixed = true;
 		return;
 	}
@@ -227,7 +227,7 @@ choose_wanted(TierPlan *plan, Candidate *candidates, int n, int64 budget)
 {
 	int64		result = 0;
 
-	ranking_choose(candidates, n, budget, can_move, plan);
+	ranking_choose(candidates, n, budget, try_move, plan);
 	for (const Candidate *c = candidates; c < candidates + n; c++)
 	{
 		if (c->is_chosen)
@@ -295,7 +295,7 @@ tier_wish_by_heat(TierPlan *plan)
 						 psprintf("only %s of its budget can be used; %s", size_text(budget),
 								  tier_limit_clause(work->policy, limit)));
 	}
-	ranking_choose(candidates, n, budget, can_move, plan);
+	ranking_choose(candidates, n, budget, try_move, plan);
 
 	/*
 	 * A second time, since whether a resident can leave is asked only if it
@@ -304,7 +304,7 @@ tier_wish_by_heat(TierPlan *plan)
 	 */
 	for (Candidate *c = candidates; c < candidates + n; c++)
 		fix_if_it_stays(plan, c);
-	ranking_choose(candidates, n, budget, can_move, plan);
+	ranking_choose(candidates, n, budget, try_move, plan);
 	for (const Candidate *c = candidates; c < candidates + n; c++)
 	{
 		if (c->row == NULL || c->row->decision.verdict == VERDICT_NONE)

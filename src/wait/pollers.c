@@ -100,12 +100,12 @@ is_one_program(const PgBackendStatus *a, const PgBackendStatus *b)
 }
 
 /*
- * Return whether a process that holds a lock that our job waits for seems to wait
- * for this session.  To be called about once a second, since it counts
+ * Find out whether a process that holds a lock that our job waits for seems to wait
+ * for this session, and tell if so.  To be called about once a second, since it counts
  * executions.
  */
 bool
-poller_waits_for_us(int pid)
+poller_find_wait(int pid)
 {
 	TimestampTz since = MyBEEntry->st_xact_start_timestamp;
 	const PgBackendStatus *holder = blockers_find(pid);

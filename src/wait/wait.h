@@ -110,7 +110,7 @@ extern int	wait_find_deadlock(int pid, const int targets[2],
 
 extern void wait_for_lockers(Oid heap_oid, LOCKMODE lockmode,
 							 WaitLimits *limits);
-extern bool extension_lockers_wait_for_us(int caller_pid);
+extern bool extension_find_deadlock(int caller_pid);
 extern void wait_for_snapshots(TransactionId limit_xmin,
 							   bool (*hides) (PGPROC *proc),
 							   WaitLimits *limits);
@@ -159,7 +159,7 @@ extern bool attempts_queue_for_bid(Attempts *attempts, Oid relid, instr_time *gr
 extern bool turn_give(MoveContext *mc, const WaitLimits *limits, int64 rested_us);
 extern bool turn_is_due(const MoveContext *mc, const WaitLimits *limits, int64 rested_us);
 
-extern bool poller_waits_for_us(int pid);
+extern bool poller_find_wait(int pid);
 extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,
 								 WaitLimits *limits);
 extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);

@@ -108,8 +108,11 @@ wait_find_deadlock(int pid, const int targets[2],
 		*last = list_nth_int(pids, n);
 		if (n == 0 || slot < 0 || slot_of(*last, runners, nrunners) != slot)
 			pids = add_waited_for(pids, *last, runners, nrunners);
-		if (n > 0 && nrunners > 0 && poller_waits_for_us(*last))
-			pids = list_append_unique_int(pids, MyProcPid);
+		if (n > 0 && nrunners > 0)
+		{
+			if (poller_find_wait(*last))
+				pids = list_append_unique_int(pids, MyProcPid);
+		}
 	}
 
 	MemoryContextSwitchTo(oldcontext);
@@ -128,7 +131,9 @@ find_waiting_for_us(const int *pids, int npids, int caller_pid)
 		/* another runner of our job steps back if it waits for the caller */
 		const int	targets[2] = {MyProcPid, runner_of_same_job(pids[i]) ? 0 : caller_pid};
 
-		if (pids[i] != 0 && wait_find_deadlock(pids[i], targets, NULL, 0, &last) != 0)
+		if (pids[i] == 0)
+			continue;
+		if (wait_find_deadlock(pids[i], targets, NULL, 0, &last) != 0)
 			return pids[i];
 	}
 	return 0;
@@ -139,7 +144,7 @@ find_waiting_for_us(const int *pids, int npids, int caller_pid)
  * holds or wants a conflicting lock waits, also indirectly, for us or for our caller.
  */
 bool
-extension_lockers_wait_for_us(int caller_pid)
+extension_find_deadlock(int caller_pid)
 {
 	LOCKTAG		tag;
 	int			count;

@@ -354,6 +354,7 @@ static void
 move_with_preparation(MoveContext *mc)
 {
 	List	   *tables = NIL;
+	bool		again;
 
 	for (int i = 0; i < mc->nitems; i++)
 		tables = lappend_oid(tables, mc->items[i]->heap_oid);
@@ -387,13 +388,16 @@ move_with_preparation(MoveContext *mc)
 	Assert(mc->item->method != METHOD_AUTO);
 	do
 	{
+		again = false;
 		if (mc->item->method == METHOD_REBUILD)
 			move_by_rebuild(mc);
 		else if (mc->item->method == METHOD_COPY)
 			move_by_copy(mc);
 		else
 			move_default(mc);
-	} while (mc->nitems == 1 && find_successor(mc->item));
+		if (mc->nitems == 1)
+			again = find_successor(mc->item);
+	} while (again);
 }
 
 /* Remove the files and indexes that the item has left. */

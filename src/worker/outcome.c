@@ -123,13 +123,18 @@ outcome_hold_extension(JobShared *shared)
 	for (;;)
 	{
 		ExtensionHold hold;
+		bool		is_going;
 
 		StartTransactionCommand();
 		hold = extension_hold();
 		CommitTransactionCommand();
 		if (hold == EXTENSION_HELD)
 			return true;
-		if (hold == EXTENSION_GONE || extension_lockers_wait_for_us(shared->caller_pid))
+		if (hold == EXTENSION_GONE)
+			is_going = true;
+		else
+			is_going = extension_find_deadlock(shared->caller_pid);
+		if (is_going)
 		{
 			pg_atomic_write_u32(&shared->extension_gone, 1);
 			return false;
