@@ -84,6 +84,8 @@ typedef struct MoveOutcome
 {
 	MoveStatus	status;
 	char		sqlstate[6];	/* "" = none */
+	bool		was_canceled;	/* with its job, or by its owner; not by an
+								 * error that has the SQLSTATE only */
 	char		detail[IM_DETAIL_LEN];
 	TimestampTz started_at;		/* 0 = not started */
 	TimestampTz finished_at;

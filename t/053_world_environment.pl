@@ -227,8 +227,25 @@ sub audited
 	is(tablespace_of_index($node, 't_v'), $to, 'the index has moved');
 	wait_for_no_worker($node);
 	leftovers_ok($node, 'a ddl_command_end trigger that refuses', within => 5);
+
+	# .. with the SQLSTATE of a cancel, which is none of the job
+	$node->safe_psql('postgres', <<'SQL');
+DROP EVENT TRIGGER a_end;
+CREATE TABLE two (i int); CREATE INDEX two_1 ON two (i); CREATE INDEX two_2 ON two (i);
+CREATE FUNCTION as_if() RETURNS event_trigger LANGUAGE plpgsql AS
+	$$ BEGIN IF tg_tag = 'REINDEX' THEN RAISE 'as if canceled' USING ERRCODE = '57014'; END IF; END $$;
+CREATE EVENT TRIGGER a_end ON ddl_command_end EXECUTE FUNCTION as_if();
+SQL
+	my $rows = $node->safe_psql('postgres', <<"SQL");
+SELECT status, sqlstate, detail FROM move_indexes('two', '$to', method => 'rebuild', settings => '{"max_workers": "1"}')
+SQL
+	is($rows, join("\n", ($version < 170000 ? 'moved||' : 'moved|57014|as if canceled') x 2),
+		'a ddl_command_end trigger that raises 57014: the job goes on');
+	wait_for_no_worker($node);
+	leftovers_ok($node, 'a ddl_command_end trigger that raises 57014', within => 5);
+	$node->safe_psql('postgres', 'DROP TABLE two');
 }
-$node->safe_psql('postgres', 'DROP EVENT TRIGGER a_end; DROP EVENT TRIGGER a_drop; DROP FUNCTION audit()');
+$node->safe_psql('postgres', 'DROP EVENT TRIGGER a_end; DROP EVENT TRIGGER a_drop; DROP FUNCTION audit(), as_if()');
 move_ok('and all of the table');
 
 SKIP:

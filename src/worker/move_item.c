@@ -414,7 +414,7 @@ clean_up(MoveContext *mc)
 	 * after a cancel, the copy of a move that has given its turn does not go
 	 * on
 	 */
-	if (mc->item->turns > 0 && strcmp(mc->item->outcome.sqlstate, "57014") == 0 && !job_keep_requested())
+	if (mc->item->turns > 0 && mc->item->outcome.was_canceled && !job_keep_requested())
 		leftover_kept_files_remove(mc->job->job, mc->item->heap_oid, mc->max_wait_ms);
 }
 
@@ -588,6 +588,7 @@ move_items(JobShared *job, MoveItem **items, int nitems)
 	{
 		Assert(items[i]->outcome.status == STATUS_RUNNING);
 		items[i]->outcome.sqlstate[0] = '\0';
+		items[i]->outcome.was_canceled = false;
 		/* blockers of attempts together count, too */
 		if (!items[i]->alone)
 		{

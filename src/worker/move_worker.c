@@ -669,7 +669,7 @@ run_item(JobShared *shared, int n)
 	/* a cancel after the swap does not undo the move */
 	canceled = (outcome->status == STATUS_CANCELED || job_cancel_requested() ||
 				outcome_extension_is_gone(shared) ||
-				(outcome->status == STATUS_MOVED && strcmp(outcome->sqlstate, "57014") == 0));
+				(outcome->was_canceled && !item->owner_cancels));
 
 	/* an index dropped during its move is skipped, and may leave something */
 	if (canceled || !STATUS_IS_SUCCESS(outcome->status) || outcome->sqlstate[0] != '\0')

@@ -59,6 +59,7 @@ outcome_end(MoveOutcome *outcome, MoveStatus status, const char *sqlstate, const
 		outcome->status = status;
 	if (outcome->finished_at == 0)
 		outcome->finished_at = GetCurrentTimestamp();
+	outcome->was_canceled = false;
 	strlcpy(outcome->sqlstate, sqlstate, sizeof(outcome->sqlstate));
 	strlcpy(outcome->detail, detail, sizeof(outcome->detail));
 }
@@ -71,6 +72,7 @@ outcome_take_cancel(JobShared *shared, MoveOutcome *outcome)
 		outcome_end(outcome, STATUS_CANCELED, "55000", "the extension was dropped");
 	else
 		outcome_end(outcome, STATUS_CANCELED, "57014", "the job was canceled");
+	outcome->was_canceled = true;
 }
 
 /* End a move because the owner of the table has canceled it; the job goes on. */
@@ -78,6 +80,7 @@ void
 outcome_take_owners_cancel(MoveOutcome *outcome)
 {
 	outcome_end(outcome, STATUS_SKIPPED, "57014", "the owner of the table has canceled its move");
+	outcome->was_canceled = true;
 }
 
 /* End an item by the error of its move. */
@@ -104,6 +107,7 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 	if (was_canceled || job_cancel_requested())
 		status = STATUS_CANCELED;
 	outcome_end(&item->outcome, status, unpack_sql_state(edata->sqlerrcode), "");
+	item->outcome.was_canceled = was_canceled;
 	if (more != NULL)
 		item_say(item, "%s: %s", edata->message, more);
 	else
