@@ -30,6 +30,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "channel.h"
 #include "compat.h"
 #include "rebuild/snapshot_guard.h"
 #include "relation_facts.h"
@@ -234,6 +235,7 @@ guard_relation_info(RELATION_INFO_PARAMS)
 void
 snapshot_guard_init(void)
 {
+	channel_layout_add(sizeof(GuardArea));
 	prev_relation_info_hook = relation_info_hook;
 	relation_info_hook = guard_relation_info;
 	RegisterXactCallback(guard_xact_callback, NULL);
