@@ -242,18 +242,18 @@ weigh_by_hindsight(TierPlan *plan)
 {
 	PolicyWork *work = plan->work;
 	Interval	half_life;
-	Datum text;
+	Datum		words;
 	double		more;
 
 	if (!hindsight_is_better(plan->heat, &work->scope, work->policy, &half_life, &more))
 		return;
 	heat_weigh(plan->heat, &half_life);
-	text = DirectFunctionCall1(interval_out, IntervalPGetDatum(&half_life));
+	words = DirectFunctionCall1(interval_out, IntervalPGetDatum(&half_life));
 
 	tier_row_say(work, VERDICT_STAYS,
 				 psprintf("the hottest relations take turns too fast to be followed: without moves %.0f%% more reads would have met \"%s\"; they count by a half-life of %s",
 						  Min(more * 100, 1000), NameStr(*work->policy->to_tablespace),
-						  DatumGetCString(text)));
+						  DatumGetCString(words)));
 }
 
 void
