@@ -464,7 +464,7 @@ SQL
 	($rc, $out, $err) = $lock_time->($to, '10ms', 'hopeless');
 	like($out, joined(
 		qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it: After \d+ blocks were copied, /,
-		qr/\d{3,} have changed since\. To copy these under the exclusive lock would take about \d+ ms; /,
+		qr/\d{3,} have changed since\. Their copy under the lock would take about \d+ ms; /,
 		qr/index_mover\.max_lock_time is 10 ms\.$/),
 		'max_lock_time: 10 ms are too few, and the row says what to raise') or diag $err;
 	($rc, $out, $err) = $lock_time->($to, '200ms');

@@ -155,7 +155,7 @@ cannot_keep_up(const CopyFile *file, int64 left)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("copying %s \"%s\" cannot keep up with the changes to it",
 					relation_noun(file->item->relkind), NameStr(file->item->relname)),
-			 errdetail("After %lld blocks were copied, %lld have changed since. To copy these under the exclusive lock would take about %lld ms; index_mover.max_lock_time is %d ms.",
+			 errdetail("After %lld blocks were copied, %lld have changed since. Their copy under the lock would take about %lld ms; index_mover.max_lock_time is %d ms.",
 					   (long long) copy_blocks_written(file),
 					   (long long) left, (long long) copy_last_us(file->move) / 1000 + 1,
 					   file->move->settings->max_lock_time),

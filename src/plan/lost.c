@@ -121,7 +121,10 @@ lost_index_decide(PlannedMove *entry, const char *lost)
 	else if (class == LOST_IN_USE)
 		item_say(item, "Rebuilt first: it is the replica identity, and must stay in use; until then what uses it fails.");
 	else if (class == LOST_ENFORCES)
-		item_say(item, "From the start of the job until it is rebuilt, queries do without it, and pg_dump leaves it out. Meanwhile inserts, updates that are not HOT, ON CONFLICT on it (42P10), and VACUUM of the table fail.");
+	{
+		item_say(item, "From the start of the job until it is rebuilt, queries do without it, and pg_dump leaves it out.");
+		item_say(item, "Meanwhile inserts, updates that are not HOT, ON CONFLICT on it (42P10), and VACUUM of the table fail.");
+	}
 	else
 		item_say(item, "From the start of the job until it is rebuilt, queries and writes do without it, and pg_dump leaves it out.");
 	if (item->plain)

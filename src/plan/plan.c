@@ -172,8 +172,11 @@ plan_part(PlannedMove *entry, PlannedMove *part)
 		item_skip(&entry->item, code, "The %s \"%s\" cannot be copied: %s.",
 				  relation_noun(item->relkind), NameStr(item->relname), lost);
 	else if (!part->facts.valid)
-		item_say(item, "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now. It moves with its table. To remove a leftover, as a superuser: %s",
+	{
+		item_say(item, "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now.");
+		item_say(item, "It moves with its table. To remove a leftover, as a superuser: %s",
 				 leftover_command(item));
+	}
 }
 
 /*

@@ -228,8 +228,12 @@ item_check(MoveItem *item, const RelationFacts *facts)
 	if (!item_check_file(item, facts))
 		return false;
 	if (recovery_needs_full_pages(facts))
-		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						 "full_page_writes is off. So this server could not recover from a crash after the file of a BRIN index was removed. Switch it on, and CHECKPOINT, before the move.");
+	{
+		item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "full_page_writes is off.");
+		item_say(item, "So this server could not recover from a crash after the file of a BRIN index was removed.");
+		item_say(item, "Switch it on, and CHECKPOINT, before the move.");
+		return false;
+	}
 
 	return true;
 }

@@ -321,10 +321,14 @@ add_database(Stays *stays, Form_pg_database form)
 	char	   *command;
 
 	if (is_open)
+	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "This database has files in the tablespace, too. Files of moved or dropped relations go at the next checkpoint. To move the others, in that database, with the extension created in it: %s",
-				  printed_command("evacuate", get_tablespace_name(stays->tablespace),
-								  get_tablespace_name(stays->to)));
+				  "This database has files in the tablespace, too.");
+		item_say(item, "Files of moved or dropped relations go at the next checkpoint.");
+		item_say(item, "To move the others, in that database, with the extension created in it: %s",
+				 printed_command("evacuate", get_tablespace_name(stays->tablespace),
+								 get_tablespace_name(stays->to)));
+	}
 	else
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "This database has files in the tablespace, too. It accepts no connections, in which they could be moved.");
