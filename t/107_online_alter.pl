@@ -431,7 +431,8 @@ foreach my $mode ('off', 'on')
 	my ($out, $err) = answer($mode,
 		'ALTER TABLE ALL IN TABLESPACE regress_slow OWNED BY regress_owned_1, regress_owned_2 SET TABLESPACE regress_fast;');
 	is($out, 'ALTER TABLE', "all, OWNED BY two roles, $mode: the tag");
-	is(scalar(() = $err =~ /^(?:NOTICE|WARNING|ERROR):  /mg), $mode eq 'on' ? 1 : 0, "all, OWNED BY two roles, $mode: one NOTICE") or diag $err;
+	is(scalar(() = $err =~ /^(?:NOTICE|WARNING|ERROR):  /mg), $mode eq 'on' ? 1 : 0, "all, OWNED BY two roles, $mode: one NOTICE")
+	  or diag $err;
 	is(join(' ', map { place($_) } qw(owned_1 core_1 owned_2 core_2 owned_3 core_3)),
 		'regress_fast ' x 4 . 'regress_slow regress_slow', "all, OWNED BY two roles, $mode: where they are");
 	is(jobs() - $before, $mode eq 'on' ? 1 : 0, "all, OWNED BY two roles, $mode: jobs");
