@@ -33,10 +33,10 @@ foreach my $case ([ 'SELECT 1; SELECT 1 / 0; SELECT 2', qr/^error running SQL: '
 	[ 'SELECT pg_terminate_backend(pg_backend_pid())', qr/FATAL:  terminating connection due to administrator command\n/ ])
 {
 	ok(!eval { $node->safe_psql('postgres', $case->[0]); 1 }, "an error ends $case->[0]");
-	like($@, $case->[1], '... and is told');
+	like($@, $case->[1], 'the error is told');
 }
 ok(!eval { $node->safe_psql('nosuch', 'SELECT 1'); 1 }, 'so does a database that is not there');
-like($@, qr/FATAL:  database "nosuch" does not exist/, '... and is told');
+like($@, qr/FATAL:  database "nosuch" does not exist/, 'the missing database is told');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"), '1',
 	'and who has asked has gone');
 
@@ -256,7 +256,7 @@ foreach my $case ([ qw(slow slow fast) ], [ qw(slow fast slow) ], [ qw(fast slow
 	my $parts = grep { $_ ne $case->[0] } @$case;
 	is(scalar(() = apart($node, 'postgres') =~ /^mixed\|/mg), $parts, "TOAST: @$case is noticed");
 	is($node->safe_psql('postgres', q{SELECT count(*) FROM oracle.leftovers('0 s') WHERE kind = 'apart from its table'}), $parts,
-		'... as a leftover, too');
+		'TOAST: it is noticed as a leftover, too');
 }
 $node->safe_psql('postgres', 'DROP TABLE mixed');
 

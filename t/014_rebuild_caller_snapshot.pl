@@ -354,7 +354,7 @@ SQL
 		joined(
 			qr/WARNING:  40P01: index "pair1_i" was not moved\nDETAIL:  .*: The move waits, directly or indirectly, for /,
 			qr/process $whom, which waits for the session that has called the move\.$/m),
-		'... and named');
+		'the waiting caller is named');
 	soon_ok(time - $start, 6, 'within seconds');
 	$_->end foreach $first, $third;
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET deadlock_timeout');
@@ -440,7 +440,8 @@ SQL
 	kill 'CONT', $pid;
 	is($caller->answer, 'moved||', 'a caller that stands still is not in the way') or diag $caller->errors;
 	wait_for_no_worker($node);
-	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('gated', 'regress_fast', 'rebuild')"), 'moved', '... and back');
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('gated', 'regress_fast', 'rebuild')"), 'moved',
+		'a caller that stands still: moved back');
 	$_->end foreach $caller, $gate, $looker;
 }
 

@@ -138,7 +138,7 @@ $clone->safe_psql('postgres', 'DROP SUBSCRIPTION ours');
 # ---- the origin's own --------------------------------------------------------------------
 $origin->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 is($origin->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', 'the origin removes its leftover');
-ok(!-s $origin->data_dir . "/$left", '... and the file');
+ok(!-s $origin->data_dir . "/$left", 'the origin removes the file of its leftover');
 nothing_came('cleanup on the publisher');
 $clone->safe_psql('postgres', 'DROP SUBSCRIPTION everything');
 unlink $clone->data_dir . "/$left";

@@ -204,7 +204,7 @@ SQL
 	my ($rested, $size_of_b) = split /\|/,
 		sql("SELECT idle / 1000.0, size_before FROM index_mover.move_log WHERE job = $two AND relation_name = 'b_s'");
 	cmp_ok($rested, '>', 0.3 * $size_of_b / $rate, 'two workers: one has rested for max_rate');
-	cmp_ok($rested, '<', 1.3 * $size_of_b / $rate, '... which it had for itself');
+	cmp_ok($rested, '<', 1.3 * $size_of_b / $rate, 'max_rate is for one worker alone while the other one rests');
 	$reader->end;
 	wait_for_job_end($node, $two);
 	sql('DROP SCHEMA two CASCADE');
@@ -481,7 +481,7 @@ sql('SELECT pg_reload_conf()');
 	ok($told, 'a WARNING in the log says that the rate is too low');
 	like(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log),
 		qr/HINT:.*SELECT index_mover_call\.alter_move\($job, 'max_rate', '\d+MB'\).*\n.*CONTEXT:  job $job \(postgres, by postgres\)$/m,
-		'... and what to raise, of which job and database');
+		'the WARNING says what to raise, of which job and database');
 	is((look($job))[1], -1, 'and there is no time left to tell');
 	cmp_ok(sql("SELECT eta IS NULL AND status = 'running' FROM index_mover_jobs WHERE job = $job"), 'eq', 't', 'nor for the job');
 	sql("SELECT cancel_move($job)");
@@ -528,8 +528,10 @@ sql('SELECT pg_reload_conf()');
 	sql("SELECT resume_move($job)");
 	wait_for_job_end($node, $job);
 	is(status($job), 'moved', 'a pause in which much changed: moved');
-	cmp_ok(sql("SELECT blocks_recopied FROM index_mover_history WHERE job = $job"), '>', 0.6 * $total, '... and it was copied again');
-	unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/WARNING:/, '... without a WARNING that max_rate is too low');
+	cmp_ok(sql("SELECT blocks_recopied FROM index_mover_history WHERE job = $job"), '>', 0.6 * $total,
+		'a pause in which much changed: it was copied again');
+	unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/WARNING:/,
+		'a pause in which much changed: no WARNING that max_rate is too low');
 	sql('DROP TABLE held_up');
 }
 

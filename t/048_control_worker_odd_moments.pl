@@ -95,9 +95,9 @@ SELECT status FROM move_indexes('t', '$TARGET');
 UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'postgres';
 SQL
 is($stdout, '', 'a worker that cannot connect: no rows');
-like($stderr, qr/ERROR:  55000: background worker of index_mover did not start/, '... an error');
-like($stderr, qr/DETAIL:  .*postgres/, '... that says why');
-unlike($stderr, qr/WARNING/, '... and nothing else');
+like($stderr, qr/ERROR:  55000: background worker of index_mover did not start/, 'a worker that cannot connect: an error');
+like($stderr, qr/DETAIL:  .*postgres/, 'a worker that cannot connect: the error says why');
+unlike($stderr, qr/WARNING/, 'a worker that cannot connect: no WARNING');
 $node->safe_psql('template1', "UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'postgres'");
 is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"),
 	'moved,moved', 'the next call succeeds, too');
@@ -142,7 +142,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE 
 	poll_until($node, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $waiter->pid, 'Extension', 'who waits for it');
 	$submitter->run('ROLLBACK');
 	$waiter->answer;
-	like($waiter->errors, qr/ERROR:  42704: job $rolled_back does not exist/, '... and who has waited for it is told');
+	like($waiter->errors, qr/ERROR:  42704: job $rolled_back does not exist/, 'a job that was rolled back: who has waited for it is told');
 	$_->end foreach $submitter, $waiter;
 }
 all_right($node, 't', 'a job that was lost, and resumed', within => 5);
@@ -189,7 +189,7 @@ my $never = lose_job();
 $node->psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')", stdout => \$stdout, stderr => \$stderr);
 is($stdout, 'moved,moved', 'a job whose worker never came does not keep its table') or diag $stderr;
 is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $never"),
-	'interrupted,interrupted', '... and the history says so');
+	'interrupted,interrupted', 'a job whose worker never came: the history says so');
 $TARGET = elsewhere($node, 't_1');
 $never = lose_job();
 is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $never"),
@@ -197,7 +197,7 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover
 $never = lose_job();
 $node->psql('postgres', "SELECT cancel_move($never)", stdout => \$stdout, stderr => \$stderr);
 is($stdout, '0', 'it is not there to be canceled');
-like($stderr, qr/NOTICE:  job $never is not running/, '... with a NOTICE');
+like($stderr, qr/NOTICE:  job $never is not running/, 'a job that is not there to be canceled: a NOTICE');
 $never = lose_job();
 $node->psql('postgres', "SET statement_timeout = '60s'; CALL wait_for_move($never)", stderr => \$stderr);
 like($stderr, qr/ERROR:  2 of 2 indexes were not moved/, 'nor does a session wait for it without end');
@@ -206,9 +206,10 @@ like($stderr, qr/ERROR:  2 of 2 indexes were not moved/, 'nor does a session wai
 	my $session = IndexMover::Session->new($node);
 	my $rows = without_library($session, "SELECT status FROM move_indexes('t', '$TARGET')");
 	is($rows, '', 'a waiting call whose worker never came: no rows');
-	like($session->errors, qr/^ERROR:  55000: background worker of index_mover did not start or ended early$/m, '... an error');
-	like($session->errors, qr/^HINT:  See the server log for the reason\.$/m, '... that says where to look');
-	is($session->run('SELECT count(*) FROM index_mover_progress'), '0', '... and is over then');
+	like($session->errors, qr/^ERROR:  55000: background worker of index_mover did not start or ended early$/m,
+		'a waiting call whose worker never came: an error');
+	like($session->errors, qr/^HINT:  See the server log for the reason\.$/m, 'a waiting call whose worker never came: where to look');
+	is($session->run('SELECT count(*) FROM index_mover_progress'), '0', 'a waiting call whose worker never came: the job is over');
 	$session->end;
 }
 # and so is who is canceled before he has noticed it: both are asleep, the postmaster
@@ -225,11 +226,12 @@ like($stderr, qr/ERROR:  2 of 2 indexes were not moved/, 'nor does a session wai
 		is($observer->run('SELECT pg_cancel_backend(' . $session->pid . ')'), 't', 'a waiting call whose worker never came is canceled');
 		kill 'CONT', $session->pid;
 	});
-	is($rows, '', '... no rows');
-	like($session->errors, qr/^ERROR:  57014: canceling statement due to user request$/m, '... an error');
+	is($rows, '', 'a waiting call that is canceled: no rows');
+	like($session->errors, qr/^ERROR:  57014: canceling statement due to user request$/m, 'a waiting call that is canceled: an error');
 	my $from = tablespace_of_index($node, 't');
-	is($session->run("SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'moved,moved', '... and its table is free');
-	isnt(tablespace_of_index($node, 't'), $from, '... to be moved');
+	is($session->run("SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'moved,moved',
+		'a waiting call that is canceled: its table is free');
+	isnt(tablespace_of_index($node, 't'), $from, 'a waiting call that is canceled: its table is moved');
 	$TARGET = elsewhere($node, 't_1');
 	$_->end foreach $session, $observer;
 }
@@ -268,15 +270,15 @@ $TARGET = elsewhere($node, 't_1');
 	$other->answer;
 	like($other->errors, qr/^DETAIL:  Job $queued is to move it when the transaction of process ${\$slow->pid} commits\.$/m,
 		'a job that waits for a commit has its table, and the ERROR says whose');
-	is($other->run("SELECT cancel_move($queued)"), '1', '... it is canceled');
-	is($other->run($move), 'moved,moved', '... and the table is free');
+	is($other->run("SELECT cancel_move($queued)"), '1', 'a job that waits for a commit: it is canceled');
+	is($other->run($move), 'moved,moved', 'a job that waits for a commit: the table is free once it is canceled');
 	$slow->run('COMMIT');
 	$other->send("CALL wait_for_move($queued)");
 	$other->answer;
 	is($other->run("SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $queued"), 'canceled,canceled',
-		'... though the transaction commits later');
+		'a canceled job whose transaction commits later stays canceled');
 	is($other->run("SELECT count(*) FROM pg_class WHERE relname ~ '^t_' AND reltablespace = (SELECT oid FROM pg_tablespace"
-			. " WHERE spcname = '$TARGET')"), 2, '... and moves nothing');
+			. " WHERE spcname = '$TARGET')"), 2, 'a canceled job whose transaction commits later moves nothing');
 	$_->end foreach $slow, $other;
 }
 
@@ -294,14 +296,16 @@ $TARGET = elsewhere($node, 't_1');
 	let_go($call);
 	(undef, $stdout, $stderr) = finish_call($call);
 	is($stdout, "moved,moved\n", 'a history that a session has locked: the job ends');
-	like($stderr, qr/WARNING:  55P03: could not record the move of index "public\.t_1"\n/, '... with a WARNING');
-	like($stderr, qr/^(?:# )?DETAIL:  could not obtain lock on relation "index_mover\.move_log"/m, '... and why');
-	is(scalar(() = $stderr =~ /WARNING:/g), 1, '... once, for all that is not recorded');
+	like($stderr, qr/WARNING:  55P03: could not record the move of index "public\.t_1"\n/,
+		'a history that a session has locked: a WARNING');
+	like($stderr, qr/^(?:# )?DETAIL:  could not obtain lock on relation "index_mover\.move_log"/m,
+		'a history that a session has locked: the WARNING says why');
+	is(scalar(() = $stderr =~ /WARNING:/g), 1, 'a history that a session has locked: one WARNING for all that is not recorded');
 	wait_for_no_worker($node);
 	$session->run('COMMIT');
 	$session->end;
 	is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'skipped,skipped',
-		'... all are moved');
+		'a history that a session has locked: all are moved');
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET index_mover.test_mutation');
 	$node->reload;
 }
@@ -314,7 +318,7 @@ $node->safe_psql('postgres', 'DELETE FROM index_mover.move_log');
 let_go($call);
 (undef, $stdout, $stderr) = finish_call($call);
 is($stdout, "t_1|moved||\nt_2|moved||\n", 'the history may be deleted just when it is about to be written');
-is($stderr, '', '... without a word');
+is($stderr, '', 'a history that is deleted: no WARNING');
 
 $TARGET = elsewhere($node, 't_1');
 set_test_point($node, 'history-update:error');
@@ -322,7 +326,7 @@ set_test_point($node, 'history-update:error');
 is($stdout, "t_1|moved||\nt_2|moved||\n", 'an error of the history does not end the job');
 my $not_recorded = qr/WARNING:  XX000: could not record the move of index "public\.(t_\d)"\nDETAIL:  test point "history-update"/;
 my @warnings = sort $stderr =~ /$not_recorded/g;
-is("@warnings", 't_1 t_1 t_2 t_2', '... but is told') or diag $stderr;
+is("@warnings", 't_1 t_1 t_2 t_2', 'an error of the history is told') or diag $stderr;
 
 # The worker is terminated while it records what it has given up.
 $TARGET = elsewhere($node, 't_1');
@@ -351,7 +355,7 @@ $node->safe_psql('postgres', 'ALTER TABLE index_mover.mount_point RENAME TO away
 $node->safe_psql('postgres', 'ALTER TABLE index_mover.away RENAME TO mount_point');
 is($stdout, "t_1|moved||\nt_2|moved||\n", 'nor does one of the noted mount points');
 like($stderr, qr/WARNING:  42P01: could not note the mount points of the targets\nDETAIL:  relation "index_mover\.mount_point" /,
-	'... which is told');
+	'an error of the noted mount points is told');
 
 $TARGET = elsewhere($node, 't_1');
 {
@@ -362,8 +366,8 @@ $TARGET = elsewhere($node, 't_1');
 		'the noted mount points are locked: the job waits');
 	is($node->safe_psql('postgres', 'SELECT cancel_move()'), '1', 'it is canceled');
 	(undef, $stdout, $stderr) = finish_call($call);
-	is($stdout, join('', map { "t_$_|canceled|57014|the job was canceled\n" } 1, 2), '... and ends, while they are locked');
-	unlike($stderr, qr/mount points/, '... without a word of them');
+	is($stdout, join('', map { "t_$_|canceled|57014|the job was canceled\n" } 1, 2), 'locked mount points: the job is canceled, and ends');
+	unlike($stderr, qr/mount points/, 'locked mount points: nothing is said of them');
 	$locker->end;
 }
 
@@ -377,7 +381,8 @@ set_test_point($node, 'next-item:error');
 (undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
 is($stdout, join('', map { "t_$_|canceled|57P01|background worker was terminated\n" } 1, 2),
 	'an error between two moves ends the job');
-like($stderr, qr/WARNING:  XX000: background worker of index_mover ended early\nDETAIL:  test point "next-item"/, '... and is told');
+like($stderr, qr/WARNING:  XX000: background worker of index_mover ended early\nDETAIL:  test point "next-item"/,
+	'an error between two moves is told');
 set_test_point($node, '');
 survived_ok($node, 't', 'history', "SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET') WHERE status = 'moved'");
 
@@ -504,14 +509,15 @@ for my $wait ('true', 'false')
 	my $rc = $node->psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default', wait => $wait)", stdout => \$stdout,
 		stderr => \$stderr);
 	is("$rc $stdout", '0 skipped', "no slot for a cleanup, wait => $wait: the call ends well");
-	like($stderr, qr/^psql:<stdin>:1: WARNING:  could not start a job to remove what interrupted moves have left$/m, '... with a warning');
+	like($stderr, qr/^psql:<stdin>:1: WARNING:  could not start a job to remove what interrupted moves have left$/m,
+		'no slot for a cleanup: a WARNING');
 }
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '1', 'what is left stays');
 $locker->run('ROLLBACK');
 is($node->safe_psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default')"), 'skipped', 'the next call');
 leftovers_ok($node, 'the next call', within => 5);
 files_ok($node, 'the next call');
-is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '0', '... removes it');
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '0', 'the next call removes what was left');
 
 # Of all jobs above, whoever was the last of them to find the rows final.
 {
@@ -519,7 +525,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = '
 	my %times;
 	$times{$1}++ while $log =~ /\bjob (\d+)\b[^:]*: has ended, /g;
 	cmp_ok(scalar keys %times, '>', 10, 'jobs have told that they have ended');
-	is(join(' ', grep { $times{$_} > 1 } sort keys %times), '', '... once each');
+	is(join(' ', grep { $times{$_} > 1 } sort keys %times), '', 'jobs have told once that they have ended');
 }
 
 $locker->end;
@@ -618,11 +624,11 @@ $locker->end;
 	wait_for_no_worker($node);
 	$holder->run('SELECT pg_advisory_unlock(0, 5959)');
 	is($canceler->answer, '0', 'a job that ends while it is canceled');
-	like($canceler->errors, qr/NOTICE: .*job $job is not running/, '... which a NOTICE says');
+	like($canceler->errors, qr/NOTICE: .*job $job is not running/, 'a job that ends while it is canceled: a NOTICE');
 	my $check = "SELECT count(*) FROM index_mover_check() WHERE kind = 'ended job' AND object = 'job $job'";
-	is($node->safe_psql('postgres', $check), 1, '... is still reported');
+	is($node->safe_psql('postgres', $check), 1, 'a job that ends while it is canceled: it is still reported');
 	is($canceler->run("RESET index_mover.test_point; SELECT cancel_move($job)"), '0', 'canceled again');
-	is($node->safe_psql('postgres', $check), 0, '... it is acknowledged');
+	is($node->safe_psql('postgres', $check), 0, 'a job that is canceled again after its end is acknowledged');
 
 	# resumed: what it has left goes on, and its row keeps its end
 	$job = begin_job($node, 'raced_i', 'regress_fast', max_rate => '64kB');
@@ -640,7 +646,7 @@ $locker->end;
 	$canceler->run('RESET index_mover.test_point');
 	wait_for_job_end($node, $rest);
 	is($node->safe_psql('postgres', "SELECT string_agg(status, ' ' ORDER BY job) FROM index_mover_history WHERE job IN ($job, $rest)"),
-		'canceled moved', '... and moves it');
+		'canceled moved', 'what the job had left is moved by another job');
 	$_->end foreach $holder, $canceler;
 	$node->safe_psql('postgres', 'DROP TABLE raced');
 }
@@ -681,7 +687,7 @@ $locker->end;
 	other_library_ok($old, $call, 'as long as the file is the one that was refused');
 	chmod 0755, $library or die "$library: $!";
 	is($old->run($call), 'moved', 'once the old library is back, its sessions move');
-	is($old->run($call =~ s/regress_fast/pg_default/r), 'moved', '... and again');
+	is($old->run($call =~ s/regress_fast/pg_default/r), 'moved', 'once the old library is back, its sessions move back');
 	set_tests($node);
 	other_library_ok($old, $call, 'the new library once more');
 	$_->end foreach $old, $new;

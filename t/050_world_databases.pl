@@ -84,7 +84,7 @@ $second->query('COMMIT');
 is($second->{stderr}, '', 'the other database gets its workers');
 $second->query("CALL wait_for_move($_)") for @others;
 is($second->query('SELECT string_agg(DISTINCT status, \',\') || count(*) FROM index_mover_history'),
-	'moved2', '... and its jobs do what they are for');
+	'moved2', 'the jobs of the other database move');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), '0', 'nothing of the first');
 is($second->{stderr}, '', 'no warnings');
 for my $database ('postgres', 'other')

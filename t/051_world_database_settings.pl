@@ -53,9 +53,10 @@ REVOKE CREATE ON TABLESPACE regress_fast FROM regress_owner;
 COMMIT;
 SQL
 my $job = $node->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history');
-like(($node->psql('postgres', "CALL wait_for_move($job)"))[2], qr/ermission denied for tablespace/, '... and gives none');
+like(($node->psql('postgres', "CALL wait_for_move($job)"))[2], qr/ermission denied for tablespace/,
+	'a job whose owner has lost the privilege: CALL wait_for_move() says so');
 is($node->safe_psql('postgres', "SELECT status, sqlstate, role FROM index_mover_history WHERE job = $job"),
-	'failed|42501|regress_owner', '... whose moves fail');
+	'failed|42501|regress_owner', 'a job whose owner has lost the privilege: its moves fail');
 
 # nor does a session's user, which core's connection applies before 17
 my $super = $node->safe_psql('template1', 'SELECT current_user');
@@ -212,8 +213,8 @@ utf8::encode($sql);
 my $status = $node->psql('postgres', $sql, stdout => \$stdout, stderr => \$stderr);
 utf8::decode($_) for ($stdout, $stderr);
 is($status, 0, 'a move in a database with hostile settings');
-is($stdout, 'moved|', '... moves');
-like($stderr, qr/NOTICE:  \x{e9} \x{20ac}/, '... and its messages arrive');
+is($stdout, 'moved|', 'a database with hostile settings: moved');
+like($stderr, qr/NOTICE:  \x{e9} \x{20ac}/, 'a database with hostile settings: its messages arrive');
 $node->safe_psql('postgres', "$setup SELECT oracle.remember_keys('uu'), oracle.remember_metadata('uu')");
 
 $sql = $setup . <<SQL;
@@ -223,8 +224,9 @@ SQL
 $status = $node->psql('postgres', $sql, stdout => \$stdout, stderr => \$stderr);
 utf8::decode($_) for ($stdout, $stderr);
 is($status, 0, 'a move that fails there');
-is($stdout, "failed|P0001|\x{20ac} \x{e9}", '... tells so');
-like($stderr, qr/WARNING:  index "public.$name" was not moved\nDETAIL:  \x{20ac} \x{e9}/, '... and in a message');
+is($stdout, "failed|P0001|\x{20ac} \x{e9}", 'a move that fails in such a database: its row says why');
+like($stderr, qr/WARNING:  index "public.$name" was not moved\nDETAIL:  \x{20ac} \x{e9}/,
+	'a move that fails in such a database: the WARNING says why');
 delete $ENV{PGOPTIONS};
 $node->safe_psql('template1', 'ALTER DATABASE postgres RESET ALL');
 survived_ok($node, 't', 'database settings', "SELECT status FROM move_indexes('t', '$TARGET', 'rebuild')");

@@ -108,14 +108,15 @@ foreach my $case (
 		if ($stays && $index =~ /^$stays/)
 		{
 			is("$status $sqlstate", 'failed 40P01', "$name: $index steps back");
-			like($detail, qr/^deadlock detected: The move waits\b.* for process $pid, which waits\b[^:]*\.$/, '... and names whom');
-			like($log, qr/DETAIL:  \Q$detail Process $pid: $command\E;$/m, '... and the log has what that runs');
-			is(tablespace_of_index($node, $index), $from, '... and is where it was');
+			like($detail, qr/^deadlock detected: The move waits\b.* for process $pid, which waits\b[^:]*\.$/,
+				'the move that steps back names the process');
+			like($log, qr/DETAIL:  \Q$detail Process $pid: $command\E;$/m, 'the server log has the command of the process');
+			is(tablespace_of_index($node, $index), $from, 'a move that stepped back: its index is where it was');
 			like($caller->errors, qr/WARNING:  40P01: index "$index" was not moved\nDETAIL:  deadlock detected: The move waits/,
-				'... which is a warning');
+				'a move that stepped back: a WARNING');
 			is($node->safe_psql('postgres',
 				"SELECT status, sqlstate, message FROM index_mover_history WHERE name = '$index' ORDER BY job DESC LIMIT 1"),
-				"failed|40P01|$detail", '... and on record');
+				"failed|40P01|$detail", 'a move that stepped back is on record');
 		}
 		else
 		{
@@ -302,10 +303,10 @@ foreach my $case (
 		is($row, 'failed|40P01', "$name: the move steps back");
 		like($message, joined(
 			qr/^deadlock detected: The move waits, directly or indirectly, for process ${\$program[0]->pid}, which waits for /,
-			qr/the session that has called the move\./), '... and says for whom');
+			qr/the session that has called the move\./), 'the move that steps back says for whom');
 		like($caller->errors,
 			qr/NOTICE: .*process ${\$program[0]->pid} seems to wait for this session\nDETAIL: .*rocess ${\$poller->pid} .*keeps reading/,
-				'... and what tells of it');
+				'the move that steps back tells of the session that polls');
 	}
 	else
 	{

@@ -36,11 +36,11 @@ poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_do
 my ($stdout, $stderr);
 my $dropped = $node->psql('postgres', 'DROP EXTENSION index_mover', stdout => \$stdout, stderr => \$stderr, timeout => 180);
 is($dropped, 0, 'the extension is dropped');
-is($stderr, '', '... without an error');
+is($stderr, '', 'the extension is dropped without an error');
 my ($status, $out, $err) = finish_call($call);
 chomp $out;
 is($out, 'moved3', 'and all indexes have been moved');
-unlike($err, qr/WARNING|ERROR/, '... without a warning');
+unlike($err, qr/WARNING|ERROR/, 'DROP EXTENSION while indexes move: no warning for the moves');
 
 $node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_slow')"), 'moved',
@@ -185,7 +185,8 @@ is($dropper->errors, '', 'terminated worker: the extension is dropped, but not f
 is($out, "canceled|57P01\n" x 3, 'terminated worker: the caller has his rows') or diag $err;
 poll_process_is_gone($worker);
 ok(process_is_gone($worker), 'terminated worker: it is gone');
-is($dropper->run("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0', '... while that transaction is still open');
+is($dropper->run("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0',
+	'terminated worker: the transaction that drops is still open');
 $dropper->run('ROLLBACK');
 $dropper->end;
 is($node->safe_psql('postgres', 'SELECT DISTINCT status FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)'),
@@ -214,7 +215,8 @@ files_ok($node, 'terminated worker');
 	$node->wait_for_log(qr/job $job .*: did not record how its moves have ended/, $log);
 	poll_process_is_gone($worker);
 	ok(process_is_gone($worker), 'canceled job: it is gone');
-	is($dropper->run("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0', '... while that transaction is still open');
+	is($dropper->run("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0',
+		'canceled job: the transaction that drops is still open');
 	$dropper->run('ROLLBACK');
 	$_->end foreach $dropper, $holder, $session;
 	wait_for_no_worker($node);

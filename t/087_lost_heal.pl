@@ -308,7 +308,7 @@ unlink $file or die $!;
 $node->start;
 is(value("SELECT name, status, sqlstate FROM heal_tablespace('fast', settings => '{\"lock_wait\": \"5s\"}')"), 'raises_i|failed|55006',
 	'an error of its function');
-is(value('SELECT last_value FROM builds'), '1', '... for which it is not rebuilt again');
+is(value('SELECT last_value FROM builds'), '1', 'an index whose function fails is not rebuilt again');
 value('DROP TABLE raises; DROP FUNCTION in_the_way; DROP SEQUENCE builds');
 
 # the first page of an access method that we do not know

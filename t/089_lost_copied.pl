@@ -90,7 +90,7 @@ like($err, qr/55000: .*cannot copy database "there"/s, 'nor of those of a databa
 break_calls('readdir', EIO, 1, 1, glob("$location/PG_*") . '/' . value("SELECT oid FROM pg_database WHERE datname = 'source'"));
 (undef, undef, $err) = $node->psql('postgres', 'CREATE DATABASE copied TEMPLATE source');
 is(mend_calls(), 1, 'a directory to be copied cannot be read');
-like($err, qr/could not read directory ".*": Input/, '... no copy');
+like($err, qr/could not read directory ".*": Input/, 'a directory that cannot be read: no copy');
 value('CREATE DATABASE other TEMPLATE template0');
 pass('a template without files there is copied');
 value('CREATE DATABASE copied TEMPLATE source') if $rc == 0;
@@ -125,7 +125,7 @@ value('ALTER DATABASE of_copy ALLOW_CONNECTIONS false');
 my $once_more = 'CREATE DATABASE of_second TEMPLATE of_copy';
 isnt($node->psql('postgres', $once_more), 0, 'a copy that accepts no connections may have lost files');
 wait_until('copied', sub { $node->psql('postgres', $once_more) == 0 });
-pass('... until a worker has come, within a minute');
+pass('a copy that may have lost files is copied once a worker has come, within a minute');
 value("DROP DATABASE $_") foreach qw(of_second of_copy committed uncommitted);
 settings("log_min_messages = warning\n");
 

@@ -112,8 +112,8 @@ CONF
 	pass('an error as autovacuum connects: it ends, as it would use the files without another try');
 	is($node->psql('postgres', 'SHOW port'), 0, 'an error as a session connects: it is connected');
 	ok($node->log_contains(qr/[0-9]\] 089_lost_guard.pl LOG: .*could not empty the files of lost indexes: could not list/, $from),
-		'... the log has it');
-	isnt($node->psql('postgres', $look_up), 0, '... and what reads or writes files fails');
+		'an error as a session connects is in the log');
+	isnt($node->psql('postgres', $look_up), 0, 'an error as a session connects: what reads or writes files fails');
 	open(my $fh, '>', $node->data_dir . '/postgresql.conf') or die $!;
 	print $fh $was;
 	close($fh) or die $!;
@@ -249,7 +249,7 @@ foreach my $what (sort keys %writes)
 	value('SELECT pg_switch_wal()');
 	$node->wait_for_catchup($standby);
 	is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND database =
-		(SELECT oid FROM pg_database WHERE datname = current_database())"), 0, '... and a standby has no lock of it');
+		(SELECT oid FROM pg_database WHERE datname = current_database())"), 0, 'a transaction that lasts: a standby has no lock of it');
 	$session->run('COMMIT');
 	$session->end;
 	$standby->stop;
@@ -274,8 +274,8 @@ sub no_hash_ok
 	$now->();
 	$node->wait_for_log(qr/could not empty the files of lost indexes: could not write blocks? 0/, $from);
 	is($node->psql('postgres', 'CHECKPOINT'), 0, 'the first page cannot be written: a checkpoint does not write it');
-	ok(!is_void($hash), '... the file has the old page');
-	cmp_ok(mend_calls(), '>', 0, '... as writes of it have failed');
+	ok(!is_void($hash), 'the first page cannot be written: the file has the old page');
+	cmp_ok(mend_calls(), '>', 0, 'the first page cannot be written: writes of it have failed');
 	wait_until('replaced', sub { value('SELECT 1'); is_void($hash) });
 	no_hash_ok('it can be written again');
 	value('DROP INDEX h_k');

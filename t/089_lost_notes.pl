@@ -69,7 +69,7 @@ lose_pages(file('t_id', $standby));
 }
 my $noted = time;
 like(found($standby), qr/^public\.t_id block \d+, to which block \d+ refers, is empty$/, 'a standby has lost pages');
-like(found($standby), qr/^public\.t_id block \d+, to which block \d+ refers, is empty$/, '... which is said again');
+like(found($standby), qr/^public\.t_id block \d+, to which block \d+ refers, is empty$/, 'the lost pages of a standby are told again');
 # the first change of each page since a checkpoint logs its image
 value($_) foreach 'CHECKPOINT', 'INSERT INTO t SELECT generate_series(1, 200000)';
 $node->wait_for_catchup($standby);
@@ -82,12 +82,13 @@ break_calls('slow', 5000, 1, 1_000_000, file('t_id', $standby) =~ s/.*(?=PG_)//r
 my $canceled = "SET statement_timeout = '1s'; SELECT * FROM index_mover_check()";
 isnt($standby->psql('postgres', $canceled), 0, 'then it is read again, here in vain');
 like(value("SET statement_timeout = '1s'; SELECT object FROM index_mover_check() WHERE kind = 'lost file'", $standby), qr/public\.t_id/,
-	'... which the next call does not try');
+	'the next call does not read the index again');
 mend_calls();
 be_old_after($standby, 0);
 $standby->reload;
 is(found($standby), '', 'the primary has written all pages: nothing is said any more');
-is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id > 0', $standby), 400000, '... and the index is whole');
+is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id > 0', $standby), 400000,
+	'the primary has written all pages: the index is whole');
 $standby->stop;
 
 # ---- a clock that is set back --------------------------------------------------------------------------
@@ -105,6 +106,6 @@ cmp_ok(value('SELECT extract(epoch FROM now())'), '<', time - 1800, 'the clock i
 lose_pages(file('t_id'));
 # pages in memory are whole
 value('SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM o WHERE id > 0') foreach 1 .. 2;
-like(found(), qr/^public\.t_id block \d+, to which block \d+ refers, is empty$/, '... and the loss of pages is found');
+like(found(), qr/^public\.t_id block \d+, to which block \d+ refers, is empty$/, 'the clock is set back: the loss of pages is found');
 unlink $ENV{CLOCK};
 done_testing();

@@ -207,9 +207,9 @@ foreach my $ruin (picked { !/last half|behind/ } 'ruins', sort keys %ruin)
 	ok($node->poll_query_until('postgres', "SELECT count(*) = 1 FROM index_mover_check() WHERE object = 'public.holes_i'"),
 		'a hole of two pages: index_mover_check() names it');
 	my $here = "SELECT count(*) FROM index_mover_check() WHERE object = 'public.holes_i' AND kind = 'lost file'";
-	is(value("$here; " x 5), join("\n", (1) x 5), '... each time');
-	is(lost(), 'holes_i', '... as the call does');
-	is(value("SELECT status FROM heal_tablespace('ts_btree')"), 'moved', '... which heals it');
+	is(value("$here; " x 5), join("\n", (1) x 5), 'a hole of two pages is named each time');
+	is(lost(), 'holes_i', 'a hole of two pages: the call names it, too');
+	is(value("SELECT status FROM heal_tablespace('ts_btree')"), 'moved', 'a hole of two pages: it is healed');
 	whole('a hole of two pages');
 	value('DROP TABLE holes');
 }

@@ -102,7 +102,7 @@ sub heal
 	ok(-s $file, 'another session has locked it');
 	wait_until('planned again', sub { $session->run('EXPLAIN EXECUTE get(5001)') !~ /t_id/ });
 	is($session->run('EXECUTE get(5001)'), 1, 'the generic plan is made again, without the lost index');
-	ok(-s $file, '... which is not empty yet');
+	ok(-s $file, 'a generic plan without the lost index, whose file is not empty yet');
 	value("COMMIT PREPARED 'reader'");
 	wait_until('emptied', sub { -z $file });
 	pass('the janitor empties the file when the lock is gone, before the next round');
@@ -146,20 +146,20 @@ SQL
 		$node->safe_psql('none', $in_workers . $rows) foreach 1 .. 9;
 		$read{$rows} = $node->safe_psql('none', $scans) - $before;
 	}
-	cmp_ok($read{'rows_of_p()'}, '<', $read{1000} + 5, '... of which parallel workers that plan do not read all of pg_class');
+	cmp_ok($read{'rows_of_p()'}, '<', $read{1000} + 5, 'parallel workers of a plan do not read all of pg_class');
 	my ($rc, $out, $err) = $node->psql('postgres', <<'SQL');
 SELECT count(*) FROM u WHERE id = 1;
 REINDEX TABLE CONCURRENTLY u;
 SQL
 	is($err, '', 'REINDEX TABLE CONCURRENTLY after a query: no index is skipped');
-	ok(-s file('u_id'), '... and its file is whole');
+	ok(-s file('u_id'), 'REINDEX TABLE CONCURRENTLY after a query: the file is whole');
 	($rc, $out, $err) = $node->psql('postgres', <<'SQL', on_error_stop => 0);
 SELECT FROM t WHERE id = 1 / 0;
 REINDEX TABLE CONCURRENTLY t;
 SQL
 	like($err, qr/division by zero/, 'a query that cannot be planned');
-	unlike($err, qr/invalid index/, '... and REINDEX TABLE CONCURRENTLY after it: no index is skipped');
-	ok(-s file('t_id'), '... and its file is whole');
+	unlike($err, qr/invalid index/, 'a query that cannot be planned: REINDEX TABLE CONCURRENTLY skips no index');
+	ok(-s file('t_id'), 'a query that cannot be planned: the file is whole after REINDEX');
 	value(<<'SQL');
 SELECT count(*) FROM parts WHERE id < 10000;
 CREATE UNIQUE INDEX parts_id ON parts (id);
@@ -197,11 +197,11 @@ SQL
 	my $size = -s $file;
 	$session->run('COMMIT');
 	wait_until('a hash index has no first page any more', sub { value('SELECT 1'); is_void($file) && is_void(file($excludes)) });
-	is(-s $file, $size, '... and all others');
+	is(-s $file, $size, 'a hash index without a first page keeps its other pages');
 	$warm->send('EXECUTE put(77)');
 	$warm->answer;
 	like($warm->errors, qr/corrupted page at block 0/, 'a session that has read it before finds nothing by its copy');
-	ok(-s file('t_id'), '... while the worker still queues for another index');
+	ok(-s file('t_id'), 'the worker still queues for another index');
 	$reader->run('COMMIT');
 	$_->end foreach $warm, $reader;
 	test_with($usual);
@@ -217,7 +217,7 @@ SQL
 	symlink("$dir/copied", $restored->data_dir . "/pg_tblspc/$oid") or die $!;
 	ok($restored->start(fail_ok => 1), 'a base backup that was made meanwhile can be restored');
 	is($restored->safe_psql('postgres', 'SET enable_seqscan = off; SELECT count(*) FROM h WHERE k = 7'), 1000,
-		'... and has lost the index, too');
+		'a restored base backup has lost the index, too');
 	$restored->stop;
 	value('DROP TABLE h');
 	heal();

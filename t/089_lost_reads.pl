@@ -72,12 +72,12 @@ wait_until_watched($node);
 wait_for_no_worker($node);
 usleep(2_000_000);
 is(verdict(), 'unknown', 'a location that cannot be written to: its device stays unknown');
-like(value("SELECT kind FROM index_mover_check()"), qr/evidence missing/, '... index_mover_check() says so');
+like(value("SELECT kind FROM index_mover_check()"), qr/evidence missing/, 'index_mover_check() tells of the missing evidence');
 my $looks = 0;
 for (my $start = time; time - $start < 12; usleep(2_000))
 {
 	$looks++ if watches();
 }
-is($looks, 0, '... and it is not looked at again and again');
+is($looks, 0, 'a device that stays unknown is not looked at again and again');
 chmod 0700, $location or die $!;
 done_testing();

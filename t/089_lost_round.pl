@@ -144,8 +144,8 @@ sub another_round
 	return;
 }
 another_round();
-is(verdict(), 'unknown', '... and when it is committed, as it has lost a page');
-is(heal(), 'w_id moved', '... so it is healed');
+is(verdict(), 'unknown', 'a build that is committed after it has lost a page: unknown');
+is(heal(), 'w_id moved', 'a build that has lost a page is healed');
 
 # ---- an index that is left over, not valid, when all others are read -------------------------------------
 # (so a page that is lost later is not found)
@@ -160,5 +160,6 @@ seek $handle, 1001 * 8192, 0;
 print $handle "\0" x 8192;
 close $handle or die $!;
 another_round();
-like(slurp_file($node->logfile, $from), qr/WARNING: .*1 index in tablespace "fast" is lost/, '... but what was read is not read again');
+like(slurp_file($node->logfile, $from), qr/WARNING: .*1 index in tablespace "fast" is lost/,
+	'a page that is lost after its file was read is not looked for again');
 done_testing();

@@ -65,7 +65,7 @@ $dropper->run('ROLLBACK');
 $dropper->run('SELECT pg_sleep(1.2)');
 $dropper->send('INSERT INTO x VALUES (5000)');
 $dropper->answer;
-like($dropper->errors, qr/could not read block/, '... so after ROLLBACK no duplicate comes in');
+like($dropper->errors, qr/could not read block/, 'after ROLLBACK no duplicate comes in');
 $dropper->end;
 
 # ---- sessions that plan before and after ---------------------------------------------------------------
@@ -95,7 +95,7 @@ foreach my $what (sort keys %undone)
 		my ($rc, $out, $errors) = $node->psql('postgres', join(";\n", @statements), on_error_stop => 0);
 		is((split /\n/, $out)[-1], 3, "$name, in a session that has planned nothing before: the right answer");
 		# (the copy of a file that is empty fails)
-		unlike($errors, qr/ERROR/, '... and no error') unless $what eq 'SET TABLESPACE';
+		unlike($errors, qr/ERROR/, 'the undone statement gives no error') unless $what eq 'SET TABLESPACE';
 	}
 }
 
@@ -110,9 +110,9 @@ foreach my $what ('REINDEX INDEX', 'REINDEX TABLE')
 	{
 		unlike($executor->run('EXPLAIN EXECUTE by_id(5001)'), qr/t_id/, "$what: a generic plan without the lost index");
 		$executor->run("$how->[0]; $undone{$what}");
-		like($executor->run('EXPLAIN EXECUTE by_id(5001)'), qr/t_id/, '... has it where it was rebuilt');
+		like($executor->run('EXPLAIN EXECUTE by_id(5001)'), qr/t_id/, 'the plan has the index where it was rebuilt');
 		$executor->run($how->[1]);
-		is($executor->run('EXECUTE by_id(5001)'), 1, "... and $how->[1]: the right answer");
+		is($executor->run('EXECUTE by_id(5001)'), 1, "the plan after $how->[1]: the right answer");
 	}
 }
 $executor->end;
@@ -135,10 +135,10 @@ foreach my $name (sort keys %prepared)
 }
 my $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('later_id')");
 wait_until('emptied', sub { value('SELECT 1'); -z $file });
-is($old->run($get), 1, '... and when another session has committed it');
+is($old->run($get), 1, 'a prepared statement, when another session has committed the index');
 
 is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
 is($old->run($read), 3, 'healed: the right answer');
-like($old->run('EXPLAIN SELECT FROM t_1 WHERE id = 5001'), qr/t_id/, '... with the indexes');
+like($old->run('EXPLAIN SELECT FROM t_1 WHERE id = 5001'), qr/t_id/, 'the plan has the healed indexes');
 $old->end;
 done_testing();

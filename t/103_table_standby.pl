@@ -108,7 +108,8 @@ $subscriber->stop;
 	$reader->answer;
 	like($reader->errors, qr/40001: canceling statement due to conflict with recovery/,
 		'beside a query of the standby: it is canceled there');
-	like($reader->errors, qr/DETAIL:  User was holding a relation lock for too long/, '... as any exclusive lock does');
+	like($reader->errors, qr/DETAIL:  User was holding a relation lock for too long/,
+		'beside a query of the standby: as any exclusive lock does');
 	$reader->end;
 	table_ok($standby, 'heap', 'behind a query of the standby', standby => 1);
 }

@@ -144,7 +144,7 @@ SQL
 $node->safe_psql('postgres', 'CHECKPOINT');
 is($rows->($_, 'name, detail', ''), '', "nothing is left of $_") foreach @databases;
 (undef, $out, $err) = $node->psql('other', "SELECT name FROM evacuate_tablespace('regress_slow', 'regress_fast', dry_run => true)");
-like($err, qr/NOTICE:  no relation is left in tablespace "regress_slow"$/m, '... and the call says so');
+like($err, qr/NOTICE:  no relation is left in tablespace "regress_slow"$/m, 'nothing is left in the tablespace: the call says so');
 $node->safe_psql('postgres', 'DROP TABLESPACE regress_slow');
 pass('the tablespace is dropped, under load');
 
@@ -197,7 +197,7 @@ foreach my $kind ('unfinished copy', 'old file')
 	$node->safe_psql('postgres', "UPDATE index_mover.ledger SET kind = 'o'");
 }
 $node->safe_psql('postgres', 'SELECT index_mover_cleanup()');
-is($node->safe_psql('postgres', $left), '', '... and it is gone');
+is($node->safe_psql('postgres', $left), '', 'the leftover is gone after index_mover_cleanup()');
 $node->safe_psql('postgres', 'DROP TABLE dead');
 $node->safe_psql('postgres', $_) foreach split /\n/, $node->safe_psql('postgres', <<'SQL');
 SELECT format('ALTER %s %s SET TABLESPACE regress_fast', CASE relkind WHEN 'r' THEN 'TABLE' ELSE 'INDEX' END, oid::regclass)
@@ -217,7 +217,7 @@ foreach my $call (
 	my (undef, $moved, $errors) = $node->psql('postgres',
 		"SELECT name FROM $call WHERE status <> 'skipped' AND (kind ~ 'toast' OR name ~ 'index_mover|tier_policy')");
 	is($moved, '', "$call moves none of them") or diag $errors;
-	is($node->safe_psql('postgres', $own), 'regress_fast', '... and they are where they were');
+	is($node->safe_psql('postgres', $own), 'regress_fast', 'relations that are not moved are where they were');
 }
 is($node->safe_psql('postgres',
 	"SELECT string_agg(DISTINCT index_mover.movable_methods(c.oid)::text, ' ') FROM pg_class c WHERE c.relname ~ '^pg_toast' AND "

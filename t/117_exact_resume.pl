@@ -269,7 +269,7 @@ if ('new' =~ /$only/)
 	sql('ALTER TABLE fresh ALTER g TYPE bigint');
 	unlike(said('another file'), qr/begins again/, 'nothing is said of a record where there is one, of another file');
 	like(sql("SELECT message FROM index_mover_history WHERE kind = 'table' ORDER BY job DESC LIMIT 1"),
-		qr/it has another file since/, '... and the row tells of that');
+		qr/it has another file since/, 'the row says that the relation has another file');
 	$job = interrupt('kill', 'copy-first', move => "SELECT max(job) FROM move_table('fresh', 'regress_slow', wait => false), "
 		. "pg_sleep(0) WHERE kind = 'table'");
 	sql("UPDATE index_mover.move_log SET started_at = NULL, finished_at = NULL, status = 'canceled', sqlstate = '57P01' WHERE job = $job");

@@ -497,7 +497,7 @@ my $back = "SELECT count(*) FROM (SELECT blks_read - lag(blks_read) OVER same AS
 	sql('SELECT count(*) FROM cold; SELECT pg_stat_force_next_flush()');
 	cmp_ok(sql('SELECT take_index_sample()'), '>=', 1, 'a sample, after another session has read the counters');
 	$session->run('SELECT take_index_sample(); COMMIT');
-	is(sql($back), 0, '... whose sample has no older counters');
+	is(sql($back), 0, 'a sample in a transaction that has read the counters before has no older counters');
 	sql("SELECT count(*) FROM cold; SELECT pg_stat_force_next_flush()");
 	$session->run('BEGIN; LOCK TABLE index_mover.sample IN SHARE MODE');
 	my $sampler = IndexMover::Session->new($node);
@@ -506,7 +506,7 @@ my $back = "SELECT count(*) FROM (SELECT blks_read - lag(blks_read) OVER same AS
 	like(notice("SET lock_timeout = '20s'; SELECT take_index_sample()"),
 		qr/^NOTICE:  no sample was taken, since another session takes one$/, 'a sample does not queue behind another');
 	$session->run('COMMIT');
-	cmp_ok($sampler->answer, '>=', 1, '... which is taken');
+	cmp_ok($sampler->answer, '>=', 1, 'the sample of the other session is taken');
 	$_->end foreach $session, $sampler;
 }
 # a hundred days, a sample of one relation every ten minutes

@@ -306,7 +306,7 @@ is(sql($place), 'default', 'a policy without "every" is for calls only');
 			. "'since'; ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check");
 		is(sql("SET TimeZone = 'Etc/GMT+12'; SELECT s.policy, p.due FROM tier_policy_status s JOIN index_mover.policy_status() p "
 			. "USING (policy) WHERE policy = 'since'; SELECT count(*) FROM index_mover_check() WHERE kind = 'overdue policy'"), "since|\n0",
-			'... and the views bear it');
+			'the views bear a policy since that moment');
 		sql("DELETE FROM tier_policy WHERE name = 'since'");
 	}
 	sql("INSERT INTO tier_policy (name, to_tablespace, older_than, every, owner_oid, scheduled_since) "
@@ -341,8 +341,8 @@ is(sql($place), 'default', 'a policy without "every" is for calls only');
 	ok($node->poll_query_until('postgres', q{SELECT count(*) > 0 FROM tier_policy_status WHERE policy = 'late' AND last_run IS NOT NULL}),
 		'a window that ends while its policy is planned');
 	is(sql("SELECT result, message FROM tier_policy_status WHERE policy = 'late'"), 'hindered|its window ended before its plan was made',
-		'... is what hinders it');
-	is(sql($place), 'default', '... and nothing is moved');
+		'the end of its window hinders the policy');
+	is(sql($place), 'default', 'a window that ends during the plan: nothing is moved');
 	sql("DELETE FROM tier_policy WHERE name = 'late'; UPDATE tier_policy SET every = '1 s' WHERE name = 'fails'");
 }
 

@@ -256,14 +256,14 @@ UPDATE tier_policy SET to_tablespace = 'regress_slow' WHERE name = 'fails';
 SELECT count(*) FROM run_tier_policies('fails');
 SQL
 is($sql->("SELECT result FROM tier_policy_status WHERE policy = 'fails'"), 'waits', 'a policy that has failed waits');
-is($sql->("SELECT count(*) FROM tier_plan('fails') WHERE reason ~ 'failed'"), 0, '... and is not said to have failed for that');
-unlike(slurp_file($node->logfile, $from), qr/"fails" is well again/, '... which is not to be well');
+is($sql->("SELECT count(*) FROM tier_plan('fails') WHERE reason ~ 'failed'"), 0, 'a policy that waits is not said to have failed');
+unlike(slurp_file($node->logfile, $from), qr/"fails" is well again/, 'a policy that waits is not said to be well again');
 $sql->(<<'SQL');
 SET client_min_messages = error;
 UPDATE tier_policy SET to_tablespace = 'no_such_place' WHERE name = 'fails';
 SELECT count(*) FROM run_tier_policies('fails');
 SQL
-like($sql->("SELECT reason FROM tier_plan('fails')"), qr/^it has failed 3 times in a row: /, '... nor does it end the row of its failures');
+like($sql->("SELECT reason FROM tier_plan('fails')"), qr/^it has failed 3 times in a row: /, 'a wait does not end the series of failures');
 $sql->(<<'SQL');
 UPDATE tier_policy SET to_tablespace = 'regress_slow' WHERE name = 'fails';
 SELECT count(*) FROM run_tier_policies('fails');

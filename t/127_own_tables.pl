@@ -70,10 +70,11 @@ foreach my $case (
 	my ($rc, undef, $errors) = $node->psql('postgres', move() =~ s/settings/wait => false, settings/r);
 	like($errors,
 		qr/ERROR:  cannot write table "index_mover\.move_log" because of index "added"\nDETAIL:  \Q$kinds\E\nHINT:  Drop the index\./,
-		"... nor is it queued");
+		"an index with $name: its job is not queued");
 	like(sql(q(SELECT severity, object, detail, command IS NULL FROM index_mover_check() WHERE kind = 'changed table')),
 		joined(qr/^warning\|index_mover\.move_log\|index "added", which has an expression, a predicate or an exclusion constraint, /,
-			qr/keeps jobs and their ends from being recorded\|/, $name =~ /exclusion/ ? qr/t$/ : qr/f$/), '... and the check tells of it');
+			qr/keeps jobs and their ends from being recorded\|/, $name =~ /exclusion/ ? qr/t$/ : qr/f$/),
+				'the check tells of such an index');
 	sql($name =~ /exclusion/ ? 'ALTER TABLE index_mover.move_log DROP CONSTRAINT added'
 		: sql(q(SELECT command FROM index_mover_check() WHERE kind = 'changed table')));
 	well_ok("an index with $name");
@@ -85,7 +86,8 @@ foreach my $case (
 	let_go($call);
 	my (undef, $rows, $errors) = finish_call($call);
 	is($rows, "t_1|moved||\nt_2|moved||\n", 'an index that comes in the middle of a job: all is moved');
-	like($errors, qr/WARNING:  55000: could not record the move of index "public\.t_1"\nDETAIL:  cannot write table/, '... with a WARNING');
+	like($errors, qr/WARNING:  55000: could not record the move of index "public\.t_1"\nDETAIL:  cannot write table/,
+		'an index that comes in the middle of a job: a WARNING');
 	sql('DROP INDEX index_mover.added');
 	well_ok('an index in the middle of a job');
 }
@@ -131,7 +133,7 @@ sql("INSERT INTO index_mover.sample SELECT '-infinity', o, NULL, 0 FROM (VALUES 
 	. "UPDATE tier_policy SET idle_for = NULL, budget = 1e9, from_tablespace = 'regress_fast'");
 cmp_ok(sql("SELECT count(*) FROM relation_heat WHERE reads_per_second >= 0"), '>', 0, 'samples of no moment');
 sql("SELECT * FROM tier_plan(); SELECT take_index_sample()");
-is(sql("SELECT count(*) FROM index_mover.sample WHERE NOT isfinite(taken_at)"), 0, '... are deleted');
+is(sql("SELECT count(*) FROM index_mover.sample WHERE NOT isfinite(taken_at)"), 0, 'samples of no moment are deleted');
 sql("DELETE FROM index_mover.policy_run; INSERT INTO index_mover.policy_run SELECT name, owner_oid, now(), 0, 0, 'failed', NULL, NULL, NULL, "
 	. 'true FROM tier_policy');
 is(sql("SELECT detail FROM index_mover_check() WHERE object = 'odd'"), 'failed', 'a failure without a message');
@@ -155,8 +157,8 @@ my $rows_of_job = 'DELETE FROM index_mover.move_log WHERE job = (SELECT max(job)
 	my (undef, $rows, $errors, $seconds) = finish_call($call);
 	is($rows, "t_1|moved||\nt_2|moved||\n", 'rows of a job that a transaction is deleting: the job ends');
 	like($errors, joined(qr/WARNING:  55P03: could not record the move of index "public\.t_1"\n/,
-			qr/DETAIL:  could not obtain lock on row in relation "move_log"/), '... with a WARNING, and why');
-	soon_ok($seconds, 5, '... and does not wait for each row again');
+			qr/DETAIL:  could not obtain lock on row in relation "move_log"/), 'rows that a transaction is deleting: a WARNING, and why');
+	soon_ok($seconds, 5, 'rows that a transaction is deleting: no wait for each of them');
 	$session->run('ROLLBACK');
 	$session->end;
 	well_ok('rows that a transaction keeps');
@@ -167,7 +169,7 @@ my $rows_of_job = 'DELETE FROM index_mover.move_log WHERE job = (SELECT max(job)
 	my (undef, $rows, $errors) = finish_call($call);
 	is($rows, "t_1|moved||\nt_2|moved||\n", 'the row of a job that a transaction has locked: the job ends');
 	is(sql('SELECT status, moved, total FROM index_mover_jobs ORDER BY job DESC LIMIT 1'), 'moved|2|2',
-		'... and its end is known all the same');
+		'a locked row of a job: its end is known all the same');
 	$session->run('ROLLBACK');
 	$session->end;
 	well_ok('the row of a job');
@@ -252,7 +254,7 @@ foreach my $how ('is open', 'is prepared, and the server is shut down')
 	my $start = time;
 	is((finish_call($call))[1], "t_1|canceled|57014\n", 'a rebuild is canceled while the ledger is locked');
 	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $call->{worker}", 0, 'the end of its worker');
-	soon_ok(time - $start, 5, '... and its worker does not wait for that');
+	soon_ok(time - $start, 5, 'a rebuild that is canceled: its worker does not wait for the ledger');
 	$session->run('COMMIT');
 	$session->end;
 	wait_for_no_worker($node);
@@ -278,7 +280,7 @@ foreach my $how ('is open', 'is prepared, and the server is shut down')
 	$session->end;
 	is((finish_call($call))[1], "t_1|moved||\nt_2|moved||\n", 'a clock that is set while a copy waits: it moves');
 	cmp_ok(sql('SELECT max(idle) FROM index_mover.move_log WHERE job = (SELECT max(job) FROM index_mover.job_log)'), '<', 1000000,
-		'... and does not take the hour for a wait');
+		'a clock that is set while a copy waits: the hour is no wait');
 }
 $node->stop;
 done_testing();

@@ -45,7 +45,7 @@ is(join(' ', grep { slurp_file($_) =~ /^(?!\s*#).*chmod 755 .*\$dir\b/m } glob "
 # ---- the installation that is named ------------------------------------------------------------
 ($rc, $out, $err) = after_lib('find_pg_config; echo "found $PG_CONFIG"', PG_CONFIG => "$dir/nowhere/pg_config");
 is("$rc $out", '2 ', 'a PG_CONFIG that is of no use is an error');
-like($err, qr/PG_CONFIG, which is \Q$dir\E\/nowhere\/pg_config, has no server headers/, '... that names it');
+like($err, qr/PG_CONFIG, which is \Q$dir\E\/nowhere\/pg_config, has no server headers/, 'a PG_CONFIG that is of no use is named');
 
 # ---- PostgreSQL among other programs -------------------------------------------------------------
 my $usr = "$dir/usr";
@@ -97,8 +97,9 @@ foreach my $same (undef, $newest)
 {
 	my ($rc, $out, $err, $log) = setup($newest, $same, 'online');
 	is($rc, 2, 'setup: headers that need a newer server than one that runs are an error');
-	like($err, qr/cannot be installed without replacing postgresql-77, which would restart its servers/, '... which says so');
-	unlike($log, qr/^(?!.* -s ).*\binstall\b/m, '... and nothing is installed');
+	like($err, qr/cannot be installed without replacing postgresql-77, which would restart its servers/,
+		'setup: headers that need a newer server: the error says so');
+	unlike($log, qr/^(?!.* -s ).*\binstall\b/m, 'setup: headers that need a newer server: nothing is installed');
 }
 my $log = (setup($newest, "Inst postgresql-server-dev-77 (77.1-1 x)\n", 'online,recovery'))[3];
 like($log, qr/^(?!.* -s ).*--no-upgrade install postgresql-server-dev-77=77\.1-1(?: |$)/m,
@@ -107,5 +108,5 @@ $log = (setup($newest, undef, 'down'))[3];
 like($log, qr/^(?!.* -s ).*--no-upgrade install postgresql-server-dev-77(?: |$)/m, 'setup: one that does not run is upgraded for them');
 $log = (setup("Inst postgresql-server-dev-77 (77.2-1 x)\n", undef, 'online'))[3];
 like($log, qr/^(?!.* -s ).*--no-upgrade install postgresql-server-dev-77(?: |$)/m, 'setup: else they are, and nothing is upgraded');
-unlike($log, qr/ postgresql-77\b/, '... nor is a server installed');
+unlike($log, qr/ postgresql-77\b/, 'setup: no server is installed');
 done_testing();
