@@ -33,7 +33,6 @@
 #endif
 #if PG_VERSION_NUM >= 160000
 #include "storage/relfilelocator.h"
-#include "utils/relfilenumbermap.h"
 #else
 #include "catalog/pg_class.h"
 #include "catalog/pg_namespace.h"
@@ -42,7 +41,6 @@
 #include "storage/relfilenode.h"
 #include "utils/acl.h"
 #include "utils/guc_tables.h"
-#include "utils/relfilenodemap.h"
 #endif
 
 /*
@@ -242,7 +240,6 @@ typedef RelFileNode RelFileLocator;
 #define RelFileLocatorEquals(a, b) RelFileNodeEquals(a, b)
 #define GetNewRelFileNumber(t, c, p) GetNewRelFileNode(t, c, p)
 #define RelationMapFilenumberToOid(n, s) RelationMapFilenodeToOid(n, s)
-#define RelidByRelfilenumber(t, n) RelidByRelfilenode(t, n)
 #define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)
 #define DropRelationBuffers(r, f, n, b) DropRelFileNodeBuffers(r, f, n, b)
 #define InitBufferTag(tag, locator, fork, block) INIT_BUFFERTAG(*(tag), *(locator), fork, block)

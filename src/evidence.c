@@ -110,17 +110,15 @@ is_lost(const KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
 	return relfilenumber < lost->certain || is_from_before(row, lost);
 }
 
-/* The same by its number alone.  In a transaction. */
+/* The same of the file that a relation has, or had just now.  In a transaction. */
 static bool
-file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber)
+file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber, Oid relid)
 {
 	HeapTuple	row;
-	Oid			relid;
 	bool		result;
 
 	if (relfilenumber >= device->lost.below && relfilenumber >= device->lost_unlogged.below)
 		return false;
-	relid = RelidByRelfilenumber(tablespace_in_catalog(device->tablespace), relfilenumber);
 	row = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	result = is_lost(device, relfilenumber, row);
 	if (HeapTupleIsValid(row))
@@ -173,14 +171,14 @@ evidence_of_tablespace(Oid tablespace)
  * since the device was lost, or since it is known, is not concerned.  In a transaction.
  */
 Evidence
-evidence_of_file(Oid tablespace, RelFileNumber relfilenumber)
+evidence_of_file(Oid tablespace, RelFileNumber relfilenumber, Oid relid)
 {
 	KnownDevice device;
 	Evidence	verdict;
 
 	if (!look_for_device(tablespace, &device, &verdict))
 		return verdict;
-	if (file_is_lost(&device, relfilenumber))
+	if (file_is_lost(&device, relfilenumber, relid))
 		return EVIDENCE_LOST;
 	if (relfilenumber < device.lost.below || relfilenumber < device.unknown_below)
 		return EVIDENCE_UNKNOWN;

@@ -25,7 +25,7 @@ typedef enum Evidence
 
 /* evidence.c: questions about a device, or a file there */
 extern Evidence evidence_of_tablespace(Oid tablespace);
-extern Evidence evidence_of_file(Oid tablespace, RelFileNumber relfilenumber);
+extern Evidence evidence_of_file(Oid tablespace, RelFileNumber relfilenumber, Oid relid);
 extern bool evidence_vouches(Oid tablespace, RelFileNumber relfilenumber);
 extern bool evidence_claim(Oid tablespace);
 extern bool evidence_is_foreign(Oid tablespace);
@@ -54,7 +54,7 @@ extern void evidence_begin_round(void);
 extern void evidence_refute(Oid tablespace);
 extern uint32 evidence_doubts_so_far(Oid tablespace);
 extern void evidence_note_read(Oid tablespace, RelFileNumber below, uint32 doubts);
-extern bool evidence_look_if_unread(Oid tablespace, RelFileNumber relfilenumber);
+extern bool evidence_look_if_unread(Oid tablespace, RelFileNumber relfilenumber, Oid relid);
 
 /* evidence_area.c */
 extern void evidence_meet_again(void);

@@ -342,14 +342,14 @@ evidence_note_read(Oid tablespace, RelFileNumber below, uint32 doubts)
 
 /* Look whether the janitor has to read a file: it is unknown, and was not read since. */
 bool
-evidence_look_if_unread(Oid tablespace, RelFileNumber relfilenumber)
+evidence_look_if_unread(Oid tablespace, RelFileNumber relfilenumber, Oid relid)
 {
 	const ReadFiles *entry;
 	bool		was_read = false;
 
-	if (!RelFileNumberIsValid(relfilenumber) || evidence_area == NULL)
+	if (evidence_area == NULL || !RelFileNumberIsValid(relfilenumber))
 		return false;
-	if (evidence_of_file(tablespace, relfilenumber) != EVIDENCE_UNKNOWN)
+	if (evidence_of_file(tablespace, relfilenumber, relid) != EVIDENCE_UNKNOWN)
 		return false;
 	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
 	entry = find_read(tablespace);

@@ -366,7 +366,7 @@ look_at_file(LostFile *lost)
 	 * empty.
 	 */
 	if (facts->persistence == RELPERSISTENCE_PERMANENT || relkind_is_index(facts->relkind))
-		evidence = evidence_of_file(facts->tablespace, facts->relfilenumber);
+		evidence = evidence_of_file(facts->tablespace, facts->relfilenumber, facts->relid);
 	if (has_use && look >= LOOK_SPOTS)
 		known = ruins_problem(&lost->file);
 

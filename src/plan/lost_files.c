@@ -115,7 +115,7 @@ list_to_read(void *arg)
 		file = palloc_object(FileToRead);
 		file->relid = form->oid;
 		file->number = form->relfilenode;
-		file->is_unknown = evidence_look_if_unread(reading->tablespace, form->relfilenode);
+		file->is_unknown = evidence_look_if_unread(reading->tablespace, form->relfilenode, form->oid);
 		reading->files = lappend(reading->files, file);
 		MemoryContextSwitchTo(oldcontext);
 	}
