@@ -92,19 +92,26 @@ database_is_from_before(const KnownDevice *device, const Horizon *lost)
 	return result;
 }
 
+/* Return the loss of a device that concerns the relation of a row of pg_class, or of none. */
+static Horizon *
+loss_of(KnownDevice *device, HeapTuple row)
+{
+	if (HeapTupleIsValid(row) &&
+		((Form_pg_class) GETSTRUCT(row))->relpersistence == RELPERSISTENCE_UNLOGGED)
+		return &device->lost_unlogged;
+	return &device->lost;
+}
+
 /*
  * Return whether a file of this database is lost, by its number and the row of pg_class that
  * names it, or NULL.  It is if it is from before the loss for certain.  The counter is known
  * to OIDS_AHEAD; in that range the row of pg_class has to be from before.
  */
 static bool
-is_lost(const KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
+is_lost(KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
 {
-	const Horizon *lost = &device->lost;
+	const Horizon *lost = loss_of(device, row);
 
-	if (HeapTupleIsValid(row) &&
-		((Form_pg_class) GETSTRUCT(row))->relpersistence == RELPERSISTENCE_UNLOGGED)
-		lost = &device->lost_unlogged;
 	if (relfilenumber >= lost->below || !database_is_from_before(device, lost))
 		return false;
 	return relfilenumber < lost->certain || is_from_before(row, lost);
@@ -112,7 +119,7 @@ is_lost(const KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
 
 /* The same of the file that a relation has, or had just now.  In a transaction. */
 static bool
-file_is_lost(const KnownDevice *device, RelFileNumber relfilenumber, Oid relid)
+file_is_lost(KnownDevice *device, RelFileNumber relfilenumber, Oid relid)
 {
 	HeapTuple	row;
 	bool		result;
@@ -413,4 +420,78 @@ evidence_knows_lost(HeapTuple row)
 	if (!evidence_recall(tablespace_from_catalog(form->reltablespace), &device))
 		return false;
 	return is_lost(&device, form->relfilenode, row);
+}
+
+/* Before a loss, the counter had given this number: so all lower numbers, too, unless it has gone back. */
+static void
+raise_certain(Horizon *lost, Oid given)
+{
+	if (lost->certain != 0 && given < lost->below)
+		lost->certain = Max(lost->certain, given + 1);
+}
+
+static bool
+horizon_equals(const Horizon *a, const Horizon *b)
+{
+	return a->below == b->below && a->certain == b->certain && a->xid == b->xid;
+}
+
+/*
+ * Put the losses of a device on record, which were raised, unless they have changed since they were as
+ * before.  Return whether they are on record.
+ */
+static bool
+publish_raised(const KnownDevice *before, const KnownDevice *raised)
+{
+	KnownDevice device;
+	bool		result = false;
+
+	if (horizon_equals(&before->lost, &raised->lost) &&
+		horizon_equals(&before->lost_unlogged, &raised->lost_unlogged))
+		return false;
+	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
+	if (evidence_recall(before->tablespace, &device))
+		result = horizon_equals(&device.lost, &before->lost) &&
+			horizon_equals(&device.lost_unlogged, &before->lost_unlogged);
+	if (result)
+	{
+		device.lost = raised->lost;
+		device.lost_unlogged = raised->lost_unlogged;
+		evidence_publish(&device);
+		evidence_save();
+	}
+	LWLockRelease(evidence_lock(CHANGE_LOCK));
+	return result;
+}
+
+/*
+ * Have files of this database stay lost when their rows of pg_class, which are from before the loss,
+ * change, or that of the database: the numbers in such rows had been given before, too.
+ */
+void
+evidence_keep_lost(const List *rows)
+{
+	if (rows == NIL)
+		return;
+	foreach_oid(tablespace, evidence_list_devices(has_lost_files))
+	{
+		KnownDevice before;
+		KnownDevice raised;
+
+		if (!evidence_recall(tablespace, &before))
+			continue;
+		raised = before;
+		foreach_ptr(HeapTupleData, row, rows)
+		{
+			Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+
+			if (tablespace_from_catalog(form->reltablespace) == tablespace &&
+				is_lost(&before, form->relfilenode, row))
+			{
+				raise_certain(loss_of(&raised, row), form->relfilenode);
+				raise_certain(loss_of(&raised, row), MyDatabaseId);
+			}
+		}
+		(void) publish_raised(&before, &raised);
+	}
 }

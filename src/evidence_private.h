@@ -59,7 +59,8 @@ typedef struct Horizon
 {
 	RelFileNumber below;		/* no higher number had been given to a file;
 								 * 0: nothing is lost */
-	RelFileNumber certain;		/* all lower numbers had been given */
+	RelFileNumber certain;		/* all lower numbers had been given; 0: the
+								 * counter has gone back */
 	TransactionId xid;			/* all transactions before it had ended */
 } Horizon;
 

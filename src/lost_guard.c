@@ -485,6 +485,7 @@ lost_of_database(void)
 	SysScanDesc scan;
 	HeapTuple	row;
 	List	   *result = NIL;
+	List	   *lost_rows = NIL;
 
 	/*
 	 * its message comes after a transaction has ended, and may not have been
@@ -499,7 +500,11 @@ lost_of_database(void)
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		LostIndex  *lost;
 
-		if (!is_index_there(row, tablespaces) || !evidence_knows_lost(row))
+		if (!list_member_oid(tablespaces, tablespace_from_catalog(form->reltablespace)) ||
+			!evidence_knows_lost(row))
+			continue;
+		lost_rows = lappend(lost_rows, heap_copytuple(row));
+		if (!is_index_there(row, tablespaces))
 			continue;
 		lost = palloc0_object(LostIndex);
 		lost->oid = form->oid;
@@ -511,6 +516,8 @@ lost_of_database(void)
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
+	evidence_keep_lost(lost_rows);
+	list_free_deep(lost_rows);
 	return result;
 }
 
@@ -1250,6 +1257,7 @@ list_tables(uint32 losses)
 	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, SnapshotAny, 0, NULL);
 	HeapTuple	row;
 	List	   *indexes = NIL;
+	List	   *lost_rows = NIL;
 	bool		has_none = true;
 
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
@@ -1260,11 +1268,16 @@ list_tables(uint32 losses)
 			!evidence_doubts(tablespace_from_catalog(form->reltablespace), form->relfilenode))
 			continue;
 		has_none = false;
+		if (evidence_knows_lost(row))
+			lost_rows = lappend(lost_rows, heap_copytuple(row));
 		if (!IsToastNamespace(form->relnamespace))
 			indexes = lappend_oid(indexes, form->oid);
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
+	/* on a standby, nothing else does so */
+	evidence_keep_lost(lost_rows);
+	list_free_deep(lost_rows);
 	foreach_oid(index, indexes)
 		list_table_of(index, tables);
 	UnregisterSnapshot(snapshot);

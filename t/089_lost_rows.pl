@@ -1,0 +1,109 @@
+# Files that are lost by their rows in the catalog, since their numbers are among the last that were given before
+# the crash: they stay lost when such a row changes.
+#
+# Fault (storage): a device comes back empty after a crash; indexes, tables and the database that it had get
+#   another name, owner, type or ACL
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path rmtree);
+use IndexMover::Evidence;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($node, $location, $oid) = node_with_device('rows', conf => "autovacuum = off\n");
+sub value { my ($sql, $database) = @_; return $node->safe_psql($database // 'postgres', $sql); }
+
+value('CREATE DATABASE young');
+value(<<'SQL', 'young');
+CREATE EXTENSION index_mover;
+CREATE TABLE x (id int);
+INSERT INTO x SELECT generate_series(1, 5000);
+CREATE UNIQUE INDEX x_id ON x (id) TABLESPACE fast;
+SQL
+value(<<'SQL');
+CREATE ROLE app;
+GRANT ALL ON SCHEMA public TO app;
+CREATE TABLE t (id int);
+CREATE TABLE w (id int);
+CREATE TABLE h (id int);
+CREATE TABLE u (id varchar(10));
+CREATE TABLE late (id int);
+INSERT INTO t SELECT generate_series(1, 5000);
+INSERT INTO w SELECT * FROM t;
+INSERT INTO h SELECT * FROM t;
+INSERT INTO u SELECT * FROM t;
+INSERT INTO late SELECT * FROM t;
+CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast;
+CREATE UNIQUE INDEX w_id ON w (id) TABLESPACE fast;
+CREATE UNIQUE INDEX u_id ON u (id) TABLESPACE fast;
+CREATE INDEX h_id ON h USING hash (id) TABLESPACE fast;
+CREATE TABLE y (id int) TABLESPACE fast;
+SQL
+
+# ---- the crash -----------------------------------------------------------------------------------------
+value('CHECKPOINT');
+value("INSERT INTO $_ VALUES (5001)") foreach qw(t w u h y late);
+value('INSERT INTO x VALUES (5001)', 'young');
+value('CREATE UNIQUE INDEX late_id ON late (id) TABLESPACE fast');
+$node->stop('immediate');
+rmtree($location);
+make_path($location);
+$node->start;
+wait_until_watched($node);
+is(verdict_on_record($node, $oid), 'lost', 'the device came back empty');
+
+# ---- indexes ---------------------------------------------------------------------------------------------
+sub answers_ok
+{
+	my ($name, $table, $database) = @_;
+	my ($rc, $out, $err) = $node->psql($database // 'postgres', "SET enable_seqscan = off; SELECT count(*) FROM $table WHERE id = '5001'");
+	is("$out$err", 1, "$name: the right answer");
+	($rc, $out, $err) = $node->psql($database // 'postgres', "INSERT INTO $table VALUES ('5001')");
+	return like($err, qr/could not read block|contains corrupted page/, '... and none writes to the index');
+}
+
+my %changes = (
+	t => 'ALTER INDEX t_id RENAME TO t_key',
+	w => 'ALTER TABLE w OWNER TO app',
+	h => 'ALTER INDEX h_id RENAME TO h_key',
+	u => 'ALTER TABLE u ALTER id TYPE varchar(20)');
+foreach my $table (sort keys %changes)
+{
+	value($changes{$table});
+	answers_ok($changes{$table}, $table);
+}
+# (the worker has been to this database)
+wait_until('met', sub { -z $node->data_dir . '/' . value("SELECT pg_relation_filepath('x_id')", 'young') });
+value('GRANT CONNECT ON DATABASE young TO public');
+answers_ok('GRANT on the database', 'x', 'young');
+
+# ---- tables ----------------------------------------------------------------------------------------------
+value('ALTER TABLE y OWNER TO app');
+my $found = "SELECT string_agg(object, ' ' ORDER BY object) FROM index_mover_check() WHERE kind ~ '^lost'";
+like(value($found), qr/public\.y\b/, 'a table with another owner is still lost');
+like(value($found, 'young'), qr/public\.x_id\b/, 'so is the index of the database with another ACL');
+
+# ---- what is not lost ------------------------------------------------------------------------------------
+value('CREATE UNIQUE INDEX new_id ON late (id DESC) TABLESPACE fast');
+foreach my $index (qw(late_id new_id))
+{
+	my $other = $index eq 'late_id' ? 'new_id' : 'late_id';
+	like(value("BEGIN; SET enable_seqscan = off; DROP INDEX $other; EXPLAIN SELECT FROM late WHERE id = 5001"), qr/$index/,
+		"$index, made after the checkpoint, is in use");
+}
+
+# ---- after a restart -------------------------------------------------------------------------------------
+$node->restart;
+wait_until_watched($node);
+answers_ok("after a restart: $_", $_) foreach sort keys %changes;
+answers_ok('after a restart: GRANT', 'x', 'young');
+# (the table cannot be healed)
+unlike(value("SELECT string_agg(name || ' ' || status, ', ') FROM heal_tablespace('fast')", $_) =~ s/^y skipped|, y skipped//r,
+	qr/skipped|failed/, "healed in $_") foreach qw(postgres young);
+is(value("SELECT count(*) FROM $_ WHERE id = '5001'"), 1, "healed: the right answer of $_") foreach sort keys %changes;
+done_testing();
