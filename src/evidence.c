@@ -495,3 +495,27 @@ evidence_keep_lost(const List *rows)
 		(void) publish_raised(&before, &raised);
 	}
 }
+
+/*
+ * Pages of the file of a row of pg_class were found to be damaged, in a tablespace with lost files: the file
+ * is from before the loss, as later ones are whole.  So its number had been given before, and it is lost.
+ */
+void
+evidence_note_ruin(HeapTuple row)
+{
+	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+	KnownDevice before;
+	KnownDevice raised;
+	bool		is_new = false;
+
+	if (evidence_losses() == 0)
+		return;
+	if (evidence_recall(tablespace_from_catalog(form->reltablespace), &before))
+	{
+		raised = before;
+		raise_certain(loss_of(&raised, row), form->relfilenode);
+		is_new = publish_raised(&before, &raised);
+	}
+	if (is_new)
+		evidence_meet_again();
+}

@@ -38,6 +38,7 @@ extern bool evidence_confirm_loss_lately(Oid tablespace);
 extern bool evidence_can_empty(Oid tablespace);
 extern bool evidence_knows_lost(HeapTuple row);
 extern void evidence_keep_lost(const List *rows);
+extern void evidence_note_ruin(HeapTuple row);
 
 /* evidence_round.c: findings on devices, without a wait for a device */
 extern bool evidence_is_met(Oid database, uint32 losses, List **indexes);

@@ -33,6 +33,7 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
 #include "errors.h"
@@ -212,6 +213,19 @@ look_for_builder(const RelationFacts *facts)
 	return result;
 }
 
+/* Note that the file of a relation is a ruin, if it has the same file still. */
+static void
+note_ruin(const RelationFacts *facts)
+{
+	HeapTuple	row = SearchSysCache1(RELOID, ObjectIdGetDatum(facts->relid));
+
+	if (!HeapTupleIsValid(row))
+		return;
+	if (((Form_pg_class) GETSTRUCT(row))->relfilenode == facts->relfilenumber)
+		evidence_note_ruin(row);
+	ReleaseSysCache(row);
+}
+
 /* Read a file.  For errors_catch_without_snapshot(). */
 static void
 read_slowly(void *arg)
@@ -247,8 +261,11 @@ read_slowly(void *arg)
 						 &reading->is_whole) == NULL)
 		return;
 	reading->is_whole = false;
-	if (!was_known && ruins_problem(&locator) != NULL)
+	if (ruins_problem(&locator) == NULL)
+		return;
+	if (!was_known)
 		reading->has_damage = true;
+	note_ruin(&facts);
 }
 
 /* Read all files of the list, and note as what they are known then. */
