@@ -12,6 +12,8 @@
 
 #include "access/transam.h"
 #include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
@@ -53,7 +55,10 @@ horizon_of_now(void)
 {
 	Horizon		result = {.below = next_number()};
 
-	result.certain = result.below - Min(result.below, OIDS_AHEAD);
+	/* on a standby the counter is ahead */
+	result.certain = result.below;
+	if (RecoveryInProgress())
+		result.certain -= Min(result.below, OIDS_AHEAD);
 	result.xid = GetOldestTransactionIdConsideredRunning();
 	return result;
 }
@@ -116,6 +121,21 @@ leave_round(Oid tablespace)
 	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
+/*
+ * Files with numbers that have been given are lost.  So a crash must not set the counter back: its last
+ * record has to be on disk.
+ */
+static void
+flush_counter(void)
+{
+	char		nothing = 0;
+
+	XLogBeginInsert();
+	XLogSetRecordFlags(XLOG_MARK_UNIMPORTANT);
+	XLogRegisterData(&nothing, sizeof(nothing));
+	XLogFlush(XLogInsert(RM_XLOG_ID, XLOG_NOOP));
+}
+
 /* Conclude from a look, and set *device to all that is known then.  Return false if there is no place for it. */
 static bool
 take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
@@ -141,6 +161,8 @@ take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
 	if (evidence_conclude(device, is_known, look, now))
 		changed = true;
 	evidence_publish(device);
+	if (changed && has_lost_files(device) && !now->recovers)
+		flush_counter();
 	if (changed || !evidence_area->is_saved)
 		evidence_save();
 	LWLockRelease(evidence_lock(CHANGE_LOCK));
