@@ -65,8 +65,8 @@ typedef struct Horizon
 } Horizon;
 
 /*
- * A tablespace.  Written under both locks, and that of the device but for is_in_round and
- * told; is_refuted under AREA_LOCK only.  Read under either one.
+ * A tablespace.  Written under both locks, and that of the device but for is_in_round,
+ * told and the field certain of losses; is_refuted under AREA_LOCK only.  Read under either one.
  */
 typedef struct KnownDevice
 {
