@@ -1291,7 +1291,7 @@ list_tables(uint32 losses)
 
 /* Bring tables_listed up to date.  Returns whether it has any table. */
 static bool
-may_have_lost(uint32 losses)
+look_for_tables(uint32 losses)
 {
 	uint64		missed = changes_missed;
 
@@ -1365,6 +1365,7 @@ static PlannedStmt *
 plan_without_lost(PLANNER_PARAMS)
 {
 	uint32		losses = IM_MUTATION("show-lost") ? 0 : evidence_losses();
+	bool		has_tables;
 
 	if (losses != 0)
 	{
@@ -1376,7 +1377,8 @@ plan_without_lost(PLANNER_PARAMS)
 	losses_planned = losses;
 	if (losses == 0 || is_without_lost(losses))
 		return plan_as_before(PLANNER_ARGS);
-	if (!may_have_lost(losses))
+	has_tables = look_for_tables(losses);
+	if (!has_tables)
 		return plan_as_before(PLANNER_ARGS);
 	return plan_with_marks(PLANNER_ARGS);
 }

@@ -116,7 +116,7 @@ list_to_read(void *arg)
 		file = palloc_object(FileToRead);
 		file->relid = form->oid;
 		file->number = form->relfilenode;
-		file->is_unknown = evidence_look_if_unread(reading->tablespace, form->relfilenode, form->oid);
+		file->is_unknown = evidence_look_if_unread(reading->tablespace, file->number, file->relid);
 		reading->files = lappend(reading->files, file);
 		MemoryContextSwitchTo(oldcontext);
 	}
