@@ -71,7 +71,7 @@ sub answers_ok
 	my ($rc, $out, $err) = $node->psql($database // 'postgres', "SET enable_seqscan = off; SELECT count(*) FROM $table WHERE id = '5001'");
 	is("$out$err", 1, "$name: the right answer");
 	($rc, $out, $err) = $node->psql($database // 'postgres', "INSERT INTO $table VALUES ('5001')");
-	return like($err, qr/could not read block|contains corrupted page/, '... and none writes to the index');
+	return like($err, qr/could not read block|contains corrupted page/, "$name: none writes to the index");
 }
 
 my %changes = (
@@ -95,7 +95,7 @@ wait_until('the ruin is lost', sub { value("SELECT count(*) FROM index_mover_che
 wait_until('empty', sub { -z $node->data_dir . '/' . value("SELECT pg_relation_filepath('g_a')") });
 my $get = 'SET enable_seqscan = off; SELECT count(*) FROM g WHERE a @> ARRAY[20001]';
 is(value($get), 1, 'an index of a transaction that was open at the checkpoint: the right answer');
-is(value($get =~ s/20001/7/r), 2000, '... also of what was there before');
+is(value($get =~ s/20001/7/r), 2000, 'an index of a transaction that was open at the checkpoint: also what was there before');
 
 # ---- tables ----------------------------------------------------------------------------------------------
 value('ALTER TABLE y OWNER TO app');
