@@ -39,7 +39,7 @@ relation_facts(Oid relid, RelationFacts *facts)
 	memset(facts, 0, sizeof(RelationFacts));
 	facts->relid = relid;
 	facts->heap_oid = relid;
-	facts->valid = facts->live = true;
+	facts->valid = facts->ready = facts->live = true;
 
 	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(relid));
 	if (HeapTupleIsValid(tuple))
@@ -52,6 +52,7 @@ relation_facts(Oid relid, RelationFacts *facts)
 		facts->primary = index_form->indisprimary;
 		facts->replident = index_form->indisreplident;
 		facts->valid = index_form->indisvalid;
+		facts->ready = index_form->indisready;
 		facts->live = index_form->indislive;
 		ReleaseSysCache(tuple);
 	}

@@ -44,6 +44,7 @@ typedef struct RelationFacts
 	bool		primary;
 	bool		replident;
 	bool		valid;			/* also of a table */
+	bool		ready;			/* also of a table */
 	bool		live;
 } RelationFacts;
 

@@ -237,9 +237,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 
 /*
  * Return whether to look if a relation's file is lost.  Devices are lost with the
- * tablespaces on them, so elsewhere a file that exists is not looked into; nor is
- * that of an invalid index, which may be in the making.  The tablespace may be the
- * database's.
+ * tablespaces on them, so elsewhere a file that exists is not looked into.  The
+ * tablespace may be the database's.
  */
 static bool
 may_be_lost(Form_pg_class form)
@@ -248,8 +247,7 @@ may_be_lost(Form_pg_class form)
 
 	return form->relpersistence != RELPERSISTENCE_TEMP && RelFileNumberIsValid(form->relfilenode) &&
 		relation_facts(form->oid, &facts) &&
-		((facts.tablespace >= FirstNormalObjectId && facts.valid) ||
-		 relation_main_size(&facts) < 0);
+		(facts.tablespace >= FirstNormalObjectId || relation_main_size(&facts) < 0);
 }
 
 /*
@@ -280,6 +278,18 @@ put_foreign_rows(ReturnSetInfo *rsinfo, List *systems)
 	}
 }
 
+/* Return the command that mends a relation whose file is lost, or NULL. */
+static const char *
+mending_command(const RelationFacts *facts)
+{
+	if (RecoveryInProgress() || IsCatalogRelationOid(facts->relid))
+		return NULL;
+	/* heal_tablespace() leaves it to its builder, or to be dropped */
+	if (!facts->valid && (!facts->live || is_reindex_leftover_name(NameStr(facts->relname))))
+		return leftover_command(facts);
+	return printed_command("heal", tablespace_name(facts->tablespace));
+}
+
 /*
  * Add a row for each relation whose file is lost.  heal_tablespace() reads more pages of each
  * index: so as many are read here, as long as that takes no longer than a monitor may.  Where it
@@ -300,8 +310,7 @@ put_lost_files(ReturnSetInfo *rsinfo)
 		int			at = (first + i) % n;
 
 		CHECK_FOR_INTERRUPTS();
-		if (relation_facts(list_nth_oid(relids, at), &facts))
-			lost[at] = lost_file_until(&facts, until);
+		lost[at] = lost_problem(list_nth_oid(relids, at), until);
 	}
 	for (int i = 0; i < n; i++)
 	{
@@ -311,9 +320,7 @@ put_lost_files(ReturnSetInfo *rsinfo)
 			put_leftover(rsinfo, "lost file",
 						 quote_qualified_identifier(NameStr(facts.schema_name),
 													NameStr(facts.relname)),
-						 facts.tablespace, -1, lost[i],
-						 RecoveryInProgress() || IsCatalogRelationOid(relid) ? NULL :
-						 printed_command("heal", tablespace_name(facts.tablespace)), NULL);
+						 facts.tablespace, -1, lost[i], mending_command(&facts), NULL);
 	}
 }
 

@@ -42,6 +42,7 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "cleanup/cleanup.h"
 #include "compat.h"
 #include "errors.h"
 #include "file_system.h"
@@ -57,6 +58,8 @@ typedef enum LostClass
 } LostClass;
 
 #define RANK_OF_CLASS	(INT64CONST(1) << 56)
+
+static const char *const not_valid = "it is not valid";
 
 /*
  * Return whether an invalid index may be in the making by a session, with a file,
@@ -184,7 +187,7 @@ lost_plan(PlannedMove *entry, LostLook look, bool heals)
 
 	/* its file may have come back since it was hidden */
 	if (lost == NULL && heals && !facts->valid)
-		lost = "it is not valid";
+		lost = not_valid;
 	if (lost == NULL)
 		return false;
 	item->heal = true;
@@ -200,6 +203,33 @@ lost_plan(PlannedMove *entry, LostLook look, bool heals)
 	else if (item_check(item, facts))
 		lost_index_decide(entry, lost);
 	return true;
+}
+
+/*
+ * Return the damage to a relation for monitors, as lost_file_until(), or that it is an index that is not
+ * valid, and heal_tablespace() would rebuild: not one that a session is building, nor one that is
+ * only to be dropped.  A standby does not know who builds an index.
+ */
+const char *
+lost_problem(Oid relid, double until)
+{
+	RelationFacts facts;
+	const char *lost;
+
+	if (!relation_facts(relid, &facts))
+		return NULL;
+	lost = lost_file_until(&facts, until);
+	if (lost != NULL || facts.valid || RecoveryInProgress())
+		return lost;
+	/* it may be older than the index */
+	pgstat_clear_backend_activity_snapshot();
+	if (is_being_built(&facts) || is_reindex_leftover_name(NameStr(facts.relname)))
+		return NULL;
+	/* the session may have made it valid meanwhile */
+	AcceptInvalidationMessages();
+	if (!relation_facts(relid, &facts) || facts.valid || !facts.live)
+		return NULL;
+	return not_valid;
 }
 
 /* Hide an index, if it is still lost and valid. */

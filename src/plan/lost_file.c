@@ -386,15 +386,15 @@ look_at_file(LostFile *lost)
 		lost->problem = "its file is missing";
 	else if (size < 0)
 		lost->problem = psprintf("its file cannot be looked at: %m");
+	else if (size < BLCKSZ && facts->ready && relkind_is_index(facts->relkind))
+		lost->problem = "its file is empty";
 	else if (!has_use)
 
 		/*
-		 * a build that was interrupted leaves any pages, or none; they are
-		 * not read
+		 * a build that was interrupted leaves any pages, or none until
+		 * writers have to use the index; they are not read
 		 */
 		lost->problem = NULL;
-	else if (size < BLCKSZ && relkind_is_index(facts->relkind))
-		lost->problem = "its file is empty";
 	else if (facts->persistence == RELPERSISTENCE_UNLOGGED &&
 			 segment_size(lost, INIT_FORKNUM, 0) < 0)
 		lost->problem = "its init fork is missing";

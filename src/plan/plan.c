@@ -144,14 +144,14 @@ new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 }
 
 /* Return the command that removes a leftover of REINDEX CONCURRENTLY. */
-static const char *
-leftover_command(const MoveItem *item)
+const char *
+leftover_command(const RelationFacts *facts)
 {
-	if (leftover_index_is_ours(item->relid))
+	if (leftover_index_is_ours(facts->relid))
 		return printed_command("cleanup");
 	return printed_command("drop_index",
-						   quote_qualified_identifier(NameStr(item->schema_name),
-													  NameStr(item->relname)));
+						   quote_qualified_identifier(NameStr(facts->schema_name),
+													  NameStr(facts->relname)));
 }
 
 /*
@@ -175,7 +175,7 @@ plan_part(PlannedMove *entry, PlannedMove *part)
 	{
 		item_say(item, "The index is not valid: an interrupted REINDEX CONCURRENTLY has left it, or one runs now.");
 		item_say(item, "It moves with its table. To remove a leftover, as a superuser: %s",
-				 leftover_command(item));
+				 leftover_command(&part->facts));
 	}
 }
 
@@ -199,7 +199,7 @@ plan_notice_invalid_parts(const List *entries)
 							NameStr(part->item.relname), NameStr(entry->item.relname)),
 					 errdetail("An interrupted REINDEX CONCURRENTLY has left it, or one runs now."),
 					 errhint("To remove a leftover, as a superuser: %s",
-							 leftover_command(&part->item))));
+							 leftover_command(&part->facts))));
 		}
 	}
 }

@@ -68,6 +68,8 @@ extern const char *copy_hindrance(const RelationFacts *facts);
 extern const char *rebuild_hindrance(const RelationFacts *facts);
 extern bool recovery_needs_full_pages(const RelationFacts *facts);
 
+extern const char *leftover_command(const RelationFacts *facts);
+extern const char *lost_problem(Oid relid, double until);
 extern const char *lost_file(const RelationFacts *facts, LostLook look);
 extern const char *lost_file_until(const RelationFacts *facts, double until);
 extern const char *lost_file_slowly(const RelationFacts *facts, LostLook look,
