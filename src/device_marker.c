@@ -180,6 +180,48 @@ look_at_directory(Oid tablespace, DeviceLook *look)
 	FreeDir(dir);
 }
 
+/* Return a path, palloc'd, as it stands in such a file: without a newline. */
+char *
+line_of_path(const char *path)
+{
+	StringInfoData line;
+
+	initStringInfo(&line);
+	for (; *path != '\0'; path++)
+	{
+		if (*path == '\n')
+			appendStringInfoString(&line, "\\n");
+		else if (*path == '\\')
+			appendStringInfoString(&line, "\\\\");
+		else
+			appendStringInfoChar(&line, *path);
+	}
+	return line.data;
+}
+
+/* Set a path, of MAXPGPATH bytes, to what line_of_path() was given.  An earlier build has not changed it. */
+void
+path_of_line(const char *line, char *path)
+{
+	const char *end = path + MAXPGPATH - 1;
+
+	for (; *line != '\0' && path < end; line++)
+	{
+		if (line[0] == '\\' && line[1] == 'n')
+		{
+			*path++ = '\n';
+			line++;
+		}
+		else
+		{
+			if (line[0] == '\\' && line[1] == '\\')
+				line++;
+			*path++ = *line;
+		}
+	}
+	*path = '\0';
+}
+
 /*
  * Write a file that names itself: its head, its own identity, and then the body.
  * Durable, in place of an older marker.  False with errno; nothing is reported.
@@ -296,15 +338,19 @@ read_fields(const char *contents, DeviceLook *look)
 {
 	ServerIdentity *owner = &look->owner;
 	FileIdentity *beside = &look->beside;
+	char		line[PATH_LINE_SIZE] = "";
+	int			result;
 
-	return sscanf(contents, "device %32[0-9a-f] %u\n"
-				  "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
-				  "host %63[^\n]\npath %1023[^\n]\n"
-				  "beside " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
-				  look->id, &look->epoch,
-				  &owner->directory.inode, &owner->directory.birth, &owner->directory.device,
-				  owner->host, owner->path,
-				  &beside->inode, &beside->birth, &beside->device);
+	result = sscanf(contents, "device %32[0-9a-f] %u\n"
+					"directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
+					"host %63[^\n]\npath %2047[^\n]\n"
+					"beside " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
+					look->id, &look->epoch,
+					&owner->directory.inode, &owner->directory.birth, &owner->directory.device,
+					owner->host, line,
+					&beside->inode, &beside->birth, &beside->device);
+	path_of_line(line, owner->path);
+	return result;
 }
 
 /* Set the contents of a marker; it is of no use if they cannot be read. */
@@ -386,7 +432,7 @@ write_marker(Oid tablespace, const char *id, uint32 epoch, DeviceLook *look)
 						"beside " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n",
 						id, epoch,
 						us.directory.inode, us.directory.birth, us.directory.device,
-						us.host, us.path,
+						us.host, line_of_path(us.path),
 						look->directory.inode, look->directory.birth, look->directory.device);
 	done = own_file_write(path, MARKER_HEAD, contents);
 	pfree(contents);

@@ -32,6 +32,9 @@ typedef struct ServerIdentity
 	char		path[MAXPGPATH];
 } ServerIdentity;
 
+/* For a path as it stands in a file: line_of_path() */
+#define PATH_LINE_SIZE	(2 * MAXPGPATH)
+
 /* 16 random bytes in hexadecimal digits */
 #define DEVICE_ID_SIZE	33
 
@@ -64,6 +67,8 @@ extern bool file_identity(const char *path, FileIdentity *identity);
 extern bool file_identity_equals(const FileIdentity *a, const FileIdentity *b);
 extern bool own_file_write(const char *path, const char *head, const char *body);
 extern char *own_file_read(const char *path, const char *head, bool *is_itself);
+extern char *line_of_path(const char *path);
+extern void path_of_line(const char *line, char *path);
 extern void server_identity(ServerIdentity *server);
 extern bool server_is_us(const ServerIdentity *server);
 extern void device_id_make(char *id);

@@ -91,11 +91,12 @@ device_load(KnownDevice *device, const char *line)
 	int			was_empty;
 	int			is_pending;
 	int			length = 0;
+	char		location[PATH_LINE_SIZE];
 
 	memset(device, 0, sizeof(*device));
 	if (sscanf(line, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
 			   " %u %u %u %u %u %d %d %d " UINT64_FORMAT " %u %u %u"
-			   " %u %u %u %u %u %u %u %32[0-9a-f-] %32[0-9a-f-] %1023[^\n]%n",
+			   " %u %u %u %u %u %u %u %32[0-9a-f-] %32[0-9a-f-] %2047[^\n]%n",
 			   &device->tablespace, &directory->inode, &directory->birth, &directory->device,
 			   &device->lost.below, &device->unknown_below, &device->vouched_from,
 			   &device->lost.xid, &device->lost.certain, &reason,
@@ -104,7 +105,7 @@ device_load(KnownDevice *device, const char *line)
 			   &device->lost_unlogged.below, &device->lost_unlogged.certain,
 			   &device->lost_unlogged.xid,
 			   &device->epoch, &device->written, &device->marked, &device->missed_marked,
-			   device->id, device->missed_id, device->location, &length) != 26)
+			   device->id, device->missed_id, location, &length) != 26)
 		return 0;
 	if (line[length] != '\n' || reason < 0 || reason >= lengthof(evidence_reasons))
 		return 0;
@@ -115,8 +116,8 @@ device_load(KnownDevice *device, const char *line)
 		device->id[0] = '\0';
 	if (strcmp(device->missed_id, NOTHING) == 0)
 		device->missed_id[0] = '\0';
-	if (strcmp(device->location, NOTHING) == 0)
-		device->location[0] = '\0';
+	if (strcmp(location, NOTHING) != 0)
+		path_of_line(location, device->location);
 	return length + 1;
 }
 
@@ -132,7 +133,8 @@ evidence_list_save(const DeviceList *list)
 	initStringInfo(&contents);
 	appendStringInfo(&contents,
 					 "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
-					 us.directory.inode, us.directory.birth, us.directory.device, us.host, us.path);
+					 us.directory.inode, us.directory.birth, us.directory.device, us.host,
+					 line_of_path(us.path));
 	appendStringInfo(&contents, "run %s\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n",
 					 list->run, list->control_crc, list->control_time, list->control_checkpoint);
 	for (int i = 0; i < list->ndevices; i++)
@@ -155,7 +157,8 @@ evidence_list_save(const DeviceList *list)
 		appendStringInfo(&contents, " %u %u %u %u %s %s",
 						 device->epoch, device->written, device->marked, device->missed_marked,
 						 id_text(device->id), id_text(device->missed_id));
-		appendStringInfo(&contents, " %s\n", device->location[0] ? device->location : NOTHING);
+		appendStringInfo(&contents, " %s\n",
+						 device->location[0] ? line_of_path(device->location) : NOTHING);
 	}
 	appendStringInfoString(&contents, "end\n");
 	result = own_file_write(STATE_FILE, STATE_HEAD, contents.data);
@@ -185,6 +188,7 @@ evidence_list_load(bool *is_ours)
 	ServerIdentity us;
 	int			max = 0;
 	int			length = 0;
+	char		path[PATH_LINE_SIZE];
 
 	if (contents == NULL)
 		return NULL;
@@ -193,13 +197,14 @@ evidence_list_load(bool *is_ours)
 		max++;
 	list = evidence_list_make(max);
 	if (sscanf(contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
-			   "host %63[^\n]\npath %1023[^\n]\n"
+			   "host %63[^\n]\npath %2047[^\n]\n"
 			   "run %32[0-9a-f]\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n%n",
 			   &owner.directory.inode, &owner.directory.birth, &owner.directory.device,
-			   owner.host, owner.path,
+			   owner.host, path,
 			   list->run, &list->control_crc, &list->control_time, &list->control_checkpoint,
 			   &length) != 9)
 		return NULL;
+	path_of_line(path, owner.path);
 	server_identity(&us);
 	if (!file_identity_equals(&owner.directory, &us.directory) || !server_is_us(&owner))
 		*is_ours = false;

@@ -186,6 +186,11 @@ look_before_recovery(void)
 	now.checkpoint = control->checkPoint;
 	if (old == NULL)
 	{
+		if (file_exists(STATE_FILE))
+			ereport(LOG,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("invalid data in file \"%s\"", STATE_FILE),
+					 errdetail("Losses that were known are forgotten; all pages of the tablespaces are read again.")));
 		old = evidence_list_make(0);
 		is_ours = false;
 	}
