@@ -50,6 +50,7 @@
  * only without a replica identity).
  * relation_info_hook: a hook that may change the planner's facts of a relation.
  * PLANNER_PARAMS: parameters of the planner's hook.
+ * IS_CLUSTER: whether a statement is CLUSTER.
  * SUPPORT_INLINES_TABLES: whether a function's support function may put a query in its place.
  * im_slot_is_read: whether a process uses this slot.  The caller includes
  * replication/slot.h and holds the slot's spinlock.
@@ -74,6 +75,8 @@
 	ParamListInfo params, ExplainState *es
 #define PLANNER_ARGS	parse, query, options, params, es
 #define SUPPORT_INLINES_TABLES	true
+#define IS_CLUSTER(node) \
+	(IsA(node, RepackStmt) && ((const RepackStmt *) (node))->command == REPACK_COMMAND_CLUSTER)
 #define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else
 #define IM_STAT_RESET(stats) ((TimestampTz) 0)
@@ -90,6 +93,7 @@
 #define PLANNER_PARAMS	Query *parse, const char *query, int options, ParamListInfo params
 #define PLANNER_ARGS	parse, query, options, params
 #define SUPPORT_INLINES_TABLES	false
+#define IS_CLUSTER(node) IsA(node, ClusterStmt)
 #define im_slot_is_read(slot) ((slot)->active_pid != 0)
 #endif
 

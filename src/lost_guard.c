@@ -1331,19 +1331,28 @@ plan_as_before(PLANNER_PARAMS)
 	return standard_planner(PLANNER_ARGS);
 }
 
+/* Have marks belong to another call, which begins. */
+static void
+begin_marks(void)
+{
+	static uint64 last_plan = 0;
+
+	current_plan = ++last_plan;
+	current_level = GetCurrentTransactionNestLevel();
+}
+
 /* Plan with marks, which are there while a statement is planned, and no longer. */
 static PlannedStmt *
 plan_with_marks(PLANNER_PARAMS)
 {
-	static uint64 last_plan = 0;
-	uint64		plan = ++last_plan;
 	uint64		outer_plan = current_plan;
 	int			outer_level = current_level;
+	uint64		plan;
 	bool		all = false;
 	PlannedStmt *result;
 
-	current_plan = plan;
-	current_level = GetCurrentTransactionNestLevel();
+	begin_marks();
+	plan = current_plan;
 	PG_TRY();
 	{
 		(void) mark_named((Node *) parse, &all);
@@ -1361,11 +1370,20 @@ plan_with_marks(PLANNER_PARAMS)
 	return result;
 }
 
+/* Look whether tables of this database may have lost indexes, and list them. */
+static bool
+list_lost(uint32 losses)
+{
+	if (losses == 0 || is_without_lost(losses))
+		return false;
+	return look_for_tables(losses);
+}
+
 static PlannedStmt *
 plan_without_lost(PLANNER_PARAMS)
 {
 	uint32		losses = IM_MUTATION("show-lost") ? 0 : evidence_losses();
-	bool		has_tables;
+	bool		has_lost;
 
 	if (losses != 0)
 	{
@@ -1375,10 +1393,8 @@ plan_without_lost(PLANNER_PARAMS)
 	if (losses != losses_planned)
 		ResetPlanCache();
 	losses_planned = losses;
-	if (losses == 0 || is_without_lost(losses))
-		return plan_as_before(PLANNER_ARGS);
-	has_tables = look_for_tables(losses);
-	if (!has_tables)
+	has_lost = list_lost(losses);
+	if (!has_lost)
 		return plan_as_before(PLANNER_ARGS);
 	return plan_with_marks(PLANNER_ARGS);
 }
@@ -1536,12 +1552,58 @@ meet_again(void)
 		evidence_meet_again();
 }
 
+/* Pass a statement to the next hook or to core. */
+static void
+utility_as_before(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+				  ProcessUtilityContext context, ParamListInfo params,
+				  QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *completion)
+{
+	if (prev_ProcessUtility_hook)
+		prev_ProcessUtility_hook(pstmt, query, read_only_tree, context, params, environment, dest,
+								 completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment, dest,
+								completion);
+}
+
+/*
+ * Carry out CLUSTER with marks on all lost indexes.  It asks the planner for the cheaper way without its
+ * hook, and all indexes of the table are read for that.  It rebuilds marked indexes like all others.
+ */
+static void
+cluster_with_marks(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+				   ProcessUtilityContext context, ParamListInfo params,
+				   QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *completion)
+{
+	uint64		outer_plan = current_plan;
+	int			outer_level = current_level;
+	uint64		plan;
+
+	begin_marks();
+	plan = current_plan;
+	PG_TRY();
+	{
+		mark_all();
+		utility_as_before(pstmt, query, read_only_tree, context, params, environment, dest,
+						  completion);
+	}
+	PG_FINALLY();
+	{
+		current_plan = outer_plan;
+		current_level = outer_level;
+	}
+	PG_END_TRY();
+	unmark(plan);
+}
+
 /* A statement without a plan begins. */
 static void
 utility_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 					 ProcessUtilityContext context, ParamListInfo params,
 					 QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *completion)
 {
+	bool		marks_lost = false;
+
 	/* to be asked before: the statement may be freed */
 	bool		ends_prepared = is_end_of_prepared(pstmt->utilityStmt);
 
@@ -1551,13 +1613,15 @@ utility_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 			lost_guard_empty_files();
 		if (!RecoveryInProgress())
 			check_copied_databases(pstmt->utilityStmt);
+		if (IS_CLUSTER(pstmt->utilityStmt))
+			marks_lost = list_lost(evidence_losses());
 	}
-	if (prev_ProcessUtility_hook)
-		prev_ProcessUtility_hook(pstmt, query, read_only_tree, context, params, environment, dest,
-								 completion);
+	if (marks_lost)
+		cluster_with_marks(pstmt, query, read_only_tree, context, params, environment, dest,
+						   completion);
 	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, environment, dest,
-								completion);
+		utility_as_before(pstmt, query, read_only_tree, context, params, environment, dest,
+						  completion);
 	if (ends_prepared)
 		meet_again();
 }
