@@ -103,6 +103,7 @@ OBJS = \
 	src/history.o \
 	src/index_definition.o \
 	src/job.o \
+	src/lost_copy.o \
 	src/lost_guard.o \
 	src/own_tables.o \
 	src/printed_command.o \

@@ -20,6 +20,7 @@
 #include "evidence.h"
 #include "file_system.h"
 #include "job.h"
+#include "lost_copy.h"
 #include "lost_guard.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
@@ -66,6 +67,7 @@ _PG_init(void)
 	snapshot_guard_init();
 	rebuild_init();
 	evidence_init();
+	lost_copy_init();
 	lost_guard_init();
 	ruins_init();
 

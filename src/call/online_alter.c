@@ -158,14 +158,21 @@ statement_name(const Statement *statement)
 	return GetCommandTagName(CreateCommandTag(statement->pstmt->utilityStmt));
 }
 
+/* Return whether an SQLSTATE is that of a relation whose file is lost. */
+static bool
+is_of_lost(int sqlstate)
+{
+	return sqlstate == ERRCODE_INDEX_CORRUPTED || sqlstate == ERRCODE_DATA_CORRUPTED;
+}
+
 /*
- * Tell that core carries out the statement under an exclusive lock; or with "require"
- * raise an ERROR.
+ * Tell that core carries out the statement under an exclusive lock; or raise an ERROR: with "require", and
+ * for a file that is lost, which core would copy as it is.
  */
 static void
 tell_hindrance(const Statement *statement, const Hindrance *hindrance)
 {
-	if (online_alter == ONLINE_ALTER_REQUIRE)
+	if (online_alter == ONLINE_ALTER_REQUIRE || is_of_lost(hindrance->sqlstate))
 		ereport(ERROR,
 				(errcode(hindrance->sqlstate),
 				 errmsg("%s ... SET TABLESPACE cannot be carried out online",
@@ -565,7 +572,7 @@ typedef enum Attempt
 
 /*
  * Plan the job.  ATTEMPT_HINDERED if this transaction holds a lock in the way of all its
- * moves.  *hindrance is also set for the first relation that the plan leaves out.
+ * moves.  *hindrance is also set for the first relation that the plan leaves out, or is lost.
  */
 static Attempt
 job_plan(AlterJob *job, Hindrance *hindrance)
@@ -588,7 +595,7 @@ job_plan(AlterJob *job, Hindrance *hindrance)
 		const MoveItem *item = &move->item;
 
 		if (item->outcome.status == STATUS_SKIPPED && item->outcome.sqlstate[0] != '\0' &&
-			hindrance->reason == NULL)
+			(hindrance->reason == NULL || is_of_lost(sqlstate_of_item(item))))
 		{
 			hindrance->sqlstate = sqlstate_of_item(item);
 			hindrance->reason = psprintf("\"%s\": %s", NameStr(item->relname),

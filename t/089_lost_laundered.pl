@@ -1,0 +1,223 @@
+# Lost files that other commands would make look whole: copies by SET TABLESPACE, rewrites of tables; and
+# lost indexes that are left when a command ends early.
+#
+# Fault (storage): an older copy of a device comes in its place while a cursor reads an index, and core's SET
+#   TABLESPACE, CLUSTER, VACUUM FULL and REFRESH come then; indexes are lost that are not valid, and files of
+#   leftovers are missing; a heal is canceled; the location of a tablespace has a newline, and the state file no end
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path);
+use IndexMover::Evidence;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my ($node, $location, $oid) = node_with_device('laundered', conf => "index_mover.test_mutation = 'lost-queueing:200,empty-again:500'\n");
+sub value { return $node->safe_psql('postgres', $_[0]); }
+sub problems { my ($name) = @_; return value("SELECT kind, detail, command FROM index_mover_check() WHERE object = '$name'"); }
+
+# The SQLSTATE and text of an error, or of a warning.
+sub message_of
+{
+	my ($sql) = @_;
+	my (undef, undef, $errors) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
+	return $errors;
+}
+
+value(<<'SQL');
+CREATE TABLE t (id int);
+INSERT INTO t SELECT generate_series(1, 5000);
+CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast;
+CREATE TABLE u (id int);
+INSERT INTO u SELECT generate_series(1, 5000);
+CREATE UNIQUE INDEX u_id ON u (id) TABLESPACE fast;
+CREATE TABLE c (id int PRIMARY KEY, b int);
+INSERT INTO c SELECT g, g FROM generate_series(1, 1000) g;
+CREATE INDEX c_b ON c (b) TABLESPACE fast;
+CREATE TABLE moved (id int) TABLESPACE fast;
+CREATE TABLE rewritten (id int) TABLESPACE fast;
+INSERT INTO moved SELECT generate_series(1, 1000);
+INSERT INTO rewritten SELECT * FROM moved;
+CREATE MATERIALIZED VIEW mv TABLESPACE fast AS SELECT generate_series(1, 1000) AS id;
+CREATE TABLE unready (id int);
+INSERT INTO unready VALUES (1);
+SQL
+
+# An index that writers have to use, and that is not valid: its build was canceled in its last wait.
+my $snapshot = IndexMover::Session->new($node);
+$snapshot->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+$node->psql('postgres', "SET statement_timeout = '2s'; CREATE UNIQUE INDEX CONCURRENTLY unready_id ON unready (id) TABLESPACE fast");
+$snapshot->end;
+is(value("SELECT indisvalid, indisready FROM pg_index WHERE indexrelid = 'unready_id'::regclass"), 'f|t',
+	'an index that is ready, and not valid');
+like(problems('public.unready_id'), qr/^lost file\|it is not valid\|.*heal_tablespace/, 'an index that is ready, and not valid: named');
+
+value('CHECKPOINT');
+my $comes = copy_location($location);
+$node->restart;
+wait_until_watched($node);
+value("INSERT INTO $_ SELECT max(id) + 1 FROM $_") foreach qw(t u c moved rewritten unready);
+$node->restart;
+wait_until_watched($node);
+wait_for_no_worker($node);
+my $reader = IndexMover::Session->new($node);
+$reader->run('BEGIN; DECLARE c CURSOR FOR SELECT id FROM u ORDER BY id; FETCH 1 FROM c');
+$comes->();
+value('SELECT count(*) FROM index_mover_check()');
+is(verdict_on_record($node, $oid), 'lost', 'the device is lost');
+
+# ---- SET TABLESPACE ------------------------------------------------------------------------------
+my $mover = IndexMover::Session->new($node);
+$mover->send('ALTER INDEX ALL IN TABLESPACE fast SET TABLESPACE pg_default');
+my $queued = "SELECT count(*) FROM pg_stat_activity WHERE pid = @{[ $mover->pid ]} AND wait_event_type = 'Lock'";
+wait_until('queued', sub { value($queued) });
+$reader->run('COMMIT');
+$mover->answer;
+like($mover->errors, qr/55000: cannot copy the lost file of index "\w+".*HINT:  To .*: REINDEX \(TABLESPACE pg_default\) INDEX public/s,
+	'core waits for a session that reads the old file, and does not copy it');
+$_->end foreach $reader, $mover;
+is(value('SET enable_seqscan = off; SELECT count(*) FROM u WHERE id = 5001'), 1, 'not copied: the right answer');
+isnt($node->psql('postgres', 'INSERT INTO u VALUES (5001)'), 0, 'not copied: no duplicate');
+my @copies = (
+	[ 'index', 'ALTER INDEX t_id SET TABLESPACE pg_default' ],
+	[ 'table', 'ALTER TABLE moved SET TABLESPACE pg_default' ],
+	[ 'table', 'ALTER TABLE moved SET TABLESPACE pg_default, ALTER id TYPE bigint' ],
+	[ 'materialized view', 'ALTER MATERIALIZED VIEW mv SET TABLESPACE pg_default' ]);
+foreach my $copy (@copies)
+{
+	my ($kind, $sql) = @$copy;
+	like(message_of($sql), qr/55000: cannot copy the lost file of $kind/, $sql);
+}
+foreach my $sql ('INDEX t_id', 'INDEX ALL IN TABLESPACE fast', 'TABLE moved')
+{
+	like(message_of("SET index_mover.online_alter = on; ALTER $sql SET TABLESPACE pg_default"),
+		qr/ERROR:  XX00[12]: ALTER \w+ ... SET TABLESPACE cannot be carried out online.*(?:lost changes of it|its file is empty)/s,
+		"online_alter refuses ALTER $sql");
+}
+like(problems('public.t_id'), qr/^lost file\|/, 'the index is still named');
+like(message_of('REINDEX (TABLESPACE pg_default) INDEX t_id'), qr/^$/, 'the hint is followed');
+is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 5001'), 1, 'rebuilt elsewhere: the right answer');
+is(problems('public.t_id'), '', 'rebuilt elsewhere: nothing to name');
+
+# ---- rewrites --------------------------------------------------------------------------------------
+my $emptied = $node->data_dir . '/' . value("SELECT pg_relation_filepath('c_b')");
+wait_until('emptied', sub { value('SELECT 1'); -z $emptied });
+like(message_of('CLUSTER c USING c_b'), qr/invalid index "c_b"/, 'CLUSTER by a lost index');
+is(message_of('CLUSTER c USING c_pkey'), '', 'CLUSTER by another index of the table');
+is(value('SET enable_seqscan = off; SELECT count(*) FROM c WHERE b = 1000'), 1, 'CLUSTER rebuilds the lost index');
+is(value("SELECT indisvalid FROM pg_index WHERE indexrelid = 'c_b'::regclass"), 't', 'CLUSTER leaves it valid');
+is(problems('public.c_b'), '', 'CLUSTER leaves it not lost');
+foreach my $sql ('VACUUM FULL rewritten', 'ALTER TABLE moved ALTER id TYPE bigint')
+{
+	like(message_of($sql), qr/WARNING:  XX001: the new file of table "\w+" has what was left of a lost file/, "$sql: WARNING");
+}
+is(message_of('ALTER TABLE moved SET TABLESPACE pg_default'), '', 'a rewritten table can be moved');
+is(message_of('REFRESH MATERIALIZED VIEW mv'), '', 'REFRESH makes a materialized view again');
+is(message_of('TRUNCATE rewritten'), '', 'TRUNCATE: no WARNING');
+
+# ---- not valid, and lost -----------------------------------------------------------------------------
+my $unready = $node->data_dir . '/' . value("SELECT pg_relation_filepath('unready_id')");
+wait_until('emptied', sub { value('SELECT 1'); -z $unready });
+isnt($node->psql('postgres', 'INSERT INTO unready VALUES (3)'), 0, 'ready, not valid, and lost: writers fail');
+like(problems('public.unready_id'), qr/^lost file\|its file is empty\|.*heal_tablespace/, 'ready, not valid, and lost: named');
+is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
+is(value('INSERT INTO unready VALUES (3); SELECT count(*) FROM index_mover_check()'), 0, 'healed, and no problem is left');
+
+# ---- a heal that is canceled -------------------------------------------------------------------------
+value(<<'SQL');
+CREATE TABLE y (id int, s text);
+INSERT INTO y SELECT generate_series(1, 1000);
+CREATE INDEX y_id ON y (id) TABLESPACE fast;
+CREATE INDEX y_s ON y (s) TABLESPACE fast;
+SQL
+my @files = map { $node->data_dir . '/' . value("SELECT pg_relation_filepath('$_')") } qw(y_id y_s);
+$node->stop;
+foreach my $file (@files)
+{
+	truncate $file, 0 or die $!;
+}
+$node->start;
+my $writer = IndexMover::Session->new($node);
+$writer->run('BEGIN; LOCK TABLE y IN ROW EXCLUSIVE MODE');
+my $healer = IndexMover::Session->new($node);
+$healer->send("SET statement_timeout = '3s'; SELECT * FROM heal_tablespace('fast')");
+$healer->answer;
+like($healer->errors, qr/57014/, 'a heal is canceled');
+$_->end foreach $healer, $writer;
+wait_for_no_worker($node);
+is(value("SELECT string_agg(DISTINCT indisvalid::text, ' ') FROM pg_index WHERE indrelid = 'y'::regclass"), 'false',
+	'a canceled heal leaves indexes that are not valid');
+like(problems("public.$_"), qr/^lost file\|it is not valid\|.*heal_tablespace/, "a canceled heal: $_ is named") foreach qw(y_id y_s);
+is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
+is(value('SELECT count(*) FROM index_mover_check()'), 0, 'healed at last, and no problem is left');
+
+# ---- an index that is being built, and what such a build leaves ----------------------------------------
+$snapshot = IndexMover::Session->new($node);
+$snapshot->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+my $builder = IndexMover::Session->new($node);
+my $waits = "SELECT count(*) FROM pg_stat_progress_create_index WHERE phase = 'waiting for old snapshots'";
+my $watcher = IndexMover::Session->new($node);
+$watcher->run('BEGIN; SELECT count(*) FROM pg_stat_activity');
+$builder->send('CREATE INDEX CONCURRENTLY y_built ON y (id, s) TABLESPACE fast');
+wait_until('built', sub { value($waits) });
+is($watcher->run("SELECT count(*) FROM index_mover_check() WHERE kind = 'lost file'"), 0, 'an index that is being built is not named');
+$_->end foreach $watcher, $snapshot;
+$builder->answer;
+$snapshot = IndexMover::Session->new($node);
+$snapshot->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+$builder->send("SET statement_timeout = '2s'; REINDEX INDEX CONCURRENTLY y_built");
+$builder->answer;
+$snapshot->end;
+is(problems('public.y_built_ccnew'), '', 'nor is what REINDEX CONCURRENTLY leaves');
+my $left = $node->data_dir . '/' . value("SELECT pg_relation_filepath('y_built_ccnew')");
+$node->stop;
+unlink $left or die $!;
+$node->start;
+like(problems('public.y_built_ccnew'), qr/^lost file\|its file is missing\|DROP INDEX CONCURRENTLY public.y_built_ccnew;$/,
+	'a leftover whose file is missing');
+value((split /\|/, problems('public.y_built_ccnew'))[2]);
+is(value('SELECT count(*) FROM index_mover_check()'), 0, 'a leftover whose file is missing: the command removes it');
+$builder->end;
+
+# ---- a newline in a location, and a state file without its end -----------------------------------------
+$node->restart;
+wait_until('settled', sub { verdict_on_record($node, $oid) eq 'same' });
+my $odd = "$location-" . "of\nodd\\name";
+make_path($odd);
+value("CREATE TABLESPACE odd LOCATION '$odd'");
+wait_until('known', sub { slurp_file(state_file($node)) =~ /odd/ });
+my $from = -s $node->logfile;
+$node->restart;
+wait_until_watched($node);
+is(verdict_on_record($node, $oid), 'same', 'a newline in the location of a tablespace: the devices are known at the next start');
+unlike(slurp_file($node->logfile, $from), qr/invalid data/, 'a newline in the location: no word of it');
+value('DROP TABLESPACE odd');
+wait_until('unmarked', sub { !glob_of($odd) });
+pass('a newline in the location: the marker is removed with the tablespace');
+$node->stop;
+my $state = slurp_file(state_file($node));
+$state =~ s/end\n\z//;
+open my $out, '>', state_file($node) or die $!;
+print $out $state;
+close $out;
+$from = -s $node->logfile;
+$node->start;
+like(slurp_file($node->logfile, $from), qr/invalid data in file "index_mover.evidence"/, 'a state file without its end: a line in the log');
+done_testing();
+
+# The files in a directory whose name has blanks.
+sub glob_of
+{
+	my ($path) = @_;
+	opendir my $dir, $path or die $!;
+	my @names = grep { !/^\.\.?$/ } readdir $dir;
+	closedir $dir;
+	return scalar @names;
+}
