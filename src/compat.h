@@ -104,8 +104,10 @@
  * smgrtruncate: before 18 it gets the old lengths of the forks itself.
  * im_page_is_verified: PageIsVerified() that does not report or log anything.
  * IM_GIN_PARALLEL: whether workers can build GIN, which sorts all keys.
+ * IM_IS_ENFORCED: whether a constraint is, of its row in pg_constraint.
  */
 #if PG_VERSION_NUM >= 180000
+#define IM_IS_ENFORCED(form) ((form)->conenforced)
 #define IM_GIN_PARALLEL	true
 #define relation_file_path(db, spc, num, fork) \
 	pstrdup(GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork).str)
@@ -114,6 +116,7 @@
 /* stands before the declaration since 18 */
 #define pg_noreturn pg_attribute_noreturn()
 extern PGDLLIMPORT bool ignore_checksum_failure;
+#define IM_IS_ENFORCED(form) true
 #define IM_GIN_PARALLEL	false
 #define relation_file_path(db, spc, num, fork) \
 	GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork)

@@ -9,7 +9,7 @@
  * A child by inheritance has the range that its CHECK constraints say, as partitions had
  * before version 10 and chunks of TimescaleDB have: comparisons of a column with
  * constants by core's operators.  The expressions are read, and never evaluated.  A constraint that
- * is NOT VALID, or NO INHERIT, need not hold, or not for the tables below.
+ * is NOT ENFORCED, NOT VALID, or NO INHERIT, need not hold, or not for the tables below.
  *
  *-------------------------------------------------------------------------
  */
@@ -195,8 +195,8 @@ typedef struct CheckEnds
 	Oid			relid;
 	const KeyMeaning *meaning;
 	PartitionLeaf *leaf;
-	bool		counts;			/* the constraint that is read now does */
-	bool		any_ignored;	/* an end in one that does not */
+	const char *why_not;		/* why the constraint being read is ignored */
+	const char *ignored;		/* why one with an end was; NULL = none was */
 	bool		several;		/* columns, of which as much is known */
 } CheckEnds;
 
@@ -233,9 +233,9 @@ take_end(CheckEnds *ends, const Var *var, const Const *bound, bool inclusive)
 	key.column = get_attname(ends->relid, var->varattno, true);
 	if (key.kind == KEY_OTHER || bound->constisnull || key.column == NULL)
 		return;
-	if (!ends->counts)
+	if (ends->why_not != NULL)
 	{
-		ends->any_ignored = true;
+		ends->ignored = ends->why_not;
 		return;
 	}
 	same_column = leaf->column != NULL && strcmp(leaf->column, key.column) == 0;
@@ -325,6 +325,22 @@ no_range(const char *why)
 	return result;
 }
 
+/*
+ * Return why a CHECK constraint does not tell where rows end, NULL if it does.  A constraint
+ * that is NOT ENFORCED is not validated, either.
+ */
+static const char *
+why_check_is_ignored(Form_pg_constraint form)
+{
+	if (!IM_IS_ENFORCED(form))
+		return "the CHECK constraint of its range is NOT ENFORCED";
+	if (!form->convalidated)
+		return "the CHECK constraint of its range is NOT VALID";
+	if (form->connoinherit)
+		return "the CHECK constraint of its range is NO INHERIT";
+	return NULL;
+}
+
 /* Set where the rows of a child by inheritance end, by its CHECK constraints. */
 static void
 read_checks(Oid relid, const KeyMeaning *meaning, PartitionLeaf *leaf)
@@ -343,14 +359,14 @@ read_checks(Oid relid, const KeyMeaning *meaning, PartitionLeaf *leaf)
 		if (form->contype != CONSTRAINT_CHECK)
 			continue;
 		condition = SysCacheGetAttr(CONSTROID, row, Anum_pg_constraint_conbin, &isnull);
-		ends.counts = form->convalidated && !form->connoinherit;
+		ends.why_not = why_check_is_ignored(form);
 		if (!isnull)
 			read_condition(&ends, stringToNode(TextDatumGetCString(condition)));
 	}
 	if (ends.several)
 		*leaf = no_range("its CHECK constraints end the ranges of several columns");
-	else if (leaf->kind == KEY_OTHER && ends.any_ignored)
-		leaf->why_none = "the CHECK constraint of its range is NOT VALID, or NO INHERIT";
+	else if (leaf->kind == KEY_OTHER && ends.ignored != NULL)
+		leaf->why_none = ends.ignored;
 }
 
 static bool
