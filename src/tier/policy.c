@@ -440,7 +440,10 @@ refuse_function(HeapTuple tuple, TupleDesc desc, PolicyRow *row, bool update)
 	row->value.enabled = BoolGetDatum(false);
 }
 
-/* Set min_stay by the kind of a policy, unless it is said; bench/tiers has the reasons. */
+/*
+ * Set min_stay by the kind of a policy, unless it is said.  Of other choices, bench/tiers
+ * --choices tells how well a budget follows hot sets.
+ */
 static void
 default_min_stay(PolicyRow *row)
 {
