@@ -479,6 +479,28 @@ ends_before_start(const JobSlot *job)
 	return job->flags.cancel;
 }
 
+/*
+ * Return whether the owner of its table has canceled an item that waits for a runner.  No
+ * runner touches the table of that any more: run_item() only ends it, which may take hours.
+ */
+static bool
+is_given_up(const MoveItem *item)
+{
+	bool		result;
+
+	if (!item->owner_cancels)
+		return false;
+
+	/*
+	 * under the lock, since runner_give_turn() queues a running item for a
+	 * moment
+	 */
+	LWLockAcquire(&area->lock, LW_SHARED);
+	result = item->outcome.status == STATUS_QUEUED;
+	LWLockRelease(&area->lock);
+	return result;
+}
+
 /* Return a hash of the tables of this database that jobs work on, and their indexes. */
 HTAB *
 job_busy_tables(void)
@@ -508,6 +530,12 @@ job_busy_tables(void)
 
 			if (item->outcome.status == STATUS_SKIPPED)
 				continue;
+			if (is_given_up(item))
+			{
+				/* its parts go with it */
+				j = job_last_part(job, j);
+				continue;
+			}
 			add_busy(result, item->heap_oid, &jobs[i]);
 			add_busy(result, item->relid, &jobs[i])->to_tablespace = item->to_tablespace;
 		}

@@ -9,7 +9,7 @@
 # INDEX_MOVER_ROUNDS says how many rounds of each; scripts/reliability has 1,000.
 #
 # Fault (locks): the owner of a table cancels its move in another role's job (17: by MAINTAIN), while
-#   it waits, is queued, or is rebuilt
+#   it waits, is queued, also in a job that pauses, or is rebuilt
 # Fault (locks): the smallest relations of a job are held without end, as many as it has workers, and
 #   more; a cancel, and the end of max_duration, while one has given its turn
 # Fault (locks): a transaction that has read, and then alters the table, beside a copy: 32
@@ -281,7 +281,7 @@ sub own_states
 }
 sub tried { my ($session, $sql) = @_; $session->send($sql); return $session->answer; }
 my %as = map { my $s = IndexMover::Session->new($node); $s->run("SET client_min_messages = warning; SET ROLE $_"); ($_ => $s) }
-  'owner', 'stranger', 'mover';
+  'owner', 'others', 'stranger', 'mover';
 my $move_own = "move_schema_indexes('own', 'regress_slow', method => 'copy', wait => false, settings => "
 	. q('{"max_workers": 1, "swap_after": "infinity"}');
 $job = $as{mover}->run("SELECT max(job) FROM $move_own)");
@@ -299,6 +299,20 @@ is($as{owner}->run("SELECT status FROM move_table('own.one', 'regress_fast')"), 
 $as{mover}->run("SELECT resume_move($job)");
 wait_for_no_worker($node);
 is(own_states($job), 'own.one_i skipped, own.two_i moved', 'the other index has moved');
+
+# a table that is still queued, in a job that pauses, is free at once: no runner touches it any more
+$job = $as{mover}->run('SELECT max(job) FROM ' . $move_own =~ s/regress_slow/regress_fast/r . ')');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'waiting for time to swap'", '1', 'one waits');
+$as{mover}->run("SELECT pause_move($job)");
+is($as{others}->run("SELECT cancel_move($job)"), '1', 'a move is canceled by the owner while the job pauses');
+is(tried($as{others}, "SELECT status FROM move_table('own.two', 'regress_fast')"), 'moved', 'and the owner moves the table');
+is(own_states($job), 'own.one_i paused, own.two_i paused', 'before the job goes on');
+tried($as{owner}, "SELECT * FROM move_table('own.one', 'regress_slow')");
+like($as{owner}->errors, qr/55006: relation "one" is already being moved/, 'not a table that the job works on');
+$as{mover}->run("SELECT alter_move($job, 'swap_after', ''), resume_move($job)");
+wait_for_no_worker($node);
+is(own_states($job), 'own.one_i moved, own.two_i skipped', 'the job leaves the table alone');
+$look->run("SELECT count(*) FROM move_indexes('own.one', 'pg_default', 'copy')");
 
 # a table that is still queued, with NULL; a rebuild, which waits for a writer; a superuser's job
 $job = $as{mover}->run('SELECT max(job) FROM ' . $move_own =~ s/regress_slow/regress_fast/r . ')');
