@@ -23,6 +23,9 @@
 /* Whether another process has sent SIGINT, once or more, since QueryCancelPending was false */
 static volatile sig_atomic_t was_sent_cancel = false;
 
+/* The same, ever: PG_CATCH() can have taken the error of it */
+static volatile sig_atomic_t was_ever_sent = false;
+
 /*
  * In the handler of a signal: cancel this process's work, as core's StatementCancelHandler().
  * was_sent: another process wants it.
@@ -34,7 +37,7 @@ errors_cancel_work(bool was_sent)
 	if (!QueryCancelPending)
 		was_sent_cancel = false;
 	if (was_sent)
-		was_sent_cancel = true;
+		was_sent_cancel = was_ever_sent = true;
 	if (!proc_exit_inprogress)
 	{
 		InterruptPending = true;
@@ -67,14 +70,12 @@ errors_handle_cancel(void)
 	sigaction(SIGINT, &action, NULL);
 }
 
-/* Forget a pending cancel.  Return whether another process has sent it. */
+/* Forget a pending cancel.  Return whether another process has ever sent one, pending or not. */
 bool
 errors_forget_cancel(void)
 {
-	if (!QueryCancelPending)
-		return false;
 	QueryCancelPending = false;
-	return was_sent_cancel;
+	return was_ever_sent;
 }
 
 /*

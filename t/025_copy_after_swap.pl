@@ -185,6 +185,36 @@ foreach my $case ([ 'prewarm-step', 'while blocks are loaded' ], [ 'old-file-ste
 	all_right_in($to, "canceled $name");
 }
 
+# ---- pg_cancel_backend() cancels the job, though the relation has moved -----------------------
+# (the error of the cancel is caught, and only the loading or the removal ends)
+$s->run('CREATE TABLE next_one AS SELECT * FROM after_swap; CREATE INDEX after_swap_next ON next_one (s, i) TABLESPACE regress_slow');
+foreach my $point ('prewarm-step', 'old-file-step')
+{
+	my $move = "move_schema_indexes('public', '%s', method => 'copy', name_like => 'after\_swap\_%%'";
+	my $to = elsewhere();
+	my $from = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	my $log;
+
+	$s->run(sprintf "SELECT count(*) FROM $move)", $from);
+	$s->run("SELECT pg_prewarm('after_swap_s'), pg_prewarm('after_swap_next')");
+	set_test_point($node, "$point:wait");
+	$gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	$log = -s $node->logfile;
+	my $job = $s->run(sprintf "SELECT max(job) FROM $move, wait => false, settings => '{\"max_workers\": 1}')", $to);
+	$node->wait_for_log(qr/test point "$point": waiting/, $log);
+	is($s->run("SELECT pg_cancel_backend(pid) FROM index_mover_progress WHERE job = $job"), 't', "$point: the runner is canceled");
+	set_test_point($node, '');
+	$gate->end;
+	$s->run("CALL wait_for_move($job, raise => false)");
+	is($s->run("SELECT string_agg(status, ', ' ORDER BY started_at) FROM index_mover_history WHERE job = $job"), 'moved, canceled',
+		"$point: and so is the rest of the job");
+	leftovers_ok($node, "$point: pg_cancel_backend()", within => 5);
+	files_ok($node, "$point: pg_cancel_backend()");
+	$s->run("SELECT oracle.structure('after_swap_s')");
+}
+$s->run('DROP TABLE next_one');
+
 # ---- DDL does not wait for the loading ---------------------------------------------------
 {
 	$s->run("SELECT count(*) FROM pg_prewarm('after_swap_s')");

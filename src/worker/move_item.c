@@ -455,8 +455,8 @@ try_item(MoveContext *mc, void (*work) (MoveContext *mc))
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	if (error != NULL)
-		runner_take_cancel(mc->job);
+	/* the work may have caught its error, and gone on */
+	runner_take_cancel(mc->job);
 	check_relation_locks(0);
 	IM_POINT("locks-released");
 	return error;
@@ -557,10 +557,7 @@ part_items(const MoveContext *mc, const ErrorData *error)
 		outcome->lock_attempts = mc->item->outcome.lock_attempts;
 		blockers_tell(mc->items[i]);
 	}
-	/* also by pg_cancel_backend() */
-	if (error != NULL && errors_was_canceled(error) && !by_owner)
-		runner_cancel(mc->job);
-	else
+	if (!job_cancel_requested())
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: moves %d relations one after the other, and not together",

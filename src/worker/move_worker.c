@@ -668,8 +668,7 @@ run_item(JobShared *shared, int n)
 	ncurrent = 0;
 	/* a cancel after the swap does not undo the move */
 	canceled = (outcome->status == STATUS_CANCELED || job_cancel_requested() ||
-				outcome_extension_is_gone(shared) ||
-				(outcome->was_canceled && !item->owner_cancels));
+				outcome_extension_is_gone(shared));
 
 	/* an index dropped during its move is skipped, and may leave something */
 	if (canceled || !STATUS_IS_SUCCESS(outcome->status) || outcome->sqlstate[0] != '\0')
@@ -780,6 +779,7 @@ begin_job(JobShared *shared)
 	error = errors_catch_in_transaction(note_targets, shared);
 	/* an error that was caught has reset it, too */
 	runner_serve_cancel(false);
+	runner_take_cancel(shared);
 	/* another job that begins now may be first */
 	if (error != NULL && error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
 		!job_cancel_requested())
