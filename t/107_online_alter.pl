@@ -727,6 +727,46 @@ SQL
 	$changer->end;
 	sql('DROP TABLE noun');
 }
+# renamed in each round: the statement gives up
+{
+	my $caller = IndexMover::Session->new($node);
+
+	sql("CREATE SCHEMA $_; CREATE TABLE $_.n (i int) TABLESPACE regress_slow; INSERT INTO $_.n VALUES (1)") foreach 's1', map { "x$_" } 2 .. 6;
+	$reader->run(join '; ', 'BEGIN', 'SELECT FROM s1.n', map { "SELECT FROM x$_.n" } 2 .. 6);
+	$caller->run('SET index_mover.online_alter = on; SET search_path = s6, s5, s4, s3, s2, s1');
+	$caller->send('ALTER TABLE n SET TABLESPACE regress_fast');
+	foreach my $round (1 .. 5)
+	{
+		my $next = $round + 1;
+
+		poll_until($node, "SELECT table_name FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", "s$round.n",
+			"renamed in each round: the copy of s$round.n waits");
+		sql("ALTER SCHEMA x$next RENAME TO s$next");
+	}
+	$caller->answer;
+	like($caller->errors, qr/^ERROR:  55006: relation "n" was renamed or dropped 5 times in the meantime$/m,
+		'renamed in each round: the error');
+	$reader->run('COMMIT');
+	$caller->end;
+	leftovers_ok($node, 'renamed in each round', within => 10);
+	sql('DROP SCHEMA s1, s2, s3, s4, s5, s6 CASCADE');
+}
+# an error of a move that has the SQLSTATE of a rename begins no further job
+{
+	my $before = jobs();
+
+	sql('CREATE TABLE name (i int) TABLESPACE regress_slow; INSERT INTO name VALUES (1)');
+	sql('ALTER SEQUENCE index_mover.ledger_seq SET SCHEMA public');
+	$owner->run("SET statement_timeout = '20s'");
+	$owner->send('ALTER TABLE name SET TABLESPACE regress_fast');
+	$owner->answer;
+	like($owner->errors, qr/^ERROR:  42P01: could not move table "name" to tablespace "regress_fast"$/m,
+		'a sequence of ours is missing: the error');
+	is(jobs() - $before, 1, 'a sequence of ours is missing: one job');
+	$owner->run('RESET statement_timeout');
+	sql('ALTER SEQUENCE public.ledger_seq SET SCHEMA index_mover');
+	sql('DROP TABLE name');
+}
 # dropped while it is moved
 sql('CREATE TABLE brief (i int); INSERT INTO brief VALUES (1)');
 foreach my $exists ('', 'IF EXISTS ')

@@ -439,7 +439,9 @@ check_moved(AlterJob *job)
 		/* another session has moved it there */
 		if (item->outcome.sqlstate[0] == '\0' && facts.tablespace == item->to_tablespace)
 			continue;
-		if (item->by_name && sqlstate_of_item(item) == ERRCODE_UNDEFINED_TABLE)
+		/* plan_recheck() skips it; an error of a move can have any SQLSTATE */
+		if (item->by_name && item->outcome.status == STATUS_SKIPPED &&
+			sqlstate_of_item(item) == ERRCODE_UNDEFINED_TABLE)
 			job->renamed = true;
 		if (job->renamed)
 			continue;
@@ -857,6 +859,9 @@ pass_on_nothing(const Statement *statement, ObjectType objtype)
 	pass_on(statement, pstmt, PROCESS_UTILITY_SUBCOMMAND);
 }
 
+/* Jobs that a statement begins, one after the other, for relations that others rename or drop */
+#define MOST_RENAMES	5
+
 /* Carry out ALTER TABLE, INDEX or MATERIALIZED VIEW name SET TABLESPACE. */
 static void
 alter_one(const Statement *statement, AlterJob *job)
@@ -864,6 +869,7 @@ alter_one(const Statement *statement, AlterJob *job)
 	AlterTableStmt *stmt = (AlterTableStmt *) statement->pstmt->utilityStmt;
 	AlterTableCmd *cmd = linitial(stmt->cmds);
 	double		since = 0;
+	int			renames = 0;
 	Hindrance	hindrance;
 	RelationFacts facts;
 	Oid			relid;
@@ -907,7 +913,15 @@ alter_one(const Statement *statement, AlterJob *job)
 			break;
 		/* else it was dropped or renamed before it was moved */
 		if (attempt == ATTEMPT_DONE)
+		{
 			since = 0;
+			renames++;
+		}
+		if (renames == MOST_RENAMES)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("relation \"%s\" was renamed or dropped %d times in the meantime",
+							stmt->relation->relname, renames)));
 	}
 	if (hindrance.reason != NULL)
 	{
