@@ -526,6 +526,7 @@ extern void job_check_cancel(void);
 extern void runner_serve_cancel(bool serve);
 extern bool runner_ask_to_step_back(const RunnerSlot *seen, int blocker);
 extern bool runner_must_step_back(void);
+extern void runner_forget_step_back(void);
 extern void runner_check_step_back(void);
 extern const char *describe_command(int pid);
 

@@ -1110,9 +1110,10 @@ runner_cancel(JobShared *shared)
 }
 
 /*
- * Where no ERROR is to be raised: a pending cancel of another process, as by pg_cancel_backend(),
- * cancels the job.  The signal of a cancel of the job itself does so no second time: that would
- * signal the other runners, which would signal us.
+ * Where no ERROR is to be raised: a cancel of another process, as by pg_cancel_backend(), cancels
+ * the job, also if its error was caught since, as after a swap and in a cleanup.  The signal of a
+ * cancel of the job itself does so no second time: that would signal the other runners, which
+ * would signal us.
  */
 void
 runner_take_cancel(JobShared *shared)
@@ -1194,32 +1195,59 @@ owner_has_canceled(void)
 	return false;
 }
 
+/* Return whether a runner of another job of this database has just been asked to step back. */
+static bool
+another_steps_back(const RunnerSlot *seen)
+{
+	Assert(LWLockHeldByMe(&area->lock));
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		const RunnerSlot *runner = &area->runners[i];
+
+		if (runner->in_use && runner->slot != seen->slot && runner->database == seen->database &&
+			runner->step_back_for != 0 &&
+			!clock_has_passed(runner->step_back_since, STEP_BACK_WAIT_MS))
+			return true;
+	}
+	return false;
+}
+
+/* Return whether the copy of a runner's relation has been swapped: it waits for no lock any more. */
+static bool
+has_swapped(const RunnerSlot *runner)
+{
+	return runner->phase == PHASE_PREWARMING || runner->phase == PHASE_REMOVING_OLD_FILE;
+}
+
 /*
  * Ask a runner to give up its relation, because its move waits for a process
  * that waits for the calling session.  "seen" is a copy of the runner's slot.
  * Return false if that does not help: the runner is between two relations, or
- * was asked before and is still in the same wait.
+ * was asked before and is still in the same wait.  Two callers can find the same deadlock, and
+ * one of the two jobs is to go on: so the second caller looks again, and asks later.
  */
 bool
 runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 {
 	bool		helps = true;
+	bool		is_second;
 
 	area = job_area();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	is_second = another_steps_back(seen);
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
 		RunnerSlot *runner = &area->runners[i];
 
 		/* otherwise it has gone on, or ended */
 		if (!runner->in_use || runner->pid != seen->pid || runner->slot != seen->slot ||
-			runner->started_at != seen->started_at)
+			runner->started_at != seen->started_at || has_swapped(runner))
 			continue;
 		if (!OidIsValid(runner->heap_oid))
-			helps = false;
+			helps = is_second;
 		else if (runner->step_back_for != 0)
 			helps = !clock_has_passed(runner->step_back_since, STEP_BACK_WAIT_MS);
-		else
+		else if (!is_second)
 		{
 			runner->step_back_for = blocker;
 			runner->step_back_since = clock_seconds();
@@ -1227,6 +1255,18 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 	}
 	LWLockRelease(&area->lock);
 	return helps;
+}
+
+/* Forget a request to step back, once the relation has moved, and its phase says so. */
+void
+runner_forget_step_back(void)
+{
+	if (my_runner == NULL)
+		return;
+	Assert(has_swapped(my_runner));
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_runner->step_back_for = 0;
+	LWLockRelease(&area->lock);
 }
 
 /* Return whether to step back; for a signal handler, so without a lock. */

@@ -215,6 +215,38 @@ foreach my $point ('prewarm-step', 'old-file-step')
 }
 $s->run('DROP TABLE next_one');
 
+# ---- a request to step back that comes too late ------------------------------------------------
+# A session that waits for the caller of a move has kept it from the lock.  The runner is asked to
+# step back, and gets the lock before it sees that: it has won the deadlock.
+{
+	my ($caller, $other) = map { IndexMover::Session->new($node) } 1, 2;
+	my $to = elsewhere();
+	my $log = -s $node->logfile;
+
+	$s->run('CREATE TABLE one_row AS SELECT 1 AS one');
+	$other->run('BEGIN; SAVEPOINT s; SELECT FROM after_swap LIMIT 1');
+	set_tests($node, test_point => 'swap-asking:hold', test_mutation => 'looks:0');
+	$gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	$caller->send("SELECT status, sqlstate FROM one_row, move_indexes('after_swap_s', '$to', method => 'copy')");
+	$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+	is($s->run('SELECT blocked_by FROM index_mover_progress'), "{${\$other->pid}}", 'the copy waits');
+	$other->send('LOCK TABLE one_row IN ACCESS EXCLUSIVE MODE');
+	# the caller looks once a second
+	sleep 3;
+	$s->run("SELECT pg_cancel_backend(${\$other->pid})");
+	$other->answer;
+	$other->run('ROLLBACK TO s');
+	$gate->end;
+	is($caller->answer, 'moved|', 'asked to step back, and then free: moved');
+	unlike($caller->errors, qr/WARNING/, 'asked to step back, and then free: it has won the deadlock');
+	$other->run('ROLLBACK');
+	$_->end foreach $caller, $other;
+	set_tests($node);
+	all_right_in($to, 'asked to step back, and then free');
+	$s->run('DROP TABLE one_row');
+}
+
 # ---- DDL does not wait for the loading ---------------------------------------------------
 {
 	$s->run("SELECT count(*) FROM pg_prewarm('after_swap_s')");

@@ -140,6 +140,30 @@ foreach my $case (
 	other_is_done($name);
 }
 
+# ---- two callers in one deadlock -----------------------------------------------------------------
+# Each reads the table whose index the other moves, and both find that in the same second: one
+# of the moves steps back, not both.  The runners stand still meanwhile, and each caller looks twice.
+{
+	my $name = 'two callers';
+	my @callers = map { IndexMover::Session->new($node) } 1, 2;
+	$node->safe_psql('postgres', "CREATE TABLE cross$_ AS SELECT 1 AS i; CREATE INDEX cross${_}_i ON cross$_ (i)") foreach 1, 2;
+	foreach my $i (1, 2)
+	{
+		$callers[ $i - 1 ]->send("SELECT status, sqlstate FROM cross${\(3 - $i)}, move_indexes('cross$i', '$to', method => 'copy')");
+	}
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for lock to swap' AND cardinality(blocked_by) = 1",
+		'2', "$name: both wait");
+	my @runners = split /\n/, $node->safe_psql('postgres', 'SELECT pid FROM index_mover_progress');
+	kill 'STOP', @runners;
+	sleep 3;
+	kill 'CONT', @runners;
+	is(join(', ', sort map { $_->answer } @callers), 'failed|40P01, moved|', "$name: one of the moves steps back");
+	$_->end foreach @callers;
+	wait_for_no_worker($node);
+	$node->safe_psql('postgres', 'DROP TABLE cross1, cross2');
+	leftovers_ok($node, $name, within => 5);
+}
+
 # ---- a wait of core's, inside of a rebuild; what that leaves is removed later ---------
 {
 	my $name = 'core waits';

@@ -214,6 +214,8 @@ end_move(CopyMove *move)
 		{
 			IM_POINT("swapped");
 			progress_phase(PHASE_PREWARMING);
+			/* it has won the deadlock */
+			runner_forget_step_back();
 			note_sizes(move);
 			for (int i = 0; i < move->nfiles; i++)
 			{
