@@ -328,6 +328,20 @@ is($as{owner}->run("SELECT cancel_move($job)"), '1', 'the move of an index of hi
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', 'ends while the writer stays');
 is(own_states($job), 'own.one_i skipped', 'which is skipped, too');
 $writer->run('ROLLBACK');
+# after the swap of a rebuild, whose old index a reader keeps: the job goes on
+$look->run("REVOKE others FROM owner");
+$writer->run('BEGIN; SELECT FROM own.one');
+$job = $as{mover}->run("SELECT max(job) FROM move_schema_indexes('own', 'regress_fast', 'rebuild', wait => false, settings => "
+	. q['{"max_workers": 1}')]);
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job AND name = 'own.one_i'",
+	'waiting for readers before marking dead', 'a rebuild waits for a reader');
+is($as{owner}->run("SELECT cancel_move($job)"), '1', 'the move of an index that has its new file');
+poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND name = 'own.two_i'", 'moved', 'ends while the reader stays');
+is($look->run("SELECT string_agg(name || ' ' || status || coalesce(' ' || sqlstate || ' ' || message, ''), ', ' ORDER BY name) "
+		. "FROM index_mover_history WHERE job = $job"),
+	'own.one_i moved 57014 the owner of the table has canceled its move, own.two_i moved', 'the history says so');
+$writer->run('ROLLBACK');
+wait_for_no_worker($node);
 $job = $look->run("SELECT max(job) FROM $move_own)");
 is(tried($as{owner}, "SELECT cancel_move($job)"), '', "a superuser's job");
 like($as{owner}->errors, qr/42501: permission denied to control job $job/, 'is his own');

@@ -546,7 +546,8 @@ take_rebuild_error(MoveContext *mc, double start, int64 rested_ms)
 	passes = tell_who_passes(edata);
 	rebuild_timer_explain(edata, item);
 	clean_up_after_error(mc);
-	if (edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+	/* it raises the error that says why, unless the index has moved */
+	if (edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED || item->owner_cancels)
 		runner_check_step_back();
 	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 		edata->detail == NULL && waited_for >= 0)

@@ -269,7 +269,7 @@ rebuild_timer_end(void)
 
 /*
  * Make the ERROR of our own cancel tell the reason: 53400 for a slot, 40P01
- * if we are to step back.  To be called before rebuild_timer_end().
+ * if we are to step back for a session.  To be called before rebuild_timer_end().
  */
 void
 rebuild_timer_explain(ErrorData *edata, const MoveItem *item)
@@ -279,8 +279,9 @@ rebuild_timer_explain(ErrorData *edata, const MoveItem *item)
 		return;
 	if (slot_name.data[0] == '\0')
 	{
-		/* runner_check_step_back() raises the error */
-		edata->sqlerrcode = ERRCODE_T_R_DEADLOCK_DETECTED;
+		/* the owner of the table has canceled it: a cancel */
+		if (!item->owner_cancels)
+			edata->sqlerrcode = ERRCODE_T_R_DEADLOCK_DETECTED;
 		return;
 	}
 	edata->sqlerrcode = ERRCODE_CONFIGURATION_LIMIT_EXCEEDED;
