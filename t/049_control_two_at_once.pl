@@ -295,6 +295,7 @@ poll_until($node, "SELECT name FROM index_mover_progress WHERE job = $job AND ph
 is($look->run("SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job AND name = 'own.one_i'"),
 	'skipped|57014|the owner of the table has canceled its move', 'the history says so');
 is($as{owner}->run('SELECT cancel_move()'), '0', 'but not that of the other');
+is(tried($as{owner}, "SELECT cancel_move($job)"), '0', 'nor by the number of the job');
 is($as{owner}->run("SELECT status FROM move_table('own.one', 'regress_fast')"), 'moved', 'he moves his table himself');
 $as{mover}->run("SELECT resume_move($job)");
 wait_for_no_worker($node);

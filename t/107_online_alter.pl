@@ -826,7 +826,7 @@ leftovers_ok($node, 'lock_timeout', within => 10);
 is(sql(q(SELECT settings ->> 'on_blocker', settings ->> 'lock_wait' FROM index_mover_jobs ORDER BY job DESC LIMIT 1)), 'fail|700ms',
 	'lock_timeout: resume_move() has the same limits');
 sql("CREATE ROLE regress_few; GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_few;
-	CREATE TABLE few1 (i int) TABLESPACE regress_slow; CREATE TABLE few2 (i int) TABLESPACE regress_slow;
+	CREATE TABLE few1 (i int, t text) TABLESPACE regress_slow; CREATE TABLE few2 (i int, t text) TABLESPACE regress_slow;
 	ALTER TABLE few1 OWNER TO regress_few; ALTER TABLE few2 OWNER TO regress_few");
 my $few = IndexMover::Session->new($node);
 $few->run('BEGIN; SELECT FROM few2');

@@ -83,16 +83,18 @@ note_request(int64 job, JobRequest request)
 /*
  * Cancel the moves of a job whose tables the current user may act as the owner of, which
  * have not ended; return how many.  With MAINTAIN (17) another role could keep an owner
- * from moving his table.  None of a superuser's job, as pg_cancel_backend().
+ * from moving his table.  None of a superuser's job, as pg_cancel_backend().  *had_any: the
+ * job has such moves, ended or not.
  */
 static int
-cancel_owned(const JobSlot *slot)
+cancel_owned(const JobSlot *slot, bool *had_any)
 {
 	bool		mapped;
 	dsm_segment *segment;
 	JobShared  *shared;
 	int			count = 0;
 
+	*had_any = false;
 	if (slot->superuser)
 		return 0;
 	segment = job_map_segment(slot, &mapped);
@@ -110,6 +112,7 @@ cancel_owned(const JobSlot *slot)
 		if (OidIsValid(item->part_of) || get_rel_relkind(item->heap_oid) == '\0' ||
 			!object_ownercheck(RelationRelationId, item->heap_oid, GetUserId()))
 			continue;
+		*had_any = true;
 		if (job_cancel_item(shared, i))
 			count++;
 	}
@@ -193,6 +196,7 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
 	JobSlot		slots[IM_MAX_JOBS];
 	int			nslots;
 	int			done = 0;
+	bool		had_any;
 	bool		cancels = request == REQUEST_CANCEL || request == REQUEST_CANCEL_AND_KEEP;
 
 	*had_ended = false;
@@ -211,8 +215,15 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
 		if (cancels && job_find(PG_GETARG_INT64(0), slots) &&
 			!has_privs_of_role(GetUserId(), slots[0].role))
 		{
-			if (cancel_owned(slots) > 0)
+			if (cancel_owned(slots, &had_any) > 0)
 				return 1;
+			if (had_any)
+			{
+				ereport(NOTICE,
+						(errmsg("job " INT64_FORMAT " moves none of your tables any more",
+								slots[0].job)));
+				return 0;
+			}
 		}
 		nslots = find_job(PG_GETARG_INT64(0), slots, NULL);
 		*had_ended = nslots == 0;
@@ -226,7 +237,7 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool
 		{
 			if (!cancels)
 				continue;
-			if (cancel_owned(&slots[i]) > 0)
+			if (cancel_owned(&slots[i], &had_any) > 0)
 				done++;
 		}
 		else if (job_request(slots[i].job, request))

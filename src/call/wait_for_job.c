@@ -361,6 +361,25 @@ worker_has_stopped(const JobWait *wait)
 	return wait->worker == NULL || channel_worker_has_ended(wait->worker);
 }
 
+/* Return the totals of a job but for its sizes; tables count without their parts, as for an ALTER. */
+static JobTotals
+totals_without_parts(const JobShared *shared)
+{
+	JobTotals	totals = {0};
+
+	for (int i = 0; i < shared->nitems; i++)
+	{
+		const MoveItem *item = &shared->items[i];
+
+		if (OidIsValid(item->part_of))
+			continue;
+		totals.total++;
+		totals.moved += (item->outcome.status == STATUS_MOVED);
+		totals.has_tables |= !relkind_is_index(item->relkind);
+	}
+	return totals;
+}
+
 /*
  * Cancel the job when the wait ends by ERROR or FATAL, and rethrow a cancel with the
  * number of moves by then.
@@ -403,7 +422,7 @@ abandon_job(int code, Datum arg)
 	if (!errors_was_canceled(error) || error->detail != NULL)
 		return;
 	FlushErrorState();
-	totals = job_totals(shared->items, shared->nitems);
+	totals = totals_without_parts(shared);
 	error->detail = psprintf(ngettext("%d of %d %s of job " INT64_FORMAT " has been moved.",
 									  "%d of %d %s of job " INT64_FORMAT " have been moved.",
 									  totals.total),
