@@ -731,7 +731,8 @@ SQL
 {
 	my $caller = IndexMover::Session->new($node);
 
-	sql("CREATE SCHEMA $_; CREATE TABLE $_.n (i int) TABLESPACE regress_slow; INSERT INTO $_.n VALUES (1)") foreach 's1', map { "x$_" } 2 .. 6;
+	sql("CREATE SCHEMA $_; CREATE TABLE $_.n (i int) TABLESPACE regress_slow; INSERT INTO $_.n VALUES (1)")
+	  foreach 's1', map { "x$_" } 2 .. 6;
 	$reader->run(join '; ', 'BEGIN', 'SELECT FROM s1.n', map { "SELECT FROM x$_.n" } 2 .. 6);
 	$caller->run('SET index_mover.online_alter = on; SET search_path = s6, s5, s4, s3, s2, s1');
 	$caller->send('ALTER TABLE n SET TABLESPACE regress_fast');
