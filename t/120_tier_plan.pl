@@ -947,6 +947,46 @@ is($both->(\@small, [ 'chain', q('regress_fast'), q('pg_default'), 2000000, 'NUL
 sql('DROP TABLE full_of.old; DROP OWNED BY another; DROP ROLE another; DELETE FROM tier_policy');
 sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; ALTER DATABASE postgres RESET index_mover.min_free_space');
 
+# ---- chunks of TimescaleDB, where it is installed; Debian's has neither compression nor move_chunk() ---------
+SKIP:
+{
+	skip 'timescaledb is not installed', 7
+	  if sql("SELECT count(*) FROM pg_available_extensions WHERE name = 'timescaledb'") eq '0';
+	my $hyper = new_node('hyper', conf => "shared_preload_libraries = 'timescaledb'\ntimescaledb.telemetry_level = off\n"
+			. 'max_worker_processes = 16');
+	my $chunks = sub { return $hyper->safe_psql('postgres', $_[0]) };
+	$chunks->("SET client_min_messages = warning; CREATE EXTENSION timescaledb");
+	$chunks->(<<'SQL');
+CREATE TABLE metrics (at timestamptz NOT NULL, device int, value int);
+SELECT create_hypertable('metrics', 'at', chunk_time_interval => interval '30 days');
+CREATE INDEX ON metrics (device, at);
+INSERT INTO metrics SELECT timestamptz '2024-01-01 UTC' + g * interval '2 hours', g % 10, g FROM generate_series(0, 2999) g;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than)
+VALUES ('chunks', 'metrics', 'regress_slow', now() - timestamptz '2024-07-01 UTC');
+SQL
+	# chunks and their indexes: those that ended before July, and how many are not where they should be
+	my $places = <<'SQL';
+SELECT count(*) FILTER (WHERE is_old) >= 10, count(*) FILTER (WHERE NOT is_old) >= 6,
+	   count(*) FILTER (WHERE is_old <> coalesce(spcname = 'regress_slow', false))
+  FROM (SELECT range_end <= timestamptz '2024-07-01 UTC' AS is_old, format('%I.%I', chunk_schema, chunk_name)::regclass AS chunk
+		  FROM timescaledb_information.chunks) k
+  JOIN pg_class c ON c.oid = chunk OR c.oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = chunk)
+  LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
+SQL
+	$chunks->('SELECT count(*) FROM run_tier_policies(wait => true)');
+	is($chunks->($places), 't|t|0', 'a policy moves chunks of TimescaleDB by age, with their indexes');
+	is($chunks->("INSERT INTO metrics SELECT at, 99, 0 FROM unnest(ARRAY['2024-01-15 UTC', '2024-08-15 UTC', '2025-01-15 UTC'"
+			. "]::timestamptz[]) at; SET enable_seqscan = off; SELECT count(*), sum((device = 99)::int) FROM metrics WHERE device >= 0"),
+		'3003|3', 'rows go into chunks that were moved, that stay, and that are new');
+	is($chunks->('SELECT count(*) FROM tier_plan() WHERE moves'), '0', 'no chunk is left to move');
+	cmp_ok($chunks->("SELECT count(*) FROM drop_chunks('metrics', older_than => timestamptz '2024-04-01 UTC')"), '>=', 2,
+		'drop_chunks() drops chunks that were moved');
+	is($chunks->("SELECT min(at) >= '2024-03-01 UTC' AND max(at) > '2025-01-01 UTC' FROM metrics"), 't', 'drop_chunks() drops no others');
+	leftovers_ok($hyper, 'chunks', within => 5);
+	files_ok($hyper, 'chunks');
+	$hyper->stop;
+}
+
 # ---- the same on a file system of its own -----------------------------------------------------
 SKIP:
 {
