@@ -841,7 +841,7 @@ CREATE VIEW index_mover.online_alter_problems AS
 		  LEFT JOIN pg_roles r ON r.oid = s.setrole
 		  LEFT JOIN pg_database d ON d.oid = s.setdatabase
 		 WHERE EXISTS (SELECT FROM unnest(s.setconfig) c
-						WHERE lower(c) IN ('index_mover.online_alter=on', 'index_mover.online_alter=require'))
+						WHERE lower(c COLLATE "C") IN ('index_mover.online_alter=on', 'index_mover.online_alter=require'))
 		   AND (s.setdatabase = 0 OR d.datname = current_database()))
 	SELECT s.object, 'index_mover.online_alter is set, but its sessions do not load the library: see session_preload_libraries' AS detail
 	  FROM set_for s, libraries l

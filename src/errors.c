@@ -142,13 +142,13 @@ errors_take(MemoryContext context)
 }
 
 /*
- * In a user session, handle cancels as a worker does until *before is restored, since a lock timeout
- * may be caught.  What is pending now is raised, so that it does not count as sent meanwhile.
+ * In a user session, handle cancels as a worker does until *before is restored, which was its
+ * handler: a lock timeout may be caught.  A cancel that is pending now is raised, so that it does
+ * not count as sent meanwhile.
  */
 static void
-watch_cancel(struct sigaction *before)
+watch_cancel(const struct sigaction *before)
 {
-	sigaction(SIGINT, NULL, before);
 	if (before->sa_sigaction == handle_cancel)
 		return;
 	CHECK_FOR_INTERRUPTS();
@@ -167,11 +167,13 @@ catch_in_subtransaction(void (*work) (void *arg), void *arg, bool keeps)
 	bool		has_limit = get_timeout_active(STATEMENT_TIMEOUT);
 
 	Assert(IsTransactionState());
-	watch_cancel(&before);
+	sigaction(SIGINT, NULL, &before);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(oldcontext);
 	PG_TRY();
 	{
+		/* here: callers rely on no error that is not caught */
+		watch_cancel(&before);
 		work(arg);
 		if (keeps)
 			ReleaseCurrentSubTransaction();

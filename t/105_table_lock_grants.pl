@@ -242,6 +242,19 @@ foreach my $event ('a cancel', 'statement_timeout', 'nothing else')
 	is($caller->run('SELECT 1'), '1', "$name: the next statement is not canceled");
 	$_->end foreach $holder, $caller;
 }
+# a cancel at any moment of such calls, also before the first wait: the session's own limit is as it was
+{
+	my $caller = IndexMover::Session->new($node);
+	foreach (1 .. 40)
+	{
+		$caller->send('DO $$BEGIN LOOP PERFORM * FROM index_mover.readable_tables(); END LOOP; END$$');
+		usleep(50_000);
+		$s->run('SELECT pg_cancel_backend(' . $caller->pid . ')');
+		$caller->answer;
+	}
+	is($caller->run('SHOW lock_timeout'), '0', 'lock_timeout of a session is its own after 40 cancels');
+	$caller->end;
+}
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP/, 'each number of locks was right');
 leftovers_ok($node, 'grants', within => 5);
 files_ok($node, 'grants');

@@ -94,7 +94,7 @@ numeric_text(Datum key)
 	char	   *result = DatumGetCString(DirectFunctionCall1(numeric_out, key));
 
 	if (strlen(result) > MOST_DIGITS)
-		strcpy(result + MOST_DIGITS, "...");
+		result = psprintf("%.*s...", MOST_DIGITS, result);
 	return result;
 }
 
