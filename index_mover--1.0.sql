@@ -184,7 +184,7 @@ CREATE FUNCTION index_mover.running(
 	OUT blocks_total bigint, OUT blocks_done bigint, OUT blocks_changed bigint,
 	OUT bytes_per_second bigint, OUT eta interval, OUT lock_attempts bigint,
 	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz, OUT blocked_since timestamptz,
-	OUT rests_since timestamptz, OUT relation oid) RETURNS SETOF record
+	OUT rests_since timestamptz, OUT relation oid, OUT rest text, OUT rest_slot text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- The newest jobs that the reader may see, found by indexes, and a number: older ones that he may see
@@ -746,7 +746,7 @@ AS 'MODULE_PATHNAME', 'index_mover_scheduler_looks' LANGUAGE C STABLE PARALLEL R
 CREATE FUNCTION index_mover.policy_status(
 	OUT policy name, OUT owner name, OUT last_run timestamptz, OUT job bigint, OUT result text, OUT message text,
 	OUT next_run timestamptz, OUT scheduled boolean, OUT enabled boolean, OUT command text, OUT due timestamptz,
-	OUT waits_for bigint, OUT waits_since timestamptz) RETURNS SETOF record
+	OUT waits_for bigint, OUT waits_since timestamptz, OUT has_function boolean) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_policy_status' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 CREATE FUNCTION index_mover.policy_fault(OUT reason text, OUT command text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_policy_fault' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
@@ -904,7 +904,7 @@ BEGIN ATOMIC
 	  FROM @extschema@.tier_policy_status t
 	  JOIN index_mover.policy_status() s ON s.policy = t.policy
 	 -- one that is disabled because it had a function is failed, too
-	 WHERE t.result IN ('failed', 'interrupted', 'hindered') AND (t.enabled OR s.result = 'failed' AND s.message ~ '^it is disabled: ')
+	 WHERE t.result IN ('failed', 'interrupted', 'hindered') AND (t.enabled OR s.has_function)
 	UNION ALL
 	-- who has begun a run keeps others from it until the end of the transaction
 	SELECT 'warning', 'overdue policy', t.policy::text,
@@ -1034,13 +1034,13 @@ BEGIN ATOMIC
 														 WHERE t.job = $1 AND t.kind IN ('table', 'materialized view')))
 		   AND NOT EXISTS (SELECT FROM index_mover.shown_move n WHERE n.relation = m.relation AND n.job > $1 AND n.status = 'moved')
 	), facts AS (
-		SELECT m.*, s.is_alive, s.paused, s.paused_since, s.cleaning_up, w.pid, w.phase, w.throttled_by, w.blocked_by, w.blocked_since, w.rests_since,
+		SELECT m.*, s.is_alive, s.paused, s.paused_since, s.cleaning_up, w.pid, w.phase, w.throttled_by, w.rest, w.blocked_by, w.blocked_since, w.rests_since,
 			   w.started_at, w.eta, w.blocks_done, w.blocks_total, m.status = 'open' AND NOT s.paused AS goes_on,
 			   m.status = 'open' AND coalesce(cardinality(w.blocked_by), 0) > 0 AS is_blocked,
 			   m.status = 'open' AND NOT s.paused AND coalesce(cardinality(w.blocked_by), 0) = 0 AND w.throttled_by IS NOT NULL AS rests,
 			   -- it may have been dropped meanwhile
 			   (SELECT l.slot_name::text FROM pg_replication_slots l
-				 WHERE NOT l.active AND l.slot_name = substring(w.throttled_by FROM 'replication slot "([^"]*)"')) AS unread_slot
+				 WHERE NOT l.active AND l.slot_name = w.rest_slot) AS unread_slot
 		  FROM moves m
 		 CROSS JOIN state s
 		  LEFT JOIN workers w ON w.relation = m.relation AND m.status = 'open'
@@ -1088,26 +1088,26 @@ BEGIN ATOMIC
 			SELECT 2, 'wait: it goes on automatically when these have ended', NULL WHERE w.is_blocked AND w.goes_on
 			UNION ALL
 			SELECT 3, 'copy without a limit: it may slow down clients', index_mover.printed_command('alter_move', $1::text, 'max_rate', '0')
-			 WHERE w.throttled_by = 'max_rate' AND w.goes_on
+			 WHERE w.rest = 'rate' AND w.goes_on
 			UNION ALL
 			SELECT 3, 'read without a limit: it may slow down clients', index_mover.printed_command('alter_move', $1::text, 'max_read_share', '1')
-			 WHERE w.throttled_by = 'slow storage' AND w.goes_on
+			 WHERE w.rest = 'reading' AND w.goes_on
 			UNION ALL
 			SELECT 3, 'drop the slot: whoever has read it has to begin again', index_mover.printed_command('drop_slot', w.unread_slot)
 			 WHERE w.rests AND w.unread_slot IS NOT NULL
 			UNION ALL
 			SELECT 3, 'do not wait for it, unless max_slot_wal_keep_size would invalidate a slot: it gets further behind',
 				   index_mover.printed_command('alter_move', $1::text, 'max_replica_lag', '0')
-			 WHERE w.rests AND w.throttled_by ~ ' MB behind( in replay)?$'
+			 WHERE w.rests AND w.rest = 'lag'
 			UNION ALL
 			SELECT 3, 'have a checkpoint at once: it removes WAL, and slows down clients', index_mover.printed_command('checkpoint')
-			 WHERE w.rests AND w.throttled_by LIKE 'free space in pg_wal: a checkpoint removes WAL%'
+			 WHERE w.rests AND w.rest = 'checkpoint'
 			UNION ALL
 			SELECT 3, 'see why the archiver fails', index_mover.printed_command('archiver')
-			 WHERE w.rests AND w.throttled_by LIKE 'free space in pg_wal: the archiver keeps WAL%'
+			 WHERE w.rests AND w.rest = 'archiver'
 			UNION ALL
 			SELECT 4, 'use all free space: if others fill the disk, what writes there fails', index_mover.printed_command('alter_move', $1::text, 'min_free_space', '0')
-			 WHERE w.rests AND w.throttled_by LIKE 'free space in %'
+			 WHERE w.rests AND w.rest IN ('free space', 'checkpoint', 'archiver')
 			UNION ALL
 			SELECT 5, 'wait: it goes on automatically when that is over', NULL WHERE w.rests
 			UNION ALL

@@ -269,7 +269,26 @@ typedef enum JobPurpose
 } JobPurpose;
 
 #define IM_BLOCKED_GAP	(60 * USECS_PER_SEC)
-#define IM_THROTTLED_LEN	128
+
+/* Why a runner rests */
+typedef enum RestKind
+{
+	REST_NONE,
+	REST_PAUSE,					/* until resume_move() */
+	REST_RATE,					/* max_rate */
+	REST_READING,				/* max_read_share */
+	REST_LAG,					/* of a standby or a slot */
+	REST_SPACE,					/* free space */
+	REST_CHECKPOINT,			/* ... that a checkpoint brings */
+	REST_ARCHIVER,				/* ... that the archiver keeps */
+} RestKind;
+
+typedef struct RunnerRest
+{
+	RestKind	kind;
+	NameData	slot;			/* that is behind, or keeps WAL; "" = none */
+	char		shown[128];		/* as index_mover_progress shows it */
+} RunnerRest;
 
 #define CLEANUP_JOB		INT64CONST(0)	/* job number of cleanups without a
 										 * call */
@@ -358,8 +377,7 @@ typedef struct RunnerSlot
 	char		relkind;
 	MoveMethod	method;
 	MovePhase	phase;
-	char		throttled_by[IM_THROTTLED_LEN]; /* why it rests; "" = it does
-												 * not */
+	RunnerRest	rest;
 	int64		blocks_total;
 	int64		blocks_done;
 	int64		blocks_changed;
@@ -512,7 +530,11 @@ extern MovePhase progress_phase(MovePhase phase);	/* returns the old phase */
 extern void progress_rested(int64 us);
 extern int64 progress_idle(void);
 extern void progress_rests_for_others(void);
-extern void progress_throttled(const char *why);	/* NULL: it goes on */
+extern void progress_throttled(const RunnerRest *rest); /* NULL: it goes on */
+extern const char *progress_rest_word(RestKind kind);
+extern const RunnerRest rest_paused;
+extern const RunnerRest rest_max_rate;
+extern const RunnerRest rest_slow_storage;
 extern void progress_blocks(int64 total, int64 done);
 extern void progress_copied(int64 bytes);
 extern void progress_eta(double seconds);	/* of the whole relation, from now */

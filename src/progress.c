@@ -98,6 +98,12 @@ is_wait(MovePhase phase)
 		phase == PHASE_WAIT_SNAPSHOTS || phase == PHASE_GIVING_WAY;
 }
 
+/* The rests whose text does not change */
+static const RunnerRest rest_none = {REST_NONE};
+const RunnerRest rest_paused = {REST_PAUSE,.shown = "pause_move()"};
+const RunnerRest rest_max_rate = {REST_RATE,.shown = "max_rate"};
+const RunnerRest rest_slow_storage = {REST_READING,.shown = "slow storage"};
+
 /* Publish a phase.  Return the previous phase, for the caller to restore. */
 MovePhase
 progress_phase(MovePhase phase)
@@ -111,7 +117,7 @@ progress_phase(MovePhase phase)
 		idle_us += clock_us() - phase_since;
 	phase_since = clock_us();
 	mine->phase = phase;
-	mine->throttled_by[0] = '\0';
+	mine->rest = rest_none;
 	LWLockRelease(&job_area()->lock);
 	return before;
 }
@@ -131,15 +137,42 @@ progress_idle(void)
 	return idle_us + (mine != NULL && is_wait(mine->phase) ? clock_us() - phase_since : 0);
 }
 
+static bool
+is_same_rest(const RunnerRest *one, const RunnerRest *other)
+{
+	return one->kind == other->kind && strcmp(one->shown, other->shown) == 0 &&
+		strcmp(NameStr(one->slot), NameStr(other->slot)) == 0;
+}
+
 /* Say why the runner rests; NULL if it does not any more. */
 void
-progress_throttled(const char *why)
+progress_throttled(const RunnerRest *rest)
 {
-	if (mine == NULL || strcmp(mine->throttled_by, why ? why : "") == 0)
+	if (rest == NULL)
+		rest = &rest_none;
+	if (mine == NULL || is_same_rest(&mine->rest, rest))
 		return;
 	(void) lock_slot();
-	strlcpy(mine->throttled_by, why ? why : "", sizeof(mine->throttled_by));
+	mine->rest = *rest;
 	LWLockRelease(&job_area()->lock);
+}
+
+/* Return the word of index_mover.running() for a rest. */
+const char *
+progress_rest_word(RestKind kind)
+{
+	static const char *const words[] = {
+		[REST_NONE] = "",
+		[REST_PAUSE] = "pause",
+		[REST_RATE] = "rate",
+		[REST_READING] = "reading",
+		[REST_LAG] = "lag",
+		[REST_SPACE] = "free space",
+		[REST_CHECKPOINT] = "checkpoint",
+		[REST_ARCHIVER] = "archiver",
+	};
+
+	return words[kind];
 }
 
 /* Note that the runner rests for a standby, a slot or free space, which can last without end. */

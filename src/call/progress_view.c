@@ -90,11 +90,11 @@ look_at_backend(RunnerSlot *runner)
 static bool
 rests_for_others(const RunnerSlot *runner)
 {
+	RestKind	kind = runner->rest.kind;
+
 	return runner->phase == PHASE_WAIT_START || runner->phase == PHASE_WAIT_SWAP_LOCK ||
 		runner->phase == PHASE_GIVING_WAY ||
-		(runner->throttled_by[0] != '\0' &&
-		 strcmp(runner->throttled_by, THROTTLED_MAX_RATE) != 0 &&
-		 strcmp(runner->throttled_by, THROTTLED_SLOW_STORAGE) != 0);
+		(kind != REST_NONE && kind != REST_RATE && kind != REST_READING);
 }
 
 /*
@@ -150,8 +150,8 @@ progress_view_notices(int64 job)
 							 runner->changed_per_second);
 		if (left >= 0)
 			appendStringInfo(&buf, ", about %.0f s left", left);
-		if (runner->throttled_by[0] != '\0')
-			appendStringInfo(&buf, ", throttled by %s", runner->throttled_by);
+		if (runner->rest.kind != REST_NONE)
+			appendStringInfo(&buf, ", throttled by %s", runner->rest.shown);
 		for (int i = 0; i < runner->nblockers; i++)
 		{
 			appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
@@ -228,7 +228,9 @@ index_mover_running(PG_FUNCTION_ARGS)
 				row_set(&row, 14, Int64GetDatum(runner->lock_attempts));
 				row_set(&row, 20, ObjectIdGetDatum(runner->item_relid));
 			}
-			row_text(&row, 8, runner->throttled_by);
+			row_text(&row, 8, runner->rest.shown);
+			row_text(&row, 21, progress_rest_word(runner->rest.kind));
+			row_text(&row, 22, NameStr(runner->rest.slot));
 			row_int64(&row, 12, runner->bytes_per_second > 0 && !rests_for_others(runner) ?
 					  runner->bytes_per_second : -1);
 			/* in hundredths of a second: smaller units are noise */

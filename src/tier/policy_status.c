@@ -81,6 +81,7 @@ put_status(ReturnSetInfo *rsinfo, const Policy *policy)
 	if (run.waits_for != 0)
 		row_set(&row, 12, Int64GetDatum(run.waits_for));
 	row_time(&row, 13, run.waits_since);
+	row_set(&row, 14, BoolGetDatum(policy->now_function != NULL));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
@@ -88,12 +89,13 @@ put_status(ReturnSetInfo *rsinfo, const Policy *policy)
  * index_mover.policy_status(OUT policy name, OUT owner name, OUT last_run timestamptz, OUT job bigint,
  *		OUT result text, OUT message text, OUT next_run timestamptz, OUT scheduled boolean,
  *		OUT enabled boolean, OUT command text, OUT due timestamptz, OUT waits_for bigint,
- *		OUT waits_since timestamptz) RETURNS SETOF record
+ *		OUT waits_since timestamptz, OUT has_function boolean) RETURNS SETOF record
  *
  * For the view tier_policy_status, where the job says the result if it is NULL here:
  * of the policies of roles whose privileges the current user has, and for pg_monitor of all.
  * due: when the run after the last one, or the first, was to begin.  waits_for: the job that the last
- * run has found at work on all that it was to move.
+ * run has found at work on all that it was to move.  has_function: it is not carried out,
+ * since it had a now_function in 1.0.0.
  * If another session has locked tier_policy for more than a second, a row that says so.
  */
 Datum

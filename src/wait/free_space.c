@@ -42,6 +42,7 @@
 #include "postmaster/bgwriter.h"
 #include "replication/slot.h"
 #include "storage/fd.h"
+#include "utils/builtins.h"
 
 #include "compat.h"
 #include "job.h"
@@ -68,6 +69,8 @@ typedef struct WalFiles
 typedef struct WalKeeper
 {
 	XLogSegNo	first;			/* the first segment; PG_UINT64_MAX = none */
+	RestKind	kind;			/* of a rest for WAL that it keeps */
+	NameData	slot;			/* "" = it is none */
 	char		name[NAMEDATALEN + 32];
 } WalKeeper;
 
@@ -81,7 +84,7 @@ typedef struct SpaceRest
 	double		waited;			/* seconds that count for lock_wait */
 	XLogRecPtr	mark;			/* a checkpoint from here on can help */
 	WalKeeper	keeper;
-	char		why[IM_THROTTLED_LEN];
+	RunnerRest	why;
 } SpaceRest;
 
 static SpaceRest rest;
@@ -201,11 +204,13 @@ free_space_wal_on_disk(void)
 
 /* Note who needs WAL from a segment on, unless another keeper needs older WAL. */
 static void
-note_keeper(WalKeeper *keeper, XLogSegNo first, const char *name)
+note_keeper(WalKeeper *keeper, XLogSegNo first, RestKind kind, const char *slot, const char *name)
 {
 	if (first >= keeper->first)
 		return;
 	keeper->first = first;
+	keeper->kind = kind;
+	namestrcpy(&keeper->slot, slot);
 	strlcpy(keeper->name, name, sizeof(keeper->name));
 }
 
@@ -228,7 +233,7 @@ look_at_kept_slots(WalKeeper *keeper)
 			continue;
 		XLByteToSeg(copy.data.restart_lsn, first, wal_segment_size);
 		snprintf(name, sizeof(name), "replication slot \"%s\"", NameStr(copy.data.name));
-		note_keeper(keeper, first, name);
+		note_keeper(keeper, first, REST_SPACE, NameStr(copy.data.name), name);
 	}
 	LWLockRelease(ReplicationSlotControlLock);
 }
@@ -251,7 +256,7 @@ look_at_archive(WalKeeper *keeper)
 		if (!IsXLogFileName(name) || strcmp(entry->d_name + XLOG_FNAME_LEN, ".ready") != 0)
 			continue;
 		XLogFromFileName(name, &of, &first, wal_segment_size);
-		note_keeper(keeper, first, "the archiver");
+		note_keeper(keeper, first, REST_ARCHIVER, "", "the archiver");
 	}
 	FreeDir(dir);
 }
@@ -269,7 +274,7 @@ find_keeper(WalKeeper *keeper, XLogSegNo current)
 	if (wal_keep_size_mb <= 0)
 		return;
 	kept = (XLogSegNo) wal_keep_size_mb * 1024 * 1024 / wal_segment_size;
-	note_keeper(keeper, current > kept ? current - kept : 1, "wal_keep_size");
+	note_keeper(keeper, current > kept ? current - kept : 1, REST_SPACE, "", "wal_keep_size");
 }
 
 /* Read where the last checkpoint that has ended began, and when.  False if that fails. */
@@ -353,12 +358,23 @@ look_at_wal(void)
 		rest.mark = GetXLogInsertRecPtr();
 	if (goes)
 		ask_for_checkpoint(redo, began);
+	memset(&rest.why, 0, sizeof(rest.why));
+	rest.why.kind = REST_SPACE;
 	if (rest.is_kept)
-		snprintf(rest.why, sizeof(rest.why), "free space in pg_wal: %s keeps WAL", rest.keeper.name);
+	{
+		rest.why.kind = rest.keeper.kind;
+		rest.why.slot = rest.keeper.slot;
+		snprintf(rest.why.shown, sizeof(rest.why.shown), "free space in pg_wal: %s keeps WAL",
+				 rest.keeper.name);
+	}
 	else if (goes && redo < rest.mark)
-		strlcpy(rest.why, "free space in pg_wal: a checkpoint removes WAL", sizeof(rest.why));
+	{
+		rest.why.kind = REST_CHECKPOINT;
+		strlcpy(rest.why.shown, "free space in pg_wal: a checkpoint removes WAL",
+				sizeof(rest.why.shown));
+	}
 	else
-		strlcpy(rest.why, "free space in pg_wal", sizeof(rest.why));
+		strlcpy(rest.why.shown, "free space in pg_wal", sizeof(rest.why.shown));
 	return goes && redo < rest.mark;
 }
 
@@ -432,7 +448,7 @@ give_up(const SpaceWatch *watch, const SpaceNeed *need)
  * rested for lock_wait, or an earlier copy has.
  */
 bool
-free_space_look(const SpaceWatch *watch, const MoveSettings *settings, const char **why)
+free_space_look(const SpaceWatch *watch, const MoveSettings *settings, const RunnerRest **why)
 {
 	double		now = clock_seconds();
 	SpaceNeeds	needs;
@@ -442,7 +458,7 @@ free_space_look(const SpaceWatch *watch, const MoveSettings *settings, const cha
 	/* this says nothing of the space: a rest in vain stays one */
 	if (watch->bytes <= 0 && watch->wal_bytes <= 0)
 		return false;
-	*why = rest.why;
+	*why = &rest.why;
 	if (rest.is_short && now - rest.looked_at < LOOK_MS / 1000.0)
 		return true;
 	collect_next(&needs, watch, &settings->min_free_space);
@@ -463,21 +479,25 @@ free_space_look(const SpaceWatch *watch, const MoveSettings *settings, const cha
 	}
 	/* before giving up, too: who kept WAL may not do so any more */
 	if (OidIsValid(need->tablespace))
-		snprintf(rest.why, sizeof(rest.why), "free space in tablespace \"%s\"",
+	{
+		memset(&rest.why, 0, sizeof(rest.why));
+		rest.why.kind = REST_SPACE;
+		snprintf(rest.why.shown, sizeof(rest.why.shown), "free space in tablespace \"%s\"",
 				 NameStr(watch->target_name));
+	}
 	else
 		hopes = look_at_wal();
 	/* not the time of a pause */
 	if (!hopes)
 		rest.waited += Min(now - rest.looked_at, 1);
 	if (settings->lock_wait == 0)
-		strlcat(rest.why, ", without limit", sizeof(rest.why));
+		strlcat(rest.why.shown, ", without limit", sizeof(rest.why.shown));
 	else if (!hopes && (rest.in_vain || rest.waited * 1000 >= settings->lock_wait))
 		give_up(watch, need);
 	if (!rest.is_short)
 		ereport(LOG,
 				(errhidecontext(true),
-				 errmsg("%s: resting for %s", runner_name(), rest.why),
+				 errmsg("%s: resting for %s", runner_name(), rest.why.shown),
 				 errdetail(INT64_FORMAT " bytes are free, of which " INT64_FORMAT " must stay free.",
 						   need->available, need->reserved)));
 	rest.is_short = true;

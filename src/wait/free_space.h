@@ -9,6 +9,7 @@
 #define IM_FREE_SPACE_H
 
 #include "file_system.h"
+#include "job.h"
 #include "settings.h"
 
 /* The need of a move on one file system: the sum over the places on it. */
@@ -55,6 +56,6 @@ extern const SpaceNeed *free_space_missing(const SpaceNeeds *needs);
 extern int64 free_space_wal_on_disk(void);
 extern char *free_space_wal_keeper(void);
 extern bool free_space_look(const SpaceWatch *watch, const MoveSettings *settings,
-							const char **why);
+							const RunnerRest **why);
 
 #endif							/* IM_FREE_SPACE_H */

@@ -14,6 +14,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "replication/slot.h"
+#include "utils/builtins.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "utils/memutils.h"
@@ -49,12 +50,13 @@ typedef struct Laggard
 	int64		unreceived;		/* bytes that a standby has not flushed */
 	XLogRecPtr	applied;
 	TimeOffset	apply_lag;		/* -1 = unknown */
+	NameData	slot;			/* "" = a walsender */
 	char		what[NAMEDATALEN + 32];
 } Laggard;
 
 /* Whether the move rests for a lag, until that is below half of the limit, and why */
 static bool lag_rests = false;
-static char lag_why[IM_THROTTLED_LEN];
+static RunnerRest lag_why = {REST_LAG};
 
 /* A walsender of a standby whose replay is late on purpose */
 typedef struct LateStandby
@@ -116,7 +118,7 @@ throttle_read(Throttle *throttle, int64 us, int64 bytes)
 
 /* Return how many milliseconds to rest now, at most a piece of a long rest, and set *why. */
 static int
-throttle_due(Throttle *throttle, const MoveSettings *settings, const char **why)
+throttle_due(Throttle *throttle, const MoveSettings *settings, const RunnerRest **why)
 {
 	double		share = settings->pacing && settings->max_read_share < 1 ?
 		settings->max_read_share : 0;
@@ -125,7 +127,7 @@ throttle_due(Throttle *throttle, const MoveSettings *settings, const char **why)
 	double		reading_ms = throttle->hurry ? 0 :
 		runner_owes(BUDGET_READING, throttle->read_mark, share);
 
-	*why = reading_ms > ms ? THROTTLED_SLOW_STORAGE : THROTTLED_MAX_RATE;
+	*why = reading_ms > ms ? &rest_slow_storage : &rest_max_rate;
 	ms = Max(ms, reading_ms);
 	return ms < SHORTEST_REST_MS ? 0 : (int) Min(ms, LONGEST_REST_MS);
 }
@@ -178,6 +180,7 @@ note_receiver(Laggard *laggard, int64 bytes, bool too_far, int pid, const char *
 	laggard->bytes = bytes;
 	laggard->pid = pid;
 	laggard->unread = false;
+	namestrcpy(&laggard->slot, slot);
 	snprintf(laggard->what, sizeof(laggard->what), "replication slot \"%s\"", slot);
 	return true;
 }
@@ -382,9 +385,12 @@ look_at_replica_lag(const MoveSettings *settings, int64 at_once)
 						runner_name(), laggard.what, (long long) laggard.bytes)));
 	lag_rests = laggard.bytes >= 0;
 	if (lag_rests)
-		snprintf(lag_why, sizeof(lag_why), "%s is %lld MB behind%s",
+	{
+		lag_why.slot = laggard.slot;
+		snprintf(lag_why.shown, sizeof(lag_why.shown), "%s is %lld MB behind%s",
 				 laggard.what, (long long) (laggard.bytes / (1024 * 1024)),
 				 laggard.pid != 0 && laggard.unreceived <= limit / 2 ? " in replay" : "");
+	}
 	return lag_rests;
 }
 
@@ -451,7 +457,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 	for (;;)
 	{
 		int			ms = most_ms;
-		const char *why = "pause_move()";
+		const RunnerRest *why = &rest_paused;
 		bool		paused;
 		bool		stands;		/* until others let it go on */
 		double		iteration;
@@ -465,7 +471,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 		stands = paused;
 		if (!stands && settings != NULL)
 		{
-			why = lag_why;
+			why = &lag_why;
 			stands = look_at_replica_lag(settings, wal_at_once);
 		}
 		if (!stands && throttle != NULL && throttle->space != NULL)
@@ -495,7 +501,7 @@ pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 		throttle_rest(Min(ms, most_ms));
 		if (throttle != NULL && stands)
 			throttle->rested = true;
-		if (!stands && strcmp(why, THROTTLED_MAX_RATE) == 0)
+		if (!stands && why->kind == REST_RATE)
 			throttle->rested_us += us_since(iteration);
 		/* where keep_up() has given way, that is counted already */
 		progress_rested(us_since(start) - (progress_idle() - idle));

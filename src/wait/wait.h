@@ -200,10 +200,6 @@ typedef struct Throttle
 /* Storage that takes longer to read a megabyte is slow */
 #define FAST_READ_MS		5
 
-/* Why a copy rests by itself, as progress shows it */
-#define THROTTLED_MAX_RATE		"max_rate"
-#define THROTTLED_SLOW_STORAGE	"slow storage"
-
 extern void throttle_written(Throttle *throttle, int64 bytes);
 extern void throttle_read(Throttle *throttle, int64 us, int64 bytes);
 

@@ -523,7 +523,7 @@ wait_while_paused(JobShared *shared)
 	if (!outcome_hold_extension(shared))
 		return;
 	progress_begin(next);
-	progress_throttled("pause_move()");
+	progress_throttled(&rest_paused);
 	while (job_pause_requested() && !job_cancel_requested())
 	{
 		pacing_tell_of_drop("is paused");
