@@ -365,15 +365,16 @@ resume_running(const JobSlot *slot, Jsonb *json)
 		if (!alter_job(slot, json))
 			return false;
 	}
-	/* a paused job, and one with a new time, waits on for its swap */
-	if (!slot->flags.pause && !has_time)
-	{
-		if (!clear_swap_after(slot))
-			return false;
-	}
 	if (!job_request(slot->job, REQUEST_RESUME))
 		return false;
 	note_request(slot->job, REQUEST_RESUME);
+
+	/*
+	 * A paused job, and one with a new time, waits on for its swap.  Last, as
+	 * a job may end at once without that time.
+	 */
+	if (!slot->flags.pause && !has_time)
+		(void) clear_swap_after(slot);
 	return true;
 }
 
