@@ -4,6 +4,7 @@ use strict;
 use warnings;
 
 use FindBin;
+use IPC::Run ();
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Session;
 use IndexMover::Test;
@@ -138,6 +139,29 @@ rows_until($job, "waits_for ~ '$waits\$'", 4, 'it waits again');
 choose($job, 'drop the slot');
 sql("SELECT alter_move($job, 'max_rate', '0')");
 ends_as($job, 'moved', 'the slot is gone');
+
+# A receiver that is named like a slot is not that slot.
+{
+	my $directory = PostgreSQL::Test::Utils::tempdir();
+	my $output = '';
+	sql("SELECT pg_create_physical_replication_slot('regress_unread')");
+	my $receiver = IPC::Run::start(
+		[ 'pg_receivewal', '--no-loop', '-D', $directory,
+			'-d', $node->connstr('postgres') . q{ application_name='replication slot "regress_unread"'} ],
+		'<', \'', '>&', \$output);
+	poll_until($node, "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'", 1, 'a receiver: it streams');
+	$receiver->signal('STOP');
+	sql("SELECT count(pg_logical_emit_message(false, 'x', repeat('x', 1024))) FROM generate_series(1, 20000)");
+	$job = begin('a', '"max_replica_lag": "64kB"');
+	rows_until($job, "waits_for ~ 'standby \"replication slot \"regress_unread\"\" is ' AND choice ~ '^do not wait'", 1,
+		'a receiver: the copy rests for it');
+	is(sql("SELECT count(*) FROM index_mover_explain($job) WHERE command ~ 'drop_replication_slot'"), 0,
+		'a receiver: no slot of that name is to be dropped');
+	$receiver->signal('KILL');
+	$receiver->finish;
+	ends_as($job, 'moved', 'the receiver is gone');
+	sql("SELECT pg_drop_replication_slot('regress_unread')");
+}
 
 # of a job of several relations, the ones that wait for their turn
 sql('CREATE INDEX a_k ON a (i) TABLESPACE regress_slow; ALTER INDEX a_i SET TABLESPACE regress_slow');
