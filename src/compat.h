@@ -50,7 +50,7 @@
  * only without a replica identity).
  * relation_info_hook: a hook that may change the planner's facts of a relation.
  * PLANNER_PARAMS: parameters of the planner's hook.
- * IS_CLUSTER: whether a statement is CLUSTER.
+ * IS_CLUSTER: whether a statement is CLUSTER or, since 19, REPACK, which asks the planner, too.
  * SUPPORT_INLINES_TABLES: whether a function's support function may put a query in its place.
  * im_slot_is_read: whether a process uses this slot.  The caller includes
  * replication/slot.h and holds the slot's spinlock.
@@ -75,8 +75,7 @@
 	ParamListInfo params, ExplainState *es
 #define PLANNER_ARGS	parse, query, options, params, es
 #define SUPPORT_INLINES_TABLES	true
-#define IS_CLUSTER(node) \
-	(IsA(node, RepackStmt) && ((const RepackStmt *) (node))->command == REPACK_COMMAND_CLUSTER)
+#define IS_CLUSTER(node) IsA(node, RepackStmt)
 #define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else
 #define IM_STAT_RESET(stats) ((TimestampTz) 0)
