@@ -80,7 +80,17 @@ check_altered(Oid relid)
 		/* REINDEX, too, changes the tablespace, but calls no hook */
 		rows = catalog_rows_in(SnapshotSelf, RelationRelationId, ClassOidIndexId,
 							   Anum_pg_class_oid, relid, 0, InvalidOid);
-		Assert(list_length(rows) == 1);
+
+		/*
+		 * some commands, such as ALTER SEQUENCE, call the hook without a
+		 * change and without a lock: a row that another session is just
+		 * changing may then be seen twice, or not at all
+		 */
+		if (list_length(rows) != 1)
+		{
+			ReleaseSysCache(row);
+			return;
+		}
 		new = (Form_pg_class) GETSTRUCT((HeapTuple) linitial(rows));
 		if (new->reltablespace != old->reltablespace)
 			ereport(ERROR,
