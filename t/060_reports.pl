@@ -555,7 +555,7 @@ foreach my $case (
 	rmtree([ $disk, "$devices/device" ]);
 }
 
-# a device whose command queue is off, as it is without announced reads
+# a device whose command queue is off: the figure is fixed, since other processes change it
 SKIP:
 {
 	my $remark = sub {

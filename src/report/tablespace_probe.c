@@ -253,8 +253,6 @@ run_phase(Probe *probe, const Phase *phase, double seconds)
 		if (phase->announced)
 		{
 			fd = probe->buffered_fd;
-			if (IM_MUTATION("probe-one"))
-				ahead = Min(most, n + probe->queue_depth);
 			for (; ahead < Min(most, n + probe->queue_depth); ahead++)
 				(void) posix_fadvise(fd, random_block(probe, ahead), BLCKSZ, POSIX_FADV_WILLNEED);
 		}
@@ -292,6 +290,8 @@ run_probe(Probe *probe, Oid tablespace, double seconds, const FileSystemFacts *f
 	for (int i = 0; i < lengthof(phases); i++)
 		run_phase(probe, &phases[i], seconds);
 	probe->result[RANDOM_READ_IOPS] = 1000 / probe->result[RANDOM_READ_MS];
+	if (IM_MUTATION("probe-one"))
+		probe->result[RANDOM_READ_IOPS_DEEP] = probe->result[RANDOM_READ_IOPS];
 
 	if (IS_DIRECT(probe))
 		CloseTransientFile(probe->fd);
