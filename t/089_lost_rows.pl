@@ -91,7 +91,8 @@ answers_ok('GRANT on the database', 'x', 'young');
 
 # ---- an index of a transaction that was open at the checkpoint ----------------------------------------------
 # (until the janitor has found the damage, a query may use the index)
-wait_until('the ruin is lost', sub { value("SELECT count(*) FROM index_mover_check() WHERE object = 'public.g_a' AND detail ~ 'empty\$|has lost'") });
+my $is_lost = "SELECT count(*) FROM index_mover_check() WHERE object = 'public.g_a' AND detail ~ 'empty\$|has lost'";
+wait_until('the ruin is lost', sub { value($is_lost) });
 wait_until('empty', sub { -z $node->data_dir . '/' . value("SELECT pg_relation_filepath('g_a')") });
 my $get = 'SET enable_seqscan = off; SELECT count(*) FROM g WHERE a @> ARRAY[20001]';
 is(value($get), 1, 'an index of a transaction that was open at the checkpoint: the right answer');
