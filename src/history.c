@@ -626,6 +626,29 @@ history_moves_of_table(Oid table, TimestampTz since)
 }
 
 /*
+ * Return whether the last move of a relation that is on record is a rebuild that has not ended well: it
+ * has failed, was canceled or interrupted, or goes on.
+ */
+bool
+history_last_rebuild_is_open(Oid relid)
+{
+	ScanKeyData key = extension_key(Anum_relation, F_OIDEQ, ObjectIdGetDatum(relid));
+	ExtensionScan scan;
+	const Row  *row = &scan.row;
+	bool		result = false;
+
+	extension_scan_begin_index(&scan, MOVE_TABLE, "move_log_relation", 1, &key);
+	scan.direction = BackwardScanDirection;
+	if (extension_scan_next(&scan))
+	{
+		result = method_of_name(log_text(row, Anum_method)) == METHOD_REBUILD &&
+			!STATUS_IS_SUCCESS(status_of_name(log_text(row, Anum_status)));
+		extension_scan_end(&scan);
+	}
+	return result;
+}
+
+/*
  * Relations are followed by OID, because a relation can be renamed, and another one
  * get its name.  The row of a rebuild has the OIDs before and after.  Only where
  * neither exists any more (a rebuild that was not recorded, or not ours) is an

@@ -48,6 +48,7 @@ INSERT INTO rewritten SELECT * FROM moved;
 CREATE MATERIALIZED VIEW mv TABLESPACE fast AS SELECT generate_series(1, 1000) AS id;
 CREATE TABLE unready (id int);
 INSERT INTO unready VALUES (1);
+CREATE TABLE started (id int);
 SQL
 
 # An index that writers have to use, and that is not valid: its build was canceled in its last wait.
@@ -57,7 +58,16 @@ $node->psql('postgres', "SET statement_timeout = '2s'; CREATE UNIQUE INDEX CONCU
 $snapshot->end;
 is(value("SELECT indisvalid, indisready FROM pg_index WHERE indexrelid = 'unready_id'::regclass"), 'f|t',
 	'an index that is ready, and not valid');
-like(problems('public.unready_id'), qr/^lost file\|it is not valid\|.*heal_tablespace/, 'an index that is ready, and not valid: named');
+is(problems('public.unready_id'), '', 'an index that is ready, and not valid, on a device that has lost nothing: not named');
+
+# An index that is not even ready: its build was canceled while it waited for a writer.
+my $writer = IndexMover::Session->new($node);
+$writer->run('BEGIN; INSERT INTO started VALUES (1)');
+$node->psql('postgres', "SET statement_timeout = '2s'; CREATE INDEX CONCURRENTLY started_id ON started (id) TABLESPACE fast");
+$writer->run('COMMIT');
+$writer->end;
+is(value("SELECT indisvalid, indisready FROM pg_index WHERE indexrelid = 'started_id'::regclass"), 'f|f', 'an index that is not ready');
+is(problems('public.started_id'), '', 'an index that is not ready, on a device that has lost nothing: not named');
 
 value('CHECKPOINT');
 my $comes = copy_location($location);
@@ -127,6 +137,7 @@ my $unready = $node->data_dir . '/' . value("SELECT pg_relation_filepath('unread
 wait_until('emptied', sub { value('SELECT 1'); -z $unready });
 isnt($node->psql('postgres', 'INSERT INTO unready VALUES (3)'), 0, 'ready, not valid, and lost: writers fail');
 like(problems('public.unready_id'), qr/^lost file\|its file is empty\|.*heal_tablespace/, 'ready, not valid, and lost: named');
+like(problems('public.started_id'), qr/^lost file\|it is not valid\|.*heal_tablespace/, 'not ready, and lost: named');
 is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
 is(value('INSERT INTO unready VALUES (3); SELECT count(*) FROM index_mover_check()'), 0, 'healed, and no problem is left');
 
@@ -144,7 +155,7 @@ foreach my $file (@files)
 	truncate $file, 0 or die $!;
 }
 $node->start;
-my $writer = IndexMover::Session->new($node);
+$writer = IndexMover::Session->new($node);
 $writer->run('BEGIN; LOCK TABLE y IN ROW EXCLUSIVE MODE');
 my $healer = IndexMover::Session->new($node);
 $healer->send("SET statement_timeout = '3s'; SELECT * FROM heal_tablespace('fast')");
@@ -155,8 +166,38 @@ wait_for_no_worker($node);
 is(value("SELECT string_agg(DISTINCT indisvalid::text, ' ') FROM pg_index WHERE indrelid = 'y'::regclass"), 'false',
 	'a canceled heal leaves indexes that are not valid');
 like(problems("public.$_"), qr/^lost file\|it is not valid\|.*heal_tablespace/, "a canceled heal: $_ is named") foreach qw(y_id y_s);
+$node->restart;
+like(problems('public.y_id'), qr/^lost file\|it is not valid\|/, 'a canceled heal: named after a restart');
 is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast')"), 'moved', 'healed');
 is(value('SELECT count(*) FROM index_mover_check()'), 0, 'healed at last, and no problem is left');
+
+# ---- indexes that are not valid, and not lost -----------------------------------------------------------
+my $lost_here = "SELECT count(*) FROM index_mover_check() WHERE kind = 'lost file'";
+value('CREATE TABLE twice (id int); INSERT INTO twice VALUES (1), (1)');
+isnt($node->psql('postgres', 'CREATE UNIQUE INDEX CONCURRENTLY twice_id ON twice (id) TABLESPACE fast'), 0, 'duplicates');
+is(problems('public.twice_id'), '', 'a unique index that duplicates have kept from being built: not named');
+value("SELECT * FROM heal_tablespace('fast')");
+is(problems('public.twice_id'), '', 'a unique index that was never built, and heal_tablespace() cannot build either: not named');
+value('DROP TABLE twice');
+
+value('CREATE TABLE busy (id int); INSERT INTO busy VALUES (1); CREATE INDEX busy_id ON busy (id) TABLESPACE fast');
+my $user = IndexMover::Session->new($node);
+my $ddl = IndexMover::Session->new($node);
+$user->run('BEGIN; SELECT count(*) FROM busy');
+$ddl->send('DROP INDEX CONCURRENTLY busy_id');
+my $invalid = "SELECT count(*) FROM pg_index WHERE indrelid = 'busy'::regclass AND NOT indisvalid";
+wait_until('to be dropped', sub { value($invalid) });
+is(value($lost_here), 0, 'an index that waits to be dropped: not named');
+$user->run('COMMIT');
+$ddl->answer;
+$user->run('BEGIN; INSERT INTO busy VALUES (2)');
+$ddl->run('SET track_activities = off');
+$ddl->send('CREATE INDEX CONCURRENTLY busy_id ON busy (id) TABLESPACE fast');
+wait_until('being built', sub { value($invalid) });
+is(value($lost_here), 0, 'an index that a session without track_activities builds: not named');
+$user->run('COMMIT');
+$ddl->answer;
+$_->end foreach $user, $ddl;
 
 # ---- an index that is being built, and what such a build leaves ----------------------------------------
 $snapshot = IndexMover::Session->new($node);

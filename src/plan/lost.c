@@ -45,7 +45,9 @@
 #include "cleanup/cleanup.h"
 #include "compat.h"
 #include "errors.h"
+#include "evidence.h"
 #include "file_system.h"
+#include "history.h"
 #include "own_tables.h"
 #include "plan/plan_private.h"
 
@@ -206,9 +208,25 @@ lost_plan(PlannedMove *entry, LostLook look, bool heals)
 }
 
 /*
+ * Return whether an index that is not valid is a matter of heal_tablespace(): its device has lost it, or a
+ * job has hidden it, and has not rebuilt it.  Else another command has left it, or is making or dropping
+ * it.  An index that enforces something is hidden ready.
+ */
+static bool
+is_to_be_healed(const RelationFacts *facts)
+{
+	if (!facts->live || is_reindex_leftover_name(NameStr(facts->relname)))
+		return false;
+	if (evidence_of_file(facts->tablespace, facts->relfilenumber, facts->relid) == EVIDENCE_LOST)
+		return true;
+	if (!facts->ready && (facts->unique || facts->exclusion))
+		return false;
+	return history_last_rebuild_is_open(facts->relid);
+}
+
+/*
  * Return the damage to a relation for monitors, as lost_file_until(), or that it is an index that is not
- * valid, and heal_tablespace() would rebuild: not one that a session is building, nor one that is
- * only to be dropped.  A standby does not know who builds an index.
+ * valid until heal_tablespace() rebuilds it.
  */
 const char *
 lost_problem(Oid relid, double until)
@@ -221,11 +239,9 @@ lost_problem(Oid relid, double until)
 	lost = lost_file_until(&facts, until);
 	if (lost != NULL || facts.valid || RecoveryInProgress())
 		return lost;
-	/* it may be older than the index */
-	pgstat_clear_backend_activity_snapshot();
-	if (is_being_built(&facts) || is_reindex_leftover_name(NameStr(facts.relname)))
+	if (!is_to_be_healed(&facts))
 		return NULL;
-	/* the session may have made it valid meanwhile */
+	/* a session may have made it valid, or dropped it, meanwhile */
 	AcceptInvalidationMessages();
 	if (!relation_facts(relid, &facts) || facts.valid || !facts.live)
 		return NULL;
