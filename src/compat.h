@@ -104,8 +104,12 @@
  * im_page_is_verified: PageIsVerified() that does not report or log anything.
  * IM_GIN_PARALLEL: whether workers can build GIN, which sorts all keys.
  * IM_IS_ENFORCED: whether a constraint is, of its row in pg_constraint.
+ * im_is_not_null: whether no row has a NULL in a column, counted from 0, of a table in the relation
+ * cache; NOT NULL may be NOT VALID since 18.
  */
 #if PG_VERSION_NUM >= 180000
+#define im_is_not_null(desc, column) \
+	(TupleDescCompactAttr(desc, column)->attnullability == ATTNULLABLE_VALID)
 #define IM_IS_ENFORCED(form) ((form)->conenforced)
 #define IM_GIN_PARALLEL	true
 #define relation_file_path(db, spc, num, fork) \
@@ -115,6 +119,7 @@
 /* stands before the declaration since 18 */
 #define pg_noreturn pg_attribute_noreturn()
 extern PGDLLIMPORT bool ignore_checksum_failure;
+#define im_is_not_null(desc, column) (TupleDescAttr(desc, column)->attnotnull)
 #define IM_IS_ENFORCED(form) true
 #define IM_GIN_PARALLEL	false
 #define relation_file_path(db, spc, num, fork) \

@@ -419,7 +419,7 @@ extension_fits(const char *table, TupleDesc desc)
 
 			if (attribute->attisdropped || attribute->atttypid != own->type)
 				return false;
-			if (own->not_null && !attribute->attnotnull)
+			if (own->not_null && !im_is_not_null(desc, column))
 				return false;
 		}
 		return true;

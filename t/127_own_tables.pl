@@ -126,6 +126,13 @@ foreach my $case (
 }
 like(($node->psql('postgres', 'BEGIN; ALTER TABLE index_mover.sample ALTER index_name TYPE int USING 1; SELECT take_index_sample()'))[2],
 	qr/ERROR:  table "sample" is of another version/, 'a number in place of a text');
+if ($node->pg_version >= 18)
+{
+	like(($node->psql('postgres', 'BEGIN; ALTER TABLE index_mover.job_log ALTER settings DROP NOT NULL; '
+		. 'UPDATE index_mover.job_log SET settings = NULL; ALTER TABLE index_mover.job_log ADD NOT NULL settings NOT VALID; '
+		. "SELECT * FROM $undo"))[2],
+		qr/ERROR:  table "job_log" is of another version/, 'NOT NULL that is not valid');
+}
 like(sql('BEGIN; ALTER TABLE tier_policy DROP CONSTRAINT "a budget needs from_tablespace, where the rest goes back to"; '
 	. 'UPDATE tier_policy SET idle_for = NULL, budget = 1; SELECT reason FROM tier_plan(); SELECT count(*) FROM index_mover_check()'),
 	qr/tablespace "" does not exist/, 'a budget from no tablespace');
@@ -134,8 +141,8 @@ sql("INSERT INTO index_mover.sample SELECT '-infinity', o, NULL, 0 FROM (VALUES 
 cmp_ok(sql("SELECT count(*) FROM relation_heat WHERE reads_per_second >= 0"), '>', 0, 'samples of no moment');
 sql("SELECT * FROM tier_plan(); SELECT take_index_sample()");
 is(sql("SELECT count(*) FROM index_mover.sample WHERE NOT isfinite(taken_at)"), 0, 'samples of no moment are deleted');
-sql("DELETE FROM index_mover.policy_run; INSERT INTO index_mover.policy_run SELECT name, owner_oid, now(), 0, 0, 'failed', NULL, NULL, NULL, "
-	. 'true FROM tier_policy');
+sql("DELETE FROM index_mover.policy_run; INSERT INTO index_mover.policy_run SELECT name, owner_oid, now(), 0, 0, 'failed', "
+	. 'NULL, NULL, NULL, true FROM tier_policy');
 is(sql("SELECT detail FROM index_mover_check() WHERE object = 'odd'"), 'failed', 'a failure without a message');
 sql('DELETE FROM tier_policy; DELETE FROM index_mover.probe');
 well_ok('odd rows');
