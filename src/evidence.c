@@ -33,6 +33,7 @@
 #include "evidence_private.h"
 #include "job.h"
 #include "relation_facts.h"
+#include "ruins.h"
 #include "test_points.h"
 
 /*
@@ -398,9 +399,19 @@ evidence_can_empty(Oid tablespace)
 	return may_empty(tablespace, &device);
 }
 
+/* Return whether a file of this database is a ruin, and may be from before a loss of its device. */
+static bool
+is_ruin(KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
+{
+	RelFileLocator file = {device->tablespace, MyDatabaseId, relfilenumber};
+
+	return relfilenumber < loss_of(device, row)->below && ruins_is_damaged(&file);
+}
+
 /*
  * Return whether the file of a row of pg_class is known to be lost, without looking at the
- * device: one atomic read where nothing is.
+ * device: one atomic read where nothing is.  So is a file in which damage was found, although neither its
+ * number nor its row proves that it is from before the loss.  That says nothing of other files.
  */
 bool
 evidence_knows_lost(HeapTuple row)
@@ -419,7 +430,7 @@ evidence_knows_lost(HeapTuple row)
 		return false;
 	if (!evidence_recall(tablespace_from_catalog(form->reltablespace), &device))
 		return false;
-	return is_lost(&device, form->relfilenode, row);
+	return is_lost(&device, form->relfilenode, row) || is_ruin(&device, form->relfilenode, row);
 }
 
 /* Before a loss, the counter had given this number: so all lower numbers, too, unless it has gone back. */
@@ -438,7 +449,7 @@ horizon_equals(const Horizon *a, const Horizon *b)
 
 /*
  * Put the losses of a device on record, which were raised, unless they have changed since they were as
- * before.  Return whether they are on record.
+ * before.  Then more files are lost, so all processes meet the losses once more.  Return whether it is so.
  */
 static bool
 publish_raised(const KnownDevice *before, const KnownDevice *raised)
@@ -461,22 +472,30 @@ publish_raised(const KnownDevice *before, const KnownDevice *raised)
 		evidence_save();
 	}
 	LWLockRelease(evidence_lock(CHANGE_LOCK));
+	if (result)
+		evidence_meet_again();
 	return result;
 }
 
 /*
  * Have files of this database stay lost when their rows of pg_class, which are from before the loss,
- * change, or that of the database: the numbers in such rows had been given before, too.
+ * change, or that of the database: the numbers in such rows had been given before, too.  Return whether
+ * more files may be lost now than when the rows were listed.
+ *
+ * The OID of the database is no such proof: CREATE DATABASE .. OID takes any.
  */
-void
+bool
 evidence_keep_lost(const List *rows)
 {
+	bool		result = false;
+
 	if (rows == NIL)
-		return;
+		return false;
 	foreach_oid(tablespace, evidence_list_devices(has_lost_files))
 	{
 		KnownDevice before;
 		KnownDevice raised;
+		bool		is_raised;
 
 		if (!evidence_recall(tablespace, &before))
 			continue;
@@ -487,35 +506,26 @@ evidence_keep_lost(const List *rows)
 
 			if (tablespace_from_catalog(form->reltablespace) == tablespace &&
 				is_lost(&before, form->relfilenode, row))
-			{
 				raise_certain(loss_of(&raised, row), form->relfilenode);
-				raise_certain(loss_of(&raised, row), MyDatabaseId);
-			}
 		}
-		(void) publish_raised(&before, &raised);
+		is_raised = publish_raised(&before, &raised);
+		if (is_raised)
+			result = true;
 	}
+	return result;
 }
 
 /*
- * Pages of the file of a row of pg_class were found to be damaged, in a tablespace with lost files: the file
- * is from before the loss, as later ones are whole.  So its number had been given before, and it is lost.
+ * Pages of a file of this database were found to be damaged, which was not known.  If it may be from before a loss,
+ * it is lost, see evidence_knows_lost(), and all processes are told.
  */
 void
-evidence_note_ruin(HeapTuple row)
+evidence_note_ruin(const RelFileLocator *file)
 {
-	Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-	KnownDevice before;
-	KnownDevice raised;
-	bool		is_new = false;
+	KnownDevice device;
 
-	if (evidence_losses() == 0)
+	if (evidence_losses() == 0 || !evidence_recall(file->spcOid, &device))
 		return;
-	if (evidence_recall(tablespace_from_catalog(form->reltablespace), &before))
-	{
-		raised = before;
-		raise_certain(loss_of(&raised, row), form->relfilenode);
-		is_new = publish_raised(&before, &raised);
-	}
-	if (is_new)
+	if (file->relNumber < device.lost.below || file->relNumber < device.lost_unlogged.below)
 		evidence_meet_again();
 }

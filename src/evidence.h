@@ -37,8 +37,8 @@ extern bool evidence_confirm_loss(Oid tablespace);
 extern bool evidence_confirm_loss_lately(Oid tablespace);
 extern bool evidence_can_empty(Oid tablespace);
 extern bool evidence_knows_lost(HeapTuple row);
-extern void evidence_keep_lost(const List *rows);
-extern void evidence_note_ruin(HeapTuple row);
+extern bool evidence_keep_lost(const List *rows);
+extern void evidence_note_ruin(const RelFileLocator *file);
 
 /* evidence_round.c: findings on devices, without a wait for a device */
 extern bool evidence_is_met(Oid database, uint32 losses, List **indexes);

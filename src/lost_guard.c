@@ -486,6 +486,7 @@ lost_of_database(void)
 	HeapTuple	row;
 	List	   *result = NIL;
 	List	   *lost_rows = NIL;
+	bool		is_raised;
 
 	/*
 	 * its message comes after a transaction has ended, and may not have been
@@ -516,8 +517,11 @@ lost_of_database(void)
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
-	evidence_keep_lost(lost_rows);
+	is_raised = evidence_keep_lost(lost_rows);
 	list_free_deep(lost_rows);
+	/* others are lost now, which are to be empty before the statement writes */
+	if (is_raised)
+		return lost_of_database();
 	return result;
 }
 
@@ -1276,7 +1280,7 @@ list_tables(uint32 losses)
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
 	/* on a standby, nothing else does so */
-	evidence_keep_lost(lost_rows);
+	(void) evidence_keep_lost(lost_rows);
 	list_free_deep(lost_rows);
 	foreach_oid(index, indexes)
 		list_table_of(index, tables);
@@ -1310,8 +1314,10 @@ look_for_tables(uint32 losses)
 }
 
 /*
- * Return whether the database is known to have no lost index; it gets none without another loss.  Parallel
- * workers, and sessions of a standby, empty no files, and ask for what others have found.
+ * Return whether the database is known to have no lost index.  It gets none without a change of
+ * evidence_losses(), but on a standby: replay can bring the row of a file that was copied there in part
+ * before the loss (ALTER INDEX .. SET TABLESPACE).  Parallel workers, and sessions of a standby, empty no
+ * files, and ask for what others have found.
  */
 static bool
 is_without_lost(uint32 losses)

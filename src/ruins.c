@@ -136,16 +136,21 @@ copy_problem(char *to, const char *problem)
 	to[length] = '\0';
 }
 
-/* Remember the problem of a file, a clause, or NULL: all its pages were read, and are whole. */
-void
+/*
+ * Remember the problem of a file, a clause, or NULL: all its pages were read, and are whole.  Return whether
+ * it has a problem, and none was known.
+ */
+bool
 ruins_note(const RelFileLocator *file, const char *problem)
 {
 	LookedAt   *entry;
+	bool		is_new;
 
 	if (area == NULL)
-		return;
+		return false;
 	LWLockAcquire(area_lock(), LW_EXCLUSIVE);
 	entry = find(file);
+	is_new = problem != NULL && (entry == NULL || !has_problem(entry));
 	if (entry == NULL)
 		entry = find_place();
 	/* a whole file is not worth the damage of another one */
@@ -156,6 +161,7 @@ ruins_note(const RelFileLocator *file, const char *problem)
 		copy_problem(entry->problem, problem != NULL ? problem : "");
 	}
 	LWLockRelease(area_lock());
+	return is_new;
 }
 
 /* Return the problem that a file is known to have, palloc'd; NULL if none is known. */
@@ -173,6 +179,22 @@ ruins_problem(const RelFileLocator *file)
 		strlcpy(problem, entry->problem, PROBLEM_SIZE);
 	LWLockRelease(area_lock());
 	return problem[0] != '\0' ? pstrdup(problem) : NULL;
+}
+
+/* Return whether a file is known to have a problem. */
+bool
+ruins_is_damaged(const RelFileLocator *file)
+{
+	const LookedAt *entry;
+	bool		result;
+
+	if (area == NULL)
+		return false;
+	LWLockAcquire(area_lock(), LW_SHARED);
+	entry = find(file);
+	result = entry != NULL && has_problem(entry);
+	LWLockRelease(area_lock());
+	return result;
 }
 
 /* Return whether what is known of a file is of not long ago. */

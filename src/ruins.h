@@ -11,8 +11,9 @@
 #include "compat.h"
 
 extern void ruins_init(void);
-extern void ruins_note(const RelFileLocator *file, const char *problem);
+extern bool ruins_note(const RelFileLocator *file, const char *problem);
 extern char *ruins_problem(const RelFileLocator *file);
+extern bool ruins_is_damaged(const RelFileLocator *file);
 extern bool ruins_was_whole(const RelFileLocator *file);
 extern bool ruins_take_turn(const RelFileLocator *file);
 

@@ -123,4 +123,101 @@ is(value($get), 1, 'after a restart: the right answer of the index that was a ru
 unlike(value("SELECT string_agg(name || ' ' || status, ', ') FROM heal_tablespace('fast')", $_) =~ s/^y skipped|, y skipped//r,
 	qr/skipped|failed/, "healed in $_") foreach qw(postgres young);
 is(value("SELECT count(*) FROM $_ WHERE id = '5001'"), 1, "healed: the right answer of $_") foreach sort keys %changes;
+
+# ---- an index that recovery has made whole ------------------------------------------------------------------
+# A file of a database with an OID above the counter is lost, and a page of another file is damaged: neither says
+# anything of an index with a number in between.
+$node->stop;
+($node, $location, $oid) = node_with_device('whole', conf => "autovacuum = off\n");
+value('CREATE DATABASE young OID = 20000');
+value(<<'SQL', 'young');
+CREATE TABLE x (id int);
+INSERT INTO x VALUES (1);
+CREATE INDEX x_id ON x (id) TABLESPACE fast;
+SQL
+value('CHECKPOINT');
+my $comes = copy_location($location);
+$node->restart;
+wait_until_watched($node);
+value('CREATE TABLE dummy ()');
+value('CHECKPOINT');
+value(<<'SQL');
+CREATE TABLE u (id int);
+INSERT INTO u SELECT generate_series(1, 20000);
+CREATE UNIQUE INDEX u_id ON u (id) TABLESPACE fast;
+CREATE TABLE g (s text);
+INSERT INTO g SELECT 's' || i FROM generate_series(1, 20000) i;
+CREATE INDEX g_s ON g USING gin (to_tsvector('simple', s)) TABLESPACE fast;
+SQL
+sub file { return $node->data_dir . '/' . value("SELECT pg_relation_filepath('$_[0]')", $_[1]); }
+my ($whole, $damaged, $other) = (file('u_id'), file('g_s'), file('x_id', 'young'));
+$node->stop('immediate');
+$comes->();
+$node->start;
+wait_until('empty', sub { value('SELECT 1', 'young') && -z $other });
+$node->restart;
+value('SELECT 1');
+ok(-s $whole, 'an index that was made since the checkpoint is whole beside a database with a higher OID');
+$node->stop;
+open my $page, '+<', $damaged or die $!;
+seek $page, 5 * 8192, 0 or die $!;
+print $page "\xEE" x 8192;
+close $page or die $!;
+$node->start;
+wait_until('the damaged file is empty', sub { value('SELECT 1'); -z $damaged });
+like(value('SELECT string_agg(object, $$ $$) FROM index_mover_check()'), qr/public\.g_s/, 'a check names the damaged index');
+ok(-s $whole, 'its neighbor stays whole');
+value('INSERT INTO u VALUES (20001)');
+is(value('SET enable_seqscan = off; SELECT count(*) FROM u WHERE id = 20001'), 1, 'and is in use');
+
+# ---- a loss that another database proves ----------------------------------------------------------------------
+# An index of a transaction that was open at the checkpoint is not lost by its row; a file of another database, with a
+# higher number, proves that it is.
+$node->stop;
+($node, $location, $oid) = node_with_device('proved', conf => "autovacuum = off\n");
+value('CREATE DATABASE young');
+value('CREATE TABLE x (id int); INSERT INTO x VALUES (1)', 'young');
+value('CREATE TABLE t (id int); INSERT INTO t SELECT generate_series(1, 20000); CREATE INDEX t_old ON t (id) TABLESPACE fast');
+value('CHECKPOINT');
+$node->restart;
+wait_until_watched($node);
+my ($younger, $maker) = map { IndexMover::Session->new($node, dbname => $_) } qw(young postgres);
+$younger->run('BEGIN; SELECT txid_current()');
+$maker->run('BEGIN; CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast');
+$younger->run('CREATE INDEX x_id ON x (id) TABLESPACE fast; COMMIT');
+value('CHECKPOINT');
+$comes = copy_location($location);
+$maker->run('INSERT INTO t SELECT generate_series(20001, 20050); COMMIT');
+my $made = file('t_id');
+$_->end foreach $younger, $maker;
+$node->stop('immediate');
+$comes->();
+unlink glob("$location/index_mover.*");
+$node->start;
+value('SELECT 1') foreach 1 .. 2;
+diag("lost at first: " . (-z $made ? 'yes' : 'no'));
+wait_until('proved', sub { value('SELECT 1', 'young'); -z $made });
+like(($node->psql('postgres', 'INSERT INTO t VALUES (20001)'))[2], qr/could not read block/, 'no duplicate comes in');
+
+# ---- a loss that cannot go on record ---------------------------------------------------------------------------
+# Each look finds it once more, and writes no WAL for that.
+wait_for_no_worker($node);
+$comes = copy_location($location);
+$node->restart;
+wait_until_watched($node);
+wait_for_no_worker($node);
+mkdir state_file($node) . '.tmp' or die $!;
+$comes->();
+my $look = 'SELECT count(*) FROM index_mover.device_problems()';
+value($look) foreach 1 .. 2;
+my $session = IndexMover::Session->new($node);
+my $insert = "SELECT pg_current_wal_insert_lsn() - '0/0'";
+my $wal = $session->run($insert);
+$session->run($look) foreach 1 .. 50;
+my $written = $session->run($insert) - $wal;
+cmp_ok($written, '<', 1000, '50 looks that find a loss which cannot go on record write no WAL') || diag("$written bytes");
+like(slurp_file($node->logfile), qr/could not write file ".*index_mover\.evidence/, 'it could not go on record');
+$session->end;
+rmdir state_file($node) . '.tmp';
+$node->stop;
 done_testing();

@@ -322,6 +322,16 @@ look_at_pages(void *arg)
 	look_at_all(lost);
 }
 
+/* Remember the problem of a file. */
+static void
+note_problem(LostFile *lost, const char *problem)
+{
+	bool		is_new = ruins_note(&lost->file, problem);
+
+	if (is_new)
+		evidence_note_ruin(&lost->file);
+}
+
 /* Look at the pages of a file, which is locked, and remember the finding. */
 static ErrorData *
 look_and_remember(LostFile *lost)
@@ -329,13 +339,13 @@ look_and_remember(LostFile *lost)
 	ErrorData  *error = errors_catch(look_at_pages, lost);
 
 	if (error == NULL && lost->problem != NULL)
-		ruins_note(&lost->file, lost->problem);
+		note_problem(lost, lost->problem);
 	else if (error == NULL && lost->has_read_all && !lost->is_stopped)
-		ruins_note(&lost->file, NULL);
+		(void) ruins_note(&lost->file, NULL);
 	/* and not that a device has failed for a moment */
 	else if (error != NULL && (error->sqlerrcode == ERRCODE_DATA_CORRUPTED ||
 							   error->sqlerrcode == ERRCODE_INDEX_CORRUPTED))
-		ruins_note(&lost->file, error->message);
+		note_problem(lost, error->message);
 	return error;
 }
 
@@ -351,6 +361,7 @@ look_at_file(LostFile *lost)
 	const char *known = NULL;
 	int64		size;
 	bool		locked = false;
+	bool		is_empty = false;
 	bool		reads_again = false;
 	bool		has_use = facts->valid || !relkind_is_index(facts->relkind);
 	int			category;
@@ -387,7 +398,10 @@ look_at_file(LostFile *lost)
 	else if (size < 0)
 		lost->problem = psprintf("its file cannot be looked at: %m");
 	else if (size < BLCKSZ && facts->ready && relkind_is_index(facts->relkind))
+	{
 		lost->problem = "its file is empty";
+		is_empty = true;
+	}
 	else if (!has_use)
 
 		/*
@@ -408,6 +422,9 @@ look_at_file(LostFile *lost)
 	AcceptInvalidationMessages();
 	if (!relation_facts(facts->relid, &now) || now.relfilenumber != facts->relfilenumber)
 		lost->problem = NULL;
+	/* a damaged file that was emptied before a restart */
+	else if (is_empty && evidence == EVIDENCE_UNKNOWN && has_use)
+		note_problem(lost, lost->problem);
 	else if (locked)
 	{
 		/* no session is to wait for our snapshot of the catalog */

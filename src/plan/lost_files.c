@@ -213,19 +213,6 @@ look_for_builder(const RelationFacts *facts)
 	return result;
 }
 
-/* Note that the file of a relation is a ruin, if it has the same file still. */
-static void
-note_ruin(const RelationFacts *facts)
-{
-	HeapTuple	row = SearchSysCache1(RELOID, ObjectIdGetDatum(facts->relid));
-
-	if (!HeapTupleIsValid(row))
-		return;
-	if (((Form_pg_class) GETSTRUCT(row))->relfilenode == facts->relfilenumber)
-		evidence_note_ruin(row);
-	ReleaseSysCache(row);
-}
-
 /* Read a file.  For errors_catch_without_snapshot(). */
 static void
 read_slowly(void *arg)
@@ -265,7 +252,6 @@ read_slowly(void *arg)
 		return;
 	if (!was_known)
 		reading->has_damage = true;
-	note_ruin(&facts);
 }
 
 /* Read all files of the list, and note as what they are known then. */
