@@ -122,18 +122,33 @@ leave_round(Oid tablespace)
 }
 
 /*
- * Files with numbers that have been given are lost.  So a crash must not set the counter back: its last
- * record has to be on disk.
+ * Files with numbers that have been given may go on record as lost.  So a crash must not set the counter
+ * back: its last record has to be on disk.  That is ahead of many numbers, so it is rarely needed.  Not under
+ * CHANGE_LOCK: an error here leaves all as it was.
  */
 static void
 flush_counter(void)
 {
 	char		nothing = 0;
+	RelFileNumber logged;
+	bool		is_flushed;
 
+	Assert(!LWLockHeldByMe(evidence_lock(CHANGE_LOCK)));
+	LWLockAcquire(OidGenLock, LW_SHARED);
+	logged = TransamVariables->nextOid + TransamVariables->oidCount;
+	LWLockRelease(OidGenLock);
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_SHARED);
+	is_flushed = evidence_area->counter_flushed == logged;
+	LWLockRelease(evidence_lock(AREA_LOCK));
+	if (is_flushed)
+		return;
 	XLogBeginInsert();
 	XLogSetRecordFlags(XLOG_MARK_UNIMPORTANT);
 	XLogRegisterData(&nothing, sizeof(nothing));
 	XLogFlush(XLogInsert(RM_XLOG_ID, XLOG_NOOP));
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	evidence_area->counter_flushed = logged;
+	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
 /* Conclude from a look, and set *device to all that is known then.  Return false if there is no place for it. */
@@ -161,8 +176,6 @@ take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
 	if (evidence_conclude(device, is_known, look, now))
 		changed = true;
 	evidence_publish(device);
-	if (changed && has_lost_files(device) && !now->recovers)
-		flush_counter();
 	if (changed || !evidence_area->is_saved)
 		evidence_save();
 	LWLockRelease(evidence_lock(CHANGE_LOCK));
@@ -205,6 +218,9 @@ evidence_look_at(Oid tablespace, bool waits, bool beats)
 	}
 	now.recovers = RecoveryInProgress();
 	now.horizon = horizon_of_now();
+	/* a later look may have files from before this moment lost */
+	if (!now.recovers)
+		flush_counter();
 	device_look(tablespace, &look);
 	now.below = next_number();
 	if (take_look(&device, &look, &now))

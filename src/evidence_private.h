@@ -219,6 +219,11 @@ typedef struct EvidenceArea
 								 * prepared transaction ends that may have had
 								 * a lost index */
 	uint32		nlosses;		/* since the start */
+	pg_atomic_uint32 again_wanted;	/* 1: all are to meet the losses once more */
+	pg_atomic_uint64 again_at;	/* when all were told so last, by clock_us();
+								 * written under CHANGE_LOCK */
+	Oid			counter_flushed;	/* to this number the WAL on disk has the
+									 * counter of OIDs; under AREA_LOCK */
 	RelFileNumber made_before;	/* files from before the server has started */
 	int			janitor;		/* number of its process; -1 = none */
 	pg_atomic_uint32 look_wanted;	/* 1: it is to look, since a tablespace
