@@ -60,6 +60,8 @@ extern bool evidence_look_if_unread(Oid tablespace, RelFileNumber relfilenumber,
 
 /* evidence_area.c */
 extern void evidence_meet_again(void);
+extern void evidence_want_again(void);
+extern void evidence_serve_again(void);
 
 /* for the launcher's watch of devices, which waits for them */
 extern void evidence_settle(void);

@@ -26,6 +26,9 @@
 /* between two attempts to get the lock of a device */
 #define DEVICE_NAP_MS	10
 
+/* between two ends of prepared transactions of which all processes are told */
+#define AGAIN_MS		1000
+
 EvidenceArea *evidence_area = NULL;
 DeviceLock *evidence_device_locks = NULL;
 
@@ -91,6 +94,44 @@ evidence_meet_again(void)
 	evidence_area->nlosses++;
 	publish_losses();
 	LWLockRelease(evidence_lock(CHANGE_LOCK));
+}
+
+static bool
+again_is_due(void)
+{
+	return clock_us() - (int64) pg_atomic_read_u64(&evidence_area->again_at) >= AGAIN_MS * 1000;
+}
+
+/* Have evidence_serve_again() called to have all processes meet the losses once more. */
+void
+evidence_want_again(void)
+{
+	pg_atomic_write_u32(&evidence_area->again_wanted, 1);
+}
+
+/*
+ * If that is wanted, have all processes meet the losses once more: not more than once in AGAIN_MS, as each
+ * session plans all its statements again then.  Sessions and the launcher call this, so none is forgotten.
+ */
+void
+evidence_serve_again(void)
+{
+	bool		is_due;
+
+	if (evidence_area == NULL || pg_atomic_read_u32(&evidence_area->again_wanted) == 0 ||
+		!again_is_due())
+		return;
+	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
+	/* another process may have done it */
+	is_due = again_is_due();
+	if (is_due)
+	{
+		pg_atomic_write_u64(&evidence_area->again_at, clock_us());
+		pg_atomic_write_u32(&evidence_area->again_wanted, 0);
+	}
+	LWLockRelease(evidence_lock(CHANGE_LOCK));
+	if (is_due)
+		evidence_meet_again();
 }
 
 /* After a change: count, and write the state file.  Under CHANGE_LOCK. */

@@ -292,6 +292,8 @@ startup_shmem(void)
 	memset(evidence_area, 0, area_size(max_devices));
 	memset(evidence_device_locks, 0, locks_size(max_devices));
 	pg_atomic_init_u32(&evidence_area->losses, 0);
+	pg_atomic_init_u32(&evidence_area->again_wanted, 0);
+	pg_atomic_init_u64(&evidence_area->again_at, 0);
 	evidence_area->janitor = -1;
 	pg_atomic_init_u32(&evidence_area->look_wanted, 0);
 	evidence_area->list.max_devices = max_devices;

@@ -855,13 +855,15 @@ look_again(void)
 void
 lost_guard_empty_files(void)
 {
-	uint32		losses = evidence_losses();
+	uint32		losses;
 	List	   *noted;
 	List	   *tablespaces = NIL;
 	List	   *indexes;
 	List	   *full;
 	bool		is_complete;
 
+	evidence_serve_again();
+	losses = evidence_losses();
 	if (losses == 0 || RecoveryInProgress() || IsInParallelMode())
 		return;
 	if (IM_MUTATION("keep-lost"))
@@ -1543,10 +1545,18 @@ is_end_of_prepared(const Node *stmt)
 	return kind == TRANS_STMT_COMMIT_PREPARED || kind == TRANS_STMT_ROLLBACK_PREPARED;
 }
 
+/* Empty the files.  For errors_catch(). */
+static void
+empty_files_caught(void *arg)
+{
+	lost_guard_empty_files();
+}
+
 /*
  * A prepared transaction has ended.  It may have kept sessions from a lost index, or brought an index
- * back.  Sessions try again after a time that grows, so all are told; but not if all files were found to
- * be empty, which is not said while a transaction may have such an index.
+ * back.  So this session empties files at once; but not if all files were found to be empty, which is not
+ * said while a transaction may have such an index.  Others try again after a time that grows, so all are
+ * told, once a second at most.
  */
 static void
 meet_again(void)
@@ -1554,8 +1564,11 @@ meet_again(void)
 	uint32		losses = evidence_losses();
 	List	   *indexes;
 
-	if (losses != 0 && !evidence_is_met(MyDatabaseId, losses, &indexes))
-		evidence_meet_again();
+	if (losses == 0 || evidence_is_met(MyDatabaseId, losses, &indexes))
+		return;
+	evidence_want_again();
+	losses_failed = 0;
+	(void) succeeds(empty_files_caught, NULL, true);
 }
 
 /* Pass a statement to the next hook or to core. */
@@ -1632,13 +1645,6 @@ utility_without_lost(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		meet_again();
 }
 
-/* Empty the files when a client connects.  For errors_catch(). */
-static void
-empty_files_at_login(void *arg)
-{
-	lost_guard_empty_files();
-}
-
 /*
  * Callback at the end of the transaction that connects a process to its database: empty the files.  A
  * login is not to wait for a synchronous standby.  A parallel worker does nothing, since its leader has
@@ -1664,7 +1670,7 @@ empty_when_connecting(XactEvent event, void *arg)
 	commit_locally();
 	/* single-user mode is for repairs, so an error must not end it */
 	if (MyBackendType == B_BACKEND || !IsUnderPostmaster)
-		(void) succeeds(empty_files_at_login, NULL, true);
+		(void) succeeds(empty_files_caught, NULL, true);
 	else
 		lost_guard_empty_files();
 }

@@ -15,7 +15,7 @@ use Time::HiRes qw(usleep);
 
 needs_test_points();
 
-my ($node, $location) = node_with_device('mutants');
+my ($node, $location) = node_with_device('mutants', conf => "max_prepared_transactions = 5\nautovacuum = off\n");
 sub value { return $node->safe_psql('postgres', $_[0]); }
 
 value(<<'SQL');
@@ -50,6 +50,18 @@ $node->restart;
 wait_for_no_worker($node);
 is(value($look_up), 1, 'hidden: the right answer');
 is($node->psql('postgres', $duplicate), 0, 'but a duplicate gets in');
+
+# ---- prepared transactions, while files cannot be emptied --------------------------------------------------
+# Each end may bring an index back.  All sessions are told, and list pg_class then: once a second at most.
+my $scans = "SELECT seq_scan FROM pg_stat_sys_tables WHERE relid = 'pg_class'::regclass";
+my $scans_before = value($scans);
+my $began = time;
+my $prepared = "BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'; SELECT count(*) FROM t WHERE id = 1;\n";
+value($prepared x 300);
+my $took = time - $began;
+my $listed = value($scans) - $scans_before;
+cmp_ok($listed, '<', 10 * ($took + 3), "300 prepared transactions have tables listed again a few times a second")
+  or diag("$listed times in $took s");
 value("DELETE FROM t WHERE ctid = (SELECT max(ctid) FROM t WHERE id = 5050)");
 
 $node->append_conf('postgresql.conf', "index_mover.test_mutation = 'show-lost'");

@@ -558,10 +558,14 @@ watch_is_new_until(int64 now)
 static int64
 schedule_emptyings(int64 now)
 {
-	uint32		losses = evidence_losses();
-	bool		is_new = losses != losses_met;
-	int64		due = is_new ? losses_met_until : unmet_due;
+	uint32		losses;
+	bool		is_new;
+	int64		due;
 
+	evidence_serve_again();
+	losses = evidence_losses();
+	is_new = losses != losses_met;
+	due = is_new ? losses_met_until : unmet_due;
 	if (losses == 0)
 		return NOT_DUE;
 	due = Max(due, watch_is_new_until(now));
