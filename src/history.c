@@ -626,11 +626,11 @@ history_moves_of_table(Oid table, TimestampTz since)
 }
 
 /*
- * Return whether the last move of a relation that is on record is a rebuild that has not ended well: it
+ * Find out whether the last move of a relation that is on record is a rebuild that has not ended well: it
  * has failed, was canceled or interrupted, or goes on.
  */
 bool
-history_last_rebuild_is_open(Oid relid)
+history_find_open_rebuild(Oid relid)
 {
 	ScanKeyData key = extension_key(Anum_relation, F_OIDEQ, ObjectIdGetDatum(relid));
 	ExtensionScan scan;

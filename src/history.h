@@ -61,7 +61,7 @@ typedef struct TableMove
 } TableMove;
 
 extern List *history_moves_of_table(Oid table, TimestampTz since);
-extern bool history_last_rebuild_is_open(Oid relid);
+extern bool history_find_open_rebuild(Oid relid);
 extern int64 history_next_job(void);
 extern void history_insert_job(int64 job, const HistoryJob *entry);
 extern void history_lock_job(int64 job);

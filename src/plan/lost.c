@@ -208,12 +208,12 @@ lost_plan(PlannedMove *entry, LostLook look, bool heals)
 }
 
 /*
- * Return whether an index that is not valid is a matter of heal_tablespace(): its device has lost it, or a
+ * Look whether an index that is not valid is a matter of heal_tablespace(): its device has lost it, or a
  * job has hidden it, and has not rebuilt it.  Else another command has left it, or is making or dropping
  * it.  An index that enforces something is hidden ready.
  */
 static bool
-is_to_be_healed(const RelationFacts *facts)
+look_if_to_heal(const RelationFacts *facts)
 {
 	if (!facts->live || is_reindex_leftover_name(NameStr(facts->relname)))
 		return false;
@@ -221,7 +221,7 @@ is_to_be_healed(const RelationFacts *facts)
 		return true;
 	if (!facts->ready && (facts->unique || facts->exclusion))
 		return false;
-	return history_last_rebuild_is_open(facts->relid);
+	return history_find_open_rebuild(facts->relid);
 }
 
 /*
@@ -239,7 +239,7 @@ lost_problem(Oid relid, double until)
 	lost = lost_file_until(&facts, until);
 	if (lost != NULL || facts.valid || RecoveryInProgress())
 		return lost;
-	if (!is_to_be_healed(&facts))
+	if (!look_if_to_heal(&facts))
 		return NULL;
 	/* a session may have made it valid, or dropped it, meanwhile */
 	AcceptInvalidationMessages();
