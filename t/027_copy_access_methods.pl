@@ -29,7 +29,7 @@ my @methods = (
 	[ 'ivfflat', 'vector', 'USING ivfflat (e vector_l2_ops) WITH (lists = 20)', 'SET ivfflat.probes = 20',
 		'(SELECT j.id FROM items j ORDER BY j.e <-> i.e LIMIT 1) IS DISTINCT FROM i.id' ]);
 
-my $node = new_node('others', streaming => 1);
+my $node = new_node('others', streaming => 1, conf => "wal_keep_size = 1GB\n");
 my %there = map { $_ => 1 } split /\n/, $node->safe_psql('postgres', 'SELECT name FROM pg_available_extensions');
 if (!grep { $there{ $_->[1] } } @methods)
 {
