@@ -164,37 +164,39 @@ ruins_note(const RelFileLocator *file, const char *problem)
 	return is_new;
 }
 
+/* Return a copy of the entry of a file; its "at" is 0 if nothing is known. */
+static LookedAt
+known_of(const RelFileLocator *file)
+{
+	LookedAt	result = {0};
+	const LookedAt *entry;
+
+	if (area == NULL)
+		return result;
+	LWLockAcquire(area_lock(), LW_SHARED);
+	entry = find(file);
+	if (entry != NULL)
+		result = *entry;
+	LWLockRelease(area_lock());
+	return result;
+}
+
 /* Return the problem that a file is known to have, palloc'd; NULL if none is known. */
 char *
 ruins_problem(const RelFileLocator *file)
 {
-	const LookedAt *entry;
-	char		problem[PROBLEM_SIZE] = "";
+	LookedAt	known = known_of(file);
 
-	if (area == NULL)
-		return NULL;
-	LWLockAcquire(area_lock(), LW_SHARED);
-	entry = find(file);
-	if (entry != NULL)
-		strlcpy(problem, entry->problem, PROBLEM_SIZE);
-	LWLockRelease(area_lock());
-	return problem[0] != '\0' ? pstrdup(problem) : NULL;
+	return has_problem(&known) ? pstrdup(known.problem) : NULL;
 }
 
 /* Return whether a file is known to have a problem. */
 bool
 ruins_is_damaged(const RelFileLocator *file)
 {
-	const LookedAt *entry;
-	bool		result;
+	LookedAt	known = known_of(file);
 
-	if (area == NULL)
-		return false;
-	LWLockAcquire(area_lock(), LW_SHARED);
-	entry = find(file);
-	result = entry != NULL && has_problem(entry);
-	LWLockRelease(area_lock());
-	return result;
+	return has_problem(&known);
 }
 
 /* Return whether what is known of a file is of not long ago. */
@@ -208,16 +210,9 @@ is_fresh(const LookedAt *entry)
 bool
 ruins_was_whole(const RelFileLocator *file)
 {
-	const LookedAt *entry;
-	bool		result;
+	LookedAt	known = known_of(file);
 
-	if (area == NULL)
-		return false;
-	LWLockAcquire(area_lock(), LW_SHARED);
-	entry = find(file);
-	result = entry != NULL && !has_problem(entry) && is_fresh(entry);
-	LWLockRelease(area_lock());
-	return result;
+	return known.at != 0 && !has_problem(&known) && is_fresh(&known);
 }
 
 /*
