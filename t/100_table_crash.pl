@@ -4,10 +4,11 @@
 # and on a standby; their rows say the same; what is left is on record and goes; what has
 # not moved is moved by resume_move(), and what has goes back with undo_move().
 #
-# Fault (tables): worker killed, aborted, failed, canceled, terminated at every step of each of
-#   the three files of a table, its TOAST table and the index of that, within the swap, too: all
+# Fault (tables): worker killed at every step of each of the three files of a table, its TOAST
+#   table and the index of that, within the swap, too; failed, canceled, terminated, or its
+#   postmaster killed, at every step of the first, and at some of the others; aborted at some: all
 #   three or none; each followed by `resume_move()` or `undo_move()`; a full or failing target at
-#   each file; immediate shutdown, death of the postmaster
+#   each file; immediate shutdown
 use strict;
 use warnings;
 
@@ -55,9 +56,10 @@ my @of_swap = qw(swap-ready swap-asking swap-file-locked swap-locked swap-block 
 my @after_swap = qw(swapped prewarm-step prewarmed old-file-start old-file-drop old-file-dropped);
 my %each = map { $_ => 1 } qw(swap-file-locked swap-block swap-file-set prewarm-step old-file-start old-file-drop old-file-dropped);
 my %class = map { $_ => 1 } qw(copy-registered copy-created copy-half copy-synced swap-before-commit swapped old-file-drop);
-# what is done after another end than a kill is that of an index, at each class of t/021
+# what is done after another end than a kill is that of an index, at each class of t/021; and
+# abort() differs from a kill in its signal only
 my %few = map { $_ => 1 } 'copy-half 2', 'swap-file-locked 3', 'swap-file-set 2', 'swap-before-commit 1', 'swapped 1';
-# of the second and the last file, without a test of all
+# of the second and the last file, where not all of them are tried
 my %also = map { $_ => 1 } 'copy-registered 2', 'copy-half 2', 'copy-synced 3', 'swap-file-locked 2', 'swap-file-locked 3',
   'swap-file-set 2', 'swap-file-set 3', 'old-file-drop 2', 'old-file-dropped 3';
 my %written = ('copy-round' => 'copy-end', 'copy-buffered-round' => 'copy-synced');
@@ -69,6 +71,9 @@ my $changes = 0;
 my %once = map { $_ => 1 } qw(copy-again copy-logged copy-verifying), keys %written;
 my @points = ((map { my $n = $_; map { "$_ $n" } grep { $n == 1 || !$once{$_} } @of_copy } 1 .. 3),
 	map { my $point = $_; map { "$point $_" } $each{$point} ? 1 .. 3 : 1 } @of_swap, @after_swap);
+
+# Whether a point is one of the first file, or of those of the others that are tried with it.
+sub is_of_first { my ($point) = @_; return $point =~ / 1$/ || $also{$point}; }
 
 sub change { change_table($node, $_[0] || 'heap', ++$changes); return; }
 
@@ -198,10 +203,11 @@ sub fault_at
 my ($only, $at) = ($ENV{ONLY} || '.', $ENV{AT} || '.');
 foreach my $action (grep { "worker $_" =~ /$only/ } qw(kill panic error terminate cancel))
 {
+	my @some = grep { $action eq 'panic' ? $few{$_} : $action eq 'kill' || is_of_first($_) } @points;
 	fault_at($action, $_) foreach grep { $_ =~ /$at/ }
-	  picked { $action eq 'kill' ? $_ =~ / 1$/ || $also{$_} : $action ne 'panic' && $few{$_} } 'points', @points;
+	  picked { $action eq 'kill' ? is_of_first($_) : $action ne 'panic' && $few{$_} } 'points', @some;
 	# of a large one, the old file is removed in more than one step
-	fault_at($action, 'old-file-step 1', table => 'large') if faults();
+	fault_at($action, 'old-file-step 1', table => 'large') if faults() && $action ne 'panic';
 }
 
 # ---- the disk is full ----------------------------------------------------------------
@@ -264,7 +270,7 @@ table_ok($standby, 'heap', 'the standby', standby => 1);
 foreach my $case (grep { 'shutdown' =~ /$only/ && $_->[1] =~ /$at/ }
 	picked { $_->[1] eq ($_->[0] eq 'kill' ? 'swap-file-set 2' : 'copy-half 1') } 'points where the postmaster is killed',
 	[ 'immediate', 'copy-half 1' ], [ 'immediate', 'copy-half 2' ], [ 'immediate', 'swap-file-set 2' ], [ 'immediate', 'swapped 1' ],
-	map { [ 'kill', $_ ] } grep { !$written{ (split / /)[0] } && !/^copy-again/ } @points)
+	map { [ 'kill', $_ ] } grep { is_of_first($_) && !$written{ (split / /)[0] } && !/^copy-again/ } @points)
 {
 	my ($how, $point_and_time) = @$case;
 	my ($point, $n) = split / /, $point_and_time;
