@@ -65,7 +65,7 @@ my $changes = 0;
 sub target { return other_place((split / /, places_of_table($primary, 'heap'))[0]); }
 
 # ---- moves there and back, beside changes of all kinds ---------------------------------
-foreach my $round (1 .. (faults() ? 6 : 1))
+foreach my $round (1 .. (faults() ? 2 : 1))
 {
 	my $to = target();
 	my $again = 'SELECT coalesce(sum(blocks_recopied), 0) FROM index_mover_history';

@@ -289,7 +289,7 @@ SQL
 	set_tests($node, test_point => 'copy-end:writes', test_mutation => 'verify-all');
 	my ($all, $again) = (0, 0);
 	my $log = -s $node->logfile;
-	foreach my $to ((qw(regress_fast regress_slow)) x ($ENV{LOAD_ROUNDS} || (faults('two of three rounds under load') ? 3 : 1)))
+	foreach my $to ((qw(regress_fast regress_slow)) x ($ENV{LOAD_ROUNDS} || 1))
 	{
 		my $rows = $node->safe_psql('postgres',
 			"SELECT status, count(*) FROM move_indexes('zoo', '$to', method => 'copy', settings => '{\"verify\": true}') GROUP BY 1");

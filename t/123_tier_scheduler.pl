@@ -506,10 +506,10 @@ SKIP:
 	my $idle = $standby->safe_psql('postgres', $launcher);
 	my $wakes = sub { return PostgreSQL::Test::Utils::slurp_file("/proc/$idle/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m ? $1 : die };
 	my $first = $wakes->();
-	sleep 120;
+	sleep 60;
 	my $count = $wakes->() - $first;
-	note "wake-ups of the launcher in 120 s, with 3 databases named: $count";
-	cmp_ok($count, '<=', 12, 'at most one wake-up in 10 s');
+	note "wake-ups of the launcher in 60 s, with 3 databases named: $count";
+	cmp_ok($count, '<=', 6, 'at most one wake-up in 10 s');
 }
 $standby->stop;
 
