@@ -43,11 +43,11 @@ typedef struct LayoutNote
 	pg_atomic_uint32 refused;	/* the number of a worker that had another
 								 * one; 0 = the last worker had not */
 	pg_atomic_uint64 refused_file;	/* its library, see library_file() */
-}			LayoutNote;
+} LayoutNote;
 
 static uint32 layout = LAYOUT_VERSION;
 
-static LayoutNote * layout_note = NULL;
+static LayoutNote *layout_note = NULL;
 
 /* Return how much of the main shared memory this file needs. */
 Size

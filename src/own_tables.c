@@ -63,7 +63,7 @@ typedef struct OwnColumn
 {
 	Oid			type;
 	bool		not_null;
-}			OwnColumn;
+} OwnColumn;
 
 #define MAY_BE_NULL(type)	{type##OID, false}
 #define NOT_NULL(type)		{type##OID, true}
@@ -116,7 +116,7 @@ static const struct
 {
 	const char *table;
 	int			natts;
-	const		OwnColumn *attributes;
+	const OwnColumn *attributes;
 }			own_columns[] = {
 
 	{
@@ -414,7 +414,7 @@ extension_fits(const char *table, TupleDesc desc)
 			continue;
 		for (int column = 0; column < natts; column++)
 		{
-			const		OwnColumn *own = &own_columns[i].attributes[column];
+			const OwnColumn *own = &own_columns[i].attributes[column];
 			Form_pg_attribute attribute = TupleDescAttr(desc, column);
 
 			if (attribute->attisdropped || attribute->atttypid != own->type)

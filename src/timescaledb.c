@@ -38,14 +38,14 @@ typedef struct CatalogColumn
 {
 	const char *name;
 	Oid			type;
-}			CatalogColumn;
+} CatalogColumn;
 
 /* A row; only with values of all columns that are read, but the last one can be null */
 typedef struct CatalogRow
 {
 	Datum		values[MOST_COLUMNS];
 	bool		last_is_null;
-}			CatalogRow;
+} CatalogRow;
 
 static const CatalogColumn hypertable_names[] = {
 	{"schema_name", NAMEOID},
@@ -71,7 +71,7 @@ static const CatalogColumn compressed_oids[] = {
 
 /* Find the numbers of the columns.  Return the name of one that is missing, or NULL. */
 static const char *
-find_columns(TupleDesc desc, const CatalogColumn * columns, int ncolumns, AttrNumber *numbers)
+find_columns(TupleDesc desc, const CatalogColumn *columns, int ncolumns, AttrNumber *numbers)
 {
 	for (int c = 0; c < ncolumns; c++)
 	{
@@ -111,7 +111,7 @@ catalog_table(const char *name)
  * that is not possible, as a clause, or NULL.
  */
 static const char *
-read_catalog(const char *name, const CatalogColumn * columns, int ncolumns, List **rows)
+read_catalog(const char *name, const CatalogColumn *columns, int ncolumns, List **rows)
 {
 	Oid			table = catalog_table(name);
 	AttrNumber	numbers[MOST_COLUMNS];
@@ -161,7 +161,7 @@ read_catalog(const char *name, const CatalogColumn * columns, int ncolumns, List
 
 /* Return the table whose schema and name a row begins with; 0 if it was dropped. */
 static Oid
-table_of_names(const CatalogRow * row)
+table_of_names(const CatalogRow *row)
 {
 	Oid			schema = get_namespace_oid(NameStr(*DatumGetName(row->values[0])), true);
 
@@ -194,7 +194,7 @@ typedef struct NumberedChunk
 {
 	int32		id;				/* hash key */
 	Oid			relid;			/* 0 = it was dropped */
-}			NumberedChunk;
+} NumberedChunk;
 
 /* Add the pairs of chunks that rows of chunk_names[] have. */
 static void
@@ -213,7 +213,7 @@ add_numbered(HTAB *pairs, List *rows)
 	foreach_ptr(CatalogRow, row, rows)
 	{
 		int32		id = DatumGetInt32(row->values[3]);
-		const		NumberedChunk *compressed;
+		const NumberedChunk *compressed;
 
 		if (row->last_is_null)
 			continue;

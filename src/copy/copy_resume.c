@@ -208,13 +208,13 @@ typedef struct KeptBlocks
 	CopyFile   *file;
 	BlockNumber first;
 	BlockNumber end;
-}			KeptBlocks;
+} KeptBlocks;
 
 /* Put each block that is empty, or not valid, onto the list.  For errors_catch(). */
 static void
 look_at_blocks(void *arg)
 {
-	const		KeptBlocks *kept = arg;
+	const KeptBlocks *kept = arg;
 	SMgrRelation smgr = smgropen(kept->file->to, INVALID_PROC_NUMBER);
 	PGIOAlignedBlock page;
 

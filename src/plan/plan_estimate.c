@@ -118,7 +118,7 @@ typedef struct PlanSamples
 {
 	List	   *targets;		/* of TargetCompression */
 	int64		milliseconds;	/* that they took so far */
-}			PlanSamples;
+} PlanSamples;
 
 /* The state of a plan that is made in parts */
 struct PlanParts
@@ -293,7 +293,7 @@ new_file_size(const MoveItem *item)
 
 /* Return how a target compresses: its list of mounts is read once in a plan. */
 static const FileCompression *
-target_compression(PlanSamples * samples, Oid tablespace)
+target_compression(PlanSamples *samples, Oid tablespace)
 {
 	TargetCompression *result;
 
@@ -314,7 +314,7 @@ target_compression(PlanSamples * samples, Oid tablespace)
  * If the plan has it from before, it stays.
  */
 static void
-count_compressed(PlanSamples * samples, PlannedMove *move, const FileCompression *compression)
+count_compressed(PlanSamples *samples, PlannedMove *move, const FileCompression *compression)
 {
 	MoveItem   *item = &move->item;
 	TimestampTz start = GetCurrentTimestamp();

@@ -58,7 +58,7 @@ typedef struct Shares
 {
 	double		sum;
 	double		squares;
-}			Shares;
+} Shares;
 
 /* Return the share that is stored of a run that was compressed to so many bytes. */
 static double
@@ -95,7 +95,7 @@ looks_random(const char *run, size_t size)
 }
 
 static void
-add_share(Shares * shares, double share)
+add_share(Shares *shares, double share)
 {
 	shares->sum += share;
 	shares->squares += share * share;
@@ -130,7 +130,7 @@ read_run(Relation rel, BlockNumber first, int nblocks, char *run)
 
 /* Set a share by the sums of a sample of so many runs out of all. */
 static void
-set_share(CompressedShare *share, const Shares * sums, int runs, BlockNumber all)
+set_share(CompressedShare *share, const Shares *sums, int runs, BlockNumber all)
 {
 	double		mean = sums->sum / runs;
 	double		variance = Max(sums->squares / runs - mean * mean, 0) / Max(runs - 1, 1);

@@ -503,7 +503,7 @@ typedef struct NamedTables
 {
 	Oid			relid;			/* hash key */
 	List	   *tables;
-}			NamedTables;
+} NamedTables;
 
 /* Return the tables of the relation that a policy names, which are read once in a call. */
 static const List *
