@@ -349,10 +349,12 @@ im_vxid_proc(VirtualTransactionId vxid)
 static inline RelFileLocator
 make_locator(Oid spc, Oid db, RelFileNumber num)
 {
-	return (RelFileLocator)
-	{
-		.spcOid = spc,.dbOid = db,.relNumber = num
-	};
+	RelFileLocator result;
+
+	result.spcOid = spc;
+	result.dbOid = db;
+	result.relNumber = num;
+	return result;
 }
 
 #endif							/* IM_COMPAT_H */

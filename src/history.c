@@ -48,57 +48,57 @@
 /* columns of job_log and move_log, as in the SQL script */
 enum
 {
-	Anum_job_job = 1,
-	Anum_job_role,
-	Anum_job_submitted_at,
-	Anum_job_settings,
-	Anum_job_undo_of,
-	Anum_job_policy,
-	Anum_job_rehearse,
-	Anum_job_freeze_first,
-	Anum_job_status,			/* NULL: it has not ended; see
+	Anum_job_log_job = 1,
+	Anum_job_log_role,
+	Anum_job_log_submitted_at,
+	Anum_job_log_settings,
+	Anum_job_log_undo_of,
+	Anum_job_log_policy,
+	Anum_job_log_rehearse,
+	Anum_job_log_freeze_first,
+	Anum_job_log_status,		/* NULL: it has not ended; see
 								 * history_close_job() */
-	Anum_job_moved,
-	Anum_job_total,
-	Anum_job_size,
-	Anum_job_size_done,
-	Anum_job_longest_lock,
-	Anum_job_tablespace,
-	Anum_job_started_at,
-	Anum_job_finished_at,
-	Anum_job_acknowledged_at,
-	Anum_job_rest_of
+	Anum_job_log_moved,
+	Anum_job_log_total,
+	Anum_job_log_size,
+	Anum_job_log_size_done,
+	Anum_job_log_longest_lock,
+	Anum_job_log_tablespace,
+	Anum_job_log_started_at,
+	Anum_job_log_finished_at,
+	Anum_job_log_acknowledged_at,
+	Anum_job_log_rest_of
 };
 
 enum
 {
-	Anum_job = 1,
-	Anum_item,
-	Anum_relation,
-	Anum_old_relation,
-	Anum_relation_name,
-	Anum_kind,
-	Anum_table_oid,
-	Anum_table_name,
-	Anum_from_tablespace,
-	Anum_to_tablespace,
-	Anum_from_tablespace_oid,
-	Anum_to_tablespace_oid,
-	Anum_requested,
-	Anum_method,
-	Anum_status,
-	Anum_size_before,
-	Anum_size_after,
-	Anum_started_at,
-	Anum_finished_at,
-	Anum_idle,
-	Anum_lock_time,
-	Anum_lock_attempts,
-	Anum_blocks_copied,
-	Anum_blocks_recopied,
-	Anum_wal_bytes,
-	Anum_sqlstate,
-	Anum_message
+	Anum_move_log_job = 1,
+	Anum_move_log_item,
+	Anum_move_log_relation,
+	Anum_move_log_old_relation,
+	Anum_move_log_relation_name,
+	Anum_move_log_kind,
+	Anum_move_log_table_oid,
+	Anum_move_log_table_name,
+	Anum_move_log_from_tablespace,
+	Anum_move_log_to_tablespace,
+	Anum_move_log_from_tablespace_oid,
+	Anum_move_log_to_tablespace_oid,
+	Anum_move_log_requested,
+	Anum_move_log_method,
+	Anum_move_log_status,
+	Anum_move_log_size_before,
+	Anum_move_log_size_after,
+	Anum_move_log_started_at,
+	Anum_move_log_finished_at,
+	Anum_move_log_idle,
+	Anum_move_log_lock_time,
+	Anum_move_log_lock_attempts,
+	Anum_move_log_blocks_copied,
+	Anum_move_log_blocks_recopied,
+	Anum_move_log_wal_bytes,
+	Anum_move_log_sqlstate,
+	Anum_move_log_message
 };
 
 /* Insert the row of an item in its current state. */
@@ -111,34 +111,34 @@ history_insert(const JobShared *job, int n)
 
 	IM_POINT("history-insert");
 	row_clear(&row);
-	row_set(&row, Anum_job, Int64GetDatum(job->job));
-	row_set(&row, Anum_item, Int32GetDatum(n));
-	row_set(&row, Anum_relation, ObjectIdGetDatum(item->relid));
-	row_set(&row, Anum_old_relation, ObjectIdGetDatum(item->old_relid));
-	row_set(&row, Anum_relation_name, CStringGetTextDatum(NameStr(item->relname)));
-	row_text(&row, Anum_kind, relation_kind(item->relkind, NameStr(item->schema_name)));
-	row_set(&row, Anum_table_oid, ObjectIdGetDatum(item->heap_oid));
-	row_text(&row, Anum_table_name, quote_qualified_identifier(NameStr(item->schema_name),
-															   NameStr(item->heap_name)));
-	row_tablespace(&row, Anum_from_tablespace, item->from_tablespace);
-	row_tablespace(&row, Anum_to_tablespace, item->to_tablespace);
-	row_set(&row, Anum_from_tablespace_oid, ObjectIdGetDatum(item->from_tablespace));
-	row_set(&row, Anum_to_tablespace_oid, ObjectIdGetDatum(item->to_tablespace));
-	row_text(&row, Anum_requested, method_name(item->requested));
-	row_text(&row, Anum_method, method_name(item->method));
-	row_text(&row, Anum_status, status_name(outcome->status));
-	row_int64(&row, Anum_size_before, item->size_before);
-	row_int64(&row, Anum_size_after, outcome->size_after);
-	row_time(&row, Anum_started_at, outcome->started_at);
-	row_time(&row, Anum_finished_at, outcome->finished_at);
-	row_int64(&row, Anum_idle, outcome->idle / 1000);
-	row_interval(&row, Anum_lock_time, outcome->lock_time);
-	row_int64(&row, Anum_lock_attempts, outcome->lock_attempts);
-	row_int64(&row, Anum_blocks_copied, outcome->blocks_copied);
-	row_int64(&row, Anum_blocks_recopied, outcome->blocks_recopied);
-	row_int64(&row, Anum_wal_bytes, outcome->wal_written);
-	row_text(&row, Anum_sqlstate, outcome->sqlstate);
-	row_text(&row, Anum_message, outcome->detail);
+	row_set(&row, Anum_move_log_job, Int64GetDatum(job->job));
+	row_set(&row, Anum_move_log_item, Int32GetDatum(n));
+	row_set(&row, Anum_move_log_relation, ObjectIdGetDatum(item->relid));
+	row_set(&row, Anum_move_log_old_relation, ObjectIdGetDatum(item->old_relid));
+	row_set(&row, Anum_move_log_relation_name, CStringGetTextDatum(NameStr(item->relname)));
+	row_text(&row, Anum_move_log_kind, relation_kind(item->relkind, NameStr(item->schema_name)));
+	row_set(&row, Anum_move_log_table_oid, ObjectIdGetDatum(item->heap_oid));
+	row_text(&row, Anum_move_log_table_name,
+			 quote_qualified_identifier(NameStr(item->schema_name), NameStr(item->heap_name)));
+	row_tablespace(&row, Anum_move_log_from_tablespace, item->from_tablespace);
+	row_tablespace(&row, Anum_move_log_to_tablespace, item->to_tablespace);
+	row_set(&row, Anum_move_log_from_tablespace_oid, ObjectIdGetDatum(item->from_tablespace));
+	row_set(&row, Anum_move_log_to_tablespace_oid, ObjectIdGetDatum(item->to_tablespace));
+	row_text(&row, Anum_move_log_requested, method_name(item->requested));
+	row_text(&row, Anum_move_log_method, method_name(item->method));
+	row_text(&row, Anum_move_log_status, status_name(outcome->status));
+	row_int64(&row, Anum_move_log_size_before, item->size_before);
+	row_int64(&row, Anum_move_log_size_after, outcome->size_after);
+	row_time(&row, Anum_move_log_started_at, outcome->started_at);
+	row_time(&row, Anum_move_log_finished_at, outcome->finished_at);
+	row_int64(&row, Anum_move_log_idle, outcome->idle / 1000);
+	row_interval(&row, Anum_move_log_lock_time, outcome->lock_time);
+	row_int64(&row, Anum_move_log_lock_attempts, outcome->lock_attempts);
+	row_int64(&row, Anum_move_log_blocks_copied, outcome->blocks_copied);
+	row_int64(&row, Anum_move_log_blocks_recopied, outcome->blocks_recopied);
+	row_int64(&row, Anum_move_log_wal_bytes, outcome->wal_written);
+	row_text(&row, Anum_move_log_sqlstate, outcome->sqlstate);
+	row_text(&row, Anum_move_log_message, outcome->detail);
 	extension_insert(MOVE_TABLE, &row);
 }
 
@@ -184,7 +184,7 @@ history_next_job(void)
 	scan.direction = BackwardScanDirection;
 	if (extension_scan_next(&scan))
 	{
-		last = DatumGetInt64(scan.row.values[Anum_job_job - 1]);
+		last = DatumGetInt64(scan.row.values[Anum_job_log_job - 1]);
 		extension_scan_end(&scan);
 	}
 	return extension_nextval(JOB_SEQUENCE, last);
@@ -216,18 +216,18 @@ history_insert_job(int64 job, const HistoryJob *entry)
 
 	(void) lock_job(job, ExclusiveLock);
 	row_clear(&row);
-	row_set(&row, Anum_job_job, Int64GetDatum(job));
-	row_set(&row, Anum_job_role, ObjectIdGetDatum(entry->role));
-	row_set(&row, Anum_job_submitted_at, TimestampTzGetDatum(entry->submitted_at));
-	row_set(&row, Anum_job_settings,
+	row_set(&row, Anum_job_log_job, Int64GetDatum(job));
+	row_set(&row, Anum_job_log_role, ObjectIdGetDatum(entry->role));
+	row_set(&row, Anum_job_log_submitted_at, TimestampTzGetDatum(entry->submitted_at));
+	row_set(&row, Anum_job_log_settings,
 			DirectFunctionCall1(jsonb_in, CStringGetDatum(entry->settings)));
-	row_set(&row, Anum_job_undo_of, Int64GetDatum(entry->terms.undo_of));
+	row_set(&row, Anum_job_log_undo_of, Int64GetDatum(entry->terms.undo_of));
 	if (NameStr(entry->terms.policy)[0] != '\0')
-		row_set(&row, Anum_job_policy, NameGetDatum(&entry->terms.policy));
-	row_set(&row, Anum_job_rehearse, BoolGetDatum(entry->terms.rehearse));
-	row_set(&row, Anum_job_freeze_first, BoolGetDatum(entry->terms.freeze_first));
+		row_set(&row, Anum_job_log_policy, NameGetDatum(&entry->terms.policy));
+	row_set(&row, Anum_job_log_rehearse, BoolGetDatum(entry->terms.rehearse));
+	row_set(&row, Anum_job_log_freeze_first, BoolGetDatum(entry->terms.freeze_first));
 	if (entry->terms.rest_of != 0)
-		row_set(&row, Anum_job_rest_of, Int64GetDatum(entry->terms.rest_of));
+		row_set(&row, Anum_job_log_rest_of, Int64GetDatum(entry->terms.rest_of));
 	extension_insert(JOB_TABLE, &row);
 }
 
@@ -267,7 +267,7 @@ history_alter_job(int64 job, const char *settings)
 
 	if (!scan_job(&scan, job))
 		return true;
-	ended = !scan.row.nulls[Anum_job_status - 1];
+	ended = !scan.row.nulls[Anum_job_log_status - 1];
 	extension_scan_end(&scan);
 	if (ended)
 		return false;
@@ -296,12 +296,13 @@ history_acknowledge_job(int64 job)
 	history_lock_job(job);
 	if (!scan_job(&scan, job))
 		return false;
-	done = scan.row.nulls[Anum_job_acknowledged_at - 1];
+	done = scan.row.nulls[Anum_job_log_acknowledged_at - 1];
 	if (done)
 		done = extension_delete_row(JOB_TABLE, &scan.tuple->t_self);
 	if (done)
 	{
-		row_set(&scan.row, Anum_job_acknowledged_at, TimestampTzGetDatum(GetCurrentTimestamp()));
+		row_set(&scan.row, Anum_job_log_acknowledged_at,
+				TimestampTzGetDatum(GetCurrentTimestamp()));
 		extension_insert(JOB_TABLE, &scan.row);
 	}
 	extension_scan_end(&scan);
@@ -340,15 +341,15 @@ sum_up(const JobShared *job, Row *row)
 		if (STATUS_IS_DONE(outcome->status))
 			size_done += Max(job->items[i].size_before, 0);
 	}
-	row_text(row, Anum_job_status, status_name(worst));
-	row_int64(row, Anum_job_size, totals.size);
-	row_int64(row, Anum_job_size_done, size_done);
-	row_set(row, Anum_job_moved, Int32GetDatum(totals.moved));
-	row_set(row, Anum_job_total, Int32GetDatum(totals.total));
-	row_interval(row, Anum_job_longest_lock, longest_lock);
-	row_tablespace(row, Anum_job_tablespace, totals.tablespace);
-	row_time(row, Anum_job_started_at, started_at);
-	row_time(row, Anum_job_finished_at, finished_at);
+	row_text(row, Anum_job_log_status, status_name(worst));
+	row_int64(row, Anum_job_log_size, totals.size);
+	row_int64(row, Anum_job_log_size_done, size_done);
+	row_set(row, Anum_job_log_moved, Int32GetDatum(totals.moved));
+	row_set(row, Anum_job_log_total, Int32GetDatum(totals.total));
+	row_interval(row, Anum_job_log_longest_lock, longest_lock);
+	row_tablespace(row, Anum_job_log_tablespace, totals.tablespace);
+	row_time(row, Anum_job_log_started_at, started_at);
+	row_time(row, Anum_job_log_finished_at, finished_at);
 }
 
 /*
@@ -407,7 +408,7 @@ history_update(const JobShared *job, int n)
 {
 	ScanKeyData keys[] = {
 		key_of_job(job->job),
-		extension_key(Anum_item, F_INT4EQ, Int32GetDatum(n))
+		extension_key(Anum_move_log_item, F_INT4EQ, Int32GetDatum(n))
 	};
 
 	IM_POINT("history-update");
@@ -422,20 +423,22 @@ history_read_job(int64 job, HistoryJob *entry)
 {
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
+	Jsonb	   *settings;
 
 	if (!scan_job(&scan, job))
 		return false;
-	entry->role = DatumGetObjectId(values[Anum_job_role - 1]);
-	entry->submitted_at = DatumGetTimestampTz(values[Anum_job_submitted_at - 1]);
-	entry->settings = JsonbToCString(NULL, &DatumGetJsonbP(values[Anum_job_settings - 1])->root, 0);
+	settings = DatumGetJsonbP(values[Anum_job_log_settings - 1]);
+	entry->role = DatumGetObjectId(values[Anum_job_log_role - 1]);
+	entry->submitted_at = DatumGetTimestampTz(values[Anum_job_log_submitted_at - 1]);
+	entry->settings = JsonbToCString(NULL, &settings->root, 0);
 	memset(&entry->terms, 0, sizeof(JobTerms));
-	entry->terms.undo_of = DatumGetInt64(values[Anum_job_undo_of - 1]);
-	if (!scan.row.nulls[Anum_job_policy - 1])
-		entry->terms.policy = *DatumGetName(values[Anum_job_policy - 1]);
-	entry->terms.rehearse = DatumGetBool(values[Anum_job_rehearse - 1]);
-	entry->terms.freeze_first = DatumGetBool(values[Anum_job_freeze_first - 1]);
-	if (!scan.row.nulls[Anum_job_rest_of - 1])
-		entry->terms.rest_of = DatumGetInt64(values[Anum_job_rest_of - 1]);
+	entry->terms.undo_of = DatumGetInt64(values[Anum_job_log_undo_of - 1]);
+	if (!scan.row.nulls[Anum_job_log_policy - 1])
+		entry->terms.policy = *DatumGetName(values[Anum_job_log_policy - 1]);
+	entry->terms.rehearse = DatumGetBool(values[Anum_job_log_rehearse - 1]);
+	entry->terms.freeze_first = DatumGetBool(values[Anum_job_log_freeze_first - 1]);
+	if (!scan.row.nulls[Anum_job_log_rest_of - 1])
+		entry->terms.rest_of = DatumGetInt64(values[Anum_job_log_rest_of - 1]);
 	extension_scan_end(&scan);
 	return true;
 }
@@ -457,14 +460,14 @@ history_last_of_policy(const char *policy, int64 job)
 	if (history_read_job(job, &entry) && strcmp(NameStr(entry.terms.policy), policy) != 0)
 		return 0;
 	/* rests have the policy's name, too */
-	keys[0] = extension_key(Anum_job_policy, F_NAMEEQ, CStringGetDatum(policy));
-	ScanKeyInit(&keys[1], Anum_job_job, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(job));
+	keys[0] = extension_key(Anum_job_log_policy, F_NAMEEQ, CStringGetDatum(policy));
+	ScanKeyInit(&keys[1], Anum_job_log_job, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(job));
 	extension_scan_begin_index(&scan, JOB_TABLE, "job_log_policy", lengthof(keys), keys);
 	while (extension_scan_next(&scan))
 	{
-		if (!row->nulls[Anum_job_rest_of - 1] &&
-			DatumGetInt64(row->values[Anum_job_rest_of - 1]) == job)
-			result = DatumGetInt64(row->values[Anum_job_job - 1]);
+		if (!row->nulls[Anum_job_log_rest_of - 1] &&
+			DatumGetInt64(row->values[Anum_job_log_rest_of - 1]) == job)
+			result = DatumGetInt64(row->values[Anum_job_log_job - 1]);
 	}
 	return result;
 }
@@ -501,29 +504,31 @@ history_read(int64 job)
 	{
 		HistoryEntry *entry = palloc0(sizeof(HistoryEntry));
 
-		entry->relid = DatumGetObjectId(row->values[Anum_relation - 1]);
-		entry->heap_oid = DatumGetObjectId(row->values[Anum_table_oid - 1]);
-		entry->relname = log_text(row, Anum_relation_name);
-		entry->kind = log_text(row, Anum_kind);
-		entry->from_tablespace = DatumGetObjectId(row->values[Anum_from_tablespace_oid - 1]);
-		entry->to_tablespace = DatumGetObjectId(row->values[Anum_to_tablespace_oid - 1]);
-		entry->from_name = log_name(row, Anum_from_tablespace);
-		entry->to_name = log_name(row, Anum_to_tablespace);
-		entry->requested = method_of_name(log_text(row, Anum_requested));
-		entry->method = method_of_name(log_text(row, Anum_method));
-		entry->status = status_of_name(log_text(row, Anum_status));
-		entry->size = row->nulls[Anum_size_before - 1] ? 0 :
-			DatumGetInt64(row->values[Anum_size_before - 1]);
+		entry->relid = DatumGetObjectId(row->values[Anum_move_log_relation - 1]);
+		entry->heap_oid = DatumGetObjectId(row->values[Anum_move_log_table_oid - 1]);
+		entry->relname = log_text(row, Anum_move_log_relation_name);
+		entry->kind = log_text(row, Anum_move_log_kind);
+		entry->from_tablespace =
+			DatumGetObjectId(row->values[Anum_move_log_from_tablespace_oid - 1]);
+		entry->to_tablespace = DatumGetObjectId(row->values[Anum_move_log_to_tablespace_oid - 1]);
+		entry->from_name = log_name(row, Anum_move_log_from_tablespace);
+		entry->to_name = log_name(row, Anum_move_log_to_tablespace);
+		entry->requested = method_of_name(log_text(row, Anum_move_log_requested));
+		entry->method = method_of_name(log_text(row, Anum_move_log_method));
+		entry->status = status_of_name(log_text(row, Anum_move_log_status));
+		entry->size = row->nulls[Anum_move_log_size_before - 1] ? 0 :
+			DatumGetInt64(row->values[Anum_move_log_size_before - 1]);
 		/* of an unknown size it tells nothing */
-		if (!row->nulls[Anum_started_at - 1] && !row->nulls[Anum_finished_at - 1] &&
-			!row->nulls[Anum_size_before - 1])
-			entry->worked = (DatumGetTimestampTz(row->values[Anum_finished_at - 1]) -
-							 DatumGetTimestampTz(row->values[Anum_started_at - 1])) / 1e6 -
-				DatumGetInt64(row->values[Anum_idle - 1]) / 1e3;
-		entry->lock_time = row->nulls[Anum_lock_time - 1] ? -1 :
-			DatumGetIntervalP(row->values[Anum_lock_time - 1])->time;
-		entry->sqlstate = log_text(row, Anum_sqlstate);
-		entry->message = log_text(row, Anum_message);
+		if (!row->nulls[Anum_move_log_started_at - 1] &&
+			!row->nulls[Anum_move_log_finished_at - 1] &&
+			!row->nulls[Anum_move_log_size_before - 1])
+			entry->worked = (DatumGetTimestampTz(row->values[Anum_move_log_finished_at - 1]) -
+							 DatumGetTimestampTz(row->values[Anum_move_log_started_at - 1])) / 1e6 -
+				DatumGetInt64(row->values[Anum_move_log_idle - 1]) / 1e3;
+		entry->lock_time = row->nulls[Anum_move_log_lock_time - 1] ? -1 :
+			DatumGetIntervalP(row->values[Anum_move_log_lock_time - 1])->time;
+		entry->sqlstate = log_text(row, Anum_move_log_sqlstate);
+		entry->message = log_text(row, Anum_move_log_message);
 		result = lappend(result, entry);
 		if (all && list_length(result) == LATEST_MOVES)
 		{
@@ -541,9 +546,9 @@ history_read(int64 job)
 void
 history_newest_jobs(bool of_role, Oid key_oid, bool (*add) (int64 job, void *arg), void *arg)
 {
-	ScanKeyData key = extension_key(of_role ? Anum_job_role : Anum_table_oid, F_OIDEQ,
+	ScanKeyData key = extension_key(of_role ? Anum_job_log_role : Anum_move_log_table_oid, F_OIDEQ,
 									ObjectIdGetDatum(key_oid));
-	AttrNumber	column = of_role ? Anum_job_job : Anum_job;
+	AttrNumber	column = of_role ? Anum_job_log_job : Anum_move_log_job;
 	ExtensionScan scan;
 
 	if (of_role)
@@ -576,8 +581,8 @@ history_newest_moves(bool (*look) (int64 job, Oid table, void *arg), void *arg)
 	scan.direction = BackwardScanDirection;
 	while (extension_scan_next(&scan))
 	{
-		if (!look(DatumGetInt64(values[Anum_job - 1]),
-				  DatumGetObjectId(values[Anum_table_oid - 1]), arg))
+		if (!look(DatumGetInt64(values[Anum_move_log_job - 1]),
+				  DatumGetObjectId(values[Anum_move_log_table_oid - 1]), arg))
 		{
 			extension_scan_end(&scan);
 			break;
@@ -593,7 +598,7 @@ List *
 history_moves_of_table(Oid table, TimestampTz since)
 {
 	List	   *result = NIL;
-	ScanKeyData key = extension_key(Anum_table_oid, F_OIDEQ, ObjectIdGetDatum(table));
+	ScanKeyData key = extension_key(Anum_move_log_table_oid, F_OIDEQ, ObjectIdGetDatum(table));
 	ExtensionScan scan;
 	const Row  *row = &scan.row;
 
@@ -604,22 +609,23 @@ history_moves_of_table(Oid table, TimestampTz since)
 		TableMove  *move;
 
 		CHECK_FOR_INTERRUPTS();
-		if (row->nulls[Anum_finished_at - 1])
+		if (row->nulls[Anum_move_log_finished_at - 1])
 			continue;
 		/* a table is in one job at a time, so all before are older */
-		if (DatumGetTimestampTz(row->values[Anum_finished_at - 1]) <= since)
+		if (DatumGetTimestampTz(row->values[Anum_move_log_finished_at - 1]) <= since)
 		{
 			extension_scan_end(&scan);
 			break;
 		}
-		if (status_of_name(log_text(row, Anum_status)) != STATUS_MOVED)
+		if (status_of_name(log_text(row, Anum_move_log_status)) != STATUS_MOVED)
 			continue;
 		move = palloc_object(TableMove);
-		move->relid = DatumGetObjectId(row->values[Anum_relation - 1]);
-		move->relname = log_text(row, Anum_relation_name);
-		move->job = DatumGetInt64(row->values[Anum_job - 1]);
-		move->moved_at = DatumGetTimestampTz(row->values[Anum_finished_at - 1]);
-		move->from_tablespace = DatumGetObjectId(row->values[Anum_from_tablespace_oid - 1]);
+		move->relid = DatumGetObjectId(row->values[Anum_move_log_relation - 1]);
+		move->relname = log_text(row, Anum_move_log_relation_name);
+		move->job = DatumGetInt64(row->values[Anum_move_log_job - 1]);
+		move->moved_at = DatumGetTimestampTz(row->values[Anum_move_log_finished_at - 1]);
+		move->from_tablespace =
+			DatumGetObjectId(row->values[Anum_move_log_from_tablespace_oid - 1]);
 		result = lappend(result, move);
 	}
 	return result;
@@ -632,7 +638,7 @@ history_moves_of_table(Oid table, TimestampTz since)
 bool
 history_find_open_rebuild(Oid relid)
 {
-	ScanKeyData key = extension_key(Anum_relation, F_OIDEQ, ObjectIdGetDatum(relid));
+	ScanKeyData key = extension_key(Anum_move_log_relation, F_OIDEQ, ObjectIdGetDatum(relid));
 	ExtensionScan scan;
 	const Row  *row = &scan.row;
 	bool		result = false;
@@ -641,8 +647,8 @@ history_find_open_rebuild(Oid relid)
 	scan.direction = BackwardScanDirection;
 	if (extension_scan_next(&scan))
 	{
-		result = method_of_name(log_text(row, Anum_method)) == METHOD_REBUILD &&
-			!STATUS_IS_SUCCESS(status_of_name(log_text(row, Anum_status)));
+		result = method_of_name(log_text(row, Anum_move_log_method)) == METHOD_REBUILD &&
+			!STATUS_IS_SUCCESS(status_of_name(log_text(row, Anum_move_log_status)));
 		extension_scan_end(&scan);
 	}
 	return result;
@@ -703,8 +709,9 @@ follow(int64 job, List *entries)
 	extension_scan_begin(&scan, MOVE_TABLE, 1, &key);
 	while (extension_scan_next(&scan))
 	{
-		Oid			relid = DatumGetObjectId(values[Anum_relation - 1]);
-		HistoryEntry *entry = entry_for(entries, DatumGetObjectId(values[Anum_old_relation - 1]));
+		Oid			relid = DatumGetObjectId(values[Anum_move_log_relation - 1]);
+		Oid			old_relid = DatumGetObjectId(values[Anum_move_log_old_relation - 1]);
+		HistoryEntry *entry = entry_for(entries, old_relid);
 
 		CHECK_FOR_INTERRUPTS();
 		if (entry == NULL)
@@ -712,14 +719,14 @@ follow(int64 job, List *entries)
 		if (entry == NULL)
 			continue;
 		entry->relid = relid;
-		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);
-		if (!note_move(entry, status_of_name(TextDatumGetCString(values[Anum_status - 1])),
-					   DatumGetObjectId(values[Anum_from_tablespace_oid - 1]),
-					   DatumGetObjectId(values[Anum_to_tablespace_oid - 1])))
+		entry->relname = TextDatumGetCString(values[Anum_move_log_relation_name - 1]);
+		if (!note_move(entry, status_of_name(TextDatumGetCString(values[Anum_move_log_status - 1])),
+					   DatumGetObjectId(values[Anum_move_log_from_tablespace_oid - 1]),
+					   DatumGetObjectId(values[Anum_move_log_to_tablespace_oid - 1])))
 			continue;
-		if (mover != DatumGetInt64(values[Anum_job - 1]))
+		if (mover != DatumGetInt64(values[Anum_move_log_job - 1]))
 		{
-			mover = DatumGetInt64(values[Anum_job - 1]);
+			mover = DatumGetInt64(values[Anum_move_log_job - 1]);
 			if (!history_read_job(mover, &mover_row))
 				mover_row.terms.undo_of = 0;
 		}
@@ -839,11 +846,11 @@ history_expire(TimestampTz before, bool dry_run)
 	extension_scan_begin(&scan, JOB_TABLE, 0, NULL);
 	while (extension_scan_next(&scan))
 	{
-		int64		job = DatumGetInt64(scan.row.values[Anum_job_job - 1]);
+		int64		job = DatumGetInt64(scan.row.values[Anum_job_log_job - 1]);
 		JobSlot		slot;
 		ErrorData  *error = NULL;
 
-		if (DatumGetTimestampTz(scan.row.values[Anum_job_submitted_at - 1]) >= before ||
+		if (DatumGetTimestampTz(scan.row.values[Anum_job_log_submitted_at - 1]) >= before ||
 			job_find(job, &slot))
 			continue;
 		if (!dry_run)

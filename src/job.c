@@ -505,13 +505,16 @@ is_given_up(const MoveItem *item)
 HTAB *
 job_busy_tables(void)
 {
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(BusyTable),
-	.hcxt = CurrentMemoryContext};
-	HTAB	   *result = hash_create("index_mover busy tables", 64, &info,
-									 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	HASHCTL		info = {0};
+	HTAB	   *result;
 	JobSlot		jobs[IM_MAX_JOBS];
 	int			njobs = job_read_slots(jobs, NULL);
 
+	info.keysize = sizeof(Oid);
+	info.entrysize = sizeof(BusyTable);
+	info.hcxt = CurrentMemoryContext;
+	result = hash_create("index_mover busy tables", 64, &info,
+						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	for (int i = 0; i < njobs; i++)
 	{
 		bool		mapped;
@@ -715,14 +718,19 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		/* the index, and a counter that repeats after 67 million uses */
 		area->nuses = (area->nuses + 1) % (INT_MAX / IM_MAX_JOBS);
 		shared->slot = area->nuses * IM_MAX_JOBS + i;
-		*slot = (JobSlot)
-		{
-			.use = shared->slot,.state = state,.purpose = purpose,
-				.job = shared->job,.database = shared->database,.role = shared->role,
-				.superuser = superuser,.segment = segment,.submitter_pid = MyProcPid,
-				.runners = 1,.since = GetCurrentTimestamp() - IM_LIMIT("long-ago", 0),
-				.since_clock = clock_seconds() - IM_LIMIT("long-ago", 0) / 1000000.0
-		};
+		memset(slot, 0, sizeof(JobSlot));
+		slot->use = shared->slot;
+		slot->state = state;
+		slot->purpose = purpose;
+		slot->job = shared->job;
+		slot->database = shared->database;
+		slot->role = shared->role;
+		slot->superuser = superuser;
+		slot->segment = segment;
+		slot->submitter_pid = MyProcPid;
+		slot->runners = 1;
+		slot->since = GetCurrentTimestamp() - IM_LIMIT("long-ago", 0);
+		slot->since_clock = clock_seconds() - IM_LIMIT("long-ago", 0) / 1000000.0;
 	}
 	LWLockRelease(&area->lock);
 	LWLockRelease(&area->submit_lock);

@@ -101,13 +101,19 @@ runner_attach(JobShared *shared, int number)
 		}
 		/* there is a slot for each that a job may have */
 		Assert(my_runner != NULL);
-		*my_runner = (RunnerSlot)
-		{
-			.in_use = true,.slot = shared->slot,.number = number,.pid = MyProcPid,
-				.caller_pid = shared->caller_pid,.job = shared->job,
-				.database = shared->database,.role = shared->role,.wal_lag = -1,
-				.changed_per_second = -1,.eta = -1,.started_at = GetCurrentTimestamp()
-		};
+		memset(my_runner, 0, sizeof(RunnerSlot));
+		my_runner->in_use = true;
+		my_runner->slot = shared->slot;
+		my_runner->number = number;
+		my_runner->pid = MyProcPid;
+		my_runner->caller_pid = shared->caller_pid;
+		my_runner->job = shared->job;
+		my_runner->database = shared->database;
+		my_runner->role = shared->role;
+		my_runner->wal_lag = -1;
+		my_runner->changed_per_second = -1;
+		my_runner->eta = -1;
+		my_runner->started_at = GetCurrentTimestamp();
 		if (my_job->runner_pid == 0)
 			my_job->runner_pid = MyProcPid;
 		shared->numbers |= UINT32_C(1) << number;

@@ -43,6 +43,43 @@ PG_FUNCTION_INFO_V1(index_mover_is_ours);
 PG_FUNCTION_INFO_V1(index_mover_check_relation);
 PG_FUNCTION_INFO_V1(index_mover_check_job);
 
+/* columns of index_mover.running(), as in the SQL script */
+enum
+{
+	Anum_running_pid = 1,
+	Anum_running_job,
+	Anum_running_name,
+	Anum_running_kind,
+	Anum_running_table_name,
+	Anum_running_method,
+	Anum_running_phase,
+	Anum_running_throttled_by,
+	Anum_running_blocks_total,
+	Anum_running_blocks_done,
+	Anum_running_blocks_changed,
+	Anum_running_bytes_per_second,
+	Anum_running_eta,
+	Anum_running_lock_attempts,
+	Anum_running_blocked_by,
+	Anum_running_wal_lag_bytes,
+	Anum_running_started_at,
+	Anum_running_blocked_since,
+	Anum_running_rests_since,
+	Anum_running_relation,
+	Anum_running_rest,
+	Anum_running_rest_slot
+};
+
+/* columns of index_mover.alive(), as in the SQL script */
+enum
+{
+	Anum_alive_job = 1,
+	Anum_alive_paused,
+	Anum_alive_bytes_done,
+	Anum_alive_paused_since,
+	Anum_alive_cleaning_up
+};
+
 /* Phases of pg_stat_progress_create_index, see system_views.sql */
 static const char *const core_phases[] = {
 	[0] = "initializing",
@@ -181,6 +218,49 @@ blocked_by(const RunnerSlot *runner)
 										   true, TYPALIGN_INT));
 }
 
+/* Set the columns of the relation that a runner moves. */
+static void
+set_relation(Row *row, const RunnerSlot *runner)
+{
+	const char *schema = NameStr(runner->schema_name);
+
+	row_text(row, Anum_running_name,
+			 notices_name(runner->relid, schema, NameStr(runner->relname)));
+	row_text(row, Anum_running_kind, relation_kind(runner->relkind, schema));
+	row_text(row, Anum_running_table_name,
+			 notices_name(runner->heap_oid, schema, NameStr(runner->heap_name)));
+	row_text(row, Anum_running_method, method_name(runner->method));
+	row_set(row, Anum_running_blocks_total, Int64GetDatum(runner->blocks_total));
+	row_set(row, Anum_running_blocks_done, Int64GetDatum(runner->blocks_done));
+	row_set(row, Anum_running_blocks_changed, Int64GetDatum(runner->blocks_changed));
+	row_set(row, Anum_running_lock_attempts, Int64GetDatum(runner->lock_attempts));
+	row_set(row, Anum_running_relation, ObjectIdGetDatum(runner->item_relid));
+}
+
+/* Set the columns that tell how a runner gets on, and why it rests or waits. */
+static void
+set_advance(Row *row, const RunnerSlot *runner)
+{
+	double		left = seconds_left(runner);
+
+	row_text(row, Anum_running_throttled_by, runner->rest.shown);
+	if (runner->bytes_per_second > 0 && !rests_for_others(runner))
+		row_set(row, Anum_running_bytes_per_second, Int64GetDatum(runner->bytes_per_second));
+	/* in hundredths of a second: smaller units are noise */
+	if (left >= 0)
+		row_interval(row, Anum_running_eta,
+					 (int64) rint(left * 100) * (USECS_PER_SEC / 100));
+	row_set(row, Anum_running_blocked_by, blocked_by(runner));
+	row_int64(row, Anum_running_wal_lag_bytes, runner->wal_lag);
+	row_time(row, Anum_running_started_at, runner->started_at);
+	if (runner->blocked_at != 0 && clock_us() - runner->blocked_at <= IM_BLOCKED_GAP)
+		row_set(row, Anum_running_blocked_since, TimestampTzGetDatum(runner->blocked_since));
+	if (runner->rested_at != 0 && clock_us() - runner->rested_at <= IM_BLOCKED_GAP)
+		row_set(row, Anum_running_rests_since, TimestampTzGetDatum(runner->rests_since));
+	row_text(row, Anum_running_rest, progress_rest_word(runner->rest.kind));
+	row_text(row, Anum_running_rest_slot, NameStr(runner->rest.slot));
+}
+
 /*
  * index_mover_running(OUT ...) RETURNS SETOF record
  *
@@ -206,43 +286,16 @@ index_mover_running(PG_FUNCTION_ARGS)
 		if (runner->database != MyDatabaseId)
 			continue;
 		row_clear(&row);
-		row_set(&row, 1, Int32GetDatum(runner->pid));
-		row_set(&row, 2, Int64GetDatum(runner->job));
+		row_set(&row, Anum_running_pid, Int32GetDatum(runner->pid));
+		row_set(&row, Anum_running_job, Int64GetDatum(runner->job));
 		if (may_see_job(runner))
 		{
-			const char *schema = NameStr(runner->schema_name);
-			double		left = seconds_left(runner);
-
-			row_text(&row, 7, look_at_backend(runner));
+			/* first: it puts core's numbers into the copy of the slot */
+			row_text(&row, Anum_running_phase, look_at_backend(runner));
 			/* a worker that only cleans up has no relation of its own */
 			if (OidIsValid(runner->heap_oid))
-			{
-				row_text(&row, 3, notices_name(runner->relid, schema, NameStr(runner->relname)));
-				row_text(&row, 4, relation_kind(runner->relkind, schema));
-				row_text(&row, 5, notices_name(runner->heap_oid, schema,
-											   NameStr(runner->heap_name)));
-				row_text(&row, 6, method_name(runner->method));
-				row_set(&row, 9, Int64GetDatum(runner->blocks_total));
-				row_set(&row, 10, Int64GetDatum(runner->blocks_done));
-				row_set(&row, 11, Int64GetDatum(runner->blocks_changed));
-				row_set(&row, 14, Int64GetDatum(runner->lock_attempts));
-				row_set(&row, 20, ObjectIdGetDatum(runner->item_relid));
-			}
-			row_text(&row, 8, runner->rest.shown);
-			row_text(&row, 21, progress_rest_word(runner->rest.kind));
-			row_text(&row, 22, NameStr(runner->rest.slot));
-			row_int64(&row, 12, runner->bytes_per_second > 0 && !rests_for_others(runner) ?
-					  runner->bytes_per_second : -1);
-			/* in hundredths of a second: smaller units are noise */
-			row_interval(&row, 13, left < 0 ? -1 :
-						 (int64) rint(left * 100) * (USECS_PER_SEC / 100));
-			row_set(&row, 15, blocked_by(runner));
-			row_int64(&row, 16, runner->wal_lag);
-			row_time(&row, 17, runner->started_at);
-			if (runner->blocked_at != 0 && clock_us() - runner->blocked_at <= IM_BLOCKED_GAP)
-				row_set(&row, 18, TimestampTzGetDatum(runner->blocked_since));
-			if (runner->rested_at != 0 && clock_us() - runner->rested_at <= IM_BLOCKED_GAP)
-				row_set(&row, 19, TimestampTzGetDatum(runner->rests_since));
+				set_relation(&row, runner);
+			set_advance(&row, runner);
 		}
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
@@ -271,12 +324,13 @@ index_mover_alive(PG_FUNCTION_ARGS)
 		Row			row;
 
 		row_clear(&row);
-		row_set(&row, 1, Int64GetDatum(slots[i].job));
-		row_set(&row, 2, BoolGetDatum(slots[i].flags.pause));
-		row_set(&row, 3, Int64GetDatum(slots[i].bytes_done));
+		row_set(&row, Anum_alive_job, Int64GetDatum(slots[i].job));
+		row_set(&row, Anum_alive_paused, BoolGetDatum(slots[i].flags.pause));
+		row_set(&row, Anum_alive_bytes_done, Int64GetDatum(slots[i].bytes_done));
 		if (slots[i].flags.pause)
-			row_set(&row, 4, TimestampTzGetDatum(slots[i].paused_at));
-		row_set(&row, 5, BoolGetDatum(slots[i].state == JOB_CLEANING_UP));
+			row_set(&row, Anum_alive_paused_since, TimestampTzGetDatum(slots[i].paused_at));
+		row_set(&row, Anum_alive_cleaning_up,
+				BoolGetDatum(slots[i].state == JOB_CLEANING_UP));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
 	return (Datum) 0;

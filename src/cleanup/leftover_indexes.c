@@ -336,10 +336,13 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 
 	/* of a move that has ended, a cancel ends nothing any more */
 	bool		goes_on = mc != NULL && mc->item->outcome.status == STATUS_RUNNING;
-	WaitLimits	limits = {.phase = PHASE_CLEANING_UP,.max_ms = max_wait_ms,.mc = mc,
-	.cancellable = goes_on};
+	WaitLimits	limits = {0};
 	ErrorData  *volatile error = NULL;
 
+	limits.phase = PHASE_CLEANING_UP;
+	limits.max_ms = max_wait_ms;
+	limits.mc = mc;
+	limits.cancellable = goes_on;
 	Assert(!IsTransactionState() && (own || mc == NULL || goes_on));
 	runner_serve_cancel(goes_on);
 	PG_TRY();

@@ -745,10 +745,10 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 	if (syscall(SYS_io_submit, aio_context, 1, requests) != 1)
 		return false;
 	note_sample(copy, first, data);
-	copy->under_way = (UnderWay)
-	{
-		first, nblocks, data, redo
-	};
+	copy->under_way.first = first;
+	copy->under_way.nblocks = nblocks;
+	copy->under_way.data = data;
+	copy->under_way.redo = redo;
 	IM_POINT("copy-under-way");
 	return true;
 }

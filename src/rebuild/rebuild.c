@@ -176,9 +176,12 @@ core_phase(void)
 static void
 before_core_waits(void)
 {
-	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.max_ms = LOCK_WAIT,
-	.mc = rebuild.mc,.cancellable = true};
+	WaitLimits	limits = {0};
 
+	limits.phase = PHASE_WAIT_SNAPSHOTS;
+	limits.max_ms = LOCK_WAIT;
+	limits.mc = rebuild.mc;
+	limits.cancellable = true;
 	/* all miss an index that is lost */
 	if (rebuild.mc->item->heal)
 		limits.insist_on = rebuild.entry.heap_oid;
@@ -585,14 +588,13 @@ rebuild_once(MoveContext *mc, double start, int64 rested_ms)
 	uint64		wal_before = pgWalUsage.wal_bytes;
 	bool		movable;
 
-	rebuild = (Rebuild)
-	{
-		.mc = mc,.entry =
-		{
-			.kind = LEDGER_INDEX,.heap_oid = item->heap_oid,.relid = item->relid,
-				.job = mc->job->job,.pid = MyProcPid
-		}
-	};
+	memset(&rebuild, 0, sizeof(rebuild));
+	rebuild.mc = mc;
+	rebuild.entry.kind = LEDGER_INDEX;
+	rebuild.entry.heap_oid = item->heap_oid;
+	rebuild.entry.relid = item->relid;
+	rebuild.entry.job = mc->job->job;
+	rebuild.entry.pid = MyProcPid;
 	wait_and_lock(mc);
 
 	PG_TRY();

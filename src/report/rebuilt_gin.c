@@ -111,15 +111,17 @@ decode_varbyte(const uint8 *from, const uint8 *end, uint64 *value)
 static void
 keep_row(GinBuild *build, BlockNumber block, int bytes)
 {
+	GinRow	   *row;
+
 	if (build->nrows == build->max_rows)
 	{
 		build->max_rows *= 2;
 		build->rows = repalloc_huge(build->rows, build->max_rows * sizeof(GinRow));
 	}
-	build->rows[build->nrows++] = (GinRow)
-	{
-		.block = block,.bytes = bytes
-	};
+	row = &build->rows[build->nrows++];
+	memset(row, 0, sizeof(GinRow));
+	row->block = block;
+	row->bytes = bytes;
 }
 
 /* Add the rows of a tuple of a page of keys, as far as they can be read. */
@@ -185,10 +187,10 @@ add_keys(GinBuild *build, Page page)
 
 		if (!GinIsPostingTree(itup))
 			bytes = Min(GinGetPostingOffset(itup), length);
-		*key = (GinKey)
-		{
-			.bytes = bytes,.first = build->nrows,.is_tree = GinIsPostingTree(itup)
-		};
+		memset(key, 0, sizeof(GinKey));
+		key->bytes = bytes;
+		key->first = build->nrows;
+		key->is_tree = GinIsPostingTree(itup);
 		if (!key->is_tree)
 			add_rows(build, (char *) itup, length);
 		key->nrows = build->nrows - key->first;
@@ -331,10 +333,9 @@ split_page(GinBuild *build, int page, int end)
 	while (key < end && used <= total / 2)
 		used += build->keys[key++].size;
 	Assert(key > left->first && key < end);
-	*right = (GinBuiltPage)
-	{
-		.first = key,.used = total - used,.next = left->next
-	};
+	right->first = key;
+	right->used = total - used;
+	right->next = left->next;
 	left->used = used;
 	left->next = build->npages++;
 }
@@ -460,10 +461,9 @@ carry_out(GinBuild *build)
 	 * takes more than a third of a page (page_measure()).
 	 */
 	build->pages = palloc_array(GinBuiltPage, build->nkeys + 2);
-	build->pages[0] = (GinBuiltPage)
-	{
-		.next = -1
-	};
+	build->pages[0].first = 0;
+	build->pages[0].used = 0;
+	build->pages[0].next = -1;
 	build->npages = 1;
 	for (int i = 0; i < build->nbatches; i++)
 	{

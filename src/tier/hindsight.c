@@ -235,6 +235,7 @@ hindsight_is_better(HeatTable *heats, const TierScope *scope, const Policy *poli
 	TimestampTz begin = Max(heats->sampled_since, looks_back_to(now, usual, longer));
 	Hindsight	past = {.budget = policy->budget,.half_life = usual / length};
 	double		gain;
+	Interval	whole = {0};
 	const HeatHistories *histories;
 	MemoryContext context;
 	MemoryContext oldcontext;
@@ -264,11 +265,9 @@ hindsight_is_better(HeatTable *heats, const TierScope *scope, const Policy *poli
 	if (gain <= CLEARLY_MORE)
 		return false;
 	/* whole hours, for the words of a plan */
-	*half_life = (Interval)
-	{
-		.day = (int32) (longer / USECS_PER_DAY),
-			.time = (int64) fmod(longer, USECS_PER_DAY) / USECS_PER_HOUR * USECS_PER_HOUR
-	};
+	whole.day = (int32) (longer / USECS_PER_DAY);
+	whole.time = (int64) fmod(longer, USECS_PER_DAY) / USECS_PER_HOUR * USECS_PER_HOUR;
+	*half_life = whole;
 	*more = gain - 1;
 	return true;
 }

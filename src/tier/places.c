@@ -155,16 +155,19 @@ places_read(void)
 	extension_scan_begin(&scan, "probe", 0, NULL);
 	while (extension_scan_next(&scan))
 	{
+		ProbeRow   *probe;
+
 		if (moment_is_ahead(DatumGetTimestampTz(values[0])))
 			continue;
 		if (n == room)
 			probes = repalloc_array(probes, ProbeRow, room *= 2);
-		probes[n++] = (ProbeRow)
-		{
-			.at = DatumGetTimestampTz(values[0]),.tablespace = DatumGetObjectId(values[1]),
-				.read_ms = DatumGetFloat8(values[2]),
-				.deep_ms = scan.row.nulls[3] ? NAN : DatumGetFloat8(values[3])
-		};
+		probe = &probes[n++];
+		probe->at = DatumGetTimestampTz(values[0]);
+		probe->tablespace = DatumGetObjectId(values[1]);
+		probe->read_ms = DatumGetFloat8(values[2]);
+		probe->deep_ms = NAN;
+		if (!scan.row.nulls[3])
+			probe->deep_ms = DatumGetFloat8(values[3]);
 	}
 	foreach_ptr(Place, place, result)
 		set_probed(place, probes, n, oldest);

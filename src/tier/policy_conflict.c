@@ -475,17 +475,13 @@ typedef struct Flow
 static int
 flows_of(const Policy *policy, Flow flows[2])
 {
-	flows[0] = (Flow)
-	{
-		policy->from_tablespace, NameStr(*policy->to_tablespace)
-	};
+	flows[0].from = policy->from_tablespace;
+	flows[0].to = NameStr(*policy->to_tablespace);
 	if (policy->kind != POLICY_BUDGET)
 		return 1;
 	/* beyond a budget they go back */
-	flows[1] = (Flow)
-	{
-		flows[0].to, flows[0].from
-	};
+	flows[1].from = flows[0].to;
+	flows[1].to = flows[0].from;
 	return 2;
 }
 
@@ -721,10 +717,8 @@ index_mover_policy_conflicts(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Oid			table = policy_lock_table(false, true);
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(NamedTables),
-	.hcxt = CurrentMemoryContext};
-	HTAB	   *named = hash_create("index_mover named tables", 64, &info,
-									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	HASHCTL		info = {0};
+	HTAB	   *named;
 	List	   *policies = NIL;
 	List	   *others = NIL;	/* of Policy: before, and of many that are
 								 * alike one */
@@ -739,6 +733,11 @@ index_mover_policy_conflicts(PG_FUNCTION_ARGS)
 			policies = lappend(policies, policy);
 	}
 	limits = limits_of(policies, places_unprobed());
+	info.keysize = sizeof(Oid);
+	info.entrysize = sizeof(NamedTables);
+	info.hcxt = CurrentMemoryContext;
+	named = hash_create("index_mover named tables", 64, &info,
+						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	foreach_ptr(const Policy, policy, policies)
 	{
 		const char *detail = first_conflict(named, policy, others, limits);

@@ -43,6 +43,27 @@
 
 PG_FUNCTION_INFO_V1(index_mover_recommend_moves);
 
+/* columns of recommend_moves(), as in the SQL script */
+enum
+{
+	Anum_advice_rank = 1,
+	Anum_advice_index,
+	Anum_advice_table_name,
+	Anum_advice_method,
+	Anum_advice_from_tablespace,
+	Anum_advice_to_tablespace,
+	Anum_advice_size,
+	Anum_advice_size_after,
+	Anum_advice_reads_per_second,
+	Anum_advice_gain_ms_per_second,
+	Anum_advice_bloat_ratio,
+	Anum_advice_pending_pages,
+	Anum_advice_reason,
+	Anum_advice_command,
+	Anum_advice_remains_ms_per_second,
+	Anum_advice_gain_per_price
+};
+
 #define RANKING_MIN_HEAT	0.01	/* blocks wanted a second: below it
 									 * nothing moves in */
 #define LEAST_WORTH		1e-9	/* of a resident */
@@ -437,32 +458,37 @@ put_advice(Advice *advice, const Candidate *candidate)
 			pending = list.pages;
 	}
 	row_clear(&row);
-	row_set(&row, 1, Int32GetDatum(++advice->rank));
+	advice->rank++;
+	row_set(&row, Anum_advice_rank, Int32GetDatum(advice->rank));
 	if (is_index)
-		row_set(&row, 2, ObjectIdGetDatum(facts->relid));
-	row_set(&row, 3, ObjectIdGetDatum(facts->heap_oid));
-	row_text(&row, 4, method);
-	row_tablespace(&row, 5, facts->tablespace);
-	row_tablespace(&row, 6, candidate->to);
-	row_int64(&row, 7, relation_main_size(facts));
-	row_int64(&row, 8, candidate->size);
-	row_set(&row, 9, Float8GetDatum(heat->rates.reads_per_second));
-	row_set(&row, 10, Float8GetDatum(candidate->key));
+		row_set(&row, Anum_advice_index, ObjectIdGetDatum(facts->relid));
+	row_set(&row, Anum_advice_table_name, ObjectIdGetDatum(facts->heap_oid));
+	row_text(&row, Anum_advice_method, method);
+	row_tablespace(&row, Anum_advice_from_tablespace, facts->tablespace);
+	row_tablespace(&row, Anum_advice_to_tablespace, candidate->to);
+	row_int64(&row, Anum_advice_size, relation_main_size(facts));
+	row_int64(&row, Anum_advice_size_after, candidate->size);
+	row_set(&row, Anum_advice_reads_per_second, Float8GetDatum(heat->rates.reads_per_second));
+	row_set(&row, Anum_advice_gain_ms_per_second, Float8GetDatum(candidate->key));
 	if (!isnan(candidate->bloat))
-		row_set(&row, 11, Float8GetDatum(candidate->bloat));
-	row_int64(&row, 12, pending);
-	row_text(&row, 13, reason_text(advice, candidate, name, pending));
+		row_set(&row, Anum_advice_bloat_ratio, Float8GetDatum(candidate->bloat));
+	row_int64(&row, Anum_advice_pending_pages, pending);
+	row_text(&row, Anum_advice_reason, reason_text(advice, candidate, name, pending));
 	if (OidIsValid(candidate->to))
 		to = tablespace_name(candidate->to);
 	if (to != NULL && is_index)
-		row_text(&row, 14, printed_command("move_indexes", name, to, method));
+		row_text(&row, Anum_advice_command,
+				 printed_command("move_indexes", name, to, method));
 	else if (to != NULL)
-		row_text(&row, 14, printed_command("move_table", name, to));
+		row_text(&row, Anum_advice_command, printed_command("move_table", name, to));
 	advice->remains -= candidate->key;
-	row_set(&row, 15, Float8GetDatum(Max(advice->remains, 0)));
+	row_set(&row, Anum_advice_remains_ms_per_second, Float8GetDatum(Max(advice->remains, 0)));
 	if (advice->price_per_gb > 0)
-		row_set(&row, 16, Float8GetDatum(candidate->key /
-										 (candidate->size / BYTES_PER_GB * advice->price_per_gb)));
+	{
+		double		price = candidate->size / BYTES_PER_GB * advice->price_per_gb;
+
+		row_set(&row, Anum_advice_gain_per_price, Float8GetDatum(candidate->key / price));
+	}
 	tuplestore_putvalues(advice->rsinfo->setResult, advice->rsinfo->setDesc, row.values, row.nulls);
 }
 

@@ -70,10 +70,16 @@ tier_row_say(PolicyWork *work, TierVerdict verdict, const char *text)
 TierRow *
 tier_row_want(PolicyWork *work, Oid relid, const char *why, double order, double heat)
 {
-	TierWish	wish = {.relid = relid,.to = work->scope.to,.why = why,.turn = TURN_NORMAL,
-	.order = order,.heat = heat};
-	TierRow    *row = tier_row_new(wish);
+	TierWish	wish = {0};
+	TierRow    *row;
 
+	wish.relid = relid;
+	wish.to = work->scope.to;
+	wish.why = why;
+	wish.turn = TURN_NORMAL;
+	wish.order = order;
+	wish.heat = heat;
+	row = tier_row_new(wish);
 	work->rows = lappend(work->rows, row);
 	return row;
 }
@@ -282,15 +288,20 @@ moves_count_since(const TierPlan *plan, Oid to)
 static List *
 moves_of_table(const TierPlan *plan, Oid table, Oid to)
 {
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(MovedTable),
-	.hcxt = CurrentMemoryContext};
 	PolicyWork *work = plan->work;
 	MovedTable *result;
 	bool		found;
 
 	if (work->moved == NULL)
+	{
+		HASHCTL		info = {0};
+
+		info.keysize = sizeof(Oid);
+		info.entrysize = sizeof(MovedTable);
+		info.hcxt = CurrentMemoryContext;
 		work->moved = hash_create("index_mover moved tables", 64, &info,
 								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
 	result = hash_search(work->moved, &table, HASH_ENTER, &found);
 	if (!found)
 	{

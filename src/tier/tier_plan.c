@@ -38,12 +38,30 @@
 
 PG_FUNCTION_INFO_V1(index_mover_tier_plan);
 
+/* columns of tier_plan(), as in the SQL script */
+enum
+{
+	Anum_tier_plan_policy = 1,
+	Anum_tier_plan_relation,
+	Anum_tier_plan_kind,
+	Anum_tier_plan_size,
+	Anum_tier_plan_from_tablespace,
+	Anum_tier_plan_to_tablespace,
+	Anum_tier_plan_moves,
+	Anum_tier_plan_reason,
+	Anum_tier_plan_heat,
+	Anum_tier_plan_estimated,
+	Anum_tier_plan_from_used,
+	Anum_tier_plan_from_used_after,
+	Anum_tier_plan_to_used,
+	Anum_tier_plan_to_used_after
+};
+
 /* Plan the policies as of a moment, which is finite. */
 TierPlan *
 tier_plan_begin(TimestampTz at)
 {
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(CoveredTable),
-	.hcxt = CurrentMemoryContext};
+	HASHCTL		info = {0};
 	TierPlan   *plan = palloc0_object(TierPlan);
 
 	Assert(!TIMESTAMP_NOT_FINITE(at));
@@ -60,6 +78,9 @@ tier_plan_begin(TimestampTz at)
 											   ALLOCSET_DEFAULT_SIZES);
 	plan->places = places_read();
 	plan->busy = job_busy_tables();
+	info.keysize = sizeof(Oid);
+	info.entrysize = sizeof(CoveredTable);
+	info.hcxt = CurrentMemoryContext;
 	plan->covered = hash_create("index_mover covered tables", 64, &info,
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	plan->limits = conflict_limits(plan->places);
@@ -324,28 +345,30 @@ put_tier_row(ReturnSetInfo *rsinfo, TierPlan *plan, const Policy *policy, const 
 	Row			result;
 
 	row_clear(&result);
-	row_set(&result, 1, NameGetDatum(&policy->name));
+	row_set(&result, Anum_tier_plan_policy, NameGetDatum(&policy->name));
 	if (OidIsValid(row->wish.relid))
 	{
-		row_set(&result, 2, ObjectIdGetDatum(row->wish.relid));
-		row_text(&result, 3, is_index ? "index" : "table");
+		row_set(&result, Anum_tier_plan_relation, ObjectIdGetDatum(row->wish.relid));
+		row_text(&result, Anum_tier_plan_kind, is_index ? "index" : "table");
 	}
-	row_int64(&result, 4, row->size);
+	row_int64(&result, Anum_tier_plan_size, row->size);
 	if (row->items != NIL)
 	{
 		const PlannedMove *first = linitial(row->items);
 
 		from = first->item.from_tablespace;
-		row_tablespace(&result, 5, from);
+		row_tablespace(&result, Anum_tier_plan_from_tablespace, from);
 	}
-	put_used(&result, 11, plan, from);
-	put_used(&result, 13, plan, row->wish.to);
-	row_set(&result, 6, NameGetDatum(policy->to_tablespace));
-	row_tablespace(&result, 6, row->wish.to);
-	row_set(&result, 7, BoolGetDatum(moves));
-	row_text(&result, 8, tier_row_reason(policy, row));
+	row_set(&result, Anum_tier_plan_to_tablespace, NameGetDatum(policy->to_tablespace));
+	/* a relation beyond a budget moves to another */
+	row_tablespace(&result, Anum_tier_plan_to_tablespace, row->wish.to);
+	row_set(&result, Anum_tier_plan_moves, BoolGetDatum(moves));
+	row_text(&result, Anum_tier_plan_reason, tier_row_reason(policy, row));
 	if (row->wish.heat >= 0)
-		row_set(&result, 9, Float8GetDatum(row->wish.heat));
+		row_set(&result, Anum_tier_plan_heat, Float8GetDatum(row->wish.heat));
+
+	put_used(&result, Anum_tier_plan_from_used, plan, from);
+	put_used(&result, Anum_tier_plan_to_used, plan, row->wish.to);
 	foreach_ptr(const PlannedMove, move, row->items)
 	{
 		const MoveItem *item = &move->item;
@@ -355,10 +378,11 @@ put_tier_row(ReturnSetInfo *rsinfo, TierPlan *plan, const Policy *policy, const 
 			places_move(plan->places, item->from_tablespace, item->to_tablespace,
 						Max(item->size_before, 0), plan_stored_bytes(item));
 	}
-	put_used(&result, 12, plan, from);
-	put_used(&result, 14, plan, row->wish.to);
+	put_used(&result, Anum_tier_plan_from_used_after, plan, from);
+	put_used(&result, Anum_tier_plan_to_used_after, plan, row->wish.to);
 	if (moves)
-		row_interval(&result, 10, (int64) ceil(estimated * 10) * (USECS_PER_SEC / 10));
+		row_interval(&result, Anum_tier_plan_estimated,
+					 (int64) ceil(estimated * 10) * (USECS_PER_SEC / 10));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, result.values, result.nulls);
 }
 

@@ -406,10 +406,10 @@ tier_run_scheduled(const Policy *policy, TimestampTz window_end)
 	disable_all_timeouts(false);
 	if (error == NULL)
 		return;
-	scheduled.run = (PolicyRun)
-	{
-		.started_at = GetCurrentTimestamp(),.result = RUN_FAILED,.message = error->message
-	};
+	memset(&scheduled.run, 0, sizeof(PolicyRun));
+	scheduled.run.started_at = GetCurrentTimestamp();
+	scheduled.run.result = RUN_FAILED;
+	scheduled.run.message = error->message;
 	error = errors_catch_in_transaction(record_scheduled, &scheduled);
 	if (error != NULL)
 		ereport(LOG,

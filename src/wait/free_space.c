@@ -143,10 +143,11 @@ free_space_add(SpaceNeeds *needs, Oid tablespace, const FileSystemFacts *facts,
 	if (need == needs->need + needs->n)
 	{
 		needs->n++;
-		*need = (SpaceNeed)
-		{
-			tablespace, facts->device, 0, facts->free_bytes, reserved
-		};
+		need->tablespace = tablespace;
+		need->device = facts->device;
+		need->needed = 0;
+		need->available = facts->free_bytes;
+		need->reserved = reserved;
 	}
 	need->needed += bytes;
 	/* a dataset of a pool can have a quota */

@@ -212,10 +212,12 @@ wait_note_holders(Wait *wait, const VirtualTransactionId *vxids, int count)
 				found = true;
 		}
 		if (!found)
-			wait->holders[wait->nholders++] = (Holder)
 		{
-			.vxid = vxids[i],.since = now
-		};
+			Holder	   *holder = &wait->holders[wait->nholders++];
+
+			holder->vxid = vxids[i];
+			holder->since = now;
+		}
 	}
 }
 

@@ -249,11 +249,13 @@ janitor_look(Look *look)
 	look_at_all_unused(unused);
 	foreach_oid(tablespace, tablespaces)
 	{
-		LookAt		what = {.tablespace = tablespace,.again_at = look->again_at,
-		.has_tables = list_member_oid(with_tables, tablespace)};
+		LookAt		what = {0};
 		ErrorData  *error = NULL;
 		bool		later = false;
 
+		what.tablespace = tablespace;
+		what.again_at = look->again_at;
+		what.has_tables = list_member_oid(with_tables, tablespace);
 		if (tablespace >= look->from)
 			error = read_and_look(&what);
 		if (error != NULL)

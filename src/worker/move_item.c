@@ -576,11 +576,17 @@ MoveEnd
 move_items(JobShared *job, MoveItem **items, int nitems)
 {
 	MoveItem   *item = items[0];
-	MoveContext mc = {.job = job,.item = item,.items = items,.nitems = nitems,
-	.settings = runner_settings(),.began = clock_us(),.rested_before = pacing_rested_ms()};
+	MoveContext mc = {0};
 	MoveOutcome *outcome = &item->outcome;
 	ErrorData  *error;
 
+	mc.job = job;
+	mc.item = item;
+	mc.items = items;
+	mc.nitems = nitems;
+	mc.settings = runner_settings();
+	mc.began = clock_us();
+	mc.rested_before = pacing_rested_ms();
 	for (int i = 0; i < nitems; i++)
 	{
 		Assert(items[i]->outcome.status == STATUS_RUNNING);

@@ -749,9 +749,13 @@ static void
 note_running(const JobShared *shared)
 {
 	bool		is_canceled = false;
-	RunningJob	job = {.database = shared->database,.job = shared->job,.role = shared->role,
-	.extension = shared->extension,.again = shared->settings.terms.at_start};
+	RunningJob	job = {0};
 
+	job.database = shared->database;
+	job.job = shared->job;
+	job.role = shared->role;
+	job.extension = shared->extension;
+	job.again = shared->settings.terms.at_start;
 	running_jobs_put(&job);
 	/* who has steered the job before has not found the file */
 	if (job_pause_requested())
