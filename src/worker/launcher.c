@@ -1019,31 +1019,41 @@ end_resumption(Visit *visit, int64 now)
 
 /* ---- visits of all kinds ---- */
 
+typedef struct VisitMeans
+{
+	bool		(*start) (Visit *visit, int64 now); /* false: no worker was
+													 * started */
+	void		(*end) (Visit *visit, int64 now);	/* the worker has ended */
+	bool		is_single;		/* a visit waits for others of its kind */
+	bool		is_passing;		/* it is removed when it is not due any more;
+								 * the watch stays, and a round removes its
+								 * cleanups */
+} VisitMeans;
+
+static const VisitMeans visit_means[] = {
+	[VISIT_WATCH] = {start_watch, end_watch, false, false},
+	[VISIT_CLEANUP] = {start_cleanup, end_cleanup, true, false},
+	[VISIT_EMPTY] = {start_emptying, end_emptying, true, true},
+	[VISIT_RESUME] = {start_resumption, end_resumption, true, true},
+	[VISIT_LOOK] = {start_look, end_look, false, true},
+};
+
 /* Take the answers of the workers that have ended, and forget visits that are not to be made again. */
 static void
 end_visits(int64 now)
 {
 	foreach_ptr(Visit, visit, list_copy(visits))
 	{
+		const VisitMeans *means = &visit_means[visit->kind];
+
 		if (visit->context != NULL)
 		{
 			if (!channel_worker_has_ended(visit->worker))
 				continue;
-			if (visit->kind == VISIT_WATCH)
-				end_watch(visit, now);
-			else if (visit->kind == VISIT_LOOK)
-				end_look(visit, now);
-			else if (visit->kind == VISIT_RESUME)
-				end_resumption(visit, now);
-			else if (visit->kind == VISIT_EMPTY)
-				end_emptying(visit, now);
-			else
-			{
-				end_cleanup(visit, now);
-				continue;
-			}
+			means->end(visit, now);
 		}
-		if (visit->kind != VISIT_WATCH && visit->kind != VISIT_CLEANUP && visit->due == NOT_DUE)
+		/* the end of a cleanup may have removed its visit */
+		if (means->is_passing && visit->due == NOT_DUE)
 			remove_visit(visit);
 	}
 }
@@ -1064,16 +1074,7 @@ start_visit(Visit *visit, int64 now)
 	oldcontext = MemoryContextSwitchTo(visit->context);
 	PG_TRY();
 	{
-		if (visit->kind == VISIT_WATCH)
-			started = start_watch(visit, now);
-		else if (visit->kind == VISIT_CLEANUP)
-			started = start_cleanup(visit, now);
-		else if (visit->kind == VISIT_EMPTY)
-			started = start_emptying(visit, now);
-		else if (visit->kind == VISIT_RESUME)
-			started = start_resumption(visit, now);
-		else
-			started = start_look(visit, now);
+		started = visit_means[visit->kind].start(visit, now);
 	}
 	PG_CATCH();
 	{
@@ -1088,14 +1089,6 @@ start_visit(Visit *visit, int64 now)
 		forget_worker(visit);
 }
 
-/* Return whether only one visit of this kind is at work at a time. */
-static bool
-is_single(const Visit *visit)
-{
-	return visit->kind == VISIT_CLEANUP || visit->kind == VISIT_EMPTY ||
-		visit->kind == VISIT_RESUME;
-}
-
 /*
  * Return whether a visit, which no worker makes, has to wait for one of its kind.  Not for an emptying
  * that takes long: it waits for sessions, or a device hangs, which other emptyings do not wait for.
@@ -1103,7 +1096,7 @@ is_single(const Visit *visit)
 static bool
 waits_for_turn(const Visit *visit, int64 now)
 {
-	if (!is_single(visit))
+	if (!visit_means[visit->kind].is_single)
 		return false;
 	foreach_ptr(const Visit, other, visits)
 	{
@@ -1133,7 +1126,10 @@ next_visit(int64 now)
 	return result;
 }
 
-/* Start the visits that are due, but one cleanup and resumption only.  Returns when the next is due. */
+/*
+ * Start the visits that are due, as far as waits_for_turn() lets them begin.  Returns when the
+ * next visit is due.
+ */
 static int64
 start_visits(int64 now)
 {
@@ -1152,7 +1148,7 @@ start_visits(int64 now)
 		}
 		/* its end sets our latch; this is in case that it does not */
 		result = Min(result, now + LOOK_MS);
-		if (is_single(visit))
+		if (visit_means[visit->kind].is_single)
 			result = Min(result, now + RETRY_MS);
 	}
 	return result;

@@ -55,19 +55,35 @@
 #define QUICK_CLEANUP_MS	1000
 #define RECORD_AT_ONCE	1000
 
-static JobShared *my_shared = NULL;
-static int	current[IM_MOST_TOGETHER];	/* items that are being moved */
-static MoveItem *current_items[IM_MOST_TOGETHER];	/* the same items */
-static int	ncurrent = 0;
-static bool is_move = false;	/* the job moves; else it is a cleanup */
-static int	given_up = -1;		/* the first to be recorded as given up */
-static int	last_given_up;
-static bool is_attached = false;
-static bool is_done = false;	/* nothing is left to do at exit, except for */
-static bool rows_are_due = false;	/* rows that are final, not published yet */
-static int	cleanup_due = -1;	/* an item that has left something */
-static int	my_slot;
-static int	my_number;			/* among the runners of the job; 0 = the first */
+/* The state of this process */
+typedef struct MoveWorker
+{
+	int			slot;			/* the job's, from the postmaster */
+	int			number;			/* among the job's runners; the first has 0 */
+	JobShared  *shared;			/* the job; NULL until its segment is attached */
+	bool		moves;			/* the job moves relations; else it is a
+								 * cleanup */
+	bool		is_attached;	/* this process has become a runner of the job */
+	bool		is_done;		/* worker_exit() has nothing left to do, and
+								 * free_slot_at_exit() only publishes rows
+								 * that are due */
+	bool		rows_are_due;	/* all rows of the job are final, and are not
+								 * published yet */
+
+	/* the items that are being moved: their numbers, and themselves */
+	int			nitems;
+	int			current[IM_MOST_TOGETHER];
+	MoveItem   *items[IM_MOST_TOGETHER];
+
+	/* items that were given up before their move, and are to be recorded */
+	int			given_up;		/* the first; -1 = there are none */
+	int			last_given_up;
+
+	int			cleanup_due;	/* an item whose move has left something; -1 =
+								 * none has */
+} MoveWorker;
+
+static MoveWorker worker = {.given_up = -1,.cleanup_due = -1};
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
 
@@ -80,7 +96,7 @@ wait_for_commit(JobSlot *copy)
 {
 	for (;;)
 	{
-		bool		found = job_get_slot(my_slot, copy);
+		bool		found = job_get_slot(worker.slot, copy);
 
 		if (!found || copy->state != JOB_WAITING_FOR_COMMIT)
 			return found;
@@ -228,8 +244,8 @@ worker_connect_as(Oid database, Oid role)
 static void
 publish_rows(JobShared *shared)
 {
-	rows_are_due = false;
-	if (is_move)
+	worker.rows_are_due = false;
+	if (worker.moves)
 		running_jobs_end(shared->database, shared->job);
 	pg_write_barrier();
 	pg_atomic_write_u32(&shared->rows_final, 1);
@@ -245,11 +261,11 @@ static void
 stop_running(JobShared *shared)
 {
 	if (runner_detach())
-		rows_are_due = true;
-	if (!rows_are_due)
+		worker.rows_are_due = true;
+	if (!worker.rows_are_due)
 		return;
 	IM_POINT("job-ended");
-	if (is_move)
+	if (worker.moves)
 	{
 		if (pg_atomic_exchange_u32(&shared->end_logged, 1) == 0)
 			log_end(shared);
@@ -260,9 +276,9 @@ stop_running(JobShared *shared)
 static void
 record_given_up(JobShared *shared)
 {
-	if (given_up >= 0)
-		outcome_record(shared, given_up, last_given_up);
-	given_up = -1;
+	if (worker.given_up >= 0)
+		outcome_record(shared, worker.given_up, worker.last_given_up);
+	worker.given_up = -1;
 }
 
 /* Cancel all items that no runner has claimed, or skip them for a reason. */
@@ -287,11 +303,12 @@ give_up_rest(JobShared *shared, const char *why_skipped)
 			outcome_end(&item->outcome, STATUS_SKIPPED, "", why_skipped);
 
 		/* another runner may have claimed some in between */
-		if (given_up >= 0 && (n != last_given_up + 1 || n - given_up >= RECORD_AT_ONCE))
+		if (worker.given_up >= 0 &&
+			(n != worker.last_given_up + 1 || n - worker.given_up >= RECORD_AT_ONCE))
 			record_given_up(shared);
-		if (given_up < 0)
-			given_up = n;
-		last_given_up = job_parts_follow(shared, n);
+		if (worker.given_up < 0)
+			worker.given_up = n;
+		worker.last_given_up = job_parts_follow(shared, n);
 	}
 	record_given_up(shared);
 
@@ -338,7 +355,7 @@ start_successor(const JobShared *shared)
 static void
 worker_exit(int code, Datum arg)
 {
-	JobShared  *shared = my_shared;
+	JobShared  *shared = worker.shared;
 	bool		held;
 	bool		recordable = false;
 	bool		leftovers = false;
@@ -353,7 +370,7 @@ worker_exit(int code, Datum arg)
 	 */
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	if (is_done)
+	if (worker.is_done)
 		return;
 
 	/* without a postmaster, exit at once: we would block its restart */
@@ -367,8 +384,8 @@ worker_exit(int code, Datum arg)
 	if (shared->nitems > 0)
 		(void) job_request(shared->job, REQUEST_CANCEL_AND_KEEP);
 
-	for (int i = 0; i < ncurrent; i++)
-		move_find_out(&shared->items[current[i]]);
+	for (int i = 0; i < worker.nitems; i++)
+		move_find_out(&shared->items[worker.current[i]]);
 	StartTransactionCommand();
 
 	/*
@@ -379,12 +396,12 @@ worker_exit(int code, Datum arg)
 	held = (extension_hold() == EXTENSION_HELD);
 	if (held)
 		recordable = ConditionalLockRelationOid(extension_relation("move_log"), RowExclusiveLock);
-	for (int i = 0; i < ncurrent; i++)
-		item_terminated(shared, current[i], recordable);
-	ncurrent = 0;
-	if (recordable && given_up >= 0)
+	for (int i = 0; i < worker.nitems; i++)
+		item_terminated(shared, worker.current[i], recordable);
+	worker.nitems = 0;
+	if (recordable && worker.given_up >= 0)
 	{
-		for (n = given_up; n <= last_given_up; n++)
+		for (n = worker.given_up; n <= worker.last_given_up; n++)
 			history_update(shared, n);
 	}
 	while ((n = runner_claim(shared, true, NULL)) >= 0)
@@ -415,28 +432,28 @@ worker_exit(int code, Datum arg)
 static void
 free_slot_at_exit(int code, Datum arg)
 {
-	if (rows_are_due)
-		publish_rows(my_shared);
-	if (is_done)
+	if (worker.rows_are_due)
+		publish_rows(worker.shared);
+	if (worker.is_done)
 		return;
-	if (!is_attached)
+	if (!worker.is_attached)
 	{
 		/* where a session waits, its queue cannot be another's */
-		if (my_shared != NULL && my_shared->caller_pid == 0)
-			runner_leave_number(my_shared, my_number);
-		job_lacks_runner(my_slot);
+		if (worker.shared != NULL && worker.shared->caller_pid == 0)
+			runner_leave_number(worker.shared, worker.number);
+		job_lacks_runner(worker.slot);
 		return;
 	}
-	for (int n = 0; n < my_shared->nitems && runner_is_alone(); n++)
+	for (int n = 0; n < worker.shared->nitems && runner_is_alone(); n++)
 	{
-		MoveItem   *item = &my_shared->items[n];
+		MoveItem   *item = &worker.shared->items[n];
 
 		if (item->outcome.status <= STATUS_RUNNING)
 			note_termination(item);
-		n = job_parts_follow(my_shared, n);
+		n = job_parts_follow(worker.shared, n);
 	}
 	if (runner_detach())
-		publish_rows(my_shared);
+		publish_rows(worker.shared);
 }
 
 static void
@@ -563,17 +580,17 @@ start_other_runners(JobShared *shared)
 static void
 record_current(JobShared *shared)
 {
-	int			first = current[0];
-	int			last = job_parts_follow(shared, current[0]);
+	int			first = worker.current[0];
+	int			last = job_parts_follow(shared, worker.current[0]);
 
-	for (int i = 1; i < ncurrent; i++)
+	for (int i = 1; i < worker.nitems; i++)
 	{
-		if (current[i] != last + 1)
+		if (worker.current[i] != last + 1)
 		{
 			outcome_record(shared, first, last);
-			first = current[i];
+			first = worker.current[i];
 		}
-		last = job_parts_follow(shared, current[i]);
+		last = job_parts_follow(shared, worker.current[i]);
 	}
 	outcome_record(shared, first, last);
 }
@@ -582,16 +599,16 @@ record_current(JobShared *shared)
 static void
 put_back_current(JobShared *shared, MoveEnd end)
 {
-	for (int i = 0; i < ncurrent; i++)
+	for (int i = 0; i < worker.nitems; i++)
 	{
-		if (end == MOVE_PARTED && current_items[i]->owner_cancels)
-			outcome_take_owners_cancel(&current_items[i]->outcome);
+		if (end == MOVE_PARTED && worker.items[i]->owner_cancels)
+			outcome_take_owners_cancel(&worker.items[i]->outcome);
 		else
-			runner_put_back(shared, current[i]);
+			runner_put_back(shared, worker.current[i]);
 	}
 	IM_POINT("put-back");
 	record_current(shared);
-	ncurrent = 0;
+	worker.nitems = 0;
 	progress_end(0);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
@@ -605,7 +622,7 @@ clean_up_after(JobShared *shared, int n)
 	move_cleanup(shared, &shared->items[n], QUICK_CLEANUP_MS);
 	is_left = look_for_own_leftovers(shared);
 	if (is_left)
-		cleanup_due = n;
+		worker.cleanup_due = n;
 }
 
 /*
@@ -623,16 +640,16 @@ run_item(JobShared *shared, int n)
 	int			most;
 	int64		size = 0;
 
-	Assert(ncurrent == 0 && n >= 0 && n < shared->nitems);
-	current[0] = n;
-	ncurrent = 1;
+	Assert(worker.nitems == 0 && n >= 0 && n < shared->nitems);
+	worker.current[0] = n;
+	worker.nitems = 1;
 	most = copy_most_together(runner_settings());
 	if (most > 1)
-		ncurrent = runner_claim_more(shared, most, current);
-	for (int i = 0; i < ncurrent; i++)
+		worker.nitems = runner_claim_more(shared, most, worker.current);
+	for (int i = 0; i < worker.nitems; i++)
 	{
-		current_items[i] = &shared->items[current[i]];
-		current_items[i]->outcome.started_at = GetCurrentTimestamp();
+		worker.items[i] = &shared->items[worker.current[i]];
+		worker.items[i]->outcome.started_at = GetCurrentTimestamp();
 	}
 	record_current(shared);
 	show_activity(item);
@@ -640,15 +657,15 @@ run_item(JobShared *shared, int n)
 
 	if (outcome_extension_is_gone(shared) || job_cancel_requested())
 	{
-		for (int i = 0; i < ncurrent; i++)
-			outcome_take_cancel(shared, &current_items[i]->outcome);
+		for (int i = 0; i < worker.nitems; i++)
+			outcome_take_cancel(shared, &worker.items[i]->outcome);
 	}
-	else if (ncurrent == 1 && item->owner_cancels)
+	else if (worker.nitems == 1 && item->owner_cancels)
 		outcome_take_owners_cancel(outcome);
 	else
 	{
-		runner_works_on(current_items, ncurrent);
-		end = move_items(shared, current_items, ncurrent);
+		runner_works_on(worker.items, worker.nitems);
+		end = move_items(shared, worker.items, worker.nitems);
 		runner_works_on(NULL, 0);
 	}
 	if (end == MOVE_PARTED)
@@ -664,8 +681,8 @@ run_item(JobShared *shared, int n)
 	}
 
 	record_current(shared);
-	nmoved = ncurrent;
-	ncurrent = 0;
+	nmoved = worker.nitems;
+	worker.nitems = 0;
 	/* a cancel after the swap does not undo the move */
 	canceled = (outcome->status == STATUS_CANCELED || job_cancel_requested() ||
 				outcome_extension_is_gone(shared));
@@ -683,7 +700,7 @@ run_item(JobShared *shared, int n)
 	if (STATUS_IS_DONE(outcome->status))
 	{
 		for (int i = 0; i < nmoved; i++)
-			size += job_size_with_parts(shared, current[i]);
+			size += job_size_with_parts(shared, worker.current[i]);
 	}
 	progress_end(size);
 	pgstat_report_activity(STATE_IDLE, NULL);
@@ -701,16 +718,16 @@ clean_up_at_end(JobShared *shared)
 	bool		is_final;
 	bool		is_left;
 
-	if (cleanup_due < 0)
+	if (worker.cleanup_due < 0)
 		return false;
-	item = &shared->items[cleanup_due];
+	item = &shared->items[worker.cleanup_due];
 	/* the caller need not wait for it */
 	is_final = runner_finish_rows();
 	if (is_final)
 		publish_rows(shared);
 	show_activity(item);
 	progress_begin(item);
-	move_cleanup_rest(shared, &shared->items[cleanup_due]);
+	move_cleanup_rest(shared, &shared->items[worker.cleanup_due]);
 	progress_end(0);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	if (outcome_extension_is_gone(shared))
@@ -847,7 +864,7 @@ run_moves(JobShared *shared, bool first)
 
 	/* in this order: a caller that sees the rows may drop anything at once */
 	extension_release();
-	is_done = true;
+	worker.is_done = true;
 	stop_running(shared);
 	if (put_off)
 		start_successor(shared);
@@ -930,7 +947,7 @@ run_cleanup(JobShared *shared)
 		extension_release();
 		janitor_look(look);
 	}
-	is_done = true;
+	worker.is_done = true;
 	stop_running(shared);
 }
 
@@ -950,8 +967,8 @@ index_mover_worker_main(Datum arg)
 	dsm_segment *segment;
 	JobShared  *shared;
 
-	channel_begin(&my_number, sizeof(my_number));
-	my_slot = DatumGetInt32(arg);
+	channel_begin(&worker.number, sizeof(worker.number));
+	worker.slot = DatumGetInt32(arg);
 
 	/* first, so that the slot is always freed */
 	before_shmem_exit(free_slot_at_exit, (Datum) 0);
@@ -963,13 +980,13 @@ index_mover_worker_main(Datum arg)
 	segment = dsm_attach(job.segment);
 	if (segment == NULL)
 		proc_exit(0);			/* the submitter has given up */
-	my_shared = shared = dsm_segment_address(segment);
+	worker.shared = shared = dsm_segment_address(segment);
 	extension_set_only(shared->extension);
 
 	/* before connecting, so that a waiting caller learns why that fails */
 	if (shared->caller_pid != 0)
 	{
-		shm_mq	   *mq = job_queue(shared, my_number);
+		shm_mq	   *mq = job_queue(shared, worker.number);
 
 		shm_mq_set_sender(mq, MyProc);
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
@@ -983,22 +1000,23 @@ index_mover_worker_main(Datum arg)
 	set_worker_option("temp_file_limit", psprintf("%d", shared->settings.temp_file_limit));
 	IM_KEEP_POINTS();
 	StartTransactionCommand();
-	is_move = (job.purpose == JOB_MOVE);
+	worker.moves = (job.purpose == JOB_MOVE);
 	runner_set_name(shared, job.purpose);
 	name_job.previous = error_context_stack;
 	error_context_stack = &name_job;
 	CommitTransactionCommand();
 
-	is_attached = runner_attach(shared, my_number);
-	is_done = !is_attached;		/* other runners have finished the job */
-	if (is_done)
+	worker.is_attached = runner_attach(shared, worker.number);
+	/* unless other runners have finished the job */
+	worker.is_done = !worker.is_attached;
+	if (worker.is_done)
 		proc_exit(0);
 	before_shmem_exit(worker_exit, (Datum) 0);
 
 	if (job.purpose == JOB_CLEANUP)
 		run_cleanup(shared);
 	else
-		run_moves(shared, my_number == 0);
+		run_moves(shared, worker.number == 0);
 
 	proc_exit(0);
 }
