@@ -590,9 +590,9 @@ typedef struct MoveContext
 	int64		rested_before;	/* pacing_rested_ms() then */
 	bool		gives_turn;		/* the move was given up: its items are queued
 								 * again */
-	const char *again;			/* why the group of relations is parted */
-	bool		was_locked;		/* since another session has locked one of
-								 * them */
+	const char *why_ended;		/* why the copy has ended without its swap */
+	bool		was_locked;		/* ... of several relations: another session
+								 * has locked one of them */
 } MoveContext;
 
 #endif							/* IM_JOB_H */

@@ -84,14 +84,14 @@ copy_rest_after_swap(void *arg)
 
 /*
  * Give way to others, and keep up with the WAL.  For pacing_rest(), too: by false it ends the
- * rest, and the caller looks at move->again.
+ * rest, and the caller looks at move->end.
  */
 bool
 copy_let_others_pass(void *arg)
 {
 	CopyMove   *move = (CopyMove *) arg;
 
-	Assert(move->again == NULL);
+	Assert(move->end == COPY_GOES_ON);
 	if (copy_is_in_the_way(move))
 	{
 		if (!give_way(move))
@@ -170,7 +170,7 @@ copy_between_chunks(CopyFile *file)
 	job_check_cancel();
 	expect_bytes(file);
 	(void) pacing_rest(move->settings, 0, &file->throttle, copy_let_others_pass, move);
-	if (move->again != NULL)
+	if (move->end != COPY_GOES_ON)
 		return false;
 	wal_ahead();
 	if (!file->throttle.rested && !move->gave_way)

@@ -132,7 +132,7 @@ copy_check_locks(const CopyMove *move)
 }
 
 /*
- * For pacing_rest(): by false it ends the rest, and the caller looks at move->again.  No session
+ * For pacing_rest(): by false it ends the rest, and the caller looks at move->end.  No session
  * waits behind us, since we have no locks.
  */
 static bool
@@ -140,7 +140,7 @@ keep_up_while_waiting(void *arg)
 {
 	CopyMove   *move = (CopyMove *) arg;
 
-	Assert(move->again == NULL && !move->has_locks);
+	Assert(move->end == COPY_GOES_ON && !move->has_locks);
 	return copy_keep_up(move);
 }
 
@@ -163,7 +163,7 @@ copy_wait_for_locks(CopyMove *move)
 		bool		gives_turn;
 
 		(void) pacing_rest(NULL, 0, NULL, keep_up_while_waiting, move);
-		if (move->again != NULL)
+		if (move->end != COPY_GOES_ON)
 			return false;
 
 		StartTransactionCommand();
@@ -182,7 +182,7 @@ copy_wait_for_locks(CopyMove *move)
 		if (move->nitems > 1)
 		{
 			move->mc->was_locked = true;
-			return copy_start_again(move, "another session has locked it");
+			return copy_end(move, COPY_PART, "another session has locked it");
 		}
 		/* without holders, others queue for the lock */
 		if (is_over && wait.nholders > 0)
@@ -194,7 +194,7 @@ copy_wait_for_locks(CopyMove *move)
 		}
 		gives_turn = turn_give(move->mc, &limits, move->so_far->rested_us);
 		if (gives_turn)
-			return copy_start_again(move, "it gives its turn to another relation");
+			return copy_end(move, COPY_TURN, "it gives its turn to another relation");
 		job_check_cancel();
 	}
 	copy_check_locks(move);
@@ -266,7 +266,7 @@ check_file(CopyMove *move, CopyRelation *relation, bool first)
 				  NameStr(facts.relname), lost);
 	}
 	if (item->outcome.status == STATUS_SKIPPED)
-		return copy_start_again(move, "it is skipped");
+		return copy_end(move, COPY_SKIPPED, "it is skipped");
 
 	file = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	if (first)
@@ -287,7 +287,7 @@ check_all(CopyMove *move, bool first)
 	for (int i = 0; i < move->nitems; i++)
 	{
 		if (!plan_recheck(move->items[i], move->so_far->began))
-			return copy_start_again(move, "it is skipped");
+			return copy_end(move, COPY_SKIPPED, "it is skipped");
 		if (!has_same_parts(move, move->items[i]))
 			return copy_start_again(move, "its TOAST table was replaced by another command");
 	}

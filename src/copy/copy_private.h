@@ -37,13 +37,23 @@ typedef enum CopyStage
 	COPY_SWAPPED,				/* it is committed */
 } CopyStage;
 
+/* Whether a copy has ended without its swap, and what comes next */
+typedef enum CopyEnd
+{
+	COPY_GOES_ON,				/* it has not, or all files are swapped */
+	COPY_AGAIN,					/* move_by_copy() starts it again */
+	COPY_SKIPPED,				/* the row of a relation says why */
+	COPY_TURN,					/* the move gives its turn to another relation */
+	COPY_PART,					/* its relations are moved one after the other */
+} CopyEnd;
+
 /* The outcome of an attempt to swap the files */
 typedef enum AttemptOutcome
 {
 	SWAPPED,
 	LOCK_NOT_GRANTED,
 	TOO_MUCH_LEFT,				/* to copy under the lock */
-	START_AGAIN,				/* see copy_start_again() */
+	COPY_ENDED,					/* see copy_end() */
 } AttemptOutcome;
 
 /* More changed blocks than these are copied directly */
@@ -182,7 +192,8 @@ typedef struct CopyMove
 	const MoveSettings *settings;
 	CopySoFar  *so_far;
 	CopyStage	stage;
-	const char *again;			/* why the copy ends; NULL = it goes on */
+	CopyEnd		end;
+	const char *why_ended;		/* NULL = it goes on */
 
 	/* each table, with the others that move; locked in this order */
 	CopyRelation *relations;
@@ -238,20 +249,28 @@ copy_item_of(const CopyFile *file)
 
 /*
  * A function that is declared with pg_nodiscard returns whether the copy can go on.  If not,
- * copy_start_again() has said why: the caller ends all that it has begun, its transaction most
- * of all, and returns false in its turn.
+ * copy_end() has said why: the caller ends all that it has begun, its transaction most of all,
+ * and returns false in its turn.
  */
 
 /*
- * Have move_by_copy() start the copy again, for a reason that is a constant; or end it, if
- * its row is skipped by now, or gives its turn.  Returns false, which the caller hands on.
- * This is no ERROR, because an abort would release all session locks.
+ * Have move_by_copy() end the copy, for a reason that is a constant.  Returns false, which the
+ * caller hands on.  This is no ERROR, because an abort would release all session locks.
  */
+pg_nodiscard static inline bool
+copy_end(CopyMove *move, CopyEnd end, const char *why)
+{
+	Assert(end != COPY_GOES_ON && why != NULL);
+	move->end = end;
+	move->why_ended = why;
+	return false;
+}
+
+/* Have the copy started again; several relations are moved one after the other then. */
 pg_nodiscard static inline bool
 copy_start_again(CopyMove *move, const char *why)
 {
-	move->again = why;
-	return false;
+	return copy_end(move, move->nitems > 1 ? COPY_PART : COPY_AGAIN, why);
 }
 
 /* copy_locks.c */

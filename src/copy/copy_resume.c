@@ -147,7 +147,7 @@ wait_for_summaries(CopyFile *file, TimeLineID timeline, XLogRecPtr *upto)
 		WakeupWalSummarizer();
 		throttle_rest(SUMMARIES_POLL_MS);
 		if (!copy_let_others_pass(file->move))
-			return file->move->again;
+			return file->move->why_ended;
 	}
 }
 
@@ -264,8 +264,8 @@ look_at_kept_file(CopyFile *file, const LedgerEntry *entry)
 		job_check_cancel();
 		(void) pacing_rest(file->move->settings, 0, &file->throttle, copy_let_others_pass,
 						   file->move);
-		if (file->move->again != NULL)
-			return file->move->again;
+		if (file->move->end != COPY_GOES_ON)
+			return file->move->why_ended;
 		StartTransactionCommand();
 		INSTR_TIME_SET_CURRENT(start);
 		error = errors_catch(look_at_blocks, &kept);
@@ -347,7 +347,7 @@ while_removing(void *arg)
 	CopyMove   *move = (CopyMove *) arg;
 
 	job_check_cancel();
-	if (move->again != NULL)
+	if (move->end != COPY_GOES_ON)
 		return;
 	if (!copy_let_others_pass(move))
 		copy_release_locks(move);
@@ -408,7 +408,7 @@ take_over_file(CopyFile *file)
 	else
 		why = "the file that was kept is being removed";
 	MemoryContextSwitchTo(oldcontext);
-	if (file->move->again != NULL)
+	if (file->move->end != COPY_GOES_ON)
 		return false;
 	if (why != NULL)
 	{
@@ -429,7 +429,7 @@ take_over_file(CopyFile *file)
 			ledger_row_release(entry->id);
 		}
 		file->claimed = 0;
-		return file->move->again == NULL;
+		return file->move->end == COPY_GOES_ON;
 	}
 
 	item_say(copy_item_of(file), "The copy%s went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",

@@ -585,7 +585,7 @@ swap_files(CopyMove *move)
 
 /*
  * Do everything from the locks to the swap, after which no error may pass.  Returns false if
- * the copy has ended before, and is to be started again: see copy_start_again().
+ * the copy has ended before: see copy_end().
  */
 static bool
 copy_once(CopyMove *move)
@@ -637,6 +637,24 @@ abandon_copy(CopyMove *move)
 	}
 }
 
+/* Tell that a copy is started again, or give up after too many starts. */
+static void
+tell_of_start(const MoveItem *item, int start, const char *why)
+{
+	if (start == MOST_STARTS)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("gave up copying %s \"%s\" after %d starts",
+						relation_noun(item->relkind), NameStr(item->relname),
+						MOST_STARTS),
+				 errdetail("The last time, %s.", why)));
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("%s: starting the copy of %s \"%s\" again, because %s",
+					runner_name(), relation_noun(item->relkind),
+					NameStr(item->relname), why)));
+}
+
 /*
  * Move a relation by copying its file, with no transaction open; the outcome
  * is in mc->item.  After an ERROR, which has not moved it, the caller must call
@@ -669,7 +687,7 @@ move_by_copy(MoveContext *mc)
 	{
 		CopyMove   *move = new_move(mc);
 		bool		finished;
-		const char *again;
+		CopyEnd		end;
 
 		if (start > 1)
 		{
@@ -681,8 +699,9 @@ move_by_copy(MoveContext *mc)
 		finished = copy_once(move);
 		if (finished)
 			end_move(move);
-		again = move->again;
-		Assert(finished == (again == NULL) && !IsTransactionState());
+		end = move->end;
+		mc->why_ended = move->why_ended;
+		Assert(finished == (end == COPY_GOES_ON) && !IsTransactionState());
 		MemoryContextSwitchTo(oldcontext);
 
 		/* the row of a table shows the WAL of the move less that of its parts */
@@ -698,21 +717,19 @@ move_by_copy(MoveContext *mc)
 			abandon_copy(move);
 		Assert(!move->has_locks);
 		forget_state();
-		mc->again = again;
-		if (item->outcome.status != STATUS_RUNNING || mc->gives_turn || mc->nitems > 1)
-			break;
-		if (start == MOST_STARTS)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("gave up copying %s \"%s\" after %d starts",
-							relation_noun(item->relkind), NameStr(item->relname),
-							MOST_STARTS),
-					 errdetail("The last time, %s.", again)));
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("%s: starting the copy of %s \"%s\" again, because %s",
-						runner_name(), relation_noun(item->relkind),
-						NameStr(item->relname), again)));
+
+		switch (end)
+		{
+			case COPY_GOES_ON:
+			case COPY_SKIPPED:
+			case COPY_TURN:
+			case COPY_PART:
+				return;
+			case COPY_AGAIN:
+				break;
+		}
+		Assert(item->outcome.status == STATUS_RUNNING && mc->nitems == 1);
+		tell_of_start(item, start, mc->why_ended);
 	}
 }
 

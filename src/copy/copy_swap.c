@@ -282,7 +282,7 @@ give_back(CopyMove *move, AttemptOutcome outcome)
 		move->in_vain++;
 	if (outcome == TOO_MUCH_LEFT)
 		why = "too much left to do";
-	else if (outcome == START_AGAIN)
+	else if (outcome == COPY_ENDED)
 		why = "the copy is started again";
 
 	/*
@@ -350,7 +350,7 @@ attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 	IM_POINT("swap-asking");
 	/* step: lock */
 	if (!lock_files(move, attempts, queue_for))
-		return give_back(move, move->again != NULL ? START_AGAIN : LOCK_NOT_GRANTED);
+		return give_back(move, move->end != COPY_GOES_ON ? COPY_ENDED : LOCK_NOT_GRANTED);
 	move->stage = COPY_LOCKED;
 	phase = progress_phase(PHASE_SWAPPING);
 	progress_blockers(NULL, 0);
@@ -377,8 +377,8 @@ attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 	}
 
 	/* a result that was overlooked would lose changes */
-	if (move->again != NULL)
-		elog(ERROR, "swap of a copy that cannot go on: %s", move->again);
+	if (move->end != COPY_GOES_ON)
+		elog(ERROR, "swap of a copy that cannot go on: %s", move->why_ended);
 	IM_POINT("swap-before-commit");
 	/* an orphan must not commit: the server may have been started again */
 	if (!PostmasterIsAlive())
@@ -486,7 +486,7 @@ try_swap(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 *most_us
 	if (copy_last_us(move) > *most_us)
 	{
 		if (!copy_stay_near(move))
-			return START_AGAIN;
+			return COPY_ENDED;
 	}
 	if (copy_last_us(move) <= *most_us)
 	{
@@ -500,7 +500,7 @@ try_swap(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 *most_us
 
 	/* the rest may have been WAL, which is read without a lock */
 	if (!copy_stay_near(move))
-		return START_AGAIN;
+		return COPY_ENDED;
 	if (*most_us >= longest_us && copy_last_us(move) > *most_us)
 		copy_check_hope(move);
 	*most_us = Min(*most_us * 2, longest_us);
@@ -520,7 +520,7 @@ typedef struct CatchUp
 
 /*
  * Copy changed blocks if that is due, or now is set; else only read the WAL.  *caught_up: whether
- * blocks were copied.  Returns false if the copy is to start again.
+ * blocks were copied.  Returns false if the copy has ended.
  */
 static bool
 follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool now,
@@ -693,7 +693,7 @@ make_attempts(CopyMove *move)
 			return true;
 		}
 		copy_check_locks(move);
-		if (outcome == START_AGAIN)
+		if (outcome == COPY_ENDED)
 			return false;
 
 		/* others were in the way */
@@ -710,12 +710,12 @@ make_attempts(CopyMove *move)
 		}
 		why_part = had_better_part(move, &look, wait->limits);
 		if (why_part != NULL)
-			return copy_start_again(move, why_part);
+			return copy_end(move, COPY_PART, why_part);
 		/* each try costs a round: after lock_wait make it at the bids alone */
 		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
 		gives_turn = turn_give(move->mc, wait->limits, move->so_far->rested_us);
 		if (gives_turn)
-			return copy_start_again(move, "it gives its turn to another relation");
+			return copy_end(move, COPY_TURN, "it gives its turn to another relation");
 		throttle_rest(attempts_nap_ms(&attempts));
 	}
 }

@@ -406,6 +406,22 @@ directory_hindrance(const MoveItem *item)
 	return psprintf("The directory of tablespace \"%s\" %s.", tablespace_name(tablespace), hindrance);
 }
 
+/* Note that a move uses space on the device of its target: for good, or until its old file is gone. */
+static void
+note_space(Device *device, MoveItem *item, const FileSystemFacts *target, int64 size)
+{
+	FileSystemFacts source;
+
+	if (file_system_facts(item->from_tablespace, &source) && source.device == target->device)
+	{
+		device->beside[device->nbeside++ % MAX_WORKERS] = size;
+		device->largest = Max(device->largest, size);
+		item->tight_space = true;
+	}
+	else
+		device->used += size;
+}
+
 /*
  * Return why there is not enough free space for a planned move and its parts:
  * for the new files, their WAL and sort files, and the moves before.  If there
@@ -419,10 +435,9 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 	int64		wal_bytes = item->wal_bytes;
 	int64		beside = 0;
 	FileSystemFacts target;
-	FileSystemFacts source;
 	Device	   *device;
 	SpaceNeeds	needs;
-	const SpaceNeed *need;
+	const SpaceNeed *need = NULL;
 
 	if (item->size_before < 0 || !file_system_facts(item->to_tablespace, &target))
 		return NULL;
@@ -438,26 +453,21 @@ take_space(PlanParts *parts, PlannedMove *move, const MoveSettings *settings, bo
 	size = stored_size(parts, move, &target, device->used + beside);
 	space_needs(&needs, &settings->min_free_space, item, free_space_for_wal(),
 				device->used + beside + size, item->sort_bytes, wal_bytes);
-	need = size == 0 ? NULL : free_space_missing(&needs);
+	if (size != 0)
+		need = free_space_missing(&needs);
 	move->fits = need == NULL;
 	foreach_ptr(PlannedMove, part, move->parts)
 	{
 		part->fits = move->fits;
 	}
-	if (need != NULL && !always)
-		;						/* it is left out */
-	else if (file_system_facts(item->from_tablespace, &source) && source.device == target.device)
-	{
-		device->beside[device->nbeside++ % MAX_WORKERS] = size;
-		device->largest = Max(device->largest, size);
-		item->tight_space = true;
-	}
-	else
-		device->used += size;
-	return need == NULL ? NULL :
-		psprintf("Does not fit: %s needs %s; %s free, %s reserved by index_mover.min_free_space.",
-				 space_place(need), size_text(need->needed),
-				 size_text(need->available), size_text(need->reserved));
+	/* else it is left out */
+	if (move->fits || always)
+		note_space(device, item, &target, size);
+	if (move->fits)
+		return NULL;
+	return psprintf("Does not fit: %s needs %s; %s free, %s reserved by index_mover.min_free_space.",
+					space_place(need), size_text(need->needed),
+					size_text(need->available), size_text(need->reserved));
 }
 
 /*

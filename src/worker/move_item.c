@@ -563,7 +563,7 @@ part_items(const MoveContext *mc, const ErrorData *error)
 				 errmsg("%s: moves %d relations one after the other, and not together",
 						runner_name(), mc->nitems),
 				 error != NULL ? errors_as_detail(error) :
-				 errdetail("The copy of one of them has ended, because %s.", mc->again)));
+				 errdetail("The copy of one of them has ended, because %s.", mc->why_ended)));
 	runner_part(mc->job, !by_owner && !mc->was_locked);
 	return MOVE_PARTED;
 }
