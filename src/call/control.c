@@ -50,6 +50,9 @@ PG_FUNCTION_INFO_V1(index_mover_resume_move);
 PG_FUNCTION_INFO_V1(index_mover_alter_move);
 PG_FUNCTION_INFO_V1(index_mover_undo_move);
 
+#define REQUEST_IS_CANCEL(request) \
+	((request) == REQUEST_CANCEL || (request) == REQUEST_CANCEL_AND_KEEP)
+
 /* Write the action of a user on a job to the server log. */
 static void
 log_control(int64 job, const char *what)
@@ -185,69 +188,87 @@ end_of_before(const char *what)
 	}
 }
 
+/* Apply a request to a job, and note it.  Returns false if the job has ended just now. */
+static bool
+apply_request(int64 job, JobRequest request, const char *what)
+{
+	if (!job_request(job, request))
+		return false;
+	note_request(job, request);
+	log_control(job, what);
+	return true;
+}
+
 /*
- * Apply a request to the job that argument 0 names, or, if it is NULL, to all
- * jobs that the current user may control.  Returns how many were still running; *had_ended
- * is whether the named job was not, when it was looked for.
+ * Apply a request to a job, which the current user names.  Returns whether it was still running;
+ * *had_ended is whether it was not when it was looked for.
+ */
+static bool
+control_named_job(int64 job, JobRequest request, const char *what, bool *had_ended)
+{
+	JobSlot		slot;
+	bool		is_done;
+
+	*had_ended = false;
+
+	/*
+	 * an owner of tables may not control the job itself, which find_job()
+	 * asks
+	 */
+	if (REQUEST_IS_CANCEL(request) && job_find(job, &slot) &&
+		!has_privs_of_role(GetUserId(), slot.role))
+	{
+		bool		had_any;
+		int			count = cancel_owned(&slot, &had_any);
+
+		if (count > 0)
+			return true;
+		if (had_any)
+		{
+			ereport(NOTICE,
+					(errmsg("job " INT64_FORMAT " moves none of your tables any more",
+							slot.job)));
+			return false;
+		}
+	}
+	if (!find_job(job, &slot, NULL))
+	{
+		*had_ended = true;
+		/* also if it is about to go on */
+		note_request(job, REQUEST_CANCEL);
+		return false;
+	}
+	is_done = apply_request(job, request, what);
+	if (!is_done)
+		tell_of_end(job);
+	return is_done;
+}
+
+/*
+ * Apply a request to all jobs that the current user may control, and cancel the moves of its tables
+ * in others.  Returns how many jobs were still running.
  */
 static int
-control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what, bool *had_ended)
+control_all_jobs(JobRequest request, const char *what)
 {
 	JobSlot		slots[IM_MAX_JOBS];
 	int			nslots;
 	int			done = 0;
-	bool		had_any;
-	bool		cancels = request == REQUEST_CANCEL || request == REQUEST_CANCEL_AND_KEEP;
 
-	*had_ended = false;
-	if (PG_ARGISNULL(0))
-	{
-		/* first: one that goes on has its new slot before it has no file */
-		end_of_before(what);
-		nslots = job_read_slots(slots, NULL);
-	}
-	else
-	{
-		/*
-		 * an owner of tables may not control the job itself, which find_job()
-		 * asks
-		 */
-		if (cancels && job_find(PG_GETARG_INT64(0), slots) &&
-			!has_privs_of_role(GetUserId(), slots[0].role))
-		{
-			if (cancel_owned(slots, &had_any) > 0)
-				return 1;
-			if (had_any)
-			{
-				ereport(NOTICE,
-						(errmsg("job " INT64_FORMAT " moves none of your tables any more",
-								slots[0].job)));
-				return 0;
-			}
-		}
-		nslots = find_job(PG_GETARG_INT64(0), slots, NULL);
-		*had_ended = nslots == 0;
-		/* also if it is about to go on */
-		if (*had_ended)
-			note_request(PG_GETARG_INT64(0), REQUEST_CANCEL);
-	}
+	/* first: one that goes on has its new slot before it has no file */
+	end_of_before(what);
+	nslots = job_read_slots(slots, NULL);
 	for (int i = 0; i < nslots; i++)
 	{
-		if (!has_privs_of_role(GetUserId(), slots[i].role))
-		{
-			if (!cancels)
-				continue;
-			if (cancel_owned(&slots[i], &had_any) > 0)
-				done++;
-		}
-		else if (job_request(slots[i].job, request))
-		{
+		bool		is_done = false;
+		bool		had_any;
+
+		if (has_privs_of_role(GetUserId(), slots[i].role))
+			is_done = apply_request(slots[i].job, request, what);
+		else if (REQUEST_IS_CANCEL(request))
+			is_done = cancel_owned(&slots[i], &had_any) > 0;
+		if (is_done)
 			done++;
-			note_request(slots[i].job, request);
-			log_control(slots[i].job, what);
-		}
-		else if (!PG_ARGISNULL(0))
-			tell_of_end(slots[i].job);
 	}
 	return done;
 }
@@ -268,20 +289,24 @@ Datum
 index_mover_cancel_move(PG_FUNCTION_ARGS)
 {
 	JobRequest	request = REQUEST_CANCEL;
-	int			done;
+	int64		job;
+	bool		done;
 	bool		had_ended;
 
 	PreventCommandDuringRecovery("cancel_move()");
 	reject_null(fcinfo, 1, "keep");
 	if (PG_GETARG_BOOL(1))
 		request = REQUEST_CANCEL_AND_KEEP;
-	done = control_jobs(fcinfo, request, "canceled", &had_ended);
+	if (PG_ARGISNULL(0))
+		PG_RETURN_INT32(control_all_jobs(request, "canceled"));
+	job = PG_GETARG_INT64(0);
+	done = control_named_job(job, request, "canceled", &had_ended);
 	if (had_ended && !XactReadOnly)
 	{
-		if (history_acknowledge_job(PG_GETARG_INT64(0)))
-			log_control(PG_GETARG_INT64(0), "acknowledged");
+		if (history_acknowledge_job(job))
+			log_control(job, "acknowledged");
 	}
-	PG_RETURN_INT32(done);
+	PG_RETURN_INT32(done ? 1 : 0);
 }
 
 /*
@@ -294,10 +319,14 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
 Datum
 index_mover_pause_move(PG_FUNCTION_ARGS)
 {
+	bool		done;
 	bool		had_ended;
 
 	PreventCommandDuringRecovery("pause_move()");
-	PG_RETURN_INT32(control_jobs(fcinfo, REQUEST_PAUSE, "paused", &had_ended));
+	if (PG_ARGISNULL(0))
+		PG_RETURN_INT32(control_all_jobs(REQUEST_PAUSE, "paused"));
+	done = control_named_job(PG_GETARG_INT64(0), REQUEST_PAUSE, "paused", &had_ended);
+	PG_RETURN_INT32(done ? 1 : 0);
 }
 
 /* Return a JSON object with a setting. */
