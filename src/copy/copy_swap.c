@@ -621,6 +621,80 @@ copy_most_together(const MoveSettings *settings)
 	return has_waited ? Max(Min(most, IM_MOST_TOGETHER), 1) : 1;
 }
 
+/* What a round does after its look */
+typedef enum AttemptKind
+{
+	ATTEMPT_NONE,				/* it rests */
+	ATTEMPT_FREE,				/* asks for the locks, which no session holds */
+	ATTEMPT_BID,				/* queues for one of them */
+} AttemptKind;
+
+/* A round: a catch-up, a look, and an attempt or none */
+typedef struct SwapRound
+{
+	bool		is_bid;			/* a bid is due; attempts.barred can forbid it */
+	bool		is_over;		/* lock_wait is */
+	SwapHolders look;
+	AttemptKind kind;
+	AttemptOutcome outcome;		/* LOCK_NOT_GRANTED if there was no attempt */
+	int64		attempts_before;	/* outcome.lock_attempts when it began */
+} SwapRound;
+
+/* Choose which attempt follows a look; a bid that is due says whether it is barred. */
+static AttemptKind
+choose_attempt(CopyMove *move, Attempts *attempts, const SwapRound *round, bool is_free)
+{
+	if (round->is_bid)
+	{
+		/* stay */
+		attempts->barred = true;
+		if (round->look.known && !round->look.row_changes)
+			note_barred(move, attempts);
+		/* bid */
+		if (!attempts->barred)
+			return ATTEMPT_BID;
+	}
+	/* free */
+	return is_free ? ATTEMPT_FREE : ATTEMPT_NONE;
+}
+
+/*
+ * After a round that has not swapped the files: warn, note the end of a bid, and have relations
+ * part, or the move give its turn.  Returns false if the copy has ended.
+ */
+static bool
+after_attempt(CopyMove *move, Attempts *attempts, CatchUp *catch_up, const SwapRound *round)
+{
+	const Wait *wait = &attempts->wait;
+	bool		tried = round->kind != ATTEMPT_NONE;
+	bool		asked = move->item->outcome.lock_attempts > round->attempts_before;
+	bool		too_many = round->outcome == TOO_MUCH_LEFT;
+	const char *why_part;
+	bool		gives_turn;
+
+	/* others were in the way */
+	if (tried && round->outcome == LOCK_NOT_GRANTED)
+		copy_reset_pace(move);
+	if (tried && round->is_over && wait->nholders == 0)
+		warn_or_give_up(move, wait);
+	/* if no lock was asked for, catch up again at once */
+	if (round->is_bid && (!too_many || round->is_over || asked))
+	{
+		attempts_end_bid(attempts);
+		runner_make_room(move->mc->job, move->item, relation_is_free);
+	}
+	why_part = had_better_part(move, &round->look, wait->limits);
+	if (why_part != NULL)
+		return copy_end(move, COPY_PART, why_part);
+	/* each try costs a round: after lock_wait make it at the bids alone */
+	catch_up->crowded = round->is_over &&
+		(too_many || (catch_up->crowded && !round->is_bid));
+	gives_turn = turn_give(move->mc, wait->limits, move->so_far->rested_us);
+	if (gives_turn)
+		return copy_end(move, COPY_TURN, "it gives its turn to another relation");
+	return true;
+}
+
 /*
  * Look at the holders, and make attempts, until any succeeds.  attempts.c says when; each
  * is made right after a catch-up and a look, and has few blocks left to copy.
@@ -644,78 +718,43 @@ make_attempts(CopyMove *move)
 	}
 	for (;;)
 	{
-		bool		is_bid = attempts_bid_is_due(&attempts);
-		bool		now = is_free || (is_bid && !attempts.barred);
-		bool		ready;
-		bool		is_over;
-		SwapHolders look;
-		int64		attempts_before = move->item->outcome.lock_attempts;
+		SwapRound	round = {.outcome = LOCK_NOT_GRANTED};
 		CopyFile   *queue_for = NULL;
-		AttemptOutcome outcome = LOCK_NOT_GRANTED;
-		bool		may_queue = false;
-		bool		tries;
-		bool		too_many;
-		bool		gives_turn;
-		const char *why_part;
+		bool		now;
+		bool		ready;
 
+		round.is_bid = attempts_bid_is_due(&attempts);
+		round.attempts_before = move->item->outcome.lock_attempts;
+		now = is_free || (round.is_bid && !attempts.barred);
 		if (!follow_changes(move, &attempts, &catch_up, now, &ready))
 			return false;
-		look = look_at_holders(move, wait);
-		has_met_others = has_met_others || look.held != NULL;
-		is_over = wait_look(wait);
+		round.look = look_at_holders(move, wait);
+		has_met_others = has_met_others || round.look.held != NULL;
+		round.is_over = wait_look(wait);
 		if (wait_has_long_holder(wait))
 			copy_reset_pace(move);
 		/* as long as pg_class is locked, no attempt is made */
-		if (is_over && (wait->nholders > 0 || !look.known))
+		if (round.is_over && (wait->nholders > 0 || !round.look.known))
 			warn_or_give_up(move, wait);
 
-		is_free = look.known && wait->nholders == 0 && !catch_up.crowded;
-		if (is_bid)
-		{
-			/* stay */
-			attempts.barred = true;
-			if (look.known && !look.row_changes)
-				note_barred(move, &attempts);
-			may_queue = !attempts.barred;
-		}
-		/* bid */
-		if (may_queue)
-			queue_for = look.held != NULL ? look.held : &move->files[0];
-		/* free */
-		tries = is_free || queue_for != NULL;
-		if (tries && !ready)
+		is_free = round.look.known && wait->nholders == 0 && !catch_up.crowded;
+		round.kind = choose_attempt(move, &attempts, &round, is_free);
+		if (round.kind != ATTEMPT_NONE && !ready)
 			continue;			/* it catches up, and looks again */
-		if (tries)
-			outcome = try_swap(move, &attempts, queue_for, &catch_up.most_us);
-		if (outcome == SWAPPED)
+		if (round.kind == ATTEMPT_BID)
+			queue_for = round.look.held != NULL ? round.look.held : &move->files[0];
+		if (round.kind != ATTEMPT_NONE)
+			round.outcome = try_swap(move, &attempts, queue_for, &catch_up.most_us);
+		if (round.outcome == SWAPPED)
 		{
 			has_waited = has_met_others;
 			return true;
 		}
 		copy_check_locks(move);
-		if (outcome == COPY_ENDED)
+		if (round.outcome == COPY_ENDED)
 			return false;
-
-		/* others were in the way */
-		if (tries && outcome == LOCK_NOT_GRANTED)
-			copy_reset_pace(move);
-		if (tries && is_over && wait->nholders == 0)
-			warn_or_give_up(move, wait);
-		/* if no lock was asked for, catch up again at once */
-		too_many = (outcome == TOO_MUCH_LEFT);
-		if (is_bid && (!too_many || is_over || move->item->outcome.lock_attempts > attempts_before))
-		{
-			attempts_end_bid(&attempts);
-			runner_make_room(move->mc->job, move->item, relation_is_free);
-		}
-		why_part = had_better_part(move, &look, wait->limits);
-		if (why_part != NULL)
-			return copy_end(move, COPY_PART, why_part);
-		/* each try costs a round: after lock_wait make it at the bids alone */
-		catch_up.crowded = is_over && (too_many || (catch_up.crowded && !is_bid));
-		gives_turn = turn_give(move->mc, wait->limits, move->so_far->rested_us);
-		if (gives_turn)
-			return copy_end(move, COPY_TURN, "it gives its turn to another relation");
+		if (!after_attempt(move, &attempts, &catch_up, &round))
+			return false;
 		throttle_rest(attempts_nap_ms(&attempts));
 	}
 }
