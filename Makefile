@@ -37,6 +37,9 @@ OBJS = \
 	src/worker/janitor.o \
 	src/worker/job_launch.o \
 	src/worker/launcher.o \
+	src/worker/launcher_round.o \
+	src/worker/launcher_visits.o \
+	src/worker/move_default.o \
 	src/worker/move_item.o \
 	src/worker/move_worker.o \
 	src/worker/outcome.o \
@@ -79,6 +82,7 @@ OBJS = \
 	src/wait/pollers.o \
 	src/wait/receivers.o \
 	src/wait/relation_locks.o \
+	src/wait/replica_lag.o \
 	src/wait/turn.o \
 	src/wait/wait_others.o \
 	src/report/bloat.o \
@@ -103,6 +107,7 @@ OBJS = \
 	src/history.o \
 	src/index_definition.o \
 	src/job.o \
+	src/job_item.o \
 	src/lost_copy.o \
 	src/lost_guard.o \
 	src/own_tables.o \
@@ -111,8 +116,11 @@ OBJS = \
 	src/relation_facts.o \
 	src/ruins.o \
 	src/runner.o \
+	src/runner_bid.o \
+	src/runner_claim.o \
 	src/running_jobs.o \
 	src/settings.o \
+	src/settings_of_role.o \
 	src/timescaledb.o \
 	src/virtual_transactions.o
 

@@ -53,7 +53,7 @@ typedef enum MoveStatus
 /* nothing is left to do */
 #define STATUS_IS_DONE(status)	(STATUS_IS_SUCCESS(status) || (status) == STATUS_SKIPPED)
 
-/* Keep in step with phase_names[] in job.c. */
+/* Keep in step with phase_names[] in job_item.c. */
 typedef enum MovePhase
 {
 	PHASE_INITIALIZING,

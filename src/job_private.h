@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * job_private.h
- *	  The shared area, for job.c, runner.c and progress.c only.
+ *	  The shared area, for job.c, progress.c and the files of runners only.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,15 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * runner.c
- *	  A background worker as a runner of its job: claims, budgets, flags.
+ *	  A background worker as a runner of its job: its slot, budgets, flags.
  *
  * Assumption: a process is the runner of at most one job in its lifetime.  In
  * any other process most functions do nothing, so code that calls them can run
  * anywhere.
  *
  * Locks: the area's lock, for moments.
- *
- * proof/swap.pml is a model of this protocol.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,39 +26,25 @@
 
 #include "compat.h"
 #include "errors.h"
-#include "job_private.h"
+#include "runner_private.h"
 #include "running_jobs.h"
 #include "test_points.h"
 
 #define MOST_OF_COMMAND		120 /* bytes that describe_command() shows */
 
-/* Between two windows of bids; what is left of a window is no shorter, nor worth a bid */
-#define BID_GAP_MS			IM_LIMIT("bid-gap", 20)
-
-/* What is moved together is small, and once it was parted so often, nothing is */
-#define TOGETHER_BYTES		(16 * INT64CONST(1024) * 1024)
-#define ALL_TOGETHER_BYTES	(4 * TOGETHER_BYTES)
-#define MOST_PARTED			IM_LIMIT("parted", 4)
-/* The next one may be one of so many items */
-#define TOGETHER_LOOKS		1000
-
-/* How many items that are free a runner knows, and at how many others it looks at once */
-#define MAX_FREE			(2 * MAX_WORKERS)
-#define FREE_LOOKS			8
-
-#define MAKE_UP_MS			5000	/* between two looks for a worker that the
-									 * job lacks */
-
 #define STEP_BACK_WAIT_MS	5000	/* for a runner to notice that it is to */
 
-static JobArea *area = NULL;
-static RunnerSlot *my_runner = NULL;
-static JobSlot *my_job = NULL;
+/* see runner_private.h */
+JobArea    *runner_area = NULL;
+RunnerSlot *runner_mine = NULL;
+JobSlot    *runner_my_job = NULL;
+JobShared  *runner_my_shared = NULL;
+
+/* see runner_works_on() */
 static MoveItem *const *my_items = NULL;
 static int	my_nitems = 0;
 
 /* Our copy of the job's settings, and its version; see runner_settings(). */
-static JobShared *my_shared = NULL;
 static MoveSettings my_settings;
 static uint32 my_version = PG_UINT32_MAX;	/* none yet */
 
@@ -73,13 +57,14 @@ static char my_name[2 * NAMEDATALEN + 40] = "cleanup";	/* for the server log */
 const MoveSettings *
 runner_settings(void)
 {
-	if (my_job != NULL && pg_atomic_read_u32(&my_shared->settings_version) != my_version)
+	if (runner_my_job != NULL &&
+		pg_atomic_read_u32(&runner_my_shared->settings_version) != my_version)
 	{
 		/* so that no change is half seen */
-		LWLockAcquire(&area->lock, LW_SHARED);
-		my_version = pg_atomic_read_u32(&my_shared->settings_version);
-		my_settings = my_shared->settings;
-		LWLockRelease(&area->lock);
+		LWLockAcquire(&runner_area->lock, LW_SHARED);
+		my_version = pg_atomic_read_u32(&runner_my_shared->settings_version);
+		my_settings = runner_my_shared->settings;
+		LWLockRelease(&runner_area->lock);
 	}
 	return &my_settings;
 }
@@ -88,46 +73,46 @@ runner_settings(void)
 bool
 runner_attach(JobShared *shared, int number)
 {
-	Assert(my_job == NULL && number < MAX_WORKERS);
-	area = job_area();
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_job = job_slot_locked(shared->slot);
-	if (my_job != NULL)
+	Assert(runner_my_job == NULL && number < MAX_WORKERS);
+	runner_area = job_area();
+	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
+	runner_my_job = job_slot_locked(shared->slot);
+	if (runner_my_job != NULL)
 	{
-		for (int i = 0; i < IM_MAX_RUNNERS && my_runner == NULL; i++)
+		for (int i = 0; i < IM_MAX_RUNNERS && runner_mine == NULL; i++)
 		{
-			if (!area->runners[i].in_use)
-				my_runner = &area->runners[i];
+			if (!runner_area->runners[i].in_use)
+				runner_mine = &runner_area->runners[i];
 		}
 		/* there is a slot for each that a job may have */
-		Assert(my_runner != NULL);
-		memset(my_runner, 0, sizeof(RunnerSlot));
-		my_runner->in_use = true;
-		my_runner->slot = shared->slot;
-		my_runner->number = number;
-		my_runner->pid = MyProcPid;
-		my_runner->caller_pid = shared->caller_pid;
-		my_runner->job = shared->job;
-		my_runner->database = shared->database;
-		my_runner->role = shared->role;
-		my_runner->wal_lag = -1;
-		my_runner->changed_per_second = -1;
-		my_runner->eta = -1;
-		my_runner->started_at = GetCurrentTimestamp();
-		if (my_job->runner_pid == 0)
-			my_job->runner_pid = MyProcPid;
+		Assert(runner_mine != NULL);
+		memset(runner_mine, 0, sizeof(RunnerSlot));
+		runner_mine->in_use = true;
+		runner_mine->slot = shared->slot;
+		runner_mine->number = number;
+		runner_mine->pid = MyProcPid;
+		runner_mine->caller_pid = shared->caller_pid;
+		runner_mine->job = shared->job;
+		runner_mine->database = shared->database;
+		runner_mine->role = shared->role;
+		runner_mine->wal_lag = -1;
+		runner_mine->changed_per_second = -1;
+		runner_mine->eta = -1;
+		runner_mine->started_at = GetCurrentTimestamp();
+		if (runner_my_job->runner_pid == 0)
+			runner_my_job->runner_pid = MyProcPid;
 		shared->numbers |= UINT32_C(1) << number;
 		/* one that comes late finds it cleaning up */
-		if (my_job->state == JOB_STARTING)
-			my_job->state = JOB_RUNNING;
+		if (runner_my_job->state == JOB_STARTING)
+			runner_my_job->state = JOB_RUNNING;
 		shared->begun = true;
 	}
-	LWLockRelease(&area->lock);
+	LWLockRelease(&runner_area->lock);
 
-	if (my_job == NULL)
+	if (runner_my_job == NULL)
 		return false;
-	progress_attach(my_runner);
-	my_shared = shared;
+	progress_attach(runner_mine);
+	runner_my_shared = shared;
 	(void) runner_settings();
 	return true;
 }
@@ -153,7 +138,7 @@ runner_name(void)
 int64
 runner_job(void)
 {
-	return my_job != NULL ? my_job->job : CLEANUP_JOB;
+	return runner_my_job != NULL ? runner_my_job->job : CLEANUP_JOB;
 }
 
 /* Note that the current transaction writes to the history of our job. */
@@ -162,82 +147,40 @@ runner_note_record(void)
 {
 	uint64		xid = U64FromFullTransactionId(GetTopFullTransactionId());
 
-	if (my_runner == NULL)
+	if (runner_mine == NULL)
 		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_job->recorded_by[my_runner->number] = xid;
-	LWLockRelease(&area->lock);
-}
-
-static bool
-is_of_our_job(const RunnerSlot *runner)
-{
-	return runner->in_use && runner->slot == my_runner->slot;
+	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
+	runner_my_job->recorded_by[runner_mine->number] = xid;
+	LWLockRelease(&runner_area->lock);
 }
 
 /* Return for how many runners of our job, our own among them, a condition is true. */
-static int
-count_runners(bool (*condition) (const RunnerSlot *runner))
+int
+runner_count(bool (*condition) (const RunnerSlot *runner))
 {
 	int			result = 0;
 
-	Assert(LWLockHeldByMe(&area->lock));
+	Assert(LWLockHeldByMe(&runner_area->lock));
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
-		if (is_of_our_job(&area->runners[i]) && condition(&area->runners[i]))
+		if (runner_is_ours(&runner_area->runners[i]) && condition(&runner_area->runners[i]))
 			result++;
 	}
 	return result;
 }
 
-/* Conditions for count_runners() */
-
-static bool
-is_another(const RunnerSlot *runner)
+/* A condition for runner_count() */
+bool
+runner_is_another(const RunnerSlot *runner)
 {
-	return runner != my_runner;
+	return runner != runner_mine;
 }
 
-/* It may still change a row. */
-static bool
-is_another_unfinished(const RunnerSlot *runner)
+/* The same: it may still change a row. */
+bool
+runner_is_another_unfinished(const RunnerSlot *runner)
 {
-	return is_another(runner) && !runner->rows_final;
-}
-
-/* It gives up an item, and has not claimed another item. */
-static bool
-gives_turn(const RunnerSlot *runner)
-{
-	return runner->gives_turn;
-}
-
-/* It has begun, and has no relation: it claims the next one. */
-static bool
-is_idle(const RunnerSlot *runner)
-{
-	return runner->nitems == 0 && !runner->rows_final;
-}
-
-/* Between its claim and progress_begin() a runner may wait for the extension. */
-static bool
-has_relation(const RunnerSlot *runner)
-{
-	return runner->nitems > 0 && OidIsValid(runner->heap_oid);
-}
-
-/* Its copy waits for the lock of its swap, and that makes room for another relation. */
-static bool
-is_waiting(const RunnerSlot *runner)
-{
-	return has_relation(runner) && runner->phase == PHASE_WAIT_SWAP_LOCK && !runner->tight_space;
-}
-
-/* It works on a relation, and does not only wait for its lock. */
-static bool
-is_another_at_work(const RunnerSlot *runner)
-{
-	return is_another(runner) && has_relation(runner) && !is_waiting(runner);
+	return runner_is_another(runner) && !runner->rows_final;
 }
 
 /*
@@ -261,11 +204,11 @@ runner_knows_pid(int pid)
 bool
 runner_of_same_job(int pid)
 {
-	if (my_runner == NULL || pid == 0)
+	if (runner_mine == NULL || pid == 0)
 		return false;
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
-		if (is_of_our_job(&area->runners[i]) && area->runners[i].pid == pid)
+		if (runner_is_ours(&runner_area->runners[i]) && runner_area->runners[i].pid == pid)
 			return true;
 	}
 	return false;
@@ -282,11 +225,11 @@ runner_use(JobBudget budget, double amount)
 {
 	double		mark;
 
-	if (my_shared == NULL)
+	if (runner_my_shared == NULL)
 		return 0;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	mark = (my_shared->accounts[budget].used += amount);
-	LWLockRelease(&area->lock);
+	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
+	mark = (runner_my_shared->accounts[budget].used += amount);
+	LWLockRelease(&runner_area->lock);
 	return mark;
 }
 
@@ -302,10 +245,10 @@ runner_owes(JobBudget budget, double mark, double rate)
 	instr_time	now;
 	double		owed;
 
-	if (my_shared == NULL)
+	if (runner_my_shared == NULL)
 		return 0;
-	account = &my_shared->accounts[budget];
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	account = &runner_my_shared->accounts[budget];
+	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
 	INSTR_TIME_SET_CURRENT(now);
 	if (rate <= 0)
 		account->paid = account->used;
@@ -319,96 +262,8 @@ runner_owes(JobBudget budget, double mark, double rate)
 	}
 	account->paid_at = now;
 	owed = mark - account->paid;
-	LWLockRelease(&area->lock);
+	LWLockRelease(&runner_area->lock);
 	return rate > 0 ? Max(owed, 0) * 1000 / rate : 0;
-}
-
-/*
- * window: return for how many microseconds from now on no bid may begin: shortly before the end of
- * a window, where none is worth while, and until shortly after it.  So a query of all partitions of
- * a table waits behind all runners of the job at the same time, not behind one after the other;
- * and it has time between two windows to lock all of them.
- */
-static int64
-no_bid_us(int timeout_ms, int64 now)
-{
-	int64		left_us = my_shared->bid_ends - now;
-	int64		gap_us = BID_GAP_MS * INT64CONST(1000);
-
-	Assert(LWLockHeldByMe(&area->lock));
-	if (left_us >= Min(gap_us, timeout_ms * INT64CONST(500)) || left_us <= -gap_us)
-		return 0;
-	return left_us + gap_us;
-}
-
-/* Return when the window has begun, by clock_us(), that a bid could join now; 0 = there is none. */
-int64
-runner_bid_began(int timeout_ms)
-{
-	int64		now = clock_us();
-	int64		began = 0;
-
-	if (my_shared == NULL)
-		return 0;
-	LWLockAcquire(&area->lock, LW_SHARED);
-	if (my_shared->bid_ends > now && no_bid_us(timeout_ms, now) == 0)
-		began = my_shared->bid_began;
-	LWLockRelease(&area->lock);
-	return began;
-}
-
-/*
- * Begin a bid, just before we queue for an exclusive lock, and return for how many milliseconds it
- * may queue: for the rest of the window of another runner's bid or, if none runs, for timeout_ms.
- * Then it begins a window, and tells the other runners of the job, so that all that wait for a
- * lock queue at the same time.
- *
- * Who comes too late for a window waits here for the next one, to be there when that opens.  That
- * takes two BID_GAP_MS at most, and we have no lock yet but those of attempts_prepare().
- */
-int
-runner_begin_bid(int timeout_ms)
-{
-	int			pids[IM_MAX_RUNNERS];
-	int			n = 0;
-	int64		now;
-	int64		wait_us;
-	int64		left_us;
-
-	if (my_shared == NULL)
-		return timeout_ms;
-	/* step: window */
-	for (;;)
-	{
-		LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-		now = clock_us();
-		wait_us = no_bid_us(timeout_ms, now);
-		if (wait_us <= 0)
-			break;
-		LWLockRelease(&area->lock);
-		latch_nap((wait_us + 999) / 1000, "IndexMoverWaitOthers");
-	}
-	if (my_shared->bid_ends <= now)
-	{
-		my_shared->bid_began = now;
-		my_shared->bid_ends = now + timeout_ms * INT64CONST(1000);
-		for (int i = 0; i < IM_MAX_RUNNERS; i++)
-		{
-			if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner)
-				pids[n++] = area->runners[i].pid;
-		}
-	}
-	left_us = my_shared->bid_ends - now;
-	LWLockRelease(&area->lock);
-	for (int i = 0; i < n; i++)
-	{
-		PGPROC	   *proc = BackendPidGetProc(pids[i]);
-
-		if (proc != NULL)
-			SetLatch(&proc->procLatch);
-	}
-	/* it may be longer than ours, after alter_move() */
-	return Min((left_us + 999) / 1000, timeout_ms);
 }
 
 /* Return whether this is the only runner of its job. */
@@ -417,11 +272,11 @@ runner_is_alone(void)
 {
 	bool		result;
 
-	if (my_runner == NULL)
+	if (runner_mine == NULL)
 		return false;
-	LWLockAcquire(&area->lock, LW_SHARED);
-	result = count_runners(is_another) == 0;
-	LWLockRelease(&area->lock);
+	LWLockAcquire(&runner_area->lock, LW_SHARED);
+	result = runner_count(runner_is_another) == 0;
+	LWLockRelease(&runner_area->lock);
 	return result;
 }
 
@@ -429,9 +284,9 @@ runner_is_alone(void)
 static void
 begin_cleaning_up(void)
 {
-	Assert(LWLockHeldByMeInMode(&area->lock, LW_EXCLUSIVE));
-	my_job->state = JOB_CLEANING_UP;
-	my_job->flags.pause = false;
+	Assert(LWLockHeldByMeInMode(&runner_area->lock, LW_EXCLUSIVE));
+	runner_my_job->state = JOB_CLEANING_UP;
+	runner_my_job->flags.pause = false;
 }
 
 /*
@@ -444,20 +299,20 @@ runner_detach(void)
 	bool		last;
 	bool		final;
 
-	if (my_runner == NULL)
+	if (runner_mine == NULL)
 		return false;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	last = count_runners(is_another) == 0;
-	final = count_runners(is_another_unfinished) == 0;
-	memset(my_runner, 0, sizeof(RunnerSlot));
-	my_job->runners--;
+	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
+	last = runner_count(runner_is_another) == 0;
+	final = runner_count(runner_is_another_unfinished) == 0;
+	memset(runner_mine, 0, sizeof(RunnerSlot));
+	runner_my_job->runners--;
 	if (last)
-		job_free_slot_locked(my_job);
+		job_free_slot_locked(runner_my_job);
 	else if (final)
 		begin_cleaning_up();
-	LWLockRelease(&area->lock);
-	progress_attach(my_runner = NULL);
-	my_job = NULL;
+	LWLockRelease(&runner_area->lock);
+	progress_attach(runner_mine = NULL);
+	runner_my_job = NULL;
 	return final;
 }
 
@@ -467,630 +322,15 @@ runner_finish_rows(void)
 {
 	bool		final;
 
-	if (my_runner == NULL)
+	if (runner_mine == NULL)
 		return false;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->rows_final = true;
-	final = count_runners(is_another_unfinished) == 0;
+	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
+	runner_mine->rows_final = true;
+	final = runner_count(runner_is_another_unfinished) == 0;
 	if (final)
 		begin_cleaning_up();
-	LWLockRelease(&area->lock);
+	LWLockRelease(&runner_area->lock);
 	return final;
-}
-
-/* Return whether a runner has claimed an item of this table. */
-static bool
-has_item_of_table(const JobShared *shared, const RunnerSlot *runner, Oid table)
-{
-	for (int i = 0; i < runner->nitems; i++)
-	{
-		if (shared->items[runner->items[i]].heap_oid == table)
-			return true;
-	}
-	return false;
-}
-
-/* Return whether another runner of the job, of this kind, has an item of this one's table. */
-static bool
-another_has_table(const JobShared *shared, const MoveItem *item,
-				  bool (*is_meant) (const RunnerSlot *runner))
-{
-	Assert(LWLockHeldByMe(&area->lock));
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-	{
-		const RunnerSlot *runner = &area->runners[i];
-
-		if (is_of_our_job(runner) && runner != my_runner && is_meant(runner) &&
-			has_item_of_table(shared, runner, item->heap_oid))
-			return true;
-	}
-	return false;
-}
-
-/* Return whether another runner of the job is just giving up a relation of this table. */
-static bool
-is_being_put_back(const JobShared *shared, const MoveItem *item)
-{
-	return another_has_table(shared, item, gives_turn);
-}
-
-/* Return whether a runner moves relations together. */
-static bool
-moves_together(const RunnerSlot *runner)
-{
-	return runner->nitems > 1;
-}
-
-/* Return whether an item, not a part of one, is queued and has had no turn. */
-static bool
-is_untried(const MoveItem *item)
-{
-	return item->outcome.status == STATUS_QUEUED && item->turns == 0 && !OidIsValid(item->part_of);
-}
-
-/* Return whether an item is queued, and has given its turn. */
-static bool
-is_put_back(const MoveItem *item)
-{
-	return item->outcome.status == STATUS_QUEUED && item->turns > 0 && !OidIsValid(item->part_of);
-}
-
-/* Return whether an item has to wait for this one, on which a runner works, or for a part of it. */
-static bool
-has_to_wait_for(const JobShared *shared, const MoveItem *item, int first)
-{
-	int			last = job_last_part(shared, first);
-
-	for (int i = first; i <= last; i++)
-	{
-		const MoveItem *other = &shared->items[i];
-
-		if (other == item || other->outcome.status != STATUS_RUNNING)
-			continue;
-		/* a part goes with its table */
-		if (item->method == METHOD_DEFAULT && other->method != METHOD_DEFAULT &&
-			other->turns == 0 && i == first)
-			return true;
-		if (other->heap_oid == item->heap_oid &&
-			(item->method != METHOD_COPY || other->method != METHOD_COPY))
-			return true;
-	}
-	return false;
-}
-
-/*
- * Return whether this item may begin now.  Indexes of a table are rebuilt
- * one after the other, and not while any of them is copied, because a rebuild
- * waits for all transactions that use the table.  Nor does one begin whose table is being
- * moved together with others, or an index of it.  The default for new
- * partitions is set at the very end, but for relations that have given their turn.
- */
-static bool
-may_begin(const JobShared *shared, const MoveItem *item)
-{
-	Assert(LWLockHeldByMe(&area->lock));
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-	{
-		const RunnerSlot *runner = &area->runners[i];
-
-		for (int j = 0; j < runner->nitems && is_of_our_job(runner); j++)
-		{
-			if (has_to_wait_for(shared, item, runner->items[j]))
-				return false;
-		}
-	}
-	if (item->method == METHOD_DEFAULT)
-	{
-		for (int i = shared->first_untried; i < shared->nitems; i++)
-		{
-			if (shared->items[i].method != METHOD_DEFAULT && is_untried(&shared->items[i]))
-				return false;
-		}
-	}
-	/* its locks would be in the way of all the others */
-	if (another_has_table(shared, item, moves_together))
-		return false;
-	return !is_being_put_back(shared, item);
-}
-
-/*
- * Numbers of items that have given their turn, and that no session had locked at our last look.
- * A look reads the lock table, so it takes no lock of the area: clients may stand behind that.
- */
-static int	free_items[MAX_FREE];
-static int	nfree = 0;
-static int	next_look = 0;
-
-static bool
-was_free(int n)
-{
-	for (int i = 0; i < nfree; i++)
-	{
-		if (free_items[i] == n)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Look again at those that were free, and at so many others, in turn.  What a runner claims
- * meanwhile, the caller sees under the area's lock.
- */
-static void
-look_for_free(const JobShared *shared, int most, RelationCheck is_free)
-{
-	int			kept = 0;
-
-	Assert(!LWLockHeldByMe(&area->lock));
-	for (int i = 0; i < nfree; i++)
-	{
-		const MoveItem *item = &shared->items[free_items[i]];
-
-		if (is_put_back(item) && is_free(item))
-			free_items[kept++] = free_items[i];
-	}
-	nfree = kept;
-	for (int i = 0; i < shared->nitems && most > 0 && nfree < MAX_FREE; i++)
-	{
-		int			n = next_look++ % shared->nitems;
-
-		next_look %= shared->nitems;
-		if (!is_put_back(&shared->items[n]) || was_free(n))
-			continue;
-		most--;
-		if (is_free(&shared->items[n]))
-			free_items[nfree++] = n;
-	}
-}
-
-/*
- * Return how many items of the job are ready, except one; "most" are enough.  Ready is what may
- * begin, and has had no turn or was free at our last look.
- */
-static int
-count_ready(JobShared *shared, const MoveItem *except, int most)
-{
-	int			result = 0;
-
-	Assert(LWLockHeldByMeInMode(&area->lock, LW_EXCLUSIVE));
-	while (shared->first_untried < shared->nitems &&
-		   !is_untried(&shared->items[shared->first_untried]))
-		shared->first_untried++;
-	for (int i = shared->first_untried; i < shared->nitems && result < most; i++)
-	{
-		const MoveItem *item = &shared->items[i];
-
-		if (item != except && is_untried(item) && may_begin(shared, item))
-			result++;
-	}
-	for (int i = 0; i < nfree && result < most; i++)
-	{
-		const MoveItem *item = &shared->items[free_items[i]];
-
-		if (item != except && is_put_back(item) && may_begin(shared, item))
-			result++;
-	}
-	return result;
-}
-
-/*
- * Return the lowest number that no runner of the job has; max_runners if all are taken.  Not
- * 0: that is the one that begins the job, and it begins once.
- */
-static int
-free_number(const JobShared *shared)
-{
-	int			result = 1;
-
-	Assert(LWLockHeldByMe(&area->lock));
-	while (result < shared->max_runners && (shared->numbers & (UINT32_C(1) << result)) != 0)
-		result++;
-	return result;
-}
-
-/*
- * Have the postmaster start one more runner of the job.  Return false if there is no room
- * for it, or another one is just being started.
- */
-bool
-runner_start_another(JobShared *shared)
-{
-	int			number;
-	bool		may_start;
-	bool		started = false;
-
-	if (my_runner == NULL)
-		return false;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	number = free_number(shared);
-	may_start = !shared->starting && number < shared->max_runners;
-	if (may_start)
-	{
-		shared->starting = true;
-		/* it may have come, and left again, before we go on */
-		shared->numbers |= UINT32_C(1) << number;
-	}
-	LWLockRelease(&area->lock);
-	if (!may_start)
-		return false;
-
-	if (job_more_runners(my_runner->slot))
-		started = job_register_runner(my_runner->slot, shared->job, number, 0) != NULL;
-	if (!started)
-		runner_leave_number(shared, number);
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	shared->starting = false;
-	LWLockRelease(&area->lock);
-	return started;
-}
-
-/* Leave the number of a runner that has not begun to others. */
-void
-runner_leave_number(JobShared *shared, int number)
-{
-	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
-	shared->numbers &= ~(UINT32_C(1) << number);
-	LWLockRelease(&job_area()->lock);
-}
-
-/*
- * Have a runner started that our job lacks, because no worker was free when it began:
- * parallel queries take workers, and leave them.  To be called between two items and by copies,
- * often.
- */
-void
-runner_make_up(void)
-{
-	static double looked_at = 0;
-	bool		wanted;
-
-	if (my_runner == NULL || !clock_has_passed(looked_at, MAKE_UP_MS))
-		return;
-	looked_at = clock_seconds();
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	wanted = !my_shared->starting && !my_job->flags.pause && !my_job->flags.cancel &&
-		my_job->runners < Min(my_shared->max_runners, my_shared->settings.max_workers);
-	if (wanted)
-		wanted = count_ready(my_shared, NULL, 1) > 0;
-	LWLockRelease(&area->lock);
-	if (wanted)
-		(void) runner_start_another(my_shared);
-}
-
-/* Return whether there may be one more runner, since others only wait for locks. */
-static bool
-has_room(const JobShared *shared)
-{
-	return !shared->starting && free_number(shared) < shared->max_runners &&
-		my_job->runners - count_runners(is_waiting) < shared->settings.max_workers;
-}
-
-/*
- * room: the copy of our item waits for its lock.  If fewer than max_workers of the job's
- * runners do anything else, and a relation is ready, have one more started for it.  With
- * max_workers = 1 the relations are moved one after the other.
- */
-void
-runner_make_room(JobShared *shared, const MoveItem *item, RelationCheck is_free)
-{
-	bool		wanted;
-
-	if (my_runner == NULL || shared->settings.max_workers == 1 || item->tight_space)
-		return;
-	LWLockAcquire(&area->lock, LW_SHARED);
-	wanted = has_room(shared);
-	LWLockRelease(&area->lock);
-	if (!wanted)
-		return;
-	look_for_free(shared, FREE_LOOKS, is_free);
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	wanted = has_room(shared);
-	if (wanted)
-		wanted = count_ready(shared, item, 1) > 0;
-	LWLockRelease(&area->lock);
-	if (wanted)
-		(void) runner_start_another(shared);
-}
-
-/*
- * Return whether this runner, which has nothing to do now, ends before its job.  It was
- * started for a relation while a copy waited (runner_make_room()), or has taken the place of
- * one that was; now no copy waits, and max_workers others are there for what is left.  Not if
- * a session waits for the job: each runner has a queue of its own to it, and another runner
- * could not use that again.
- */
-static bool
-is_too_many(const JobShared *shared)
-{
-	return shared->caller_pid == 0 && count_runners(is_waiting) == 0 &&
-		count_runners(is_another_unfinished) >= shared->settings.max_workers;
-}
-
-/* Leave our number, and the job if it is known by our process, to other runners. */
-static void
-leave_to_others(JobShared *shared)
-{
-	my_runner->rows_final = true;
-	shared->numbers &= ~(UINT32_C(1) << my_runner->number);
-	if (my_job->runner_pid != MyProcPid)
-		return;
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-	{
-		const RunnerSlot *runner = &area->runners[i];
-
-		if (is_of_our_job(runner) && is_another_unfinished(runner))
-			my_job->runner_pid = runner->pid;
-	}
-}
-
-/*
- * Return the number of the item that has given its turn, and is to come again next: of those
- * that were free at our last look or, if none was, of all, the one that has given the fewest
- * turns; or CLAIM_NONE.
- */
-static int
-find_put_back(const JobShared *shared)
-{
-	int			result = CLAIM_NONE;
-	bool		result_is_free = false;
-
-	for (int i = shared->first_queued; i < shared->nitems; i++)
-	{
-		const MoveItem *item = &shared->items[i];
-		bool		is_free;
-
-		if (!is_put_back(item))
-			continue;
-		is_free = was_free(i);
-		if (result != CLAIM_NONE && is_free == result_is_free &&
-			item->turns >= shared->items[result].turns)
-			continue;
-		if (result != CLAIM_NONE && result_is_free && !is_free)
-			continue;
-		if (!may_begin(shared, item))
-			continue;
-		result = i;
-		result_is_free = is_free;
-	}
-	return result;
-}
-
-/*
- * Return the number of the next item to claim, not one that has given its turn unless
- * anything_left; CLAIM_NONE if nothing is queued, else CLAIM_LATER.  *has_given: one that has is
- * queued, and could be claimed.
- */
-static int
-find_next(JobShared *shared, bool anything_left, bool *has_given)
-{
-	bool		room = anything_left ||
-		count_runners(is_another_at_work) < shared->settings.max_workers;
-	int			result = CLAIM_NONE;
-
-	*has_given = false;
-	for (int i = shared->first_queued; i < shared->nitems; i++)
-	{
-		const MoveItem *item = &shared->items[i];
-
-		if (item->outcome.status != STATUS_QUEUED)
-		{
-			if (i == shared->first_queued)
-				shared->first_queued++;
-			continue;
-		}
-		/* that is claimed with its table */
-		if (OidIsValid(item->part_of))
-			continue;
-		result = CLAIM_LATER;
-		if (!room)
-			break;
-		if (anything_left && !is_being_put_back(shared, item))
-			return i;
-		if (!anything_left && item->turns == 0 && may_begin(shared, item))
-			return i;
-		if (item->turns > 0)
-			*has_given = true;
-	}
-	return result;
-}
-
-/*
- * Claim the next item of the job, and set its status to running.  Return its
- * number, CLAIM_NONE if there is none, or CLAIM_LATER if the next one has to
- * wait for another runner.  Items that have given their turn come after the others;
- * is_free() says whether no other process has a lock that is in their way.  With anything_left,
- * claim any item that is still queued, for a runner that is going to give it up; but one that
- * another runner is putting back is left to that, or its "queued" could come last on record.
- * Else it is CLAIM_LATER while max_workers runners are at work; and CLAIM_NONE for a runner
- * that is one too many, and is to end.
- */
-int
-runner_claim(JobShared *shared, bool anything_left, RelationCheck is_free)
-{
-	int			result;
-	bool		has_given;
-
-	/* an item that is queued again, it leaves to the others */
-	if (my_runner->rows_final)
-		return CLAIM_NONE;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->nitems = 0;
-	result = find_next(shared, anything_left, &has_given);
-	if (result == CLAIM_LATER && has_given && !anything_left)
-	{
-		LWLockRelease(&area->lock);
-		look_for_free(shared, shared->nitems, is_free);
-		LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-		/* others have claimed and queued items meanwhile */
-		result = find_next(shared, anything_left, &has_given);
-	}
-	if (result == CLAIM_LATER && has_given && !anything_left)
-	{
-		int			put_back = find_put_back(shared);
-
-		if (put_back != CLAIM_NONE)
-			result = put_back;
-	}
-	if (result >= 0)
-	{
-		shared->items[result].outcome.status = STATUS_RUNNING;
-		(void) job_parts_follow(shared, result);
-		my_runner->items[my_runner->nitems++] = result;
-		my_runner->tight_space = shared->items[result].tight_space;
-	}
-	my_runner->gives_turn = false;
-	if (result == CLAIM_LATER && !anything_left && is_too_many(shared))
-	{
-		leave_to_others(shared);
-		result = CLAIM_NONE;
-	}
-	LWLockRelease(&area->lock);
-	return result;
-}
-
-/* Return whether an item may be moved together with others. */
-static bool
-may_go_along(const JobShared *shared, const MoveItem *item)
-{
-	const JobTerms *terms = &shared->settings.terms;
-
-	if (terms->rehearse || terms->freeze_first || item->method != METHOD_COPY)
-		return false;
-	if (!OidIsValid(item->parent) || item->turns > 0 || item->alone || item->tight_space ||
-		item->owner_cancels)
-		return false;
-	if (another_has_table(shared, item, is_another))
-		return false;
-	return job_size_with_parts(shared, item - shared->items) <= TOGETHER_BYTES;
-}
-
-/* Return whether an item may be claimed, to be moved together with this one. */
-static bool
-goes_with(const JobShared *shared, const MoveItem *item, const MoveItem *first)
-{
-	if (item->parent != first->parent || item->relkind != first->relkind)
-		return false;
-	if (item->from_tablespace != first->from_tablespace ||
-		item->to_tablespace != first->to_tablespace)
-		return false;
-	return is_untried(item) && may_go_along(shared, item) && may_begin(shared, item);
-}
-
-/*
- * together: claim more items, to be moved together with the one that is claimed: partitions of the
- * table to which its table belongs, or their indexes; so many, with their parts.  Sets claimed[]
- * to all of this runner; returns how many.
- */
-int
-runner_claim_more(JobShared *shared, int most, int claimed[IM_MOST_TOGETHER])
-{
-	int			n = my_runner->items[0];
-	int			last = Min(n + TOGETHER_LOOKS, shared->nitems - 1);
-	int			room = most - (job_last_part(shared, n) - n + 1);
-	int64		bytes = ALL_TOGETHER_BYTES - job_size_with_parts(shared, n);
-
-	Assert(my_runner->nitems == 1 && most <= IM_MOST_TOGETHER);
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	if (shared->parted >= MOST_PARTED || !may_go_along(shared, &shared->items[n]))
-		last = n;
-	for (int i = n + 1; i <= last; i++)
-	{
-		if (!goes_with(shared, &shared->items[i], &shared->items[n]))
-			continue;
-		room -= job_last_part(shared, i) - i + 1;
-		bytes -= job_size_with_parts(shared, i);
-		if (room < 0 || bytes < 0)
-			break;
-		shared->items[i].outcome.status = STATUS_RUNNING;
-		(void) job_parts_follow(shared, i);
-		my_runner->items[my_runner->nitems++] = i;
-	}
-	memcpy(claimed, my_runner->items, sizeof(my_runner->items));
-	LWLockRelease(&area->lock);
-	return my_runner->nitems;
-}
-
-/*
- * part: give up all items of this runner, which were to be moved together: each is moved alone.
- * They keep their places, unless they give their turn.  "Counts": neither a user's request nor a
- * lock of another session was the reason, which other relations need not meet.
- * The caller is to clean up, and to call runner_put_back().
- */
-void
-runner_part(JobShared *shared, bool counts)
-{
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < my_runner->nitems; i++)
-	{
-		MoveItem   *item = &shared->items[my_runner->items[i]];
-
-		item->alone = true;
-		if (my_runner->gives_turn)
-			item->turns = Max(item->turns, 1);
-	}
-	if (counts)
-		shared->parted++;
-	my_runner->gives_turn = true;
-	LWLockRelease(&area->lock);
-}
-
-/*
- * Decide whether this runner gives up its item, which waits, for another relation of
- * the job that is ready: it may begin and, if it has given its turn before, is free now.
- * As many runners as there are such relations do so, less those that idle runners are about
- * to claim: they claim none while max_workers are at work.  And none does so while so many
- * others are, or will be with the idle ones.  If true, the caller is to clean
- * up, and to call runner_put_back().
- */
-bool
-runner_give_turn(JobShared *shared, MoveItem *item, RelationCheck is_free)
-{
-	int			room;
-	int			idle;
-	int			claimed;
-	int			enough;
-
-	if (my_runner == NULL)
-		return false;
-	Assert(item->outcome.status == STATUS_RUNNING && !my_runner->gives_turn);
-	look_for_free(shared, FREE_LOOKS, is_free);
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	room = shared->settings.max_workers - count_runners(is_another_at_work);
-	/* idle runners claim only so many, and leave room for this one */
-	idle = Min(count_runners(is_idle), is_waiting(my_runner) ? room : room - 1);
-	claimed = count_ready(shared, item, idle);
-	if (claimed + count_runners(gives_turn) < room)
-	{
-		/* some may be ready only when this item is queued */
-		enough = count_runners(gives_turn) + claimed + 1;
-
-		/* count the items that could begin if this item were queued */
-		item->outcome.status = STATUS_QUEUED;
-		item->turns++;
-		my_runner->gives_turn = count_ready(shared, item, enough) == enough;
-		item->outcome.status = STATUS_RUNNING;
-		if (!my_runner->gives_turn)
-			item->turns--;
-	}
-	LWLockRelease(&area->lock);
-	return my_runner->gives_turn;
-}
-
-/* Queue an item again, with its parts; other runners leave it alone until progress_end(). */
-void
-runner_put_back(JobShared *shared, int n)
-{
-	MoveItem   *item = &shared->items[n];
-
-	Assert(my_runner->gives_turn && item->outcome.status == STATUS_RUNNING);
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	item->outcome.status = STATUS_QUEUED;
-	item->outcome.started_at = 0;
-	item->outcome.finished_at = 0;
-	(void) job_parts_follow(shared, n);
-	shared->first_queued = Min(shared->first_queued, n);
-	shared->first_untried = Min(shared->first_untried, n);
-	LWLockRelease(&area->lock);
 }
 
 /* Sleep until the latch is set, or the time is over.  The caller serves interrupts. */
@@ -1148,7 +388,7 @@ job_flags(void)
 {
 	static const JobFlags none = {false};
 
-	return my_job != NULL ? &my_job->flags : &none;
+	return runner_my_job != NULL ? &runner_my_job->flags : &none;
 }
 
 /*
@@ -1160,11 +400,11 @@ job_flags(void)
 void
 job_check_cancel(void)
 {
-	if (my_job != NULL && !PostmasterIsAlive())
+	if (runner_my_job != NULL && !PostmasterIsAlive())
 		proc_exit(1);
 	CHECK_FOR_INTERRUPTS();
 	/* a transaction keeps the settings that it began with */
-	if (my_job != NULL && ConfigReloadPending && !IsTransactionState())
+	if (runner_my_job != NULL && ConfigReloadPending && !IsTransactionState())
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
@@ -1205,10 +445,10 @@ owner_has_canceled(void)
 static bool
 another_steps_back(const RunnerSlot *seen)
 {
-	Assert(LWLockHeldByMe(&area->lock));
+	Assert(LWLockHeldByMe(&runner_area->lock));
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
-		const RunnerSlot *runner = &area->runners[i];
+		const RunnerSlot *runner = &runner_area->runners[i];
 
 		if (runner->in_use && runner->slot != seen->slot && runner->database == seen->database &&
 			runner->step_back_for != 0 &&
@@ -1238,12 +478,12 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 	bool		helps = true;
 	bool		is_second;
 
-	area = job_area();
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	runner_area = job_area();
+	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
 	is_second = another_steps_back(seen);
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
-		RunnerSlot *runner = &area->runners[i];
+		RunnerSlot *runner = &runner_area->runners[i];
 
 		/* otherwise it has gone on, or ended */
 		if (!runner->in_use || runner->pid != seen->pid || runner->slot != seen->slot ||
@@ -1259,7 +499,7 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 			runner->step_back_since = clock_seconds();
 		}
 	}
-	LWLockRelease(&area->lock);
+	LWLockRelease(&runner_area->lock);
 	return helps;
 }
 
@@ -1267,19 +507,19 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 void
 runner_forget_step_back(void)
 {
-	if (my_runner == NULL)
+	if (runner_mine == NULL)
 		return;
-	Assert(has_swapped(my_runner));
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->step_back_for = 0;
-	LWLockRelease(&area->lock);
+	Assert(has_swapped(runner_mine));
+	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
+	runner_mine->step_back_for = 0;
+	LWLockRelease(&runner_area->lock);
 }
 
 /* Return whether to step back; for a signal handler, so without a lock. */
 bool
 runner_must_step_back(void)
 {
-	return (my_runner != NULL && my_runner->step_back_for != 0) || owner_has_canceled();
+	return (runner_mine != NULL && runner_mine->step_back_for != 0) || owner_has_canceled();
 }
 
 /*
@@ -1301,11 +541,11 @@ runner_check_step_back(void)
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("canceling move due to request of the table's owner")));
 	}
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	blocker = my_runner->step_back_for;
+	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
+	blocker = runner_mine->step_back_for;
 	/* the handling of the error may have to wait, too */
-	my_runner->step_back_for = 0;
-	LWLockRelease(&area->lock);
+	runner_mine->step_back_for = 0;
+	LWLockRelease(&runner_area->lock);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),

@@ -18,14 +18,9 @@
 #include <ctype.h>
 #include <limits.h>
 
-#include "access/htup_details.h"
-#include "access/reloptions.h"
-#include "access/table.h"
 #include "access/xact.h"
-#include "catalog/pg_db_role_setting.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
 #include "pgtime.h"
 #include "utils/builtins.h"
@@ -678,113 +673,23 @@ settings_alter(MoveSettings *result, Jsonb *json)
 	strlcpy(result->not_default, altered.not_default, IM_SETTINGS_LEN);
 }
 
-/*
- * Return the settings of a configuration file; the last of a name counts.  No message, which
- * could quote a secret.
- */
-List *
-settings_in_file(const char *file)
+/* Return the number of a job's settings. */
+int
+settings_count(void)
 {
-	ConfigVariable *head = NULL;
-	ConfigVariable *tail = NULL;
-	List	   *result = NIL;
-
-	if (!ParseConfigFile(file, true, NULL, 0, 0, 0, &head, &tail))
-		return NIL;
-	for (; head != NULL; head = head->next)
-	{
-		Node	   *value;
-
-		if (head->name == NULL || head->value == NULL)
-			continue;
-		value = (Node *) makeString(head->value);
-		result = lappend(result, makeDefElem(head->name, value, -1));
-	}
-	return result;
+	return lengthof(settings);
 }
 
-/* Return the settings in a column of a catalog's row, as of ALTER ROLE .. SET. */
-List *
-settings_in_row(HeapTuple row, Oid catalog, AttrNumber column)
+/* Return the name of setting n of a job. */
+const char *
+settings_name(int n)
 {
-	Relation	rel = table_open(catalog, AccessShareLock);
-	bool		isnull;
-	Datum		settings = heap_getattr(row, column, RelationGetDescr(rel), &isnull);
-
-	table_close(rel, AccessShareLock);
-	return isnull ? NIL : untransformRelOptions(settings);
+	return settings[n].name;
 }
 
-/* The settings of core that a plan, or a job, obeys, and their defaults */
-static const char *const of_core[][2] = {
-	{"TimeZone", "GMT"}, {"IntervalStyle", "postgres"},
-	{"maintenance_work_mem", "64MB"}, {"max_parallel_maintenance_workers", "2"},
-};
-
-#define NSETTINGS		((int) (lengthof(settings) + lengthof(of_core)))
-
-/* Return the name of setting n: first ours, then core's. */
-static const char *
-stored_name(int n)
+/* Return the default of setting n of a job, as SET would take it. */
+const char *
+settings_default(int n)
 {
-	if (n < lengthof(settings))
-		return settings[n].name;
-	return of_core[n - lengthof(settings)][0];
-}
-
-static const char *
-stored_default(int n)
-{
-	if (n < lengthof(settings))
-		return default_text(&settings[n]);
-	return of_core[n - lengthof(settings)][1];
-}
-
-/* Set the settings of this list that are index_mover's, or in of_core[]. */
-static void
-set_stored(List *stored)
-{
-	foreach_ptr(const DefElem, one, stored)
-	{
-		for (int i = 0; i < NSETTINGS; i++)
-		{
-			if (pg_strcasecmp(one->defname, stored_name(i)) == 0 && one->arg != NULL)
-				settings_set_here(stored_name(i), strVal(one->arg), PGC_SUSET, DEBUG1);
-		}
-	}
-}
-
-/*
- * Set all settings, for the GUC nest level, to the values with which a new session of this
- * role, 0 = of any, begins in this database, whatever the own session has.  As in core's
- * process_settings(), privileges were checked when they were stored, and wrong values
- * are ignored.
- */
-void
-settings_begin_as(Oid role)
-{
-	/* the last value of a setting counts */
-	const Oid	places[][2] = {{InvalidOid, InvalidOid}, {MyDatabaseId, InvalidOid},
-	{InvalidOid, role}, {MyDatabaseId, role}};
-
-	for (int i = 0; i < NSETTINGS; i++)
-		settings_set_here(stored_name(i), stored_default(i), PGC_SUSET, DEBUG1);
-	set_stored(settings_in_file(ConfigFileName));
-	set_stored(settings_in_file(PG_AUTOCONF_FILENAME));
-	/* the server's value, unless this session's role or client hides it */
-	for (int i = 0; i < NSETTINGS; i++)
-	{
-		if (find_option(stored_name(i), false, true, 0)->reset_source <= PGC_S_ARGV)
-			settings_set_here(stored_name(i), NULL, PGC_SUSET, DEBUG1);
-	}
-	for (int i = 0; i < lengthof(places); i++)
-	{
-		List	   *rows = catalog_rows(DbRoleSettingRelationId, DbRoleSettingDatidRolidIndexId,
-										Anum_pg_db_role_setting_setdatabase, places[i][0],
-										Anum_pg_db_role_setting_setrole, places[i][1]);
-
-		foreach_ptr(HeapTupleData, row, rows)
-			set_stored(settings_in_row(row, DbRoleSettingRelationId,
-									   Anum_pg_db_role_setting_setconfig));
-	}
+	return default_text(&settings[n]);
 }

@@ -138,6 +138,11 @@ extern void settings_check_object(Jsonb *json);
 extern bool settings_names(Jsonb *json, const char *name);
 extern void settings_check_alterable(int64 job, Jsonb *json);
 extern void settings_alter(MoveSettings *result, Jsonb *json);
+extern int	settings_count(void);
+extern const char *settings_name(int n);
+extern const char *settings_default(int n);
+
+/* settings_of_role.c */
 extern List *settings_in_file(const char *file);
 extern List *settings_in_row(HeapTuple row, Oid catalog, AttrNumber column);
 extern void settings_begin_as(Oid role);

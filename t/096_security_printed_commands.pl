@@ -53,8 +53,8 @@ my %elsewhere = (
 	'src/worker/job_launch.c cleanup' => undef,
 	'src/worker/job_launch.c jobs' => undef,
 	'src/wait/pacing.c cancel_move' => '084_versions_drop_extension.pl',
-	'src/worker/move_item.c blockers' => '107_online_alter.pl',
-	'src/worker/move_item.c cancel_move' => '107_online_alter.pl',
+	'src/worker/move_default.c blockers' => '107_online_alter.pl',
+	'src/worker/move_default.c cancel_move' => '107_online_alter.pl',
 	'src/worker/move_item.c cleanup' => undef);
 
 my $node = new_node('printed', extension => 0, conf => "max_worker_processes = 20\nindex_mover.on_blocker = 'fail'\n");

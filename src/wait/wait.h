@@ -214,9 +214,12 @@ struct ReplicationSlot;
 extern struct WalSnd *walsender_next(int *i);
 extern struct ReplicationSlot *slot_next(int *i);
 
-/* pacing.c */
+/* replica_lag.c */
+extern RunnerRest replica_lag_why;
+extern bool replica_lag_look(const MoveSettings *settings, int64 at_once);
 extern int64 replica_lag_slot_limit(void);
 
+/* pacing.c */
 extern bool pacing_look(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_hold_back(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_rest(const MoveSettings *settings, int64 wal_at_once,

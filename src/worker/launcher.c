@@ -38,18 +38,14 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/pg_database.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/varlena.h"
 
@@ -59,16 +55,12 @@
 #include "evidence.h"
 #include "own_tables.h"
 #include "test_points.h"
-#include "worker/worker.h"
+#include "worker/launcher_private.h"
 
 #define RESTART_S		60
 /* on a standby: between two looks whether recovery has ended; and at the devices, which take a process */
 #define STANDBY_MS		1000
 #define STANDBY_LOOK_MS	10000
-/* between two tries to get a worker slot, and two looks for a directory or a device that is missing */
-#define RETRY_MS		5000
-/* between two rounds: files that were kept may be removable by then */
-#define AGAIN_MS		(24 * 60 * 60 * 1000)
 /* from the start of a watch to emptyings: a device that hangs holds up the watch, and no such worker */
 #define WATCH_MS		1000
 /* an emptying that takes longer keeps no others waiting */
@@ -81,10 +73,7 @@
 #define AFTER_CRASH_MS	10000
 /* while files of lost indexes of a database are not empty */
 #define EMPTY_AGAIN_MS	IM_LIMIT("empty-again", 60 * 1000)
-/* while a device is not known, or files are lost: a user may have healed it */
-#define DOUBTFUL_MS		(60 * 60 * 1000)
 #define SAMPLE_MS		IM_LIMIT("sample-ms", 10 * 60000)	/* between two samples */
-#define NOT_DUE			PG_INT64_MAX
 
 static bool is_preloaded = false;
 
@@ -95,85 +84,6 @@ static int64 started_at = 0;	/* clock_ms() of the last start, or restart
 static bool has_crashed_soon = false;	/* the start before the last */
 
 PGDLLEXPORT void index_mover_launcher_main(Datum arg);
-
-typedef enum VisitKind
-{
-	VISIT_WATCH,
-	VISIT_CLEANUP,
-	VISIT_EMPTY,
-	VISIT_RESUME,
-	VISIT_LOOK,
-} VisitKind;
-
-/* A visit to a database, or to all devices; only the launcher has it */
-typedef struct Visit
-{
-	VisitKind	kind;
-	int64		due;			/* ms, as clock_ms(); NOT_DUE: not asked for,
-								 * not in this pass of the round, or not named
-								 * any more */
-	MemoryContext context;		/* of its worker; NULL = there is none now */
-	BackgroundWorkerHandle *worker;
-	int64		began;			/* when it was started */
-	dsm_segment *answer;		/* of the worker: of the watch a WatchTask, of
-								 * a cleanup a JobShared, else the task */
-	bool		told;			/* that no worker was free */
-
-	/* of the watch */
-	WatchTask	watch;
-
-	/* of a cleanup */
-	Look		look;
-
-	/* of an emptying */
-	EmptyTask	empty;
-
-	/* of a resumption */
-	ResumeTask	resume;
-
-	/* of a look */
-	LookTask	task;			/* of its workers; name: its own */
-	int64		next_sample;
-	bool		is_missing;		/* it was said that there is no such database */
-} Visit;
-
-typedef enum RoundStage
-{
-	ROUND_TO_BEGIN,				/* when the watch answers */
-	ROUND_VISITS,				/* in a pass: cleanups are due, or at work */
-	ROUND_PASS_ENDS,			/* when the watch answers */
-	ROUND_RESTS,				/* between two passes, or at its end */
-} RoundStage;
-
-/*
- * A round of cleanups.  A cleanup stops where a job cannot start yet; so after a first pass
- * through all databases the round has others, through the databases whose cleanups are to go on.
- */
-typedef struct Round
-{
-	RoundStage	stage;
-	int64		began;
-	uint64		missing;		/* in the answer of the watch when it began */
-	List	   *doubtful;		/* evidence_doubtful() when it began */
-	List	   *databases;		/* that were to be visited so far */
-	bool		is_first_pass;
-	int			put_off;		/* cleanups that go on in the next pass */
-	bool		is_complete;	/* all cleanups so far came to their end */
-	bool		told;			/* that no worker was free, in this pass */
-	int64		look_due;		/* at the devices, while it rests; NOT_DUE:
-								 * the watch was asked */
-
-	/* the last answer of the watch */
-	bool		has_answer;		/* which serve_round() has not seen */
-	uint64		missing_now;
-} Round;
-
-static int64 first_visits = 0;	/* before, no look and no cleanup begins */
-static MemoryContext launcher_context;
-static List *visits = NIL;		/* of Visit */
-static Visit *watch;			/* the only visit of its kind, always on the
-								 * list */
-static Round current_round;
 
 /*
  * The losses for which emptyings of all databases were due last, and until when later losses wait.  The
@@ -246,79 +156,7 @@ reload_configuration(void)
 	return true;
 }
 
-/* List the databases that accept connections, with closed_too also the others; or that of this name. */
-static List *
-list_databases(const char *name, bool closed_too)
-{
-	MemoryContext context = CurrentMemoryContext;
-	List	   *result = NIL;
-
-	StartTransactionCommand();
-	(void) GetTransactionSnapshot();
-	foreach_ptr(HeapTupleData, row, catalog_all(DatabaseRelationId))
-	{
-		Form_pg_database database = (Form_pg_database) GETSTRUCT(row);
-
-		MemoryContextSwitchTo(context);
-		if ((database->datallowconn || closed_too) &&
-			database->datconnlimit != DATCONNLIMIT_INVALID_DB &&
-			(name == NULL || strcmp(NameStr(database->datname), name) == 0))
-			result = lappend_oid(result, database->oid);
-	}
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
-	return result;
-}
-
-/* ---- the list ---- */
-
-static Visit *
-add_visit(VisitKind kind, int64 due)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(launcher_context);
-	Visit	   *visit = palloc0_object(Visit);
-
-	visit->kind = kind;
-	visit->due = due;
-	visits = lappend(visits, visit);
-	MemoryContextSwitchTo(oldcontext);
-	return visit;
-}
-
-/* Take a visit out of the list, which is not to be in a loop through it. */
-static void
-remove_visit(Visit *visit)
-{
-	Assert(visit->context == NULL && visit->answer == NULL);
-	visits = list_delete_ptr(visits, visit);
-	pfree(visit);
-}
-
-/* The worker of a visit is gone, or was none. */
-static void
-forget_worker(Visit *visit)
-{
-	if (visit->answer != NULL)
-		dsm_detach(visit->answer);
-	visit->answer = NULL;
-	visit->worker = NULL;
-	MemoryContextDelete(visit->context);
-	visit->context = NULL;
-}
-
 /* ---- the watch ---- */
-
-/*
- * Have all devices looked at from now on.  The answer of a worker that has begun before does not
- * count.
- */
-static void
-ask_watch(bool settles)
-{
-	watch->watch.settles = settles;
-	watch->due = 0;
-	current_round.has_answer = false;
-}
 
 /* Start a look at the devices; false if that is not possible now. */
 static bool
@@ -352,7 +190,7 @@ end_watch(Visit *visit, int64 now)
 {
 	WatchTask	answer = *(const WatchTask *) dsm_segment_address(visit->answer);
 
-	forget_worker(visit);
+	launcher_forget_worker(visit);
 	if (visit->due != NOT_DUE)
 		return;
 	if (!answer.done)
@@ -360,8 +198,7 @@ end_watch(Visit *visit, int64 now)
 		visit->due = now + RESTART_S * 1000;
 		return;
 	}
-	current_round.has_answer = true;
-	current_round.missing_now = answer.missing;
+	launcher_round_answer(answer.missing);
 	evidence_note_running();
 }
 
@@ -369,8 +206,8 @@ end_watch(Visit *visit, int64 now)
 static void
 stop_watch(int code, Datum arg)
 {
-	if (watch->worker != NULL)
-		TerminateBackgroundWorker(watch->worker);
+	if (launcher_watch->worker != NULL)
+		TerminateBackgroundWorker(launcher_watch->worker);
 }
 
 /* ---- looks ---- */
@@ -402,7 +239,7 @@ launcher_looks_into(const char *database)
 static Visit *
 find_look(const char *name)
 {
-	foreach_ptr(Visit, visit, visits)
+	foreach_ptr(Visit, visit, launcher_visits)
 	{
 		if (visit->kind == VISIT_LOOK && strcmp(NameStr(visit->task.name), name) == 0)
 			return visit;
@@ -411,13 +248,13 @@ find_look(const char *name)
 }
 
 /*
- * Have a look into each database that the setting names, at once but for first_visits.  The look
+ * Have a look into each database that the setting names, at once but for launcher_first_visits.  The look
  * into one that it does not name any more stays until its worker has ended.
  */
 static void
 schedule_looks(void)
 {
-	foreach_ptr(Visit, visit, visits)
+	foreach_ptr(Visit, visit, launcher_visits)
 	{
 		if (visit->kind == VISIT_LOOK)
 			visit->due = NOT_DUE;
@@ -429,10 +266,10 @@ schedule_looks(void)
 
 		if (visit == NULL)
 		{
-			visit = add_visit(VISIT_LOOK, 0);
+			visit = launcher_add_visit(VISIT_LOOK, 0);
 			namestrcpy(&visit->task.name, name);
 		}
-		visit->due = first_visits;
+		visit->due = launcher_first_visits;
 	}
 }
 
@@ -468,7 +305,7 @@ static bool
 start_look(Visit *visit, int64 now)
 {
 	LookTask   *task = &visit->task;
-	List	   *found = list_databases(NameStr(task->name), false);
+	List	   *found = launcher_list_databases(NameStr(task->name), false);
 
 	visit->due = now + LOOK_MS;
 	if (found == NIL && !visit->is_missing)
@@ -502,7 +339,7 @@ end_look(Visit *visit, int64 now)
 	/* a reload of the configuration, or a name that is gone, has set it */
 	if (visit->due != NOT_DUE)
 		visit->due = Min(visit->due, now + answer->next);
-	forget_worker(visit);
+	launcher_forget_worker(visit);
 }
 
 /* ---- emptyings ---- */
@@ -511,7 +348,7 @@ end_look(Visit *visit, int64 now)
 static Visit *
 find_emptying(Oid database)
 {
-	foreach_ptr(Visit, visit, visits)
+	foreach_ptr(Visit, visit, launcher_visits)
 	{
 		if (visit->kind == VISIT_EMPTY && visit->empty.database == database)
 			return visit;
@@ -529,7 +366,7 @@ schedule_emptying(Oid database, int64 now)
 	Visit	   *found = find_emptying(database);
 
 	if (found == NULL)
-		found = add_visit(VISIT_EMPTY, now);
+		found = launcher_add_visit(VISIT_EMPTY, now);
 	found->empty.database = database;
 	found->empty.is_again = false;
 	/* before cleanups that are due now: slots of workers are scarce */
@@ -543,10 +380,10 @@ schedule_emptying(Oid database, int64 now)
 static int64
 watch_is_new_until(int64 now)
 {
-	if (watch->context != NULL)
-		return watch->began + WATCH_MS;
+	if (launcher_watch->context != NULL)
+		return launcher_watch->began + WATCH_MS;
 	/* it is about to begin */
-	return watch->due <= now ? now + WATCH_MS : now;
+	return launcher_watch->due <= now ? now + WATCH_MS : now;
 }
 
 /*
@@ -581,7 +418,7 @@ schedule_emptyings(int64 now)
 		losses_met_until = now + losses_met_ms;
 	}
 	unmet_due = now + EMPTY_AGAIN_MS;
-	foreach_oid(database, list_databases(NULL, true))
+	foreach_oid(database, launcher_list_databases(NULL, true))
 	{
 		List	   *indexes;
 
@@ -604,7 +441,7 @@ await_worker_for_emptying(Visit *visit, int64 now)
 						visit->empty.database),
 				 errhint("You may need to increase \"max_worker_processes\".")));
 	visit->told = true;
-	foreach_ptr(Visit, other, visits)
+	foreach_ptr(Visit, other, launcher_visits)
 	{
 		if (other->kind == VISIT_EMPTY && other->due < now + RETRY_MS)
 			other->due = now + RETRY_MS;
@@ -618,7 +455,7 @@ start_emptying(Visit *visit, int64 now)
 	EmptyTask  *task = &visit->empty;
 	BackgroundWorker worker = {0};
 
-	if (!list_member_oid(list_databases(NULL, true), task->database))
+	if (!list_member_oid(launcher_list_databases(NULL, true), task->database))
 	{
 		visit->due = NOT_DUE;
 		return false;
@@ -641,7 +478,7 @@ end_emptying(Visit *visit, int64 now)
 {
 	EmptyTask	answer = *(const EmptyTask *) dsm_segment_address(visit->answer);
 
-	forget_worker(visit);
+	launcher_forget_worker(visit);
 	/* something was lost meanwhile */
 	if (visit->due != NOT_DUE)
 		return;
@@ -649,264 +486,6 @@ end_emptying(Visit *visit, int64 now)
 		visit->empty.is_again = true;
 	if (!answer.done || answer.left_files)
 		visit->due = now + EMPTY_AGAIN_MS;
-}
-
-/* ---- cleanups ---- */
-
-/*
- * Have all databases visited that the round has not listed yet, and return whether there are
- * some.  If something is lost or unknown, databases that accept no connections have files,
- * too, which a database that is made of such a template gets.
- */
-static bool
-visit_databases(int64 now)
-{
-	Round	   *round = &current_round;
-	List	   *databases = list_databases(NULL, round->doubtful != NIL);
-
-	databases = list_difference_oid(databases, round->databases);
-	foreach_oid(database, databases)
-	{
-		MemoryContext oldcontext;
-
-		add_visit(VISIT_CLEANUP, Max(now, first_visits))->look.database = database;
-		oldcontext = MemoryContextSwitchTo(launcher_context);
-		round->databases = lappend_oid(round->databases, database);
-		MemoryContextSwitchTo(oldcontext);
-	}
-	return databases != NIL;
-}
-
-/* Begin a round, after an answer of the watch: a cleanup of each database is due. */
-static void
-begin_cleanup_round(int64 now)
-{
-	Round	   *round = &current_round;
-	MemoryContext oldcontext;
-	List	   *before = list_copy(visits);
-
-	/* cleanups of the last round that were to go on; none is at work */
-	foreach_ptr(Visit, visit, before)
-	{
-		if (visit->kind == VISIT_CLEANUP)
-			remove_visit(visit);
-	}
-	list_free(round->doubtful);
-	list_free(round->databases);
-	round->databases = NIL;
-	round->began = now;
-	round->missing = round->missing_now;
-	oldcontext = MemoryContextSwitchTo(launcher_context);
-	round->doubtful = evidence_doubtful();
-	MemoryContextSwitchTo(oldcontext);
-	evidence_begin_round();
-	round->stage = ROUND_VISITS;
-	round->is_first_pass = true;
-	round->is_complete = true;
-	round->told = false;
-	(void) visit_databases(now);
-}
-
-/* Return the number of cleanups that are due in this pass; *put_off: that are in the next one. */
-static int
-count_cleanups(int *put_off)
-{
-	int			result = 0;
-
-	*put_off = 0;
-	foreach_ptr(const Visit, visit, visits)
-	{
-		if (visit->kind != VISIT_CLEANUP)
-			continue;
-		if (visit->due == NOT_DUE)
-			(*put_off)++;
-		else
-			result++;
-	}
-	return result;
-}
-
-/* Have the cleanups of this pass wait; with put_off, only such as go on in the next pass. */
-static void
-delay_cleanups(int64 due, bool put_off)
-{
-	foreach_ptr(Visit, visit, visits)
-	{
-		if (visit->kind == VISIT_CLEANUP && (visit->due == NOT_DUE) == put_off)
-			visit->due = due;
-	}
-}
-
-/* Note when the devices are looked at next, while the round rests. */
-static void
-plan_next_look(int64 now)
-{
-	Round	   *round = &current_round;
-
-	round->look_due = now + RETRY_MS;
-	if (round->missing != 0 || evidence_doubtful() != NIL)
-		return;
-	round->look_due = Max(round->look_due, round->began + AGAIN_MS);
-	/* the markers are written again */
-	round->look_due = Min(round->look_due, now + evidence_beat_ms());
-}
-
-/* A pass has visited all its databases. */
-static void
-end_pass(int put_off)
-{
-	Round	   *round = &current_round;
-
-	round->stage = ROUND_PASS_ENDS;
-	round->put_off = put_off;
-	ask_watch(round->is_first_pass && put_off == 0 && round->is_complete);
-}
-
-/* The watch has answered after a pass. */
-static void
-begin_to_rest(int64 now)
-{
-	Round	   *round = &current_round;
-	bool		was_first = round->is_first_pass;
-
-	round->is_first_pass = false;
-	/* the healed indexes may be all that was in doubt */
-	if (!was_first && round->put_off == 0)
-	{
-		begin_cleanup_round(now);
-		return;
-	}
-	round->stage = ROUND_RESTS;
-	round->told = false;
-	plan_next_look(now);
-	delay_cleanups(now + CLEANUP_AGAIN_MS, true);
-}
-
-/* Return whether another round is to begin, while this one rests. */
-static bool
-round_is_over(int64 now)
-{
-	const Round *round = &current_round;
-	List	   *doubtful = evidence_doubtful();
-	int64		again_ms = AGAIN_MS;
-
-	if (doubtful != NIL)
-		again_ms = DOUBTFUL_MS;
-	if (round->missing_now != round->missing)
-		return true;
-	if (list_difference_oid(doubtful, round->doubtful) != NIL)
-		return true;
-	return now - round->began >= again_ms;
-}
-
-/* Go on with a round that rests; as serve_round(). */
-static int64
-serve_rest(int64 now, bool has_answer)
-{
-	Round	   *round = &current_round;
-	bool		is_wanted;
-
-	if (has_answer && round_is_over(now))
-	{
-		begin_cleanup_round(now);
-		return NOT_DUE;
-	}
-	if (has_answer)
-		plan_next_look(now);
-	/* the latch was set for a new tablespace */
-	is_wanted = evidence_take_wish();
-	if (is_wanted || now >= round->look_due)
-	{
-		ask_watch(false);
-		round->look_due = NOT_DUE;
-	}
-	/* is the next pass due? */
-	foreach_ptr(const Visit, visit, visits)
-	{
-		if (visit->kind == VISIT_CLEANUP && visit->due <= now)
-			round->stage = ROUND_VISITS;
-	}
-	return round->look_due;
-}
-
-/*
- * Go on with the round, when cleanups may have ended, or the watch has answered.  Returns when to
- * do so again, if no visit is due before.
- */
-static int64
-serve_round(int64 now)
-{
-	Round	   *round = &current_round;
-	bool		has_answer = round->has_answer;
-	int			put_off;
-
-	round->has_answer = false;
-	switch (round->stage)
-	{
-		case ROUND_TO_BEGIN:
-			if (has_answer)
-				begin_cleanup_round(now);
-			break;
-		case ROUND_VISITS:
-
-			/*
-			 * a database that was made meanwhile may be a copy of one that
-			 * was healed only later
-			 */
-			if (count_cleanups(&put_off) == 0)
-			{
-				if (!visit_databases(now))
-					end_pass(put_off);
-			}
-			break;
-		case ROUND_PASS_ENDS:
-			if (has_answer)
-				begin_to_rest(now);
-			/* the latch may have been set meanwhile for a new tablespace */
-			if (round->stage == ROUND_RESTS)
-				return serve_rest(now, false);
-			break;
-		case ROUND_RESTS:
-			return serve_rest(now, has_answer);
-	}
-	return round->stage == ROUND_RESTS ? round->look_due : NOT_DUE;
-}
-
-/* Start a cleanup; false, and all wait, if no worker is free. */
-static bool
-start_cleanup(Visit *visit, int64 now)
-{
-	dsm_segment *segment;
-
-	visit->worker = job_launch_look(&visit->look, &segment);
-	if (visit->worker != NULL)
-	{
-		visit->answer = segment;
-		return true;
-	}
-	if (!current_round.told)
-		job_launch_warn();
-	current_round.told = true;
-	delay_cleanups(now + RETRY_MS, false);
-	return false;
-}
-
-/* Take the result of a cleanup: it goes on in the next pass, or has ended. */
-static void
-end_cleanup(Visit *visit, int64 now)
-{
-	const JobShared *answer = dsm_segment_address(visit->answer);
-
-	visit->look = answer->look;
-	forget_worker(visit);
-	if (!visit->look.done)
-		current_round.is_complete = false;
-	visit->look.from = visit->look.stopped;
-	visit->look.stopped = InvalidOid;
-	if (OidIsValid(visit->look.from))
-		visit->due = NOT_DUE;
-	else
-		remove_visit(visit);
 }
 
 /* ---- resumptions ---- */
@@ -918,7 +497,7 @@ schedule_resumptions(int64 now)
 	foreach_ptr(const RunningJob, job, running_jobs_of_before())
 	{
 		if (resume_at_start)
-			add_visit(VISIT_RESUME, now)->resume.job = *job;
+			launcher_add_visit(VISIT_RESUME, now)->resume.job = *job;
 		else
 			running_jobs_forget(job, "index_mover.resume_at_start is off.");
 	}
@@ -934,7 +513,7 @@ why_not_resume(const RunningJob *job, bool *has_room)
 	/* it can be switched off since the start */
 	if (!resume_at_start)
 		return "index_mover.resume_at_start is off.";
-	if (!list_member_oid(list_databases(NULL, false), job->database))
+	if (!list_member_oid(launcher_list_databases(NULL, false), job->database))
 		return "Its database does not exist, or does not accept connections.";
 	StartTransactionCommand();
 	has_role = SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(job->role));
@@ -949,7 +528,7 @@ static void
 put_off_resumption(Visit *visit, int64 now)
 {
 	visit->due = now + RETRY_MS;
-	foreach_ptr(Visit, other, visits)
+	foreach_ptr(Visit, other, launcher_visits)
 	{
 		if (other->kind == VISIT_RESUME && other->due < visit->due &&
 			other->resume.job.database == visit->resume.job.database &&
@@ -1005,7 +584,7 @@ end_resumption(Visit *visit, int64 now)
 {
 	ResumeTask	answer = *(const ResumeTask *) dsm_segment_address(visit->answer);
 
-	forget_worker(visit);
+	launcher_forget_worker(visit);
 	if (answer.end == RESUME_WAITS)
 		await_worker(visit, now);
 	else if (answer.end == RESUME_HINDERED && visit->resume.tries < RESUME_TRIES)
@@ -1032,7 +611,7 @@ typedef struct VisitMeans
 
 static const VisitMeans visit_means[] = {
 	[VISIT_WATCH] = {start_watch, end_watch, false, false},
-	[VISIT_CLEANUP] = {start_cleanup, end_cleanup, true, false},
+	[VISIT_CLEANUP] = {launcher_round_start_cleanup, launcher_round_end_cleanup, true, false},
 	[VISIT_EMPTY] = {start_emptying, end_emptying, true, true},
 	[VISIT_RESUME] = {start_resumption, end_resumption, true, true},
 	[VISIT_LOOK] = {start_look, end_look, false, true},
@@ -1042,7 +621,7 @@ static const VisitMeans visit_means[] = {
 static void
 end_visits(int64 now)
 {
-	foreach_ptr(Visit, visit, list_copy(visits))
+	foreach_ptr(Visit, visit, list_copy(launcher_visits))
 	{
 		const VisitMeans *means = &visit_means[visit->kind];
 
@@ -1054,7 +633,7 @@ end_visits(int64 now)
 		}
 		/* the end of a cleanup may have removed its visit */
 		if (means->is_passing && visit->due == NOT_DUE)
-			remove_visit(visit);
+			launcher_remove_visit(visit);
 	}
 }
 
@@ -1086,7 +665,7 @@ start_visit(Visit *visit, int64 now)
 	MemoryContextSwitchTo(oldcontext);
 	visit->began = now;
 	if (!started)
-		forget_worker(visit);
+		launcher_forget_worker(visit);
 }
 
 /*
@@ -1098,7 +677,7 @@ waits_for_turn(const Visit *visit, int64 now)
 {
 	if (!visit_means[visit->kind].is_single)
 		return false;
-	foreach_ptr(const Visit, other, visits)
+	foreach_ptr(const Visit, other, launcher_visits)
 	{
 		if (other->kind != visit->kind || other->context == NULL)
 			continue;
@@ -1117,7 +696,7 @@ next_visit(int64 now)
 {
 	Visit	   *result = NULL;
 
-	foreach_ptr(Visit, visit, visits)
+	foreach_ptr(Visit, visit, launcher_visits)
 	{
 		if (visit->context == NULL && visit->due <= now && !waits_for_turn(visit, now) &&
 			(result == NULL || visit->due < result->due))
@@ -1138,7 +717,7 @@ start_visits(int64 now)
 
 	while ((next = next_visit(now)) != NULL)
 		start_visit(next, now);
-	foreach_ptr(const Visit, visit, visits)
+	foreach_ptr(const Visit, visit, launcher_visits)
 	{
 		if (visit->context == NULL)
 		{
@@ -1175,19 +754,19 @@ index_mover_launcher_main(Datum arg)
 
 	evidence_tell_jobs();
 	evidence_watch();
-	watch = add_visit(VISIT_WATCH, 0);
+	launcher_watch = launcher_add_visit(VISIT_WATCH, 0);
 	before_shmem_exit(stop_watch, (Datum) 0);
 	while (RecoveryInProgress())
 	{
 		int64		now = clock_ms();
 
 		end_visits(now);
-		if (watch->context == NULL)
+		if (launcher_watch->context == NULL)
 		{
 			if (evidence_take_wish())
-				watch->due = now;
-			else if (watch->due == NOT_DUE)
-				watch->due = now + STANDBY_LOOK_MS;
+				launcher_watch->due = now;
+			else if (launcher_watch->due == NOT_DUE)
+				launcher_watch->due = now + STANDBY_LOOK_MS;
 		}
 		(void) start_visits(now);
 		launcher_nap(STANDBY_MS);
@@ -1195,8 +774,8 @@ index_mover_launcher_main(Datum arg)
 		MemoryContextReset(context);
 	}
 	if (has_crashed_soon)
-		first_visits = clock_ms() + AFTER_CRASH_MS;
-	ask_watch(false);
+		launcher_first_visits = clock_ms() + AFTER_CRASH_MS;
+	launcher_round_ask_watch(false);
 	schedule_resumptions(clock_ms());
 	schedule_looks();
 	for (;;)
@@ -1209,7 +788,7 @@ index_mover_launcher_main(Datum arg)
 		if (reload_configuration())
 			schedule_looks();
 		end_visits(now);
-		next_round = serve_round(now);
+		next_round = launcher_round_serve(now);
 		/* behind it, which asks the watch */
 		next_emptyings = schedule_emptyings(now);
 		next_visit = start_visits(now);

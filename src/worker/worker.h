@@ -111,6 +111,7 @@ typedef enum MoveEnd
 } MoveEnd;
 
 extern MoveEnd move_items(JobShared *job, MoveItem **items, int nitems);
+extern void move_default(MoveContext *mc);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
 extern void outcome_take_cancel(JobShared *shared, MoveOutcome *outcome);
 extern void outcome_take_owners_cancel(MoveOutcome *outcome);
