@@ -89,9 +89,9 @@ foreach my $case (
 	[ 'fsync of the target fails for lack of space', 'fsync', ENOSPC, 1, 1, 'to', 'failed|53100', 0 ],
 	# all of the old file goes at once then; if that fails too, with the next checkpoint
 	[ 'truncating the old file fails', 'truncate', EIO, 1, 1, 'from', 'moved', 1,
-		qr/index "io_s" was moved, but its old file not removed piece by piece\nDETAIL:  could not truncate file/ ],
+		qr/could not remove the old file of index "io_s" piece by piece\nDETAIL:  could not truncate file/ ],
 	[ 'truncating the old file fails each time', 'truncate', EIO, 1, ALWAYS, 'from', 'moved', 1,
-		qr/index "io_s" was moved, but its old file not removed piece by piece\nDETAIL:  could not truncate file/ ],
+		qr/could not remove the old file of index "io_s" piece by piece\nDETAIL:  could not truncate file/ ],
 	[ 'writes to the target are short', 'short', 5000, 2, 20, 'to', 'moved', 1 ],
 	[ 'pg_wal is full', 'write', ENOSPC, 20, ALWAYS, 'wal', 'down', 0 ],
 	[ 'writes to the target are slow', 'write', 0, 1, 10, 'to', 'moved', 1 ])

@@ -1016,7 +1016,7 @@ if (part('toast steered'))
 	my @result = finish_call($call);
 	let_go($call);
 	is($result[1], "rehearsed\n", 'rehearsal: it has ended all the same');
-	like($result[2], qr/NOTICE:  57014: table "wide" was rehearsed, but its new file not removed piece by piece/, 'rehearsal: a NOTICE');
+	like($result[2], qr/NOTICE:  57014: could not remove the new file of table "wide" piece by piece/, 'rehearsal: a NOTICE');
 	set_test_point($node, '');
 	wait_for_no_worker($node);
 	leftovers_ok($node, 'rehearsal canceled late');

@@ -236,7 +236,9 @@ call_arguments(FunctionCallInfo fcinfo, MoveCall *call)
 	if (call->unmounted && !superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be superuser to heal a tablespace whose file system may not be mounted")));
+				 errmsg("permission denied to heal a tablespace whose file system may not be mounted"),
+				 errdetail("Only roles with the %s attribute may use unmounted => true.",
+						   "SUPERUSER")));
 	if (OidIsValid(request->index_tablespace) && !(call->kinds & PLAN_INDEXES))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -601,7 +601,7 @@ shorten_duration(MoveSettings *settings, TimestampTz begin)
 	if (left <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index_mover.max_duration was over")));
+				 errmsg("index_mover.max_duration has passed")));
 	value = CStringGetTextDatum(psprintf(INT64_FORMAT "s", left));
 	settings_alter(settings, setting_object(CStringGetTextDatum("max_duration"), value));
 }

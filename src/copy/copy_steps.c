@@ -251,15 +251,13 @@ end_move(CopyMove *move)
 		move->has_locks = false;
 		if (moved)
 			ereport(elevel,
-					(errmsg("%s \"%s\" was %s, but its old file not removed piece by piece",
-							relation_noun(item->relkind), NameStr(item->relname),
-							status_name(item->outcome.status)),
+					(errmsg("could not remove the old file of %s \"%s\" piece by piece",
+							relation_noun(item->relkind), NameStr(item->relname)),
 					 errors_as_detail(error)));
 		else
 			ereport(elevel,
-					(errmsg("%s \"%s\" was %s, but its new file not removed piece by piece",
-							relation_noun(item->relkind), NameStr(item->relname),
-							status_name(item->outcome.status)),
+					(errmsg("could not remove the new file of %s \"%s\" piece by piece",
+							relation_noun(item->relkind), NameStr(item->relname)),
 					 errors_as_detail(error)));
 
 		/* so remove it at once */

@@ -446,7 +446,7 @@ describe_waited_for(int pid)
 static bool
 tell_who_passes(ErrorData *edata)
 {
-	bool		ours = false;
+	bool		is_extension = false;
 	const char *command;
 	int			pid = 0;
 
@@ -454,12 +454,16 @@ tell_who_passes(ErrorData *edata)
 		return false;
 	if (relation_lock_waiters(rebuild.entry.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
 		relation_lock_waiters(rebuild.entry.relid, ShareUpdateExclusiveLock, &pid, 1) == 0)
-		ours = extension_lock_waiters(&pid, 1) > 0;
+		is_extension = extension_lock_waiters(&pid, 1) > 0;
 	if (pid == 0)
 		return false;
 	command = describe_command(pid);
-	edata->message = psprintf("gave way to process %d, which waits for a lock on %s", pid,
-							  ours ? "the extension" : "the table or the index");
+	if (is_extension)
+		edata->message = psprintf("gave way to process %d, which waits for a lock on the extension",
+								  pid);
+	else
+		edata->message = psprintf("gave way to process %d, which waits for a lock on the table or the index",
+								  pid);
 	/* the command is for the log, the row is shown to the table's owner */
 	edata->detail = NULL;
 	edata->detail_log = *command != '\0' ? pstrdup(command + 1) : NULL;

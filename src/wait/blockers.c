@@ -159,18 +159,33 @@ blockers_report(const MoveItem *item)
 	for (; nreported < nsignaled; nreported++)
 	{
 		int			pid = signaled[nreported].pid;
-		const char *verb = signaled[nreported].terminate ? "terminated" : "canceled";
 		const char *name = GetUserNameFromId(signaled[nreported].role, true);
-		const char *space = told[0] != '\0' ? " " : "";
+		char	   *sentence;
+		int			used;
 
 		if (name == NULL)
 			name = "?";
-		ereport(WARNING,
-				(errmsg("%s process %d, which was in the way of moving %s \"%s\"",
-						verb, pid, relation_noun(item->relkind), NameStr(item->relname)),
-				 errdetail("It was a session of role \"%s\".", name)));
-		snprintf(told + strlen(told), sizeof(told) - strlen(told),
-				 "%sIt has %s process %d of role \"%s\".", space, verb, pid, name);
+		if (signaled[nreported].terminate)
+		{
+			ereport(WARNING,
+					(errmsg("terminated process %d, which was in the way of moving %s \"%s\"",
+							pid, relation_noun(item->relkind), NameStr(item->relname)),
+					 errdetail("It was a session of role \"%s\".", name)));
+			sentence = psprintf("It has terminated process %d of role \"%s\".", pid, name);
+		}
+		else
+		{
+			ereport(WARNING,
+					(errmsg("canceled process %d, which was in the way of moving %s \"%s\"",
+							pid, relation_noun(item->relkind), NameStr(item->relname)),
+					 errdetail("It was a session of role \"%s\".", name)));
+			sentence = psprintf("It has canceled process %d of role \"%s\".", pid, name);
+		}
+		used = strlen(told);
+		if (used > 0)
+			snprintf(told + used, sizeof(told) - used, " %s", sentence);
+		else
+			strlcpy(told, sentence, sizeof(told));
 	}
 }
 

@@ -40,6 +40,7 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -154,6 +155,25 @@ reload_configuration(void)
 	ConfigReloadPending = false;
 	ProcessConfigFile(PGC_SIGHUP);
 	return true;
+}
+
+/* Return the name of a database for a message; its OID in digits if it was dropped. */
+static const char *
+database_text(Oid database)
+{
+	MemoryContext context = CurrentMemoryContext;
+	const char *name;
+	char	   *result;
+
+	StartTransactionCommand();
+	name = get_database_name(database);
+	if (name != NULL)
+		result = MemoryContextStrdup(context, name);
+	else
+		result = MemoryContextStrdup(context, psprintf("%u", database));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return result;
 }
 
 /* ---- the watch ---- */
@@ -286,12 +306,13 @@ start_look_worker(Visit *visit)
 	if (visit->answer == NULL)
 		ereport(LOG,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not look into database \"%s\": %s", NameStr(task->name),
-						"too many dynamic shared memory segments")));
+				 errmsg("could not look into database \"%s\": too many dynamic shared memory segments",
+						NameStr(task->name))));
 	else if (visit->worker == NULL)
 		ereport(LOG,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("%s has to wait for a free background worker slot", worker.bgw_name),
+				 errmsg("the look into database \"%s\" has to wait for a free background worker slot",
+						NameStr(task->name)),
 				 errhint("You may need to increase \"max_worker_processes\".")));
 	return visit->worker != NULL;
 }
@@ -437,8 +458,8 @@ await_worker_for_emptying(Visit *visit, int64 now)
 	if (!visit->told)
 		ereport(LOG,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("the files of lost indexes of database %u are not emptied before there is a free background worker slot",
-						visit->empty.database),
+				 errmsg("the files of lost indexes of database \"%s\" are not emptied before there is a free background worker slot",
+						database_text(visit->empty.database)),
 				 errhint("You may need to increase \"max_worker_processes\".")));
 	visit->told = true;
 	foreach_ptr(Visit, other, launcher_visits)
@@ -545,8 +566,8 @@ await_worker(Visit *visit, int64 now)
 	if (!visit->told)
 		ereport(LOG,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("job " INT64_FORMAT " of database %u has to wait for a free background worker slot before it goes on",
-						visit->resume.job.job, visit->resume.job.database),
+				 errmsg("job " INT64_FORMAT " of database \"%s\" has to wait for a free background worker slot before it goes on",
+						visit->resume.job.job, database_text(visit->resume.job.database)),
 				 errhint("You may need to increase \"max_worker_processes\".")));
 	visit->told = true;
 }

@@ -195,20 +195,24 @@ log_end(const JobShared *shared)
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
 	const char *noun = relations_noun(&totals);
 	double		seconds = (GetCurrentTimestamp() - shared->submitted_at) / 1e6;
-	const char *lock = "";
 
-	if (totals.longest_lock != 0)
-		lock = psprintf(", longest lock %.1f ms", totals.longest_lock / 1000.0);
+	/* a rehearsal has no exclusive lock */
 	if (shared->settings.terms.rehearse)
 		ereport(TERMS_LOG(&shared->settings),
 				(errhidecontext(true),
-				 errmsg("%s: has ended, %d of %d %s rehearsed in %.1f s%s",
-						runner_name(), totals.rehearsed, totals.total, noun, seconds, lock)));
+				 errmsg("%s: has ended, %d of %d %s rehearsed in %.1f s",
+						runner_name(), totals.rehearsed, totals.total, noun, seconds)));
+	else if (totals.longest_lock != 0)
+		ereport(TERMS_LOG(&shared->settings),
+				(errhidecontext(true),
+				 errmsg("%s: has ended, %d of %d %s moved in %.1f s, longest lock %.1f ms",
+						runner_name(), totals.moved, totals.total, noun, seconds,
+						totals.longest_lock / 1000.0)));
 	else
 		ereport(TERMS_LOG(&shared->settings),
 				(errhidecontext(true),
-				 errmsg("%s: has ended, %d of %d %s moved in %.1f s%s",
-						runner_name(), totals.moved, totals.total, noun, seconds, lock)));
+				 errmsg("%s: has ended, %d of %d %s moved in %.1f s",
+						runner_name(), totals.moved, totals.total, noun, seconds)));
 }
 
 /*
