@@ -287,7 +287,7 @@ typedef union PGIOAlignedBlock
 #define palloc_aligned(size, alignto, flags) \
 	((void *) TYPEALIGN(alignto, palloc((size) + (alignto))))
 
-/* of a setting that there is */
+/* As core's of 16, for a setting that exists. */
 static inline struct config_generic *
 find_option(const char *name, bool create_placeholders, bool skip_errors, int elevel)
 {
@@ -329,7 +329,7 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 /* libpq/libpq.h includes headers on which the packages of PostgreSQL's do not depend */
 extern bool pq_check_connection(void);
 
-/* of a database whose removal was interrupted; in core's header from 15.4 on */
+/* datconnlimit when DROP DATABASE was interrupted; in core's header from 15.4 on */
 #ifndef DATCONNLIMIT_INVALID_DB
 #define DATCONNLIMIT_INVALID_DB -2
 #endif

@@ -131,7 +131,7 @@ errors_take(MemoryContext context)
 		error->sqlerrcode = ERRCODE_DISK_FULL;
 		error->hint = pstrdup("Check free disk space and quotas.");
 	}
-	/* nor does core know of a damaged file system, and more */
+	/* core has no SQLSTATE for a damaged file system, and more */
 	else if (error->sqlerrcode == ERRCODE_INTERNAL_ERROR && error->saved_errno != 0 &&
 			 strstr(error->message, strerror(error->saved_errno)) != NULL)
 		error->sqlerrcode = ERRCODE_IO_ERROR;

@@ -278,11 +278,14 @@ mount_point_check(Oid tablespace, bool force)
 const char *
 tablespace_lost_on_reboot(Oid tablespace)
 {
-	/* of AWS, Azure, and Google, whose network disks are "nvme_card-pd" */
+	/*
+	 * ephemeral disks of AWS, Azure, and Google; its network disks are
+	 * "nvme_card-pd"
+	 */
 	static const char *const models[] = {"Amazon EC2 NVMe Instance Storage", "Microsoft NVMe Direct Disk",
 	"nvme_card", "EphemeralDisk"};
 
-	/* of a disk, and of a partition */
+	/* where sysfs has the model of a disk, and that of a partition */
 	static const char *const places[] = {"device/model", "../device/model"};
 	char		path[MAXPGPATH];
 	const char *directory = tablespace_directory(tablespace);

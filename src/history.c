@@ -518,7 +518,7 @@ history_read(int64 job)
 		entry->status = status_of_name(log_text(row, Anum_move_log_status));
 		entry->size = row->nulls[Anum_move_log_size_before - 1] ? 0 :
 			DatumGetInt64(row->values[Anum_move_log_size_before - 1]);
-		/* of an unknown size it tells nothing */
+		/* a time without a size tells no speed */
 		if (!row->nulls[Anum_move_log_started_at - 1] &&
 			!row->nulls[Anum_move_log_finished_at - 1] &&
 			!row->nulls[Anum_move_log_size_before - 1])

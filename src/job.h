@@ -99,8 +99,8 @@ typedef struct MoveOutcome
 } MoveOutcome;
 
 /*
- * A relation of a job.  The planner fills it in local memory; the copy in shared memory
- * only its runner writes.  -1 means "not estimated", and becomes NULL.
+ * A relation of a job.  The planner fills it in local memory.  Only its runner writes to the copy in
+ * shared memory, but for owner_cancels, which a session sets.  -1 means "not estimated", and becomes NULL.
  */
 typedef struct MoveItem
 {
@@ -114,7 +114,7 @@ typedef struct MoveItem
 	Oid			parent;			/* the table of which the table is a
 								 * partition, when it was planned; else 0 */
 	NameData	relname;
-	NameData	schema_name;	/* of both */
+	NameData	schema_name;	/* of the relation, and of its table */
 	NameData	heap_name;
 	char		relkind;
 	Oid			from_tablespace;	/* never 0: the database default by its
@@ -390,7 +390,7 @@ typedef struct RunnerSlot
 	int64		wal_lag;
 	int			nwaits_for;
 	VirtualTransactionId waits_for[IM_MAX_BLOCKERS];
-	/* of these, the processes that have not ended; in a copy of the slot only */
+	/* its processes that have not ended; set in copies of the slot only */
 	int			nblockers;
 	int			blockers[IM_MAX_BLOCKERS];	/* 0 = a prepared transaction */
 	TimestampTz started_at;

@@ -17,7 +17,7 @@
 
 static RunnerSlot *mine = NULL;
 
-/* of the current item: rests and waits, from which estimates must not learn */
+/* rests and waits of the current item, from which estimates must not learn */
 static int64 idle_us = 0;
 static int64 phase_since = 0;	/* by clock_us() */
 

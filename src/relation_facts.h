@@ -37,7 +37,7 @@ typedef struct RelationFacts
 	RelFileNumber heap_relfilenumber;
 	Oid			toast_oid;		/* of a table; 0: it has none */
 	char		identity;		/* of the table: pg_class.relreplident */
-	/* of an index, as in pg_index: */
+	/* columns of pg_index, if it is an index */
 	bool		unique;
 	bool		exclusion;
 	bool		immediate;

@@ -86,7 +86,7 @@ note_request(int64 job, JobRequest request)
 /*
  * Cancel the moves of a job whose tables the current user may act as the owner of, which
  * have not ended; return how many.  With MAINTAIN (17) another role could keep an owner
- * from moving his table.  None of a superuser's job, as pg_cancel_backend().  *had_any: the
+ * from moving its table.  None of a superuser's job, as pg_cancel_backend().  *had_any: the
  * job has such moves, ended or not.
  */
 static int
@@ -234,7 +234,7 @@ control_named_job(int64 job, JobRequest request, const char *what, bool *had_end
 	if (!find_job(job, &slot, NULL))
 	{
 		*had_ended = true;
-		/* also if it is about to go on */
+		/* the job may be about to go on after a start of the server */
 		note_request(job, REQUEST_CANCEL);
 		return false;
 	}
@@ -447,7 +447,10 @@ tell_of_copy_lost(int64 job, const HistoryEntry *move, const MoveItem *item, int
 		return;
 	foreach_ptr(const LedgerEntry, entry, ledger_read())
 	{
-		/* also of a TOAST table; the copy itself tells why it does not go on */
+		/*
+		 * a file of the TOAST table counts, too; the copy tells why it does
+		 * not go on
+		 */
 		if (entry->job == job && entry->heap_oid == item->heap_oid &&
 			entry->keep_until > GetCurrentTimestamp())
 			return;

@@ -495,7 +495,7 @@ check_in_place(const AlterJob *job, Oid relid)
 
 	if (!relation_facts(relid, &facts) || facts.tablespace == job->request.to_tablespace)
 		return;
-	/* of these only does the abort tell */
+	/* the abort tells of relations that stay in the target only */
 	if (staying.moved > 0)
 		staying.moved = count_in_place(job);
 	ereport(ERROR,

@@ -211,7 +211,7 @@ result_rows_of_job(FunctionCallInfo fcinfo, List *plan, const MoveSettings *sett
 	{
 		/* first, see only_ours(): reading the ledger may write WAL */
 		(void) leftovers_tables(false);
-		/* also without items: the number that the rows show leads somewhere */
+		/* a job without items is submitted, too: the rows show its number */
 		submit_at_commit(summary.job, items, settings);
 	}
 	if (!wait)

@@ -88,7 +88,7 @@ resume_job(const RunningJob *job, int tries)
 					 errors_as_detail(error)));
 		return RESUME_HINDERED;
 	}
-	/* of a job that goes on, it is gone by now */
+	/* the note of a job that goes on is gone by now */
 	if (resumption.why_not != NULL)
 		running_jobs_forget(job, resumption.why_not);
 	else if (error != NULL || resumption.rest == 0)

@@ -48,7 +48,7 @@ typedef struct VisibleJobs
 	int			count;
 	int64		jobs[NEWEST_JOBS + 1];	/* the newest, in ascending order */
 
-	/* of the look at the newest moves */
+	/* how far the look at the newest moves has come */
 	int			moves_seen;
 	int64		complete_after; /* later jobs are in the list, if visible */
 } VisibleJobs;

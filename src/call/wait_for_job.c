@@ -62,7 +62,7 @@ typedef struct JobWait
 	double		last_look;		/* by clock_seconds() */
 	double		last_notice;
 
-	/* of the call that has started it */
+	/* set by the call that has started the job */
 	JobShared  *shared;			/* else NULL */
 	List	   *items;			/* of MoveItem; they get their outcome */
 	bool		(*is_wanted) (void *arg);	/* else NULL; see wait_for_rows() */

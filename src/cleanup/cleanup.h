@@ -38,7 +38,10 @@ typedef struct LedgerEntry
 	NameData	new_name;		/* of new_index, "" for files */
 	Oid			database;		/* where the row was written */
 
-	/* of a new file from which a copy can go on; see copy/copy_resume.c */
+	/*
+	 * a new file from which a copy can go on has these, see
+	 * copy/copy_resume.c
+	 */
 	Oid			from_tablespace;	/* the file that is copied */
 	RelFileNumber from_relfilenumber;
 	int64		copied_blocks;	/* durable; 0 = it cannot go on */

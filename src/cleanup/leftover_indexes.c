@@ -301,7 +301,7 @@ remove_one(LedgerEntry *entry, bool own, WaitLimits *limits)
 			was_dead = victim.dead ? victim.index_oid : InvalidOid;
 			continue;
 		}
-		/* who had the locks may have made it valid for a while */
+		/* the session that had the locks may have made it valid for a while */
 		if (lock_table_and_index(entry->heap_oid, victim.index_oid, limits))
 			unused = false;
 		else
@@ -334,7 +334,7 @@ leftover_index_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int m
 {
 	MemoryContext context = CurrentMemoryContext;
 
-	/* of a move that has ended, a cancel ends nothing any more */
+	/* when the move has ended, a cancel ends nothing any more */
 	bool		goes_on = mc != NULL && mc->item->outcome.status == STATUS_RUNNING;
 	WaitLimits	limits = {0};
 	ErrorData  *volatile error = NULL;

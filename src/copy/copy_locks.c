@@ -84,7 +84,7 @@ copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders, int nh
 
 /*
  * Lock the table and the relations that move, until the end of the transaction; else have *wait
- * look at who holds one of them.
+ * look at the holders of one of them.
  *
  * A session that wants a relation that we have waits for all that we wait for then, and may even
  * hold it.  So from the first grant on we queue for lock_timeout at most, in all.

@@ -89,7 +89,7 @@ typedef struct CopyPace
 								 * fewer */
 	int64		recopied_before;	/* blocks, for which not to give up */
 
-	/* of this round */
+	/* since the begin of this round */
 	int64		round_began;	/* busy_ms() */
 	int64		rate_rested_before; /* throttle.rested_us then */
 	int64		written_before; /* blocks */

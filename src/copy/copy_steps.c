@@ -266,7 +266,7 @@ end_move(CopyMove *move)
 	PG_END_TRY();
 }
 
-/* End a rehearsal: the row says how the copy went, and who is in the way of its swap. */
+/* End a rehearsal: the row says how the copy went, and which sessions are in the way of its swap. */
 static void
 tell_rehearsal(CopyFile *file)
 {
@@ -690,7 +690,7 @@ move_by_copy(MoveContext *mc)
 		if (start > 1)
 		{
 			progress_phase(PHASE_INITIALIZING);
-			/* of the wait that has ended with another start */
+			/* forget blockers of the wait that has ended with another start */
 			progress_blockers(NULL, 0);
 		}
 		current = move;

@@ -403,7 +403,7 @@ typedef struct SwapHolders
 } SwapHolders;
 
 /*
- * look: find who holds the relations, or changes their rows.  From 18 on, GRANT, which
+ * look: find the sessions that hold the relations, or change their rows.  From 18 on, GRANT, which
  * changes a row, holds its table, too.
  */
 static SwapHolders

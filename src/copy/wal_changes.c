@@ -654,7 +654,10 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 		{
 			if (segment_is_gone(reader->EndRecPtr))
 			{
-				/* also if the next segment is gone, because this is older */
+				/*
+				 * if only the next segment is gone, this one goes, too: it is
+				 * older
+				 */
 				result = CHANGES_WAL_GONE;
 				break;
 			}

@@ -59,7 +59,7 @@
 											 * into memory */
 #define DEFAULT_SCAN_RATE		(100 * MB)	/* a rebuild's heap scans */
 
-/* of each move: locks, commits, syncs; 4 to 17 ms on two cores and a fast disk */
+/* each move has locks, commits and syncs: 4 to 17 ms on two cores and a fast disk */
 #define SECONDS_PER_COPY		0.008
 #define SECONDS_PER_REBUILD		0.01
 #define SECONDS_PER_JOB			0.2 /* the start of its workers */
@@ -615,7 +615,7 @@ warn_of_risks(const List *moves)
 		if (item->outcome.status != STATUS_PLANNED)
 			continue;
 		wal_bytes += Max(item->wal_bytes, 0);
-		/* of a partitioned table: where new partitions are made */
+		/* in the target of a partitioned table, new partitions are made */
 		if (medium != NULL ||
 			!(RELKIND_HAS_TABLE_AM(item->relkind) || item->relkind == RELKIND_PARTITIONED_TABLE))
 			continue;

@@ -151,7 +151,7 @@ space_needs(SpaceNeeds *needs, const FreeSpaceRule *rule, const MoveItem *item,
 		return;
 	without_wal = *needs;
 	free_space_add(needs, InvalidOid, &wal, reserved, wal_bytes);
-	/* to look who keeps WAL takes long */
+	/* to look for keepers of WAL takes long */
 	if (free_space_missing(needs) == NULL || free_space_missing(&without_wal) != NULL ||
 		free_space_wal_keeper() != NULL)
 		return;
@@ -309,7 +309,7 @@ space_check(const JobShared *job, const MoveItem *item,
 		return;
 	if (item->sort_bytes > 0)
 		sort_bytes = item->sort_bytes + others_sort;
-	/* of each block, however small the target stores it */
+	/* the WAL has each block in full, however small the target stores it */
 	if (item->wal_bytes > 0)
 		wal_bytes = Min(item->wal_bytes, bytes) + others;
 	space_needs(&needs, &settings->min_free_space, item, job->wal_free, stored + others_stored,

@@ -186,7 +186,7 @@ before_core_waits(void)
 	if (rebuild.mc->item->heal)
 		limits.insist_on = rebuild.entry.heap_oid;
 	InvalidateCatalogSnapshot();
-	/* or another session could wait for our snapshot */
+	/* with a snapshot of ours, another session could wait for us */
 	Assert(!TransactionIdIsValid(MyProc->xmin));
 	wait_for_snapshots(RecentXmin, snapshot_guard_waits_for_job, &limits);
 	snapshot_guard_hide_callers(true);

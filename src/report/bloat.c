@@ -248,7 +248,7 @@ half_interval(const Bloat *bloat, RebuiltSize size)
 	double		mean = 0;
 	double		variance = 0;
 
-	/* of a finite population a sample says more */
+	/* a sample says more of a population that is finite */
 	double		unseen = 1 - (double) bloat->nsample / bloat->population;
 
 	if (bloat->exact)

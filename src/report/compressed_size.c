@@ -167,7 +167,7 @@ sample(Relation rel, int runs, int zstd_level, CompressedShare *zstd, Compressed
 
 	if (nblocks == 0)
 		return false;
-	/* of a file that does not change, the next plan has to find the same */
+	/* as long as the file does not change, each plan has to find the same */
 	pg_prng_seed(&state, rel->rd_locator.relNumber);
 	runs = Min(all, (BlockNumber) runs);
 	for (int i = 0; i < runs; i++)

@@ -104,7 +104,7 @@ index_mover_device_problems(PG_FUNCTION_ARGS)
 		const char *detail;
 		const char *command = NULL;
 
-		/* of others, the relations have rows */
+		/* a tablespace that is there is told of by the rows of its relations */
 		if (!tablespace_is_missing(tablespace) || list_member_oid(tablespaces, tablespace))
 			continue;
 		if (!RecoveryInProgress())

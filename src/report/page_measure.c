@@ -309,7 +309,7 @@ count_items(const IndexFacts *facts, const Method *method, Page page, PageMeasur
 	OffsetNumber last = (ph->pd_lower - SizeOfPageHeaderData) / sizeof(ItemIdData);
 	OffsetNumber first = FirstOffsetNumber;
 
-	/* of GIN three fit on a page, on which the simulated build relies */
+	/* three tuples of GIN fit on a page, on which the simulated build relies */
 	Size		most = facts->relam == GIN_AM_OID ? GinMaxItemSize : BLCKSZ;
 	double		all = 0;
 	IndexItem	item = {0};

@@ -47,7 +47,7 @@ typedef struct GinKey
 	int			nrows;
 	bool		is_tree;
 
-	/* of the build so far */
+	/* the state of the key in the build so far */
 	double		list;			/* bytes of its list; of a tree, too, until it
 								 * is one */
 	int			size;			/* of its tuple on the page; 0 = not there */

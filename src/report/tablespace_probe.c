@@ -206,7 +206,10 @@ random_block(const Probe *probe, uint32 n)
 {
 	uint64		blocks = probe->size / BLCKSZ;
 
-	/* of a multiple of 16 blocks, this step has no factor in common with it */
+	/*
+	 * the step has no factor in common with a number of blocks that 16
+	 * divides
+	 */
 	return n * (blocks / 8 * 5 + 1) % blocks * BLCKSZ;
 }
 

@@ -167,9 +167,9 @@ read_relations(HeatTable *table)
 			heat->counters[HEAT_OTHER_SCANS] = stats->numscans + stats->tuples_returned;
 			heat->counters[HEAT_CHANGES] = stats->tuples_inserted + stats->tuples_updated +
 				stats->tuples_deleted;
-			/* of the table an index scan reads at most a page for each row */
+			/* an index scan reads at most a page of the table for each row */
 			heat->counters[HEAT_WANTED] = stats->tuples_fetched + heat->counters[HEAT_CHANGES];
-			/* of a table itself core counts the rows of bitmap scans only */
+			/* for the table itself, core counts the rows of bitmap scans only */
 			heat->counters[HEAT_OVERLAPPED] = stats->tuples_fetched;
 			continue;
 		}
@@ -230,7 +230,10 @@ judge_use(Heat *heat, const HeatSample *samples, int n, const HeatTable *table)
 
 			for (IdleOf of = 0; of <= narrowest[c]; of++)
 			{
-				/* or maybe it is another index of its name */
+				/*
+				 * its counters were reset, or it is another index of the same
+				 * name
+				 */
 				if (step < 0 || (reset && !all_reset))
 				{
 					heat->known_since[of] = Max(heat->known_since[of], at);
@@ -446,7 +449,7 @@ visit_samples(HeatTable *table, SampleVisitor visit, void *arg)
 
 		CHECK_FOR_INTERRUPTS();
 		samples[n] = sample_of_now(table, heat);
-		/* of another server */
+		/* leave out samples that another server has taken */
 		while (first < n && samples[first].taken_at < table->samples_since)
 			first++;
 		visit(table, heat, &samples[first], n + 1 - first, arg);
@@ -663,7 +666,7 @@ heat_half_life_argument(FunctionCallInfo fcinfo, int n)
 	half_life = DatumGetIntervalP(value);
 	order_of_least = DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&least));
 	order_of_most = DirectFunctionCall2(interval_cmp, value, IntervalPGetDatum(&most));
-	/* nor any part of it, as in tier_policy */
+	/* no part of it is negative either, as in tier_policy */
 	if (DatumGetInt32(order_of_least) < 0 || DatumGetInt32(order_of_most) > 0 ||
 		half_life->month < 0 || half_life->day < 0 || half_life->time < 0)
 		ereport(ERROR,

@@ -57,8 +57,8 @@ policy_run_forget(const char *policy)
  * Claim a policy for a run of the current transaction.  Returns false if another session
  * has it, or deletes it: it is not waited for, so that no role waits for another.
  *
- * Names with the same hash are easily found.  The owner is in the tag, so that who holds the claim of
- * such a policy of his own hinders no other role's.
+ * Names with the same hash are easily found.  The owner is in the tag, so that a role
+ * that holds the claim of such a policy of its own hinders no other role's.
  */
 bool
 policy_run_claim(const Policy *policy)

@@ -68,8 +68,8 @@ tier_plan_begin(TimestampTz at)
 
 	/*
 	 * As the caller: core asks once in a transaction in which of these the
-	 * user may create files, and the first who would sort is the owner of a
-	 * policy.
+	 * user may create files, and the first user that would sort is the owner
+	 * of a policy.
 	 */
 	PrepareTempTablespaces();
 	plan->sort_memory = HEAT_PLAN_MEMORY;

@@ -126,7 +126,10 @@ record(const Policy *policy, PolicyRun *run)
 	PolicyRun	before;
 	bool		claimed = policy_run_claim(policy);
 
-	/* or it is deleted, or its table is locked: neither is waited for */
+	/*
+	 * a session that deletes the policy, or has locked its table, is not
+	 * waited for
+	 */
 	if (!claimed)
 		return;
 	if (look_whether_gone(policy))

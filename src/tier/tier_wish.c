@@ -149,7 +149,7 @@ tier_wish_by_idleness(TierPlan *plan)
 	}
 	if (not_known == 0)
 		return;
-	/* of these, time alone would change nothing */
+	/* say so where time alone would change nothing */
 	if (!pgstat_track_counts)
 		tier_row_say(work, VERDICT_HINDERED, "no use is known while track_counts is off");
 	else if (heat->sampled_since == DT_NOEND)

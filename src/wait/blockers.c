@@ -145,7 +145,7 @@ blockers_cancel_maintenance(const PGPROC *proc, Oid table, const MoveSettings *s
 		(pg_strncasecmp(status->st_activity_raw, "vacuum", strlen("vacuum")) != 0 &&
 		 pg_strncasecmp(status->st_activity_raw, "analyze", strlen("analyze")) != 0))
 		return false;
-	/* of the next command of its session, the report of the first has to do */
+	/* a session is reported once, although its next command is canceled, too */
 	if (!blockers_kill(pid, proc->roleId, settings))
 		(void) kill(pid, SIGINT);
 	return true;

@@ -203,7 +203,7 @@ free_space_wal_on_disk(void)
 	return files.bytes;
 }
 
-/* Note who needs WAL from a segment on, unless another keeper needs older WAL. */
+/* Note a keeper that needs WAL from a segment on, unless another one needs older WAL. */
 static void
 note_keeper(WalKeeper *keeper, XLogSegNo first, RestKind kind, const char *slot, const char *name)
 {
@@ -262,7 +262,7 @@ look_at_archive(WalKeeper *keeper)
 	FreeDir(dir);
 }
 
-/* Find who needs the oldest WAL, besides recovery. */
+/* Find the keeper that needs the oldest WAL, besides recovery. */
 static void
 find_keeper(WalKeeper *keeper, XLogSegNo current)
 {
@@ -292,7 +292,7 @@ read_last_checkpoint(XLogRecPtr *redo, pg_time_t *began)
 }
 
 /*
- * Return who keeps WAL that the last checkpoint would have removed, all that is there; NULL if
+ * Return the keepers of WAL that the last checkpoint would have removed, all that is there; NULL if
  * no WAL is kept: then pg_wal does not grow by all that a move writes.
  */
 char *
@@ -328,7 +328,7 @@ ask_for_checkpoint(XLogRecPtr redo, pg_time_t began)
 		(asked >= 0 && now - asked < pause))
 		return;
 	asked = now;
-	/* also on a quiet server, where core would find nothing to do */
+	/* forced, since on a quiet server core would find nothing to do */
 	RequestCheckpoint(CHECKPOINT_FORCE);
 	ereport(LOG,
 			(errhidecontext(true),
@@ -478,7 +478,7 @@ free_space_look(const SpaceWatch *watch, const MoveSettings *settings, const Run
 		rest.looked_at = now;
 		rest.mark = GetXLogInsertRecPtr();
 	}
-	/* before giving up, too: who kept WAL may not do so any more */
+	/* before giving up, look again: a keeper of WAL may be gone */
 	if (OidIsValid(need->tablespace))
 	{
 		memset(&rest.why, 0, sizeof(rest.why));

@@ -58,7 +58,7 @@ typedef struct LateStandby
 	TimestampTz started;		/* another process may get the number */
 } LateStandby;
 
-static List *late = NIL;		/* of them, in TopMemoryContext */
+static List *late = NIL;		/* of LateStandby, in TopMemoryContext */
 
 static int64
 bytes_behind(XLogRecPtr position, XLogRecPtr end)

@@ -81,7 +81,7 @@ typedef struct Wait
 	bool		ignore_deadlocks;
 
 	/* private */
-	int64		first_look;		/* who was there then had come before */
+	int64		first_look;		/* a holder found then had come before */
 	double		checked_at;		/* for deadlocks and autovacuums; by
 								 * clock_seconds() */
 	int64		grace_until;	/* for the processes that were signaled */
@@ -140,7 +140,7 @@ typedef struct Attempts
 	double		chance;			/* 0 to 1: how much longer to rest after it */
 	Oid			queued_for;		/* by this one; 0 = it has not queued */
 	bool		granted;		/* and got it */
-	VirtualTransactionId before[WAIT_MAX_PIDS]; /* who had that lock then */
+	VirtualTransactionId before[WAIT_MAX_PIDS]; /* holders of that lock then */
 	int			nbefore;
 	VirtualTransactionId delayed[WAIT_MAX_PIDS];	/* who has waited behind
 													 * the last one */

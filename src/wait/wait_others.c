@@ -28,7 +28,7 @@
 #define SHORTEST_NAP_MS		2
 #define LONGEST_NAP_MS		100
 
-/* In the way for long is who has been found for longer than both */
+/* A transaction is in the way for long if it has been found for longer than both */
 #define LONG_MS				1000
 #define LONG_TIMEOUTS		10	/* times lock_timeout */
 

@@ -41,19 +41,19 @@ typedef struct Visit
 								 * a cleanup a JobShared, else the task */
 	bool		told;			/* that no worker was free */
 
-	/* of the watch */
+	/* only a watch has this field */
 	WatchTask	watch;
 
-	/* of a cleanup */
+	/* only a cleanup */
 	Look		look;
 
-	/* of an emptying */
+	/* only an emptying */
 	EmptyTask	empty;
 
-	/* of a resumption */
+	/* only a resumption */
 	ResumeTask	resume;
 
-	/* of a look */
+	/* only a look has these fields */
 	LookTask	task;			/* of its workers; name: its own */
 	int64		next_sample;
 	bool		is_missing;		/* it was said that there is no such database */

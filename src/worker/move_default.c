@@ -32,7 +32,7 @@
 #include "worker/worker.h"
 
 /*
- * look: find who is in the way of a partitioned index or table.  Return whether to ask for
+ * look: find the transactions in the way of a partitioned index or table.  Return whether to ask for
  * its lock would help, which it does not against DDL of its table, a change of its row, or a
  * lock on pg_class.
  */

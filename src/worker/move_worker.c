@@ -414,7 +414,7 @@ worker_exit(int code, Datum arg)
 		history_close_job(shared);
 	if (held && shared->nitems > 0)
 	{
-		/* of a ledger that is locked, the successor finds out */
+		/* if the ledger is locked, the successor finds out */
 		if (ConditionalLockRelationOid(extension_relation("ledger"), AccessShareLock))
 			leftovers = leftovers_of_runner(shared->job);
 		else
@@ -476,7 +476,7 @@ show_activity(const MoveItem *item)
 typedef struct LeftoverLook
 {
 	int64		job;
-	bool		found;			/* also if it is not known */
+	bool		found;			/* there are some, or it is not known */
 } LeftoverLook;
 
 /*
@@ -778,7 +778,7 @@ note_running(const JobShared *shared)
 	job.extension = shared->extension;
 	job.again = shared->settings.terms.at_start;
 	running_jobs_put(&job);
-	/* who has steered the job before has not found the file */
+	/* a session that has steered the job before has not found the file */
 	if (job_pause_requested())
 		running_jobs_set_paused(job.database, job.job, true);
 	for (int i = 0; i < shared->nitems; i++)
