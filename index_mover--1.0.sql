@@ -554,7 +554,9 @@ CREATE FUNCTION index_mover.pending_advice(index regclass) RETURNS text[]
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 RETURN (
 	SELECT s.steps || ARRAY(
-			   SELECT format('%s %s holds back vacuum (%s): %s', b.kind, coalesce(b.pid::text, quote_ident(b.name)), b.holds_back, b.action)
+			   SELECT format('%s %s holds back vacuum (%s): %s', b.kind,
+							 CASE WHEN b.kind = 'slot' OR b.pid IS NULL THEN quote_ident(b.name) ELSE b.pid::text END,
+							 b.holds_back, b.action)
 				 FROM @extschema@.index_mover_blockers(NULL::regclass, '1 s'::interval) b
 				WHERE b.xid_age IS NOT NULL
 				  -- one for the catalogs only is not in the way of a table

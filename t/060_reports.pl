@@ -372,18 +372,31 @@ $reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo');
 ok($node->poll_query_until('postgres',
 	q(SELECT count(*) = 1 FROM index_mover_blockers() WHERE kind = 'standby' AND xid_age >= 0 AND action ~ 'hot_standby_feedback = off')),
 	'a standby that holds back vacuum');
+sub holders { return join "\n", grep { /holds back vacuum/ } steps(); }
+sql(sprintf $insert, 3000);
+like(holders(), joined(qr/^standby \d+ holds back vacuum \(vacuum, by hot_standby_feedback\): /,
+		qr/end the long query on that standby, or set hot_standby_feedback = off there$/),
+	'the advice on a pending list names the standby');
 # with a slot, that has it, and the standby is not behind
 $node->safe_psql('postgres', q(SELECT pg_create_physical_replication_slot('its_slot')));
 $standby->append_conf('postgresql.conf', "primary_slot_name = 'its_slot'");
 $standby->reload;
 ok($node->poll_query_until('postgres',
 	q(SELECT count(*) = 1 FROM index_mover_blockers() WHERE kind = 'slot' AND name = 'its_slot' AND action ~ 'hot_standby_feedback = off')),
-	'by its slot, too');
+	'a slot of a standby that holds back vacuum');
+like(holders(), joined(qr/(?m:^)slot its_slot holds back vacuum \(vacuum in every database; -?\d+ bytes of WAL\): /,
+		qr/end the long query on its standby, or set hot_standby_feedback = off there(?m:$)/),
+	'the advice on a pending list names the slot');
 $standby->append_conf('postgresql.conf', "primary_slot_name = ''");
 $standby->reload;
 ok($node->poll_query_until('postgres', 'SELECT NOT active FROM pg_replication_slots'), 'the slot is free again');
 $node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('its_slot')));
 $reader->run('COMMIT');
+$standby->append_conf('postgresql.conf', 'hot_standby_feedback = off');
+$standby->reload;
+ok($node->poll_query_until('postgres', 'SELECT bool_and(backend_xmin IS NULL) FROM pg_stat_replication'),
+	'the standby sends no feedback any more');
+is(holders(), '', 'the advice on a pending list names no standby and no slot any more');
 
 # ---------------------------------------------------------------------------
 # A probe of a directory that cannot be written, or is not there
