@@ -20,6 +20,7 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::Local qw(timegm);
 
 needs_test_points();
 my $clock = preload_library('clock');
@@ -248,6 +249,17 @@ my ($least) = sort { $a <=> $b } split /\n/, slurp_file($samples);
 unlink $samples;
 note "a nearly full disk: $least kB were free at least";
 cmp_ok($least, '>=', 9 << 10, 'a nearly full disk: a third of what was free stays free');
+
+# ---- checkpoints that the copies have asked for --------------------------------------------
+my $whole = slurp_file($node->logfile);
+my @asked = map { timegm(0, @$_[4, 3, 2], $_->[1] - 1, $_->[0]) + $_->[5] }
+  map { /^(\d+)-(\d+)-(\d+) (\d+):(\d+):([\d.]+) .*: asks for a checkpoint/ ? [ $1, $2, $3, $4, $5, $6 ] : () } split /\n/, $whole;
+# the time of a checkpoint is known in seconds; an hour before means that the clock was set back
+my @soon = grep { my $pause = $asked[$_] - $asked[ $_ - 1 ]; $pause > -60 && $pause < 30 / 5 - 1 } 1 .. $#asked;
+cmp_ok(scalar @asked, '>=', 2, 'copies have asked for checkpoints');
+is(@soon, 0, 'no two within a fifth of checkpoint_timeout') or diag join ' ', @asked;
+like($whole, qr/checkpoint starting: force$/m, 'a checkpoint that a copy asks for is spread');
+unlike($whole, qr/checkpoint starting: (?:immediate|fast) force$/m, 'and none is immediate');
 
 $node->stop('immediate');
 done_testing();
