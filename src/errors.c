@@ -27,17 +27,12 @@ static volatile sig_atomic_t was_sent_cancel = false;
 static volatile sig_atomic_t was_ever_sent = false;
 
 /*
- * In the handler of a signal: cancel this process's work, as core's StatementCancelHandler().
- * was_sent: another process wants it.
+ * In the handler of a signal: cancel this process's work, as core's StatementCancelHandler().  It
+ * can interrupt handle_cancel(), and be interrupted by it: so it leaves that one's notes alone.
  */
 void
-errors_cancel_work(bool was_sent)
+errors_cancel_work(void)
 {
-	/* what was sent before has been raised */
-	if (!QueryCancelPending)
-		was_sent_cancel = false;
-	if (was_sent)
-		was_sent_cancel = was_ever_sent = true;
 	if (!proc_exit_inprogress)
 	{
 		InterruptPending = true;
@@ -52,7 +47,12 @@ handle_cancel(int signo, siginfo_t *info, void *context)
 {
 	int			save_errno = errno;
 
-	errors_cancel_work(info->si_pid != MyProcPid);
+	/* what was sent before has been raised */
+	if (!QueryCancelPending)
+		was_sent_cancel = false;
+	if (info->si_pid != MyProcPid)
+		was_sent_cancel = was_ever_sent = true;
+	errors_cancel_work();
 	errno = save_errno;
 }
 
@@ -68,6 +68,13 @@ errors_handle_cancel(void)
 
 	sigemptyset(&action.sa_mask);
 	sigaction(SIGINT, &action, NULL);
+}
+
+/* Return whether another process has ever sent this one a cancel. */
+bool
+errors_has_cancel_of_others(void)
+{
+	return was_ever_sent;
 }
 
 /* Forget a pending cancel.  Return whether another process has ever sent one, pending or not. */

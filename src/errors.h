@@ -11,7 +11,8 @@
 #include "fmgr.h"
 
 extern void errors_handle_cancel(void);
-extern void errors_cancel_work(bool was_sent);
+extern void errors_cancel_work(void);
+extern bool errors_has_cancel_of_others(void);
 extern bool errors_forget_cancel(void);
 extern ErrorData *errors_copy(MemoryContext context);
 extern ErrorData *errors_take(MemoryContext context);

@@ -486,6 +486,30 @@ SQL
 	$node->safe_psql('postgres', 'DROP TABLE still');
 }
 
+# ---- a cancel that meets a deadlock ------------------------------------------------
+# The worker stands still until it has both, the request to step back and the user's signal.
+{
+	my ($caller, $gate) = map { IndexMover::Session->new($node) } 1, 2;
+	my $to = elsewhere($node, 'gated_i');
+	$gate->run('SELECT pg_advisory_lock(42)');
+	$gate->run('BEGIN');
+	$caller->send("SELECT status, sqlstate FROM one_row, move_indexes('gated', '$to', 'rebuild')");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
+	my $worker = worker_pid($node);
+	poll_until($node, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $worker", 'Lock', 'the worker waits');
+	kill 'STOP', $worker;
+	$gate->send('LOCK TABLE one_row IN ACCESS EXCLUSIVE MODE');
+	# nothing shows the request; the caller looks once a second, and gives up after five
+	sleep 3;
+	$node->safe_psql('postgres', "SELECT pg_cancel_backend($worker)");
+	kill 'CONT', $worker;
+	is($caller->answer, 'canceled|57014', 'a cancel that meets a step back is a cancel') or diag $caller->errors;
+	$gate->answer;
+	$gate->run('ROLLBACK');
+	$_->end foreach $caller, $gate;
+	wait_for_no_worker($node);
+}
+
 # ---- the phases of this version's REINDEX CONCURRENTLY ----------------------------
 # Callers hide at the commit that ends validation (4 to 6), right before core makes its
 # list (7); see before_core_waits().

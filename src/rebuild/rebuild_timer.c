@@ -167,7 +167,7 @@ static void
 cancel_command(void)
 {
 	canceled = true;
-	errors_cancel_work(false);
+	errors_cancel_work();
 }
 
 /* Cancel the command if it is about to cost a slot.  In the handler. */
@@ -261,9 +261,13 @@ rebuild_timer_end(void)
 	/* as configured */
 	SetConfigOption("deadlock_timeout", NULL, PGC_SUSET, PGC_S_SESSION);
 	SetConfigOption("log_lock_waits", NULL, PGC_SUSET, PGC_S_SESSION);
-	/* a cancel of ours that comes too late must not cancel anything else */
+
+	/*
+	 * a cancel of ours that comes too late must not cancel anything else; a
+	 * user's is known all the same, see runner_take_cancel()
+	 */
 	if (canceled && !job_cancel_requested())
-		QueryCancelPending = false;
+		(void) errors_forget_cancel();
 	canceled = false;
 }
 
@@ -274,8 +278,9 @@ rebuild_timer_end(void)
 void
 rebuild_timer_explain(ErrorData *edata, const MoveItem *item)
 {
-	/* if the job was canceled as well, that is the reason */
-	if (!canceled || !errors_was_canceled(edata) || job_cancel_requested())
+	/* if a user has canceled as well, that is the reason */
+	if (!canceled || !errors_was_canceled(edata) || job_cancel_requested() ||
+		errors_has_cancel_of_others())
 		return;
 	if (slot_name.data[0] == '\0')
 	{
