@@ -55,6 +55,7 @@
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "call/call.h"
 #include "citus.h"
@@ -1063,9 +1064,31 @@ tell_of_moved(AlterTableMoveAllStmt *stmt, const AlterJob *job)
 }
 
 /*
+ * Return whether a relation that is left to core is in the tablespace still, and the statement is
+ * about it.  ERROR 42501 if the user does not own it any more.
+ */
+static bool
+is_still_left(const AlterTableMoveAllStmt *stmt, List *roles, Oid from, Oid relid)
+{
+	HeapTuple	row = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	bool		result;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	form = (Form_pg_class) GETSTRUCT(row);
+	result = form->reltablespace == tablespace_in_catalog(from) &&
+		is_one_of_all(stmt, roles, form);
+	if (result)
+		check_owner(form);
+	ReleaseSysCache(row);
+	return result;
+}
+
+/*
  * Have core move the relations that are left to it, as AlterTableMoveAll(): all locks first.
  * Not by another ALL IN TABLESPACE, which would copy under the lock whatever the tablespace
- * has by now.  A relation that has left it, or is dropped, is passed over.
+ * has by now.
  */
 static void
 alter_left_out(AlterTableMoveAllStmt *stmt, List *roles, Oid from, const AlterJob *job)
@@ -1073,15 +1096,12 @@ alter_left_out(AlterTableMoveAllStmt *stmt, List *roles, Oid from, const AlterJo
 	List	   *cmds = list_make1(set_tablespace(tablespace_name(job->request.to_tablespace)));
 	List	   *locked = NIL;
 
-	foreach_ptr(HeapTupleData, row, rows_of_all(stmt, roles, from))
+	foreach_oid(relid, job->left_out)
 	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
-
-		if (!list_member_oid(job->left_out, form->oid))
+		if (!is_still_left(stmt, roles, from, relid))
 			continue;
-		check_owner(form);
-		LockRelationOid(form->oid, AccessExclusiveLock);
-		locked = lappend_oid(locked, form->oid);
+		LockRelationOid(relid, AccessExclusiveLock);
+		locked = lappend_oid(locked, relid);
 	}
 	foreach_oid(relid, locked)
 	{
