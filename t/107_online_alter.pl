@@ -1026,7 +1026,7 @@ SKIP:
 	my $library = "$PostgreSQL::Test::Utils::tmp_check/utility_hook.so";
 	my $messages = '';
 	chomp(my $headers = `pg_config --includedir-server`);
-	skip 'cannot compile t/utility_hook.c', 4
+	skip 'cannot compile t/utility_hook.c', 6
 	  unless IPC::Run::run(
 		[ $ENV{CC} || 'cc', '-shared', '-fPIC', '-O1', "-I$headers", '-o', $library, "$FindBin::RealBin/utility_hook.c" ],
 		'>&', \$messages);
@@ -1051,6 +1051,19 @@ SKIP:
 		is(scalar(() = slurp_file($node->logfile, $log_before) =~ /utility hook: ALTER/g), $is_below ? 0 : 1,
 			'a move that fails: a hook ' . ($is_below ? 'below ours is not called' : 'above ours is'));
 	}
+	# Citus has its hook below ours, and warns of ALL IN TABLESPACE, and of nothing that it carries out itself
+	$node->append_conf('postgresql.conf', qq(shared_preload_libraries = '"$library", index_mover'\n));
+	$node->restart;
+	sql(q{SET allow_system_table_mods = on; INSERT INTO pg_extension
+	  SELECT 1, 'citus', extowner, extnamespace, false, '13.2', NULL, NULL FROM pg_extension WHERE extname = 'plpgsql'});
+	foreach my $case ([ 't', 0 ], [ 'ALL IN TABLESPACE %s OWNED BY regress_other', 1 ])
+	{
+		my ($what, $times) = @$case;
+		my $log_before = -s $node->logfile;
+		answer('require', sprintf "ALTER TABLE $what SET TABLESPACE %s;", ($times ? place('t') : ()), other_place(place('t')));
+		is(scalar(() = slurp_file($node->logfile, $log_before) =~ /utility hook: ALTER/g), $times, "the hook of Citus, ALTER TABLE $what");
+	}
+	sql(q{SET allow_system_table_mods = on; DELETE FROM pg_extension WHERE extname = 'citus'});
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover, pg_stat_statements'\n");
 	$node->restart;
 }

@@ -849,8 +849,12 @@ pass_on_nothing(const Statement *statement, ObjectType objtype)
 	AlterTableMoveAllStmt *nothing = makeNode(AlterTableMoveAllStmt);
 	PlannedStmt *pstmt = copyObject(statement->pstmt);
 
-	/* Citus, whose hook is below ours, warns of any such statement */
-	if (OidIsValid(get_extension_oid("citus", true)))
+	/*
+	 * Citus, whose hook is below ours, warns of any ALL IN TABLESPACE, and of
+	 * no other statement
+	 */
+	if (IsA(statement->pstmt->utilityStmt, AlterTableStmt) &&
+		OidIsValid(get_extension_oid("citus", true)))
 		return;
 	/* it always exists, and needs no privilege */
 	nothing->orig_tablespacename = get_tablespace_name(MyDatabaseTableSpace);
