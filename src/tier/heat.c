@@ -626,6 +626,9 @@ heat_histories(HeatTable *table, TimestampTz begin, int n)
 /*
  * Return all permanent and unlogged tables, materialized views and indexes of users in this
  * database, without their heat: see heat_weigh().  No lock lasts.  Needs a snapshot.  sort_memory: kB.
+ *
+ * The counters are of now, so the caller's snapshot of statistics is cleared, as by
+ * pg_stat_clear_snapshot().
  */
 HeatTable *
 heat_read(int sort_memory)
@@ -633,9 +636,9 @@ heat_read(int sort_memory)
 	HeatTable  *table = palloc0_object(HeatTable);
 
 	/*
-	 * The counters are to be of now.  Counters that this transaction has
-	 * looked at before are kept until its end, and would be less than those
-	 * of a sample that another session has taken since: as after a reset.
+	 * Counters that this transaction has looked at before would be less than
+	 * those of a sample that another session has taken since: as after a
+	 * reset.
 	 */
 	pgstat_clear_snapshot();
 	table->sort_memory = sort_memory;
@@ -680,7 +683,8 @@ heat_half_life_argument(FunctionCallInfo fcinfo, int n)
  * index_mover.relation_heat() RETURNS SETOF record
  *
  * How much each relation is used.  half_life: NULL, or none: that of policies by default.
- * No lock lasts.  EXECUTE: pg_monitor.  ERROR 22023 half_life.
+ * No lock lasts.  Clears the snapshot of statistics, see heat_read().  EXECUTE: pg_monitor.  ERROR
+ * 22023 half_life.
  */
 Datum
 index_mover_relation_heat(PG_FUNCTION_ARGS)
