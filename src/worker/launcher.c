@@ -795,7 +795,12 @@ index_mover_launcher_main(Datum arg)
 		MemoryContextReset(context);
 	}
 	if (has_crashed_soon)
+	{
+		ereport(LOG,
+				(errmsg("the launcher visits no database for %d seconds", AFTER_CRASH_MS / 1000),
+				 errdetail("The server has crashed soon after its start.")));
 		launcher_first_visits = clock_ms() + AFTER_CRASH_MS;
+	}
 	launcher_round_ask_watch(false);
 	schedule_resumptions(clock_ms());
 	schedule_looks();
