@@ -235,6 +235,23 @@ foreach my $case (
 	$node->safe_psql('postgres', $_) foreach 'ALTER SYSTEM RESET fsync', 'SELECT pg_reload_conf()';
 	poll_until($node, 'SHOW fsync', 'on', 'the old setting');
 }
+# An fsync that takes long, of one segment of many: DDL does not wait for the others.
+{
+	my $to = elsewhere($node, 'io_s');
+	set_tests($node, test_mutation => 'sync-blocks:64');
+	break_calls('fsync', 0, 1, ALWAYS, $directory{$to});
+	my $job = begin_job($node, 'io_s', $to, verify => 'off');
+	wait_until('an fsync of the copy', sub { calls_broken() > 1 });
+	$node->safe_psql('postgres', 'ALTER INDEX io_s SET (fillfactor = 80)');
+	my $before = calls_broken();
+	wait_for_job_end($node, $job);
+	my $segments = int($node->safe_psql('postgres', "SELECT pg_relation_size('io_s')") / (64 * 8192));
+	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"), 'moved', 'a slow fsync: moved');
+	cmp_ok($before, '<', $segments - 10, "a slow fsync: DDL waits for some of $segments");
+	mend_calls();
+	set_tests($node);
+	$node->safe_psql('postgres', 'ALTER INDEX io_s RESET (fillfactor)');
+}
 # What is copied again lies here and there in the file, which is not opened for each
 # block.
 {

@@ -64,6 +64,7 @@
  *	no-direct		the flag for O_DIRECT; 0 as if the file system refused it
  *	no-background	no write in the background, with 0
  *	background-failed	take so many bytes for not written by it
+ *	sync-blocks		let others pass after each fsync of so many blocks of a file
  *	record-wait		milliseconds for which a worker waits for a lock on a table of ours
  *	long-ago		submit a job as of so many microseconds ago
  *	looks			queue for the lock after so many looks

@@ -339,6 +339,26 @@ count_round(CopyFile *file, int64 *least, int *in_vain, bool first_time)
 }
 
 /*
+ * Make the new file durable.  DDL that waits behind our locks, and all sessions behind that, wait for
+ * the fsync of a segment at most.
+ */
+static bool
+sync_segments(CopyFile *file)
+{
+	BlockNumber next = 0;
+
+	while (next != InvalidBlockNumber)
+	{
+		if (!copy_between_chunks(file))
+			return false;
+		StartTransactionCommand();
+		next = file_copy_sync(file->copy, next);
+		CommitTransactionCommand();
+	}
+	return true;
+}
+
+/*
  * Copy all blocks, and changed blocks in rounds, until few are left, or they do not get
  * fewer.  The first time, new blocks at the end of the file are copied before a round,
  * if they are many.  Later they are put onto the list, which may name them already, and
@@ -408,9 +428,8 @@ copy_rounds(CopyFile *file, bool first_time)
 	}
 	else
 		IM_POINT("copy-again");
-	StartTransactionCommand();
-	file_copy_sync(file->copy);
-	CommitTransactionCommand();
+	if (!sync_segments(file))
+		return false;
 	if (!first_time)
 		progress_phase(phase);
 	return true;

@@ -139,6 +139,7 @@
 /* The system refuses 0 */
 #define WRITES_AT_ONCE		IM_LIMIT("no-background", 1)
 #define NOT_WRITTEN			IM_LIMIT("background-failed", 0)
+#define SYNCED_AT_ONCE		IM_LIMIT("sync-blocks", RELSEG_SIZE)
 
 /* Consecutive blocks of the new file that are being written in the background. */
 typedef struct UnderWay
@@ -963,6 +964,18 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 	return from;
 }
 
+/* Make the segment of a block durable.  A failure is an ERROR, see sync_blocks(). */
+static void
+sync_segment(FileCopy *copy, BlockNumber block)
+{
+	job_check_cancel();
+	open_segment(copy, block, false);
+	if (FileSync(copy->file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
+		ereport(ERROR,
+				(errcode_for_file_write(),
+				 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->file))));
+}
+
 /*
  * Make the blocks from "first" to below nblocks durable, and the directory entries: core
  * replays the creation of a file; but here a checkpoint may have come since.  A failure
@@ -975,14 +988,7 @@ sync_blocks(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 
 	finish_write(copy);
 	for (BlockNumber block = first; block < nblocks; block += RELSEG_SIZE - block % RELSEG_SIZE)
-	{
-		job_check_cancel();
-		open_segment(copy, block, false);
-		if (FileSync(copy->file, WAIT_EVENT_DATA_FILE_SYNC) != 0)
-			ereport(ERROR,
-					(errcode_for_file_write(),
-					 errmsg("could not fsync file \"%s\": %m", FilePathName(copy->file))));
-	}
+		sync_segment(copy, block);
 	finish_segment(copy, ERROR);
 	/* twice: the directory may be as new as the file */
 	for (int i = 0; i < 2; i++)
@@ -993,16 +999,32 @@ sync_blocks(FileCopy *copy, BlockNumber first, BlockNumber nblocks)
 	pfree(directory);
 }
 
-/* Make blocks that were written directly durable.  From here on, write through buffers only. */
-void
-file_copy_sync(FileCopy *copy)
+/*
+ * Make blocks that were written directly durable, the segment that begins with "first", from 0
+ * on.  Return with which block the next segment begins, to be called for that; after the last one
+ * InvalidBlockNumber.  From then on, write through buffers only.
+ */
+BlockNumber
+file_copy_sync(FileCopy *copy, BlockNumber first)
 {
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
+	BlockNumber nblocks = Max(smgrnblocks(smgr, MAIN_FORKNUM), 1);
 
+	Assert(!copy->synced && first < nblocks);
+	if (IM_MUTATION("sync"))
+		nblocks = first = 0;
+	else if (nblocks - first > SYNCED_AT_ONCE)
+	{
+		/* of the last block that was copied; none is copied from here on */
+		finish_write(copy);
+		sync_segment(copy, first);
+		return first + SYNCED_AT_ONCE;
+	}
 	/* step: sync */
-	sync_blocks(copy, 0, IM_MUTATION("sync") ? 0 : Max(smgrnblocks(smgr, MAIN_FORKNUM), 1));
+	sync_blocks(copy, first, nblocks);
 	copy->synced = true;
 	read_back(copy, smgr);
+	return InvalidBlockNumber;
 }
 
 /*

@@ -43,7 +43,7 @@ extern void file_copy_free(FileCopy *copy);
 extern void file_copy_range(FileCopy *copy, BlockNumber first, BlockNumber nblocks);
 extern BlockNumber file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 								 int *ncopied);
-extern void file_copy_sync(FileCopy *copy);
+extern BlockNumber file_copy_sync(FileCopy *copy, BlockNumber first);
 extern void file_copy_flush_first(FileCopy *copy);
 extern void file_copy_record(FileCopy *copy, BlockNumber nblocks);
 extern void file_copy_unsync(FileCopy *copy);
