@@ -50,7 +50,7 @@ PG_FUNCTION_INFO_V1(index_mover_index_bloat);
 #define PLAN_PREFETCH		1
 
 #define GROUPS				40	/* of the jackknife */
-#define MOST_KEPT			400 /* pages of GIN */
+#define MOST_KEPT			200 /* pages of GIN */
 #define LEAST_WORKER_MEMORY (32 * 1024) /* kB, of a build */
 
 typedef struct Bloat
