@@ -78,8 +78,9 @@ sub pages_of_search
 	return $pages;
 }
 my $insert = q(INSERT INTO words SELECT to_tsvector('simple', md5(g::text)) FROM generate_series(1, %d) g);
-sql(q(CREATE TABLE words (t tsvector) WITH (autovacuum_enabled = off); CREATE INDEX words_t ON words USING gin (t) WITH )
-	. '(gin_pending_list_limit = 4096)');
+my $make_words = q(CREATE TABLE words (t tsvector) WITH (autovacuum_enabled = off); CREATE INDEX words_t ON words USING gin (t) WITH )
+	. '(gin_pending_list_limit = 4096)';
+sql($make_words);
 sql(sprintf $insert, 20000);
 sql(q(SELECT gin_clean_pending_list('words_t')));
 my $base = pages_of_search();
@@ -373,6 +374,7 @@ ok($node->poll_query_until('postgres',
 	q(SELECT count(*) = 1 FROM index_mover_blockers() WHERE kind = 'standby' AND xid_age >= 0 AND action ~ 'hot_standby_feedback = off')),
 	'a standby that holds back vacuum');
 sub holders { return join "\n", grep { /holds back vacuum/ } steps(); }
+sql($make_words);
 sql(sprintf $insert, 3000);
 like(holders(), joined(qr/^standby \d+ holds back vacuum \(vacuum, by hot_standby_feedback\): /,
 		qr/end the long query on that standby, or set hot_standby_feedback = off there$/),
@@ -397,6 +399,7 @@ $standby->reload;
 ok($node->poll_query_until('postgres', 'SELECT bool_and(backend_xmin IS NULL) FROM pg_stat_replication'),
 	'the standby sends no feedback any more');
 is(holders(), '', 'the advice on a pending list names no standby and no slot any more');
+sql('DROP TABLE words');
 
 # ---------------------------------------------------------------------------
 # A probe of a directory that cannot be written, or is not there
