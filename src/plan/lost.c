@@ -17,7 +17,7 @@
  *	  without the old keys; nor is an index of a TOAST table, which REINDEX
  *	  would refuse then.  These are rebuilt first.
  *
- * Locks, none of which is waited for: as lost_file(); while a row of pg_index
+ * Locks, none of which is waited for: as lost_file(), and lost_look_for_builder(); while a row of pg_index
  * changes, AccessShareLock on the table and ShareUpdateExclusiveLock on the index, which
  * keep out whatever drops or replaces it, but neither reads, nor writes, nor VACUUM; without
  * them it is not hidden.
@@ -37,7 +37,6 @@
 #include "catalog/pg_index.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
-#include "utils/backend_status.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -63,27 +62,6 @@ typedef enum LostClass
 
 static const char *const not_valid = "it is not valid";
 
-/*
- * Return whether an invalid index may be in the making by a session, with a file,
- * which CREATE INDEX CONCURRENTLY makes first.
- */
-static bool
-is_being_built(const RelationFacts *facts)
-{
-	if (facts->valid || relation_main_size(facts) < 0)
-		return false;
-	for (int i = 1; i <= pgstat_fetch_stat_numbackends(); i++)
-	{
-		const PgBackendStatus *status = &pgstat_get_local_beentry_by_index(i)->backendStatus;
-
-		if (status->st_progress_command == PROGRESS_COMMAND_CREATE_INDEX &&
-			status->st_databaseid == MyDatabaseId &&
-			status->st_progress_command_target == facts->heap_oid)
-			return true;
-	}
-	return false;
-}
-
 /* Return whether decoding takes old keys from an index, but not of an unlogged table. */
 static bool
 is_decoded_by(const RelationFacts *facts)
@@ -104,10 +82,14 @@ lost_index_decide(PlannedMove *entry, const char *lost)
 	PgStat_StatTabEntry *stats = pgstat_fetch_stat_tabentry(item->relid);
 	bool		is_toast = IsToastNamespace(facts->schema_oid);
 	LostClass	class = LOST_ELSE;
+	bool		may_be_built = false;
 
-	if (is_being_built(facts))
+	/* CREATE INDEX CONCURRENTLY makes the file first */
+	if (relation_main_size(facts) >= 0)
+		may_be_built = lost_look_for_builder(facts);
+	if (may_be_built)
 	{
-		item_skip(item, ERRCODE_OBJECT_IN_USE, "It is not valid: another session is building an index of its table, maybe this one.");
+		item_skip(item, ERRCODE_OBJECT_IN_USE, "It is not valid: another session may be building it.");
 		return;
 	}
 	item->hide = !is_toast && !is_decoded_by(facts);

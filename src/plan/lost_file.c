@@ -21,7 +21,8 @@
  *
  * Locks, none of which is waited for: AccessShareLock on the relation while pages are read,
  * which keeps its file.  Without it only the file's name and size are looked at, and a file that
- * is unknown stays so (evidence_refute()).
+ * is unknown stays so (evidence_refute()).  ShareUpdateExclusiveLock on the table of an index that is not
+ * valid, for a moment, if no session has it.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,20 +30,25 @@
 
 #include <sys/stat.h>
 
+#include "access/genam.h"
+#include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
 #include "nodes/bitmapset.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/float.h"
+#include "utils/fmgroids.h"
 #include "utils/inval.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "errors.h"
 #include "evidence.h"
 #include "file_system.h"
-#include "plan/plan.h"
+#include "plan/plan_private.h"
 #include "report/report.h"
 #include "ruins.h"
 
@@ -503,5 +509,42 @@ lost_file_slowly(const RelationFacts *facts, LostLook look,
 	result = look_at_file(&lost);
 	*npages = lost.nread;
 	*is_complete = !lost.is_stopped;
+	return result;
+}
+
+/*
+ * Look whether a session may be building an index that is not valid: until the transaction that makes it
+ * valid, that session keeps a lock of its table that is taken here for a moment, and then has not ended.
+ * Else the index is left over, and gets another file before it is valid.
+ */
+bool
+lost_look_for_builder(const RelationFacts *facts)
+{
+	Relation	pg_index;
+	SnapshotData dirty;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	row;
+	bool		result = false;
+
+	/* a standby builds none */
+	if (facts->valid || RecoveryInProgress())
+		return false;
+	if (!ConditionalLockRelationOid(facts->heap_oid, ShareUpdateExclusiveLock))
+		return true;
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&key, Anum_pg_index_indexrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(facts->relid));
+	pg_index = table_open(IndexRelationId, AccessShareLock);
+	scan = systable_beginscan(pg_index, IndexRelidIndexId, true, &dirty, 1, &key);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax) ||
+			((Form_pg_index) GETSTRUCT(row))->indisvalid)
+			result = true;
+	}
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
+	UnlockRelationOid(facts->heap_oid, ShareUpdateExclusiveLock);
 	return result;
 }

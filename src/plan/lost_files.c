@@ -18,20 +18,15 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
-#include "catalog/pg_index.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
-#include "utils/fmgroids.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -40,7 +35,7 @@
 #include "evidence.h"
 #include "job.h"
 #include "own_tables.h"
-#include "plan/plan.h"
+#include "plan/plan_private.h"
 #include "ruins.h"
 #include "test_points.h"
 #include "wait/wait.h"
@@ -179,40 +174,6 @@ rest_and_go_on(void *arg)
 	return true;
 }
 
-/*
- * Look whether a session may be building an index that is not valid: until the transaction that makes it
- * valid, that session keeps a lock of its table that is taken here for a moment, and then has not ended.
- * Else the index is left over, and gets another file before it is valid.
- */
-static bool
-look_for_builder(const RelationFacts *facts)
-{
-	Relation	pg_index;
-	SnapshotData dirty;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	row;
-	bool		result = false;
-
-	if (!ConditionalLockRelationOid(facts->heap_oid, ShareUpdateExclusiveLock))
-		return true;
-	InitDirtySnapshot(dirty);
-	ScanKeyInit(&key, Anum_pg_index_indexrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(facts->relid));
-	pg_index = table_open(IndexRelationId, AccessShareLock);
-	scan = systable_beginscan(pg_index, IndexRelidIndexId, true, &dirty, 1, &key);
-	while (HeapTupleIsValid(row = systable_getnext(scan)))
-	{
-		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax) ||
-			((Form_pg_index) GETSTRUCT(row))->indisvalid)
-			result = true;
-	}
-	systable_endscan(scan);
-	table_close(pg_index, AccessShareLock);
-	UnlockRelationOid(facts->heap_oid, ShareUpdateExclusiveLock);
-	return result;
-}
-
 /* Read a file.  For errors_catch_without_snapshot(). */
 static void
 read_slowly(void *arg)
@@ -233,8 +194,8 @@ read_slowly(void *arg)
 	if (!relation_facts(reading->file->relid, &facts) || facts.tablespace != reading->tablespace)
 		return;
 	/* it is not read, and may be valid when the plan looks at it, or later */
-	if (relkind_is_index(facts.relkind) && !facts.valid)
-		may_be_built = look_for_builder(&facts);
+	if (relkind_is_index(facts.relkind))
+		may_be_built = lost_look_for_builder(&facts);
 	if (may_be_built)
 	{
 		reading->is_complete = false;

@@ -26,6 +26,7 @@ extern void plan_notice_invalid_parts(const List *entries);
 extern PlannedMove *plan_pending(Oid relid, const PlanRequest *request);
 extern List *plan_in_order(List *entries);
 extern bool lost_plan(PlannedMove *entry, LostLook look, bool heals);
+extern bool lost_look_for_builder(const RelationFacts *facts);
 extern List *plan_other_databases(Oid tablespace);
 extern List *plan_what_stays(List *entries, Oid tablespace, Oid to);
 
