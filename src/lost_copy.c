@@ -38,6 +38,7 @@
 #include "lost_copy.h"
 #include "printed_command.h"
 #include "relation_facts.h"
+#include "ruins.h"
 
 static object_access_hook_type prev_object_access_hook = NULL;
 
@@ -57,6 +58,20 @@ cure_of(Form_pg_class old, Oid to_tablespace)
 	if (old->relkind == RELKIND_MATVIEW)
 		return "REFRESH MATERIALIZED VIEW makes it again.";
 	return "Restore it from a backup. VACUUM FULL keeps what is left of it, in a new file.";
+}
+
+/* Return what is known of a lost file: a sentence. */
+static const char *
+loss_of_file(Form_pg_class old)
+{
+	Oid			tablespace = tablespace_from_catalog(old->reltablespace);
+	RelFileLocator file = make_locator(tablespace, MyDatabaseId, old->relfilenode);
+	const char *problem = ruins_problem(&file);
+
+	if (problem != NULL)
+		return psprintf("Damage was found in its old file: %s.", problem);
+	return psprintf("The device of tablespace \"%s\" has lost changes of its old file.",
+					tablespace_name(tablespace));
 }
 
 /*
@@ -97,16 +112,14 @@ check_altered(Oid relid)
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("cannot copy the lost file of %s \"%s\"",
 							relation_noun(old->relkind), NameStr(old->relname)),
-					 errdetail("The device of tablespace \"%s\" has lost changes of it.",
-							   tablespace_name(tablespace_from_catalog(old->reltablespace))),
+					 errdetail("%s", loss_of_file(old)),
 					 errhint("%s", cure_of(old, tablespace_from_catalog(new->reltablespace)))));
 		if (new->relfilenode != old->relfilenode && old->relkind == RELKIND_RELATION)
 			ereport(WARNING,
 					(errcode(ERRCODE_DATA_CORRUPTED),
 					 errmsg("the new file of table \"%s\" has what was left of a lost file",
 							NameStr(old->relname)),
-					 errdetail("The device of tablespace \"%s\" has lost changes of the old file.",
-							   tablespace_name(tablespace_from_catalog(old->reltablespace))),
+					 errdetail("%s", loss_of_file(old)),
 					 errhint("No later check names it. Compare it with a backup.")));
 	}
 	ReleaseSysCache(row);
