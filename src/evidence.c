@@ -75,7 +75,9 @@ is_from_before(HeapTuple row, const Horizon *lost)
  * Return whether this database had its files in the tablespace before a loss, for certain.
  *
  * Files with numbers from before come later with a database that is copied: its OID, from the
- * same counter, is later.  And into the tablespace that ALTER DATABASE gives it, as its default
+ * same counter, is later.  (CREATE DATABASE .. OID can give it a lower one.  But what it has in a
+ * tablespace that is not its default, its template had there, with the same numbers.  So that was lost,
+ * too, unless a standby has replayed the copy page by page: then a whole index is rebuilt in vain.)  And into the tablespace that ALTER DATABASE gives it, as its default
  * only: then its row is later, as after any other change of that row.
  */
 static bool
