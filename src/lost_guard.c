@@ -17,7 +17,11 @@
  *	  logical replication) gets an error: the file is emptied, or the first page of a hash
  *	  index replaced, and each access method reads that first.  Nothing of value is removed.
  *	  That is not logged, because the file of a standby may be whole; recovery may fill it
- *	  again, and the verdict stays.
+ *	  again, and the verdict stays;
+ *	- while another session's lock keeps a file that is to keep duplicates out from being emptied,
+ *	  no transaction that has written to its table commits.  That is asked at the end of the transaction,
+ *	  by its lock of the table: so it is asked of COPY, of partitions, and of the apply of logical
+ *	  replication, too.  A DELETE is refused with them.
  *
  * Each process empties the files before the first statement in a database: at the end of the
  * transaction in which InitPostgres() connects.  No hook comes before that.  Files that it could not
@@ -82,6 +86,7 @@
 #include "optimizer/planner.h"
 #include "partitioning/partdesc.h"
 #include "postmaster/bgwriter.h"
+#include "replication/logicalworker.h"
 #include "storage/bufmgr.h"
 #include "storage/checksum.h"
 #include "storage/fd.h"
@@ -94,6 +99,7 @@
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/plancache.h"
 #include "utils/rel.h"
@@ -162,6 +168,13 @@ static double looked_at = 0;	/* clock_seconds() */
 static uint32 losses_failed = 0;
 static double failed_at = 0;	/* clock_seconds() */
 static int	again_ms = 0;		/* until the next try */
+
+/*
+ * in a session: the lost indexes (Oid) that keep duplicates out, and that were not known to be empty when it
+ * last tried, or when it tried before in this transaction; and whether it has in this transaction
+ */
+static List *left_indexes = NIL;
+static bool has_tried = false;
 
 /* in a session: whether the transaction that connects it to its database has ended */
 static bool is_connected = false;
@@ -848,6 +861,43 @@ look_again(void)
 	looked_at = clock_seconds();
 }
 
+/* Return whether writers have to find duplicates, or conflicts, by an index. */
+static bool
+index_keeps_out(Oid index_oid)
+{
+	HeapTuple	row = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+	Form_pg_index form;
+	bool		result;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	form = (Form_pg_index) GETSTRUCT(row);
+	result = form->indisready && (form->indisunique || form->indisexclusion);
+	ReleaseSysCache(row);
+	return result;
+}
+
+/*
+ * Note of these lost indexes those that are not known to be empty.  What was noted before in this
+ * transaction stays: a statement may have looked for duplicates in the old file since.
+ */
+static void
+note_left(const List *indexes)
+{
+	List	   *left = has_tried ? list_copy(left_indexes) : NIL;
+	MemoryContext oldcontext;
+
+	foreach_ptr(const LostIndex, lost, indexes)
+	{
+		if (!lost->is_done && index_keeps_out(lost->oid))
+			left = list_append_unique_oid(left, lost->oid);
+	}
+	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	list_free(left_indexes);
+	left_indexes = list_copy(left);
+	MemoryContextSwitchTo(oldcontext);
+}
+
 /*
  * Empty the files of the lost indexes of this database that no other session has locked.  In a
  * transaction.
@@ -883,10 +933,17 @@ lost_guard_empty_files(void)
 		losses = evidence_losses();
 	}
 	if (losses == 0 || losses == losses_met)
+	{
+		note_left(NIL);
+		has_tried = true;
 		return;
+	}
 	/* each device that comes changes the number of losses */
 	if (losses == losses_failed && !clock_has_passed(failed_at, again_ms))
+	{
+		has_tried = true;
 		return;
+	}
 	is_complete = !has_uncommitted();
 	indexes = lost_of_database();
 	full = those_with_pages(indexes, false);
@@ -901,6 +958,8 @@ lost_guard_empty_files(void)
 		foreach_ptr(LostIndex, lost, full)
 			(void) try_to_empty(lost, false);
 	}
+	note_left(indexes);
+	has_tried = true;
 	if (is_complete && !are_left(indexes))
 	{
 		losses_met = losses;
@@ -1675,6 +1734,54 @@ empty_when_connecting(XactEvent event, void *arg)
 		lost_guard_empty_files();
 }
 
+/* Return whether this transaction has written to the table of an index, which locks the table until its end. */
+static bool
+has_written_to_table_of(Oid index_oid)
+{
+	Oid			table = IndexGetRelation(index_oid, true);
+
+	return OidIsValid(table) && CheckRelationOidLockedByMe(table, RowExclusiveLock, false);
+}
+
+/*
+ * Refuse to commit what was written to a table while a lost index that keeps duplicates out was not
+ * empty: another session had locked it, so the old file may have let a duplicate pass.  The apply of logical
+ * replication has no statement before which it tries.
+ */
+static void
+refuse_duplicates(void)
+{
+	if (IsLogicalWorker() && evidence_losses() != 0 && !IM_MUTATION("show-lost") &&
+		TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		lost_guard_empty_files();
+	foreach_oid(index_oid, left_indexes)
+	{
+		/* it may be rebuilt by now, which looks for duplicates */
+		if (!index_is_lost(index_oid) || !has_written_to_table_of(index_oid))
+			continue;
+		/* the next statement tries again at once */
+		losses_failed = 0;
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("cannot commit changes of table \"%s\" without index \"%s\"",
+						get_rel_name(IndexGetRelation(index_oid, false)),
+						get_rel_name(index_oid)),
+				 errdetail("The index is lost, and its old file could not be emptied before. It may have let duplicates pass."),
+				 errhint("Rebuild the index with REINDEX, and then repeat the transaction.")));
+	}
+}
+
+/* Callback: a transaction that has written ends. */
+static void
+check_at_end(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+		refuse_duplicates();
+	else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_PREPARE ||
+			 event == XACT_EVENT_ABORT)
+		has_tried = false;
+}
+
 /* Callback: an error has ended a transaction, and all plans in it. */
 static void
 end_marks(XactEvent event, void *arg)
@@ -1726,6 +1833,7 @@ lost_guard_init(void)
 	ProcessUtility_hook = utility_without_lost;
 	CacheRegisterRelcacheCallback(note_invalidation, (Datum) 0);
 	RegisterXactCallback(empty_when_connecting, NULL);
+	RegisterXactCallback(check_at_end, NULL);
 	RegisterXactCallback(end_marks, NULL);
 	RegisterSubXactCallback(end_inner_marks, NULL);
 }

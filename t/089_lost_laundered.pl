@@ -1,8 +1,8 @@
 # Lost files that other commands would make look whole: copies by SET TABLESPACE, rewrites of tables; and
 # lost indexes that are left when a command ends early.
 #
-# Fault (storage): an older copy of a device comes in its place while a cursor reads an index, and core's SET
-#   TABLESPACE, CLUSTER, VACUUM FULL and REFRESH come then; indexes are lost that are not valid, and files of
+# Fault (storage): an older copy of a device comes in its place while a cursor reads an index; sessions write to its
+#   table; and core's SET TABLESPACE, CLUSTER, VACUUM FULL and REFRESH come then; indexes are lost that are not valid, and files of
 #   leftovers are missing; a heal is canceled; the location of a tablespace has a newline, and the state file no end
 use strict;
 use warnings;
@@ -38,6 +38,8 @@ CREATE UNIQUE INDEX t_id ON t (id) TABLESPACE fast;
 CREATE TABLE u (id int);
 INSERT INTO u SELECT generate_series(1, 5000);
 CREATE UNIQUE INDEX u_id ON u (id) TABLESPACE fast;
+CREATE TABLE parts (id int) PARTITION BY RANGE (id);
+ALTER TABLE parts ATTACH PARTITION u FOR VALUES FROM (0) TO (10000);
 CREATE TABLE c (id int PRIMARY KEY, b int);
 INSERT INTO c SELECT g, g FROM generate_series(1, 1000) g;
 CREATE INDEX c_b ON c (b) TABLESPACE fast;
@@ -83,6 +85,26 @@ $comes->();
 value('SELECT count(*) FROM index_mover_check()');
 is(verdict_on_record($node, $oid), 'lost', 'the device is lost');
 
+# ---- writes while the old file cannot be emptied ---------------------------------------------------
+# (it lacks the newest row, so each of these makes a duplicate)
+my %duplicates = (
+	'INSERT' => 'INSERT INTO u VALUES (5001)',
+	'INSERT into the parent' => 'INSERT INTO parts VALUES (5001)',
+	'UPDATE' => 'UPDATE u SET id = 5001 WHERE id = 1',
+	'COPY' => "COPY u FROM PROGRAM 'echo 5001'",
+	'COPY into the parent' => "COPY parts FROM PROGRAM 'echo 5001'",
+	'a prepared transaction' => "BEGIN; INSERT INTO u VALUES (5001); PREPARE TRANSACTION 'late'");
+foreach my $what (sort keys %duplicates)
+{
+	like(message_of($duplicates{$what}),
+		qr/^psql:.*ERROR:  XX002: cannot commit changes of table "u" without index "u_id"\n.*The index is lost/s,
+		"a cursor keeps the old file: $what is refused");
+}
+is(message_of('BEGIN; SAVEPOINT a; INSERT INTO u VALUES (5001); ROLLBACK TO a; INSERT INTO started VALUES (2); COMMIT'), '',
+	'a cursor keeps the old file: writes to another table are committed');
+my $writes = IndexMover::Session->new($node);
+$writes->run('BEGIN; INSERT INTO u VALUES (5001)');
+
 # ---- SET TABLESPACE ------------------------------------------------------------------------------
 my $mover = IndexMover::Session->new($node);
 $mover->send('ALTER INDEX ALL IN TABLESPACE fast SET TABLESPACE pg_default');
@@ -93,6 +115,14 @@ $mover->answer;
 like($mover->errors, qr/55000: cannot copy the lost file of index "\w+".*HINT:  To .*: REINDEX \(TABLESPACE pg_default\) INDEX public/s,
 	'core waits for a session that reads the old file, and does not copy it');
 $_->end foreach $reader, $mover;
+my $used = $node->data_dir . '/' . value("SELECT pg_relation_filepath('u_id')");
+wait_until('emptied', sub { value('SELECT 1'); -z $used });
+$writes->send('COMMIT');
+$writes->answer;
+like($writes->errors, qr/XX002: cannot commit changes/, 'a write before the file was emptied is refused after that, too');
+$writes->run('DELETE FROM u WHERE id = 7');
+$writes->end;
+is(value('SELECT count(*) FROM u WHERE id = 7'), 0, 'the next transaction can delete');
 is(value('SET enable_seqscan = off; SELECT count(*) FROM u WHERE id = 5001'), 1, 'not copied: the right answer');
 isnt($node->psql('postgres', 'INSERT INTO u VALUES (5001)'), 0, 'not copied: no duplicate');
 my @copies = (
@@ -195,6 +225,8 @@ $ddl->run('SET track_activities = off');
 $ddl->send('CREATE INDEX CONCURRENTLY busy_id ON busy (id) TABLESPACE fast');
 wait_until('being built', sub { value($invalid) });
 is(value($lost_here), 0, 'an index that a session without track_activities builds: not named');
+is(value("SELECT status, detail FROM heal_tablespace('fast', dry_run => true) WHERE name = 'busy_id'"),
+	'skipped|It is not valid: another session may be building it.', 'an index that a session without track_activities builds: not healed');
 $user->run('COMMIT');
 $ddl->answer;
 $_->end foreach $user, $ddl;
