@@ -435,6 +435,10 @@ is(sql("SELECT h.relation, h.reads_per_second > 0, h.heat > 0 FROM relation_heat
 is(sql("SELECT relation, to_tablespace FROM tier_plan('hot') WHERE moves"), 'heat.hot|regress_fast', 'the hottest that fits');
 sql("SELECT count(*) FROM run_tier_policies('hot', wait => true)");
 is(sql("SELECT count(*) FROM tier_plan('hot')"), 0, 'nothing goes to and fro');
+sql('ALTER TABLESPACE regress_fast SET (random_page_cost = 8)');
+is(sql("SELECT relation, moves, reason FROM tier_plan('hot')"),
+	'|f|reads in "pg_default" are not known to take longer than in "regress_fast"', 'nor out of a tablespace that is said to be slower');
+sql('ALTER TABLESPACE regress_fast RESET (random_page_cost)');
 sql("UPDATE tier_policy SET budget = 100000");
 is(sql("SELECT relation, to_tablespace, reason FROM tier_plan('hot') WHERE moves"),
 	'heat.hot|pg_default|not among the hottest that fit into the budget', 'the rest goes back');

@@ -268,9 +268,6 @@ tier_wish_by_heat(TierPlan *plan)
 	const Place *to = places_find(plan->places, work->scope.to);
 	PlaceBasis	basis;
 
-	weigh_by_hindsight(plan);
-	candidates = candidates_collect(plan->heat, plan->places, &work->scope,
-									&work->request.settings, &n);
 	if (from != NULL && to != NULL && place_difference(from, to, 0, &basis) <= 0)
 	{
 		const char *reason = psprintf("reads in \"%s\" are not known to take longer than in \"%s\"",
@@ -283,7 +280,12 @@ tier_wish_by_heat(TierPlan *plan)
 							  NameStr(to->name), moment_text(to->probed_at), to->read_ms,
 							  NameStr(from->name), from->read_ms);
 		tier_row_say(work, VERDICT_HINDERED, reason);
+		/* nor does a resident go back, to where reads may take longer */
+		return;
 	}
+	weigh_by_hindsight(plan);
+	candidates = candidates_collect(plan->heat, plan->places, &work->scope,
+									&work->request.settings, &n);
 	budget = conflict_budget(plan->limits, work->policy, candidates, n, to, plan->busy, &limit);
 	/* a budget that is full of the hottest is no hindrance */
 	if (limit != NULL)
