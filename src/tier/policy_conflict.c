@@ -651,47 +651,77 @@ same_text(const char *a, const char *b)
 	return strcmp(a, b) == 0;
 }
 
+/* Return whether policies move relations between the same tablespaces. */
+static bool
+have_same_flows(const Policy *a, const Policy *b)
+{
+	return (a->kind == POLICY_BUDGET) == (b->kind == POLICY_BUDGET) &&
+		same_text(NameStr(*a->to_tablespace), NameStr(*b->to_tablespace)) &&
+		same_text(a->from_tablespace, b->from_tablespace);
+}
+
 /* Return whether whatever contradicts one of two policies contradicts the other, too. */
 static bool
 are_alike(const Policy *a, const Policy *b)
 {
 	return a->owner == b->owner && a->relation == b->relation &&
-		(a->kind == POLICY_BUDGET) == (b->kind == POLICY_BUDGET) &&
 		a->tables == b->tables && a->indexes == b->indexes &&
-		same_text(NameStr(*a->to_tablespace), NameStr(*b->to_tablespace)) &&
-		same_text(a->from_tablespace, b->from_tablespace) && same_text(a->schema, b->schema);
-}
-
-/* Add a policy that can contradict later policies, unless one is there that is like it. */
-static List *
-add_other(List *others, const Policy *policy)
-{
-	if (policy->kind == POLICY_START_AT)
-		return others;
-	foreach_ptr(const Policy, other, others)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (are_alike(other, policy))
-			return others;
-	}
-	return lappend(others, (void *) policy);
+		have_same_flows(a, b) && same_text(a->schema, b->schema);
 }
 
 /*
- * Return how a policy contradicts one of others, or cannot use its budget; NULL if neither.
+ * Add a policy that can contradict later policies to the list of lists of them, of which each has the
+ * same flows, unless one is there that is like it.
+ */
+static List *
+add_other(List *groups, const Policy *policy)
+{
+	ListCell   *cell;
+
+	if (policy->kind == POLICY_START_AT)
+		return groups;
+	foreach(cell, groups)
+	{
+		List	   *group = lfirst(cell);
+
+		if (!have_same_flows(linitial(group), policy))
+			continue;
+		foreach_ptr(const Policy, other, group)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (are_alike(other, policy))
+				return groups;
+		}
+		lfirst(cell) = lappend(group, (void *) policy);
+		return groups;
+	}
+	return lappend(groups, list_make1((void *) policy));
+}
+
+/*
+ * Return how a policy contradicts one of others, or cannot use its budget; NULL if neither.  Of
+ * policies that move relations elsewhere, which may be thousands, only the first is looked at.
  */
 static char *
-first_conflict(HTAB *named, const Policy *policy, const List *others,
+first_conflict(HTAB *named, const Policy *policy, const List *groups,
 			   const PressureLimits *limits)
 {
-	foreach_ptr(const Policy, other, others)
+	foreach_ptr(const List, group, groups)
 	{
-		char	   *result;
+		Flow		own;
+		Flow		back;
 
-		CHECK_FOR_INTERRUPTS();
-		result = contradiction(named, policy, other);
-		if (result != NULL)
-			return result;
+		if (!find_cycle(policy, linitial(group), &own, &back))
+			continue;
+		foreach_ptr(const Policy, other, group)
+		{
+			char	   *result;
+
+			CHECK_FOR_INTERRUPTS();
+			result = contradiction(named, policy, other);
+			if (result != NULL)
+				return result;
+		}
 	}
 	foreach_ptr(const PressureLimit, limit, limits->limits)
 	{
@@ -720,8 +750,8 @@ index_mover_policy_conflicts(PG_FUNCTION_ARGS)
 	HASHCTL		info = {0};
 	HTAB	   *named;
 	List	   *policies = NIL;
-	List	   *others = NIL;	/* of Policy: before, and of many that are
-								 * alike one */
+	List	   *others = NIL;	/* of lists of Policy: before, and of many
+								 * that are alike one */
 	const PressureLimits *limits;
 
 	InitMaterializedSRF(fcinfo, 0);
