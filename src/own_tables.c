@@ -428,6 +428,16 @@ extension_fits(const char *table, TupleDesc desc)
 	return false;
 }
 
+/*
+ * Return whether a moment on record is in the future, so that the clock was ahead then.
+ * Its event counts as none: it would hold until then.
+ */
+bool
+moment_is_ahead(TimestampTz moment)
+{
+	return moment > GetCurrentTimestamp() + USECS_PER_MINUTE;
+}
+
 /* Raise ERROR 55000: a table does not have our columns. */
 void
 extension_other_version(const char *table)

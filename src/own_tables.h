@@ -69,4 +69,6 @@ extern void extension_release(void);
 extern void commit_locally(void);
 extern void set_commit(const char *value);
 
+extern bool moment_is_ahead(TimestampTz moment);
+
 #endif							/* IM_OWN_TABLES_H */

@@ -302,7 +302,8 @@ run_probe(Probe *probe, Oid tablespace, double seconds, const FileSystemFacts *f
 }
 
 /*
- * Remove the probes of a tablespace but the last ones, so that there is space for one more.
+ * Remove the probes of a tablespace but the last ones, so that there is space for one more.  Those
+ * of a clock that was ahead count for nothing, and go, too.
  * The caller holds a lock that keeps out other sessions that remove some.
  */
 static void
@@ -319,21 +320,22 @@ remove_old_probes(Oid tablespace)
 		TimestampTz at = DatumGetTimestampTz(scan.row.values[0]);
 		int			i = n;
 
-		if (DatumGetObjectId(scan.row.values[1]) != tablespace)
+		if (DatumGetObjectId(scan.row.values[1]) != tablespace || moment_is_ahead(at))
 			continue;
 		for (; i > 0 && latest[i - 1] < at; i--)
 			latest[i] = latest[i - 1];
 		latest[i] = at;
 		n = Min(n + 1, PROBES_KEPT - 1);
 	}
-	/* another session may store the first one just now */
-	if (n == 0)
-		return;
 	extension_scan_begin(&scan, "probe", 0, NULL);
 	while (extension_scan_next(&scan))
 	{
-		if (DatumGetObjectId(scan.row.values[1]) == tablespace &&
-			DatumGetTimestampTz(scan.row.values[0]) < latest[n - 1])
+		TimestampTz at = DatumGetTimestampTz(scan.row.values[0]);
+
+		if (DatumGetObjectId(scan.row.values[1]) != tablespace)
+			continue;
+		/* another session may store the first one just now */
+		if (moment_is_ahead(at) || (n > 0 && at < latest[n - 1]))
 			(void) extension_delete_row("probe", &scan.tuple->t_self);
 	}
 }

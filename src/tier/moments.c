@@ -98,16 +98,6 @@ moment_of_local(Timestamp local)
 												   TimestampGetDatum(local)));
 }
 
-/*
- * Return whether a moment on record is in the future, so that the clock was ahead then.
- * Its event counts as none: it would hold until then.
- */
-bool
-moment_is_ahead(TimestampTz moment)
-{
-	return moment > GetCurrentTimestamp() + USECS_PER_MINUTE;
-}
-
 /* Return a moment as text, to the second.  The caller has set DateStyle. */
 const char *
 moment_text(TimestampTz moment)

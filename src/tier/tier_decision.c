@@ -17,6 +17,7 @@
 #include "utils/lsyscache.h"
 
 #include "call/call.h"
+#include "own_tables.h"
 #include "tier/tier_plan_private.h"
 
 /* Rows */

@@ -24,7 +24,6 @@ extern TimestampTz moment_plus(TimestampTz moment, const Interval *interval);
 extern TimestampTz moment_minus(TimestampTz moment, const Interval *interval);
 extern Timestamp moment_local(TimestampTz moment);
 extern TimestampTz moment_of_local(Timestamp local);
-extern bool moment_is_ahead(TimestampTz moment);
 extern const char *moment_text(TimestampTz moment);
 
 /* heat.c: how much a relation is used, and how sure that is */
