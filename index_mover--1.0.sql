@@ -915,7 +915,8 @@ BEGIN ATOMIC
 	  FROM @extschema@.tier_policy_status t
 	  JOIN index_mover.policy_status() s ON s.policy = t.policy
 	 CROSS JOIN LATERAL (SELECT greatest(s.due, pg_postmaster_start_time()) AS since) d
-	 WHERE s.due IS NOT NULL AND t.next_run <= clock_timestamp() AND NOT pg_is_in_recovery()
+	 -- also if its window is over, and the next run is due in the next one
+	 WHERE s.due IS NOT NULL AND NOT pg_is_in_recovery()
 	   AND (t.result IS NULL OR t.result NOT IN ('queued', 'running', 'paused')) AND d.since < clock_timestamp() - $2
 	UNION ALL
 	-- a job that has ended is no reason any more, whenever the next run is

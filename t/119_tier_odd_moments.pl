@@ -230,6 +230,45 @@ beside("SELECT count(*) FROM run_tier_policies('sp')", sub {
 sql('SELECT pg_reload_conf()');
 poll_until($node, q(SELECT count(*) FROM index_mover_check('100 ms') WHERE kind = 'overdue policy'), '0', 'until it can');
 
+# ---- windows, and jobs that a run has waited for ---------------------------------------------
+sql('DELETE FROM tier_policy');
+my $next = "SELECT round(extract(epoch FROM next_run - now()) / 600) FROM tier_policy_status";    # in ten minutes
+sub of_window
+{
+	my ($name, $every, $start, $end) = @_;
+	sql("DELETE FROM tier_policy; INSERT INTO tier_policy (name, owner, to_tablespace, relation, older_than, every, window_start, "
+		. "window_end) VALUES ('$name', 'postgres', 'regress_slow', 'par', '1 day', '$every', (now() + interval '$start')::time, "
+		. "(now() + interval '$end')::time)");
+	return;
+}
+of_window('missed', '1 day', '-3 hours', '-2 hours');
+is(sql($overdue), '', 'a window before the policy was made');
+sql("ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check; UPDATE tier_policy SET scheduled_since = now() - interval '2 days'; "
+	. 'ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check');
+is(sql($overdue), 'missed', 'a window in which no run began');
+of_window('drifts', '1 day', '1 hour', '4 hours');
+sql("SELECT count(*) FROM run_tier_policies('drifts')");
+sql("UPDATE index_mover.policy_run SET started_at = now() - interval '22 hours'");
+is(sql($next), 6, 'a run late in its window: the next is due when that opens');
+sql("UPDATE index_mover.policy_run SET started_at = now() - interval '30 min'; UPDATE tier_policy SET every = '1 hour', "
+	. "window_start = (now() - interval '1 hour')::time");
+is(sql($next), 3, 'a run in the same window');
+of_window('waited', '10 days', '1 hour', '4 hours');
+sql("SELECT count(*) FROM run_tier_policies('waited')");
+is(sql("SELECT ($next) > 9 * 144"), 't', 'a policy that had nothing to move');
+sql("UPDATE index_mover.policy_run SET result = 'waits', message = 'job 987654 is at work', job = 0, waits_for = 987654, "
+	. 'waits_since = started_at');
+is(sql($next), 6, 'a policy that waited for a job that has ended: due in the next window');
+sql('DELETE FROM tier_policy');
+
+# ---- probes of a clock that was ahead ---------------------------------------------------------
+sql("INSERT INTO index_mover.probe SELECT now() + g * interval '1 day', oid, 1 FROM pg_tablespace, generate_series(1, 6) g "
+	. "WHERE spcname = 'regress_slow'");
+sql("SELECT tablespace_probe('regress_slow', '10 ms')") foreach 1, 2;
+is(sql('SELECT count(*), count(*) FILTER (WHERE probed_at > now()) FROM index_mover.probe'), '2|0',
+	'probes from the future are removed, and present ones stay');
+sql("SELECT withdraw_probes('regress_slow')");
+
 # ---- owners ---------------------------------------------------------------------------------
 SKIP:
 {

@@ -203,6 +203,15 @@ policy_is_running(const PolicyRun *run)
 	return run->job != 0 && job_find(run->job, &slot);
 }
 
+/* Return whether a run has waited for a job that has ended: the policy is due, then, at once. */
+bool
+policy_wait_is_over(const PolicyRun *run)
+{
+	JobSlot		slot;
+
+	return run->result == RUN_WAITS && run->waits_for != 0 && !job_find(run->waits_for, &slot);
+}
+
 /*
  * Return how many runs of a policy have failed in a row, up to the last, and
  * why that has.  A run fails by itself, or if a move of it does; one that waits

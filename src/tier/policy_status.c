@@ -49,8 +49,9 @@ put_status(ReturnSetInfo *rsinfo, const Policy *policy)
 
 	policy_run_read(policy, &run);
 	if (is_due && obstacle == NULL && tier_scheduler_looks())
-		next = tier_next_run(run.started_at, policy->every, policy->window_start,
-							 policy->window_end, GetCurrentTransactionStartTimestamp(), &end);
+		next = tier_next_run(policy_wait_is_over(&run) ? 0 : run.started_at, policy->every,
+							 policy->window_start, policy->window_end,
+							 GetCurrentTransactionStartTimestamp(), &end);
 	since = Max(run.started_at, policy->scheduled_since);
 	if (next != 0 && since != 0)
 		due = tier_next_run(run.started_at, policy->every, policy->window_start,

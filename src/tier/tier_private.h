@@ -401,6 +401,7 @@ extern const char *policy_run_word(RunResult result);
 extern void policy_run_read(const Policy *policy, PolicyRun *run);
 extern bool policy_run_record(const Policy *policy, PolicyRun *run, PolicyRun *before);
 extern bool policy_is_running(const PolicyRun *run);
+extern bool policy_wait_is_over(const PolicyRun *run);
 extern int	policy_failures(const PolicyRun *run, char **why);
 
 /* tier_plan.c, tier_run.c, tier_scheduler.c */

@@ -94,10 +94,28 @@ is_open(TimeADT start, TimeADT end, TimestampTz at)
 	return time >= start || time < end;
 }
 
+/* Return when clocks last showed a time of day, at this moment or before. */
+static TimestampTz
+last_time(TimestampTz at, TimeADT time)
+{
+	Timestamp	now = moment_local(at);
+	Timestamp	local;
+
+	if (TIMESTAMP_NOT_FINITE(now))
+		return now;
+	local = now - time_of_day(now) + time;
+	if (local > now)
+		local -= USECS_PER_DAY;
+	return moment_of_local(local);
+}
+
 /*
  * Return when a policy is to run, not before now: its last run began at that moment, 0 =
  * never, and it has a window unless start is -1.  *end: when this closes then; 0 = never.
  * All that by the session's time zone, which is to be the database's, whoever asks.
+ *
+ * In a window that has opened since the last run it is due when that opens.  Else each run would
+ * be later in its window than the run before, by the time until the scheduler looks.
  */
 TimestampTz
 tier_next_run(TimestampTz last, const Interval *every, TimeADT window_start, TimeADT window_end,
@@ -107,7 +125,18 @@ tier_next_run(TimestampTz last, const Interval *every, TimeADT window_start, Tim
 
 	*end = 0;
 	if (last != 0 && last <= now)
-		result = Max(now, moment_plus(last, every));
+	{
+		TimestampTz due = moment_plus(last, every);
+
+		if (window_start >= 0 && is_open(window_start, window_end, due))
+		{
+			TimestampTz opens = last_time(due, window_start);
+
+			if (opens > last)
+				due = Min(due, opens);
+		}
+		result = Max(now, due);
+	}
 	if (window_start < 0)
 		return result;
 	/* on a day on which clocks go forward over all of it, it does not open */
@@ -174,8 +203,8 @@ look_at_policy(const Policy *policy, TimestampTz now, List **due)
 	TimestampTz end;
 
 	policy_run_read(policy, &last);
-	next = tier_next_run(last.started_at, policy->every, policy->window_start,
-						 policy->window_end, now, &end);
+	next = tier_next_run(policy_wait_is_over(&last) ? 0 : last.started_at, policy->every,
+						 policy->window_start, policy->window_end, now, &end);
 	if (next > now)
 		return (next - now) / 1000 + 1;
 	/* a run at a time */
