@@ -854,7 +854,7 @@ CREATE VIEW index_mover.online_alter_problems AS
 	 WHERE 'pgaudit' = ANY (l.shared) AND EXISTS (SELECT FROM set_for)
 	   AND coalesce(array_position(l.shared, 'pgaudit') < array_position(l.shared, 'index_mover'), true);
 
--- What users have added to our tables so that C cannot write them, see check_index() of own_tables.c.
+-- What users have changed in our tables so that C cannot write them, see form_tuple() and check_index() of own_tables.c.
 CREATE VIEW index_mover.changed_tables AS
 	SELECT format('index_mover.%I', t.relname) AS object,
 		   format('index "%s", which has an expression, a predicate or an exclusion constraint, keeps jobs and their ends from being recorded', i.relname) AS detail,
@@ -864,7 +864,20 @@ CREATE VIEW index_mover.changed_tables AS
 	  JOIN pg_index x ON x.indrelid = t.oid
 	  JOIN pg_class i ON i.oid = x.indexrelid
 	 WHERE t.relnamespace = 'index_mover'::regnamespace AND t.relkind = 'r'
-	   AND (x.indexprs IS NOT NULL OR x.indpred IS NOT NULL OR x.indisexclusion);
+	   AND (x.indexprs IS NOT NULL OR x.indpred IS NOT NULL OR x.indisexclusion)
+	UNION ALL
+	SELECT 'index_mover.' || o.name,
+		   format('column "%s", which is added and NOT NULL, keeps jobs and their ends from being recorded', a.attname), NULL
+	  -- the number of columns that C knows
+	  FROM (VALUES ('ledger', 19), ('job_log', 19), ('move_log', 27), ('mount_point', 2), ('probe', 4), ('sample', 9), ('policy_run', 10)) o(name, columns)
+	  JOIN pg_class t ON t.relnamespace = 'index_mover'::regnamespace AND t.relname = o.name
+	  JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > o.columns AND a.attnotnull AND NOT a.attisdropped
+	UNION ALL
+	SELECT format('index_mover.%I', t.relname),
+		   format('its access method "%s", which is not heap, keeps jobs and their ends from being recorded', m.amname), NULL
+	  FROM pg_class t
+	  JOIN pg_am m ON m.oid = t.relam
+	 WHERE t.relnamespace = 'index_mover'::regnamespace AND t.relkind = 'r' AND m.amhandler <> 'heap_tableam_handler'::regproc;
 
 -- The tables of ours that index_mover_check() reads, and whether no other session keeps them locked.
 CREATE FUNCTION index_mover.readable_tables(OUT name text, OUT readable boolean, OUT locked_by int) RETURNS SETOF record

@@ -98,6 +98,9 @@ sql('ALTER TABLE index_mover.move_log DROP remark, ADD remark int NOT NULL DEFAU
 like((finish_call(start_call($node, 'mover', move())))[1],
 	qr/^t_1\|failed\|23502\|null value in column "remark" of relation "move_log" violates not-null constraint$/m,
 	'a column that is not NULL');
+like(sql(q(SELECT object, detail FROM index_mover_check() WHERE kind = 'changed table')),
+	qr/^index_mover\.move_log\|column "remark", which is added and NOT NULL, keeps jobs and their ends from being recorded$/,
+	'a column that is not NULL: the check tells of it');
 sql('ALTER TABLE index_mover.move_log DROP remark');
 sql('ALTER TABLE index_mover.move_log ' . join ', ', map { "ADD remark$_ int" } 1 .. 40);
 well_ok('many columns');
