@@ -829,16 +829,21 @@ AS 'MODULE_PATHNAME', 'index_mover_device_problems' LANGUAGE C VOLATILE PARALLEL
 -- What ALTER ROLE stores is as it was typed: names and values of enums are compared in lower case.
 CREATE VIEW index_mover.online_alter_problems AS
 	WITH libraries AS (
-		SELECT string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'shared_preload_libraries'), '[" ]|[$]libdir/', '', 'g'), ',') AS shared,
-			   string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'session_preload_libraries'), '[" ]|[$]libdir/', '', 'g'), ',') AS session
+		-- without their directories
+		SELECT string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'shared_preload_libraries'), '[" ]|[^,]*/|[.]so', '', 'g'), ',') AS shared,
+			   string_to_array(regexp_replace(max(setting) FILTER (WHERE name = 'session_preload_libraries'), '[" ]|[^,]*/|[.]so', '', 'g'), ',') AS session
 		  FROM pg_settings),
 	set_for AS (
-		SELECT 'the server' AS object, '' AS own_libraries
+		SELECT 'the server' AS object, NULL::text AS own_libraries
 		  FROM pg_settings
 		 WHERE name = 'index_mover.online_alter' AND setting <> 'off' AND source IN ('configuration file', 'command line')
 		UNION ALL
 		SELECT concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)),
-			   (SELECT string_agg(c, ',') FROM unnest(s.setconfig) c WHERE c ILIKE 'session\_preload\_libraries=%')
+			   -- of the rows that count for its sessions here the narrowest, as core takes them
+			   (SELECT c FROM pg_db_role_setting o, unnest(o.setconfig) c
+				 WHERE o.setrole IN (0, s.setrole) AND (o.setdatabase = 0 OR o.setdatabase = (SELECT h.oid FROM pg_database h WHERE h.datname = current_database()))
+				   AND c ILIKE 'session\_preload\_libraries=%'
+				 ORDER BY o.setrole = 0, o.setdatabase = 0 LIMIT 1)
 		  FROM pg_db_role_setting s
 		  LEFT JOIN pg_roles r ON r.oid = s.setrole
 		  LEFT JOIN pg_database d ON d.oid = s.setdatabase
@@ -847,7 +852,8 @@ CREATE VIEW index_mover.online_alter_problems AS
 		   AND (s.setdatabase = 0 OR d.datname = current_database()))
 	SELECT s.object, 'index_mover.online_alter is set, but its sessions do not load the library: see session_preload_libraries' AS detail
 	  FROM set_for s, libraries l
-	 WHERE NOT 'index_mover' = ANY (l.shared || l.session) AND coalesce(s.own_libraries, '') !~ '[=,/" ]index_mover([", ]|$)'
+	 WHERE NOT 'index_mover' = ANY (l.shared)
+	   AND CASE WHEN s.own_libraries IS NULL THEN NOT 'index_mover' = ANY (l.session) ELSE s.own_libraries !~ '[=,/" ]index_mover([.]so)?([", ]|$)' END
 	UNION ALL
 	SELECT 'pgaudit', 'no statement is carried out online, since pgaudit would not see it: list index_mover before pgaudit in shared_preload_libraries'
 	  FROM libraries l

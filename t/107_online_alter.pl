@@ -1234,14 +1234,23 @@ SQL
 }
 
 # without the library at the start of sessions
+my ($libraries) = run_command([ 'pg_config', '--pkglibdir' ]);
 my $not_loaded = 'index_mover.online_alter is set, but its sessions do not load the library: see session_preload_libraries';
 $node->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
 $node->restart;
 is(check_says(), "role regress_owner in database postgres|$not_loaded", 'check: the library is not loaded');
 sql("ALTER ROLE regress_owner IN DATABASE postgres SET session_preload_libraries = 'auto_explain, index_mover'");
 is(check_says(), '', 'check: the role loads it');
-# stored as it was typed
 sql('ALTER ROLE regress_owner IN DATABASE postgres RESET session_preload_libraries');
+foreach my $whose ('ROLE regress_owner', 'DATABASE postgres')
+{
+	sql("ALTER $whose SET session_preload_libraries = '$libraries/index_mover'");
+	is(check_says(), '', "check: $whose loads it by its full path");
+	sql("ALTER ROLE regress_owner IN DATABASE postgres SET session_preload_libraries = 'auto_explain'");
+	is(check_says(), "role regress_owner in database postgres|$not_loaded", "check: $whose loads it, and the role has another list here");
+	sql("ALTER ROLE regress_owner IN DATABASE postgres RESET session_preload_libraries; ALTER $whose RESET session_preload_libraries");
+}
+# stored as it was typed
 foreach my $value ('ON', 'Require', 'OFF')
 {
 	sql("LOAD 'index_mover'; ALTER ROLE regress_owner IN DATABASE postgres SET index_mover.online_alter = '$value'");
