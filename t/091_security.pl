@@ -499,6 +499,9 @@ foreach my $caller ([ $super, '' ], [ $super, 'SET ROLE victim;' ], [ 'attacker'
 	}
 }
 is($node->safe_psql('postgres', "SELECT rolsuper FROM pg_roles WHERE rolname = 'attacker'"), 'f', 'he is no superuser');
+$node->safe_psql('postgres', 'ANALYZE index_mover.job_log, index_mover.ledger, index_mover.move_log');
+is($node->safe_psql('postgres', "SELECT DISTINCT tablename FROM pg_stats WHERE schemaname = 'index_mover'",
+		extra_params => [ '-U', 'attacker' ]), '', 'nor do statistics tell him of jobs of others');
 
 $node->stop;
 done_testing();
