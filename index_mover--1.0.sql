@@ -1067,7 +1067,7 @@ BEGIN ATOMIC
 		 CROSS JOIN state s
 		  LEFT JOIN workers w ON w.relation = m.relation AND m.status = 'open'
 	), waits AS (
-		SELECT f.*,
+		SELECT f.*, pg_has_role((SELECT j.role FROM index_mover.job_log j WHERE j.job = $1), 'USAGE') AS may_steer,
 			   CASE WHEN f.status = 'unknown' THEN 'only the primary knows'
 					WHEN f.status <> 'open' THEN
 						 concat_ws(': ', f.status, f.message, CASE WHEN f.cleaning_up THEN 'the job has ended, and is still cleaning up'
@@ -1093,7 +1093,9 @@ BEGIN ATOMIC
 			   CASE WHEN cardinality(f.blocked_by) = 1 THEN ': the move goes on at once' ELSE '' END AS outcome
 		  FROM facts f
 	)
-	SELECT w.name, w.to_tablespace, w.waits_for, date_trunc('second', w.since), c.choice, c.command
+	SELECT w.name, w.to_tablespace, w.waits_for, date_trunc('second', w.since), c.choice,
+		   -- what ends a session is of the view of blockers, which asks for more
+		   CASE WHEN c.n = 1 OR w.may_steer THEN c.command END
 	  FROM waits w
 	 CROSS JOIN LATERAL (
 			SELECT 1 AS n, format('end session %s (%s)%s', b.pid, b.name, w.outcome) AS choice, b.action AS command
