@@ -797,27 +797,30 @@ AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL
 CREATE FUNCTION index_mover.adopt_ledger(system_identifier text) RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_adopt_ledger' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
--- Jobs of the last seven days that have ended without all of their work, and not by the will of a user: one
--- has failed, its worker or the server has stopped (57P01), or its end is not on record.  Of each relation the
--- last job counts, such as that of resume_move(), and nothing if it is in its place by now.
+-- Jobs that have ended without all of their work, and not by the will of a user: one has failed, or its worker or
+-- the server has stopped (57P01), within seven days; or its end is not on record, whenever it was submitted.  Of each
+-- relation the last job counts, such as that of resume_move(), and nothing if it is in its place by now.
 CREATE VIEW index_mover.ended_jobs AS
 	SELECT e.job, e.status, m.relations, m.name, m.to_tablespace
 	  FROM (SELECT k.job, coalesce(k.status, 'interrupted') AS status
 			  FROM index_mover.job_log k
 			  LEFT JOIN index_mover.alive() a ON a.job = k.job
 			 WHERE ((k.status IN ('failed', 'canceled') AND k.finished_at BETWEEN now() - interval '7 days' AND now())
-					OR (k.status IS NULL AND k.submitted_at BETWEEN now() - interval '7 days' AND now()))
+					OR k.status IS NULL)
 			   AND a.job IS NULL AND k.acknowledged_at IS NULL AND NOT k.rehearse AND NOT pg_is_in_recovery()) e
 	 CROSS JOIN LATERAL (
 			SELECT count(*) AS relations, min(c.oid::regclass::text) AS name, min(l.to_tablespace::text) AS to_tablespace
 			  FROM index_mover.move_log l
-			  JOIN pg_class c ON c.oid = l.relation
+			  JOIN pg_class c ON c.oid = coalesce((SELECT g.oid FROM pg_class g WHERE g.oid = l.relation),
+												  -- REINDEX CONCURRENTLY makes another of its name
+												  (SELECT i.oid FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
+													WHERE x.indrelid = l.table_oid AND i.relname = l.relation_name))
 			 WHERE l.job = e.job AND l.kind NOT LIKE 'toast%'
 			   AND (l.status IN ('failed', 'queued', 'running') OR l.status = 'canceled' AND l.sqlstate = '57P01')
 			   AND coalesce(nullif(c.reltablespace, 0),
 							(SELECT d.dattablespace FROM pg_database d WHERE d.datname = current_database())) <> l.to_tablespace_oid
 			   AND NOT EXISTS (SELECT FROM index_mover.move_log n JOIN index_mover.job_log j ON j.job = n.job
-								WHERE n.relation = l.relation AND n.job > l.job AND n.status <> 'skipped' AND NOT j.rehearse)) m
+								WHERE n.relation = ANY (ARRAY[l.relation, c.oid]) AND n.job > l.job AND n.status <> 'skipped' AND NOT j.rehearse)) m
 	 WHERE m.relations > 0;
 
 -- Tablespaces whose devices are lost, another server's, or cannot be told from others; see evidence.c
@@ -926,6 +929,8 @@ BEGIN ATOMIC
 	  JOIN index_mover.policy_status() s ON s.policy = t.policy
 	 -- one that is disabled because it had a function is failed, too
 	 WHERE t.result IN ('failed', 'interrupted', 'hindered') AND (t.enabled OR s.has_function)
+	   -- nor a job whose rest was moved since, or that was acknowledged: without every no run comes after it
+	   AND (t.message IS NOT NULL OR t.job IS NULL OR EXISTS (SELECT FROM index_mover.ended_jobs e WHERE e.job = t.job))
 	UNION ALL
 	-- who has begun a run keeps others from it until the end of the transaction
 	SELECT 'warning', 'overdue policy', t.policy::text,
@@ -1406,6 +1411,10 @@ GRANT SELECT (job, relation, relation_name, kind, table_oid, table_name, from_ta
 GRANT SELECT ON index_mover.shown_move TO PUBLIC;
 GRANT SELECT (job, role) ON index_mover.job_log TO PUBLIC;
 GRANT SELECT (system_identifier, relation, job, copied_blocks, keep_until) ON index_mover.ledger TO PUBLIC;
+-- who may read a column sees its values in pg_stats, where no row security is asked
+ALTER TABLE index_mover.job_log ALTER job SET STATISTICS 0, ALTER role SET STATISTICS 0;
+ALTER TABLE index_mover.ledger ALTER system_identifier SET STATISTICS 0, ALTER relation SET STATISTICS 0, ALTER job SET STATISTICS 0,
+	ALTER copied_blocks SET STATISTICS 0, ALTER keep_until SET STATISTICS 0;
 -- of other roles' sessions a role sees no more than in pg_stat_activity
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_blockers(regclass, interval), index_mover.is_ours, index_mover.check_relation,
 	index_mover.session_action, @extschema@.index_mover_explain(bigint), index_mover.check_job TO PUBLIC;
@@ -1413,10 +1422,6 @@ GRANT EXECUTE ON FUNCTION index_mover.visible_jobs, index_mover.sees_all_jobs, i
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
--- who may read a column sees its values in pg_stats, where no row security is asked
-ALTER TABLE index_mover.job_log ALTER job SET STATISTICS 0, ALTER role SET STATISTICS 0;
-ALTER TABLE index_mover.ledger ALTER system_identifier SET STATISTICS 0, ALTER relation SET STATISTICS 0, ALTER job SET STATISTICS 0,
-	ALTER copied_blocks SET STATISTICS 0, ALTER keep_until SET STATISTICS 0;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @extschema@.gin_pending_list(regclass),
 	-- that the latter uses

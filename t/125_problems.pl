@@ -39,7 +39,9 @@ my ($scheduled) = slurp_file("$top/docs/guide.md") =~ /^SELECT cron\.schedule\('
 my ($blocked) = slurp_file("$top/deploy/sql_exporter.collector.yml")
   =~ /^  - query_name: blocked\n    query: \|\n((?:      .*\n)+)/m or die 'no query for waits';
 like(slurp_file("$top/deploy/alerts.yml"), qr/^ +expr: index_mover_blocked_seconds > 600$/m, 'an alert for waits');
-my @alerts = slurp_file("$top/deploy/alerts.yml") =~ /index_mover_problem_present(\{.*?\})/g;
+my @alerts = slurp_file("$top/deploy/alerts.yml") =~ /(?<!absent\()index_mover_problem_present(\{.*?\})/g;
+like(slurp_file("$top/deploy/alerts.yml"), qr/^ +expr: absent\(index_mover_problem_present\{severity="none"\}\)$/m,
+	'an alert for a check that gives no answer');
 cmp_ok(scalar @alerts, '>=', 5, 'alerts for rows of index_mover_check()');
 foreach ($exported, $counted) { s/index_mover_call\.index_mover_check/index_mover_check('0 s')/ or die $_; }
 $scheduled =~ s/index_mover_check\(\)/index_mover_check('0 s')/ or die $scheduled;
@@ -101,6 +103,7 @@ sub start_after
 }
 
 say_ok('', 'before');
+is(monitor($exported), 'none||||0', 'a check that finds nothing is not the same as no check');
 my $job = begin_slow();
 say_ok('', 'a job that runs, and rests for max_rate');
 
@@ -145,6 +148,11 @@ say_ok('ended job', 'an interrupted job');
 like(check_of($job), qr/^interrupted: t_[ij] is not in tablespace/, 'is said to be one');
 $sql->("BEGIN READ ONLY; SELECT cancel_move($job)");
 say_ok('ended job', 'a read-only transaction acknowledges nothing');
+$sql->("UPDATE index_mover.job_log SET submitted_at = submitted_at - interval '8 days' WHERE job = $job");
+say_ok('ended job', 'an interrupted job that was submitted long ago');
+my $explain = "SELECT count(*) > 0, count(command) > 0 FROM index_mover_explain($job)";
+is($sql->($explain), 't|t', 'index_mover_explain() prints commands for it');
+is(monitor($explain), 't|f', 'but not to a role that may not steer it');
 is($sql->("SELECT cancel_move($job)"), 0, 'cancel_move() of an ended job returns 0');
 say_ok('', 'acknowledged');
 is($sql->("SELECT status FROM index_mover_jobs WHERE job = $job"), 'interrupted', 'and its status stays');
@@ -169,6 +177,8 @@ $holder->run('BEGIN; SELECT count(*) FROM t');
 $sql->("SELECT move_indexes('t_j', 'regress_fast', 'copy', settings => $fails)");
 say_ok('ended job', 'a failed job');
 $holder->run('COMMIT');
+$sql->('REINDEX INDEX CONCURRENTLY t_j');
+say_ok('ended job', 'a failed job, whose index is another of its name by now');
 $holder->end;
 $sql->('DROP INDEX t_j');
 say_ok('', 'of an index that is gone');
@@ -225,6 +235,17 @@ $sql->('DELETE FROM tier_policy');
 $sql->("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('wrong', 'aged', 'no_such_place', '1 day')");
 $node->psql('postgres', "SELECT * FROM run_tier_policies('wrong')");
 say_ok('failing policy', 'a policy that fails');
+$sql->('DELETE FROM tier_policy');
+$sql->("INSERT INTO tier_policy (name, relation, to_tablespace, older_than, settings)
+	VALUES ('once', 'aged', 'regress_slow', '1 day', $fails)");
+$holder = IndexMover::Session->new($node);
+$holder->run('BEGIN; SELECT count(*) FROM aged_1');
+my $once = $sql->("SELECT max(job) FROM run_tier_policies('once', wait => true)");
+$holder->end;
+say_ok('ended job, failing policy', 'a policy without every, whose job has failed');
+$sql->("SELECT cancel_move($once)");
+say_ok('', 'whose job was acknowledged');
+is($sql->('SELECT result FROM tier_policy_status'), 'failed', 'the status of the policy stays');
 $sql->('DELETE FROM tier_policy');
 
 # ---------------------------------------------------------------------------
