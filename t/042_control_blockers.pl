@@ -521,6 +521,37 @@ foreach my $case (
 	$busy->kill_kill(grace => 1);
 }
 
+# Sessions that exclude each other wait in the queue one after the other, so a move never stands first in it
+# within lock_timeout: neither to swap, nor to begin.  (A bid stands in line for half of deadlock_timeout.)
+$node->adjust_conf('postgresql.conf', 'deadlock_timeout', '1s');
+$node->reload;
+foreach my $case (
+	[ 'to swap', 2, 'EXCLUSIVE', 0.15, 'moved', '' ],
+	[ 'to begin', 6, 'ACCESS EXCLUSIVE', 0.06, 'moved', '' ],
+	[ 'too many of them', 8, 'EXCLUSIVE', 0.3, 'failed', 'Others queue for the lock, or have held it only for moments.' ])
+{
+	my ($name, $clients, $mode, $seconds, $status, $detail) = @$case;
+	my $said = '';
+	unlink $script;
+	append_to_file($script, "BEGIN; LOCK TABLE busy_1 IN $mode MODE; SELECT pg_sleep($seconds); COMMIT;\n");
+	my $busy = IPC::Run::start([ 'pgbench', '-n', '-c', $clients, '-T', '3600', '-f', $script, $node->connstr('postgres') ], '>&', \$said);
+	poll_until($node, q{SELECT count(*) FROM pg_locks WHERE relation = 'busy_1'::regclass AND mode LIKE '%ExclusiveLock'}, $clients,
+		"sessions that exclude each other, $name: all are there");
+	my $to = sql(q{SELECT CASE reltablespace WHEN (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast') THEN 'regress_slow' }
+		. q{ELSE 'regress_fast' END FROM pg_class WHERE oid = 'busy_1'::regclass});
+	my $lock_wait = $status eq 'moved' ? '2min' : '3s';
+	my $job = sql("SELECT max(job) FROM move_table('busy_1', '$to', wait => false, "
+		. qq[settings => '{"on_blocker": "fail", "lock_wait": "$lock_wait"}') WHERE name = 'busy_1']);
+	wait_for_job_end($node, $job);
+	is(sql("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), $status,
+		"sessions that exclude each other, $name: $status");
+	my $row = "FROM index_mover_history WHERE job = $job AND name = 'busy_1'";
+	cmp_ok(sql("SELECT lock_attempts $row"), '<=', 20, "sessions that exclude each other, $name: a few attempts") if $status eq 'moved';
+	like(sql("SELECT message $row"), qr/: \Q$detail\E$/, "sessions that exclude each other, $name: no session of a moment is named")
+	  if $status eq 'failed';
+	$busy->kill_kill(grace => 1);
+}
+
 # No session is signaled for a short transaction, which has ended when the signal comes; and
 # whoever is named has not ended.
 {

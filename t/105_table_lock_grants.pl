@@ -90,7 +90,7 @@ my %locks = (
 	'swap of its TOAST table' => [ "BEGIN; SELECT count(*) FROM $toast", $toast, 'AccessExclusiveLock', 'wide' ],
 	'swap of an index' => [ 'BEGIN; SELECT id FROM wide WHERE id = 1', 'wide_pkey', 'AccessExclusiveLock', 'wide_pkey' ],
 	'partitioned table' => [ 'BEGIN; SELECT count(*) FROM parts', 'parts', 'AccessExclusiveLock', 'parts' ],
-	'partitioned index' => [ q(BEGIN; COMMENT ON INDEX parts_id IS 'held'), 'parts_id', 'AccessExclusiveLock', 'parts_id' ]);
+	'partitioned index' => [ q(BEGIN; COMMENT ON INDEX parts_id IS 'held'), 'parts_id', 'ShareUpdateExclusiveLock', 'parts_id' ]);
 
 sub meet
 {

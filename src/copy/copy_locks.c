@@ -27,17 +27,22 @@
 #include "plan/plan.h"
 #include "printed_command.h"
 
-/* Queue no longer than this at once, so that a cancel is noticed */
+/* Queue for the first lock no longer than this at once, at first, and for the others later */
 #define LOCK_ATTEMPT_MS		250
+
+/* The time for the first lock is doubled after each wait in vain, up to this; a pause is not seen */
+#define LONGEST_ATTEMPT_MS	(2 * QUEUE_PIECE_MS)
 
 /*
  * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once in a
- * move.  Without holders, too much was to be done under the lock, or a catalog was
- * locked.
+ * move.  It names the holders that have stayed.  Without holders, too much was to be done
+ * under the lock, or a catalog was locked.
  */
 void
-copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders, int nholders)
+copy_warn_or_give_up(CopyMove *move, const Wait *wait)
 {
+	VirtualTransactionId lasting[WAIT_MAX_PIDS];
+	int			nlasting = wait_lasting(wait, lasting);
 	const char *noun = relation_noun(move->item->relkind);
 	const char *name = NameStr(move->item->relname);
 	double		seconds = move->settings->lock_wait / 1000.0;
@@ -48,8 +53,8 @@ copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders, int nh
 		return;
 	move->so_far->told = true;
 	StartTransactionCommand();	/* for names of roles */
-	list = blockers_describe(holders, nholders);
-	if (goes_on && nholders > 0)
+	list = blockers_describe(lasting, nlasting);
+	if (goes_on && nlasting > 0)
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
@@ -57,6 +62,15 @@ copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders, int nh
 				 errdetail("The lock is held by: %s.", list),
 				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
 						 printed_command("cancel_move", move->mc->job->job))));
+	else if (goes_on && wait->nholders > 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+						noun, name, seconds),
+				 errdetail("Others queue for the lock, or have held it only for moments."),
+				 errhint("To let attempts last longer: %s",
+						 printed_command("alter_move", move->mc->job->job, "lock_timeout",
+										 psprintf("%dms", 2 * move->settings->lock_timeout)))));
 	else if (goes_on)
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -65,13 +79,20 @@ copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders, int nh
 				 errdetail("No transaction holds it: too many blocks change to be copied under the lock, or a system catalog is locked."),
 				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
 						 printed_command("cancel_move", move->mc->job->job))));
-	else if (nholders > 0)
+	else if (nlasting > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds",
 						noun, name, seconds),
 				 errdetail("The lock was held by: %s.", list),
 				 errhint("End these transactions, or raise index_mover.lock_wait.")));
+	else if (wait->nholders > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds",
+						noun, name, seconds),
+				 errdetail("Others queue for the lock, or have held it only for moments."),
+				 errhint("Make the move at a quieter time, or raise index_mover.lock_timeout.")));
 	else
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -84,16 +105,17 @@ copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders, int nh
 
 /*
  * Lock the table and the relations that move, until the end of the transaction; else have *wait
- * look at the holders of one of them.
+ * look at the holders of one of them.  first_ms: the longest time in the queue for the first lock.
+ * We hold nothing then.  Whoever comes later waits for the sessions ahead of us anyway.
  *
  * A session that wants a relation that we have waits for all that we wait for then, and may even
  * hold it.  So from the first grant on we queue for lock_timeout at most, in all.
  */
 static bool
-lock_all(CopyMove *move, Wait *wait)
+lock_all(CopyMove *move, Wait *wait, int first_ms)
 {
 	int			most_ms = Min(move->settings->lock_timeout, LOCK_ATTEMPT_MS);
-	int			left_ms = LOCK_ATTEMPT_MS;
+	int			left_ms = first_ms;
 	int64		since = 0;
 
 	for (int i = 0; i < move->nrelations; i++)
@@ -151,6 +173,7 @@ copy_wait_for_locks(CopyMove *move)
 	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = move->mc};
 	Wait		wait;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
+	int			first_ms = LOCK_ATTEMPT_MS;
 
 	Assert(!IsTransactionState() && !move->has_locks);
 	IM_POINT("locks-wanted");
@@ -167,12 +190,18 @@ copy_wait_for_locks(CopyMove *move)
 			return false;
 
 		StartTransactionCommand();
-		if (lock_all(move, &wait))
+		if (lock_all(move, &wait, first_ms))
 		{
 			keep_all(move);
 			CommitTransactionCommand();
 			break;
 		}
+
+		/*
+		 * sessions that lock it one after the other stood ahead of us for
+		 * longer
+		 */
+		first_ms = Min(2 * first_ms, LONGEST_ATTEMPT_MS);
 		is_over = wait_look(&wait);
 		if (is_over && move->settings->on_blocker != ON_BLOCKER_WAIT)
 			wait_give_up(&wait);
@@ -186,12 +215,7 @@ copy_wait_for_locks(CopyMove *move)
 		}
 		/* without holders, others queue for the lock */
 		if (is_over && wait.nholders > 0)
-		{
-			VirtualTransactionId named[WAIT_MAX_PIDS];
-			int			nnamed = wait_named(&wait, named);
-
-			copy_warn_or_give_up(move, named, nnamed);
-		}
+			copy_warn_or_give_up(move, &wait);
 		gives_turn = turn_give(move->mc, &limits, move->so_far->rested_us);
 		if (gives_turn)
 			return copy_end(move, COPY_TURN, "it gives its turn to another relation");

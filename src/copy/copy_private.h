@@ -278,8 +278,7 @@ pg_nodiscard extern bool copy_wait_for_locks(CopyMove *move);
 extern void copy_release_locks(CopyMove *move);
 extern void copy_check_locks(const CopyMove *move);
 pg_nodiscard extern bool copy_check_relations(CopyMove *move, bool first);
-extern void copy_warn_or_give_up(CopyMove *move, const VirtualTransactionId *holders,
-								 int nholders);
+extern void copy_warn_or_give_up(CopyMove *move, const Wait *wait);
 
 /* copy_give_way.c */
 extern bool copy_is_in_the_way(CopyMove *move);

@@ -552,16 +552,6 @@ follow_changes(CopyMove *move, const Attempts *attempts, CatchUp *catch_up, bool
 	return true;
 }
 
-/* Warn or give up, as on_blocker says, and name the holders of the last look. */
-static void
-warn_or_give_up(CopyMove *move, const Wait *wait)
-{
-	VirtualTransactionId named[WAIT_MAX_PIDS];
-	int			nnamed = wait_named(wait, named);
-
-	copy_warn_or_give_up(move, named, nnamed);
-}
-
 /* bid: note whether a holder of any of the relations keeps us from the queue. */
 static void
 note_barred(CopyMove *move, Attempts *attempts)
@@ -676,7 +666,7 @@ after_attempt(CopyMove *move, Attempts *attempts, CatchUp *catch_up, const SwapR
 	if (tried && round->outcome == LOCK_NOT_GRANTED)
 		copy_reset_pace(move);
 	if (tried && round->is_over && wait->nholders == 0)
-		warn_or_give_up(move, wait);
+		copy_warn_or_give_up(move, wait);
 	/* if no lock was asked for, catch up again at once */
 	if (round->is_bid && (!too_many || round->is_over || asked))
 	{
@@ -735,7 +725,7 @@ make_attempts(CopyMove *move)
 			copy_reset_pace(move);
 		/* as long as pg_class is locked, no attempt is made */
 		if (round.is_over && (wait->nholders > 0 || !round.look.known))
-			warn_or_give_up(move, wait);
+			copy_warn_or_give_up(move, wait);
 
 		is_free = round.look.known && wait->nholders == 0 && !catch_up.crowded;
 		round.kind = choose_attempt(move, &attempts, &round, is_free);

@@ -10,6 +10,7 @@
  *	look	see who holds the lock, without queueing
  *	free	no session does: ask, without queueing
  *	bid		after a rest, whoever holds it: ask, and queue for lock_timeout
+ *	line	but first queue where neither readers nor writers wait
  *	stay	but not behind pg_dump, or whoever reads as it does, or VACUUM
  *	rest	how long to rest between two bids
  *	aim		a bid may come sooner, when the transactions behind us should end
@@ -78,6 +79,12 @@
 
 /* Who has held a table for so long, and neither an index nor a lock of writers, reads all of it */
 #define READER_US			(10 * USECS_PER_SEC)
+
+/*
+ * A bid stands in line no longer, unless lock_timeout is more.  The detector of deadlocks must not
+ * end a transaction that waits for our session locks while we wait for its lock.
+ */
+#define LINE_MS				(Min(QUEUE_PIECE_MS, DeadlockTimeout) / 2)
 
 void
 attempts_begin(Attempts *attempts, const MoveContext *mc, Oid relid)
@@ -403,6 +410,21 @@ attempts_prepare(const MoveSettings *settings, Oid catalog)
 }
 
 /*
+ * line: lock a relation as VACUUM does, until the end of the transaction.  Sessions that exclude
+ * each other, as by LOCK TABLE .. IN EXCLUSIVE MODE, wait in the queue one after the other, and so
+ * stand ahead of a bid for longer than lock_timeout.  Whoever comes behind us here waits for
+ * these sessions anyway; readers and writers wait for none of us.  Return false if it was in vain.
+ */
+static bool
+stand_in_line(Oid relid, int lock_timeout)
+{
+	int			timeout_ms = Max(Min(lock_timeout, QUEUE_PIECE_MS), LINE_MS);
+
+	/* the WAL is not read meanwhile: no longer than a piece of a bid */
+	return lock_relation_within(relid, ShareUpdateExclusiveLock, timeout_ms, NULL);
+}
+
+/*
  * Lock a relation in AccessExclusiveLock until the end of the transaction, queueing until the
  * window of the job's bids ends.  Return false, with nothing changed, if the lock was not granted
  * in that time, the job is paused or keep_up() returns false.  *granted_at: as
@@ -411,11 +433,15 @@ attempts_prepare(const MoveSettings *settings, Oid catalog)
 bool
 attempts_queue_for_bid(Attempts *attempts, Oid relid, instr_time *granted_at)
 {
-	int			ms = runner_begin_bid(attempts->limits.mc->settings->lock_timeout);
+	int			lock_timeout = attempts->limits.mc->settings->lock_timeout;
+	int			ms;
 
 	attempts->granted = false;
 	attempts->ndelayed = 0;
 	attempts->queued_for = relid;
+	if (!stand_in_line(relid, lock_timeout))
+		return false;
+	ms = runner_begin_bid(lock_timeout);
 	attempts->granted = queue(attempts, relid, AccessExclusiveLock, ms, granted_at);
 	if (!attempts->granted)
 		ereport(DEBUG1,

@@ -97,6 +97,7 @@ extern void wait_note_holders(Wait *wait, const VirtualTransactionId *vxids, int
 extern bool wait_has_long_holder(const Wait *wait);
 extern bool wait_has_long_among(const Wait *wait, const VirtualTransactionId *vxids, int count);
 extern int	wait_named(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS]);
+extern int	wait_lasting(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS]);
 extern bool wait_look(Wait *wait);
 extern bool wait_is_over(const Wait *wait);
 extern int64 wait_began(const WaitLimits *limits);

@@ -356,6 +356,29 @@ wait_named(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS])
 	return count;
 }
 
+/*
+ * Set named[] to the holders that people are told of when a wait has lasted: who was there before
+ * it, or has been there for half as long as "for long".  If others come and go, those that are
+ * there for less are gone when somebody reads of them, and their sessions would be ended for
+ * nothing.  Return how many.
+ */
+int
+wait_lasting(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS])
+{
+	int64		then = clock_us() - long_ms(wait->limits) * 1000 / 2;
+	int			count = 0;
+
+	if (wait->lasted == 0)
+		return wait_named(wait, named);
+	while (count < wait->nholders &&
+		   wait->holders[count].since <= Max(then, wait->first_look))
+	{
+		named[count] = wait->holders[count].vxid;
+		count++;
+	}
+	return count;
+}
+
 /* Signal the holders that have been there for long; true if others may turn out to be so soon. */
 static bool
 signal_holders(Wait *wait)
@@ -447,7 +470,7 @@ void
 wait_give_up(const Wait *wait)
 {
 	VirtualTransactionId named[WAIT_MAX_PIDS];
-	int			nnamed = wait_named(wait, named);
+	int			nnamed = wait_lasting(wait, named);
 	char	   *list = blockers_describe(named, nnamed);
 	const char *name = get_rel_name(wait->relid);
 	double		limit_s = limit_ms(wait->limits) / 1000.0;
@@ -468,7 +491,8 @@ wait_give_up(const Wait *wait)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not lock relation \"%s\" within %g seconds", name, limit_s),
-			 errdetail("Others queue for the lock, or have held it only for moments.")));
+			 errdetail("Others queue for the lock, or have held it only for moments."),
+			 errhint("Make the move at a quieter time, or raise index_mover.lock_timeout.")));
 }
 
 /* Look at the holders, and sleep a bit.  ERRORs: 55P03 after the deadline, 40P01, 57014. */

@@ -171,25 +171,35 @@ static void
 default_warn_or_give_up(const MoveContext *mc, const Wait *wait, bool *told)
 {
 	const MoveItem *item = mc->item;
-	VirtualTransactionId named[WAIT_MAX_PIDS];
-	int			nnamed;
+	VirtualTransactionId lasting[WAIT_MAX_PIDS];
+	int			nlasting;
 
 	if (mc->settings->on_blocker != ON_BLOCKER_WAIT)
 		wait_give_up(wait);
 	if (*told)
 		return;
 	*told = true;
-	nnamed = wait_named(wait, named);
+	nlasting = wait_lasting(wait, lasting);
 	StartTransactionCommand();	/* for names of roles */
-	if (nnamed > 0)
+	if (nlasting > 0)
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("the change of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
 						relation_noun(item->relkind), NameStr(item->relname),
 						mc->settings->lock_wait / 1000.0),
-				 errdetail("The lock is held by: %s.", blockers_describe(named, nnamed)),
+				 errdetail("The lock is held by: %s.", blockers_describe(lasting, nlasting)),
 				 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
 						 printed_command("cancel_move", mc->job->job))));
+	else if (wait->nholders > 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("the change of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+						relation_noun(item->relkind), NameStr(item->relname),
+						mc->settings->lock_wait / 1000.0),
+				 errdetail("Others queue for the lock, or have held it only for moments."),
+				 errhint("To let attempts last longer: %s",
+						 printed_command("alter_move", mc->job->job, "lock_timeout",
+										 psprintf("%dms", 2 * mc->settings->lock_timeout)))));
 	else
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
