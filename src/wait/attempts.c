@@ -79,6 +79,9 @@
 
 /* Who has held a table for so long, and neither an index nor a lock of writers, reads all of it */
 #define READER_US			(10 * USECS_PER_SEC)
+/* The name pg_dump counts at once for this part of the wait, then from this age of a holder on */
+#define NAME_WAIT_US		(3 * USECS_PER_SEC)
+#define NAME_US				USECS_PER_SEC
 
 /*
  * A bid stands in line no longer, unless lock_timeout is more.  The detector of deadlocks must not
@@ -289,7 +292,8 @@ is_pg_dump(const Holder *holder)
  * Such a reader holds no lock of writers, as COPY .. FROM does, and none on the table's indexes,
  * which a query's planner locks.  But COPY .. TO of a moment, or a plan that was made before,
  * locks none of these either, and such transactions follow each other: so a reader has to stay,
- * unless it has the name.
+ * unless it has the name.  Sessions of that name can follow each other, too: so after a while
+ * each of them has to stay for a second.
  *
  * To be called outside of transactions; it has one of its own, for the catalog.
  */
@@ -302,6 +306,8 @@ attempts_note_barred(Attempts *attempts, Oid table)
 	int			nholders = 0;
 	int			nusers;
 	List	   *indexes;
+	int64		now = clock_us();
+	int64		name_us = now - attempts->limits.since < NAME_WAIT_US ? 0 : NAME_US;
 
 	Assert(!IsTransactionState());
 	/* step: stay */
@@ -328,11 +334,12 @@ attempts_note_barred(Attempts *attempts, Oid table)
 	for (int i = 0; i < wait->nholders; i++)
 	{
 		const Holder *holder = &wait->holders[i];
-		bool		stays = indexes != NIL && clock_us() - holder->since > READER_US;
+		int64		age = now - holder->since;
+		bool		stays = indexes != NIL && age > READER_US;
 
 		if (virtual_transactions_have(holders, nholders, holder->vxid) &&
 			!virtual_transactions_have(users, nusers, holder->vxid) &&
-			(stays || is_pg_dump(holder)))
+			(stays || (age >= name_us && is_pg_dump(holder))))
 			attempts->barred = true;
 	}
 	CommitTransactionCommand();
