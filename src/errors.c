@@ -11,6 +11,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
@@ -26,13 +27,17 @@ static volatile sig_atomic_t was_sent_cancel = false;
 /* The same, ever: PG_CATCH() can have taken the error of it */
 static volatile sig_atomic_t was_ever_sent = false;
 
+/* Whether the last cancel was of this process itself, by SIGINT: in a worker it is lock_timeout */
+static volatile sig_atomic_t was_lock_timeout = false;
+
 /*
  * In the handler of a signal: cancel this process's work, as core's StatementCancelHandler().  It
- * can interrupt handle_cancel(), and be interrupted by it: so it leaves that one's notes alone.
+ * can interrupt handle_cancel(), and be interrupted by it: so it leaves alone what others have sent.
  */
 void
 errors_cancel_work(void)
 {
+	was_lock_timeout = false;
 	if (!proc_exit_inprogress)
 	{
 		InterruptPending = true;
@@ -53,6 +58,7 @@ handle_cancel(int signo, siginfo_t *info, void *context)
 	if (info->si_pid != MyProcPid)
 		was_sent_cancel = was_ever_sent = true;
 	errors_cancel_work();
+	was_lock_timeout = (info->si_pid == MyProcPid);
 	errno = save_errno;
 }
 
@@ -103,6 +109,23 @@ tell_of_forgotten(ErrorData *error, bool is_late)
 	QueryCancelPending = false;
 }
 
+/*
+ * In a worker, which has no statement_timeout: core can keep a lock timeout although it has granted
+ * the lock, and tell of it as a cancel at the next wait.  Make the error what it is.
+ */
+static void
+tell_of_kept_timeout(ErrorData *error)
+{
+	if (MyBgworkerEntry == NULL || !was_lock_timeout || was_sent_cancel ||
+		error->message_id == NULL || error->funcname == NULL ||
+		strcmp(error->funcname, "ProcessInterrupts") != 0 ||
+		strcmp(error->message_id, "canceling statement due to user request") != 0)
+		return;
+	error->sqlerrcode = ERRCODE_LOCK_NOT_AVAILABLE;
+	error->message_id = "canceling statement due to lock timeout";
+	error->message = pstrdup(_(error->message_id));
+}
+
 static ErrorData *
 copy_error(MemoryContext context, bool is_late)
 {
@@ -112,6 +135,7 @@ copy_error(MemoryContext context, bool is_late)
 	error = CopyErrorData();
 	FlushErrorState();
 	tell_of_forgotten(error, is_late);
+	tell_of_kept_timeout(error);
 	return error;
 }
 

@@ -68,7 +68,7 @@ my %elsewhere = (
 	'rebuild-aborted' => 't/055_world_ddl.pl', 'swap-ready' => 't/055_world_ddl.pl',
 	(map { $_ => 't/117_exact_resume.pl' } qw(resume-recording resume-record resume-recorded resume-summaries resume-begins)),
 	(map { $_ => 't/100_table_crash.pl' } qw(swap-file-locked swap-file-set)),
-	(map { $_ => 't/102_table_holders.pl' } qw(swap-row swap-map default-row)),
+	(map { $_ => 't/102_table_holders.pl' } qw(swap-row swap-map default-row default-set)),
 		'gave-way' => 't/114_exact_table_changes.pl', (map { $_ => 't/105_table_lock_grants.pl' } qw(locks-wanted locks-released)),
 	'put-back' => 't/108_table_turns.pl', 'measure' => 't/062_reports_measuring.pl',
 	'policy-run' => 't/122_tier_policies.pl', 'partition-bound' => 't/120_tier_plan.pl',

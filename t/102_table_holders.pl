@@ -276,6 +276,16 @@ if (part('default'))
 		@to = reverse @to;
 	}
 
+	# it fails once the row is changed: the change is undone, and the row says so
+	set_test_point($node, 'default-set:error');
+	is($s->run("SET client_min_messages = error; SELECT status, sqlstate FROM move_table('parts', '$to[0]')"), 'failed|XX000',
+		'default, an error after the change: it has failed');
+	set_test_point($node, 'default-set:1:timeout');
+	is($s->run("SELECT status, sqlstate FROM move_table('parts', '$to[0]')"), 'moved|',
+		'default, lock_timeout runs out after the change: moved');
+	set_test_point($node, '');
+	@to = reverse @to;
+
 	# the row is changed after the last look at it (from 18 on GRANT takes a lock on the table: by hand, then)
 	foreach my $how ('open', 'commits')
 	{

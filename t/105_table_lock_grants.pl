@@ -195,6 +195,20 @@ foreach my $time (1, 2, 4, 8, 12, 16, 20)
 		. "WHERE job = $job"), 'moved', "$name: it is moved");
 }
 
+# The same as the last row of a swap is changed: the attempt is in vain, and nothing is told of a table that has moved.
+{
+	my $to = place('wide') eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	my $log = -s $node->logfile;
+	set_tests($node, test_point => 'swap-file-set:3:timeout');
+	my $job = $s->run("SELECT max(job) FROM move_table('wide', '$to', wait => false)");
+	wait_for_job_end($node, $job);
+	set_tests($node);
+	like(slurp_file($node->logfile, $log), qr/test point "swap-file-set": timeout/, 'lock_timeout runs out as the last row is changed');
+	unlike(slurp_file($node->logfile, $log), qr/WARNING/, 'and there is no warning');
+	is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate, message), ',') || ' ' || max(lock_attempts) "
+		. "FROM index_mover_history WHERE job = $job"), 'moved 2', 'it is moved by the next attempt');
+}
+
 # ---- a cancel and the end of lock_wait in REINDEX CONCURRENTLY -----------------------------------
 {
 	my $to = place('wide_pkey') eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
@@ -219,6 +233,25 @@ foreach my $time (1, 2, 4, 8, 12, 16, 20)
 	$holder->end;
 	is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ',') FROM index_mover_history WHERE job = $job"),
 		'canceled 57014', 'REINDEX CONCURRENTLY, the end of lock_wait and a cancel: its end');
+}
+
+# A lock timeout that core keeps beyond a grant in REINDEX CONCURRENTLY is no cancel of the job.
+{
+	my $to = place('wide_pkey') eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	my ($gate, $holder) = map { IndexMover::Session->new($node) } 1 .. 2;
+	my $log = -s $node->logfile;
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	set_tests($node, test_point => 'rebuild-entry-made:wait,rebuild-entry-committed:timeout');
+	my $job = $s->run("SELECT max(job) FROM move_indexes('wide', '$to', method => 'rebuild', wait => false, "
+		. q[settings => '{"lock_wait": "5s", "on_blocker": "fail"}')]);
+	$node->wait_for_log(qr/test point "rebuild-entry-made": waiting/, $log);
+	set_tests($node);
+	$holder->run('BEGIN; LOCK TABLE wide IN ROW EXCLUSIVE MODE');
+	$gate->end;
+	wait_for_job_end($node, $job);
+	$holder->end;
+	like($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate, message), ',') FROM index_mover_history WHERE job = $job"),
+		qr/^failed 55P03 canceling statement due to lock timeout/, 'REINDEX CONCURRENTLY, a lock timeout that core has kept');
 }
 
 # ---- the same in a session's own call -------------------------------------------------------------

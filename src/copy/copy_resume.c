@@ -508,6 +508,8 @@ update_row(void *entry)
 {
 	ledger_update(entry);
 	IM_POINT("resume-record");
+	/* a lock timeout that has met the grant would end the copy */
+	CHECK_FOR_INTERRUPTS();
 }
 
 /*

@@ -211,6 +211,12 @@ set_files(void *arg)
 		if (move->relations[i].relid == move->relations[i].table)
 			CacheInvalidateRelcacheByRelid(move->relations[i].table);
 	}
+
+	/*
+	 * a lock timeout that has met the grant is of this attempt, and of no
+	 * later work
+	 */
+	CHECK_FOR_INTERRUPTS();
 }
 
 /* Work in a subtransaction; return false if another transaction was in the way. */

@@ -20,6 +20,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_shdepend.h"
 #include "commands/tablecmds.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/snapmgr.h"
 
@@ -104,8 +105,13 @@ set_default(void *arg)
 		InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);
 	}
 	relation_close(rel, NoLock);
-	item->outcome.status = STATUS_MOVED;
-	item->outcome.size_after = 0;
+	IM_POINT("default-set");
+
+	/*
+	 * a lock timeout that has met the grant is of this attempt, and of no
+	 * later work
+	 */
+	CHECK_FOR_INTERRUPTS();
 }
 
 /* Do so in a subtransaction; return false if another transaction was in the way. */
@@ -153,6 +159,12 @@ attempt_default(MoveContext *mc, Attempts *attempts, bool queue)
 	if (done)
 	{
 		CommitTransactionCommand();
+		/* not before: the commit could have failed */
+		if (mc->item->outcome.status == STATUS_RUNNING)
+		{
+			mc->item->outcome.status = STATUS_MOVED;
+			mc->item->outcome.size_after = 0;
+		}
 		return true;
 	}
 
