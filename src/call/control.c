@@ -378,6 +378,8 @@ clear_swap_after(const JobSlot *slot)
 		dsm_detach(segment);
 	if (!waits)
 		return true;
+	/* it writes the job's row */
+	PreventCommandIfReadOnly("resume_move()");
 	return alter_job(slot, setting_object(CStringGetTextDatum("swap_after"),
 										  CStringGetTextDatum("")));
 }
@@ -390,6 +392,7 @@ resume_running(const JobSlot *slot, Jsonb *json)
 
 	if (json != NULL)
 	{
+		PreventCommandIfReadOnly("resume_move()");
 		settings_check_alterable(slot->job, json);
 		if (!alter_job(slot, json))
 			return false;
@@ -681,7 +684,8 @@ control_go_on(const RunningJob *before, const char **why_not)
  * NULL, with a NOTICE, if nothing is left to do.  A relation that cannot be moved any more is
  * a WARNING or NOTICE.  The job's method and settings stay, except those in settings.
  * ERRORs: 22004 NULL; 22023 settings that are no object; as find_job(),
- * move_indexes() with wait => false, and of alter_move().
+ * move_indexes() with wait => false, and of alter_move().  In a read-only transaction it only
+ * ends a pause, else 25006.
  */
 Datum
 index_mover_resume_move(PG_FUNCTION_ARGS)
