@@ -287,6 +287,23 @@ files_ok($node, 'terminated worker');
 }
 all_right($node, 't', 'all of them', within => 5);
 
+# ---- a cleanup that is canceled while it waits for such a transaction ------
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover'");
+$node->safe_psql('postgres', "BEGIN; DROP EXTENSION index_mover; PREPARE TRANSACTION 'dropped'");
+{
+	my $log = -s $node->logfile;
+	$node->restart;
+	# (15 and 16 have no names for waits of extensions)
+	my $cleanup = q{FROM pg_stat_activity WHERE backend_type = 'index_mover' AND datname = 'postgres' }
+	  . q{AND wait_event IN ('IndexMoverPause', 'Extension')};
+	poll_until($node, "SELECT count(*) $cleanup", '1', 'a cleanup waits for the transaction that drops the extension');
+	$node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) $cleanup");
+	$node->wait_for_log(qr/ERROR:  57014: canceling statement due to user request/, $log);
+	pass('its cancel is obeyed');
+	$node->safe_psql('postgres', "ROLLBACK PREPARED 'dropped'");
+	wait_for_no_worker($node);
+}
+
 # ---- a function that a user has made without the extension -----------------
 my $type = $node->safe_psql('postgres',
 	"SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) FROM pg_attribute WHERE "

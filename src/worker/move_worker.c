@@ -894,7 +894,7 @@ try_extension(void)
  * a minute: no job is to take a worker for as long as a transaction of others stays open.
  */
 static bool
-wait_for_extension(JobShared *shared)
+wait_for_extension(void)
 {
 	double		start = clock_seconds();
 
@@ -906,7 +906,13 @@ wait_for_extension(JobShared *shared)
 			return true;
 		if (clock_has_passed(start, DROP_WAIT_MS))
 			return false;
-		runner_nap(shared, PAUSE_POLL_MS);
+
+		/*
+		 * a cleanup is no job that a cancel would cancel: it ends by the
+		 * ERROR
+		 */
+		latch_nap(PAUSE_POLL_MS, "IndexMoverPause");
+		job_check_cancel();
 	}
 }
 
@@ -941,7 +947,7 @@ run_cleanup(JobShared *shared)
 	Look	   *look = OidIsValid(shared->look.database) ? &shared->look : NULL;
 
 	runner_serve_cancel(true);
-	if (wait_for_extension(shared))
+	if (wait_for_extension())
 		remove_leftovers(shared);
 	if (look != NULL)
 	{
