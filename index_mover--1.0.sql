@@ -811,16 +811,19 @@ CREATE VIEW index_mover.ended_jobs AS
 	 CROSS JOIN LATERAL (
 			SELECT count(*) AS relations, min(c.oid::regclass::text) AS name, min(l.to_tablespace::text) AS to_tablespace
 			  FROM index_mover.move_log l
-			  JOIN pg_class c ON c.oid = coalesce((SELECT g.oid FROM pg_class g WHERE g.oid = l.relation),
-												  -- REINDEX CONCURRENTLY makes another of its name
-												  (SELECT i.oid FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
-													WHERE x.indrelid = l.table_oid AND i.relname = l.relation_name))
+			 CROSS JOIN LATERAL (SELECT coalesce((SELECT g.oid FROM pg_class g WHERE g.oid = l.relation),
+												 -- REINDEX CONCURRENTLY makes another of its name
+												 (SELECT i.oid FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
+												   WHERE x.indrelid = l.table_oid AND i.relname = l.relation_name)) AS oid OFFSET 0) r
+			  JOIN pg_class c ON c.oid = r.oid
 			 WHERE l.job = e.job AND l.kind NOT LIKE 'toast%'
 			   AND (l.status IN ('failed', 'queued', 'running') OR l.status = 'canceled' AND l.sqlstate = '57P01')
 			   AND coalesce(nullif(c.reltablespace, 0),
 							(SELECT d.dattablespace FROM pg_database d WHERE d.datname = current_database())) <> l.to_tablespace_oid
-			   AND NOT EXISTS (SELECT FROM index_mover.move_log n JOIN index_mover.job_log j ON j.job = n.job
-								WHERE n.relation = ANY (ARRAY[l.relation, c.oid]) AND n.job > l.job AND n.status <> 'skipped' AND NOT j.rehearse)) m
+			   -- LIMIT: so that it is looked up by index, and no join with all moves since
+			   AND (SELECT true FROM index_mover.move_log n
+					 WHERE n.relation = ANY (ARRAY[l.relation, c.oid]) AND n.job > l.job AND n.status <> 'skipped'
+					   AND NOT (SELECT j.rehearse FROM index_mover.job_log j WHERE j.job = n.job) LIMIT 1) IS NULL) m
 	 WHERE m.relations > 0;
 
 -- Tablespaces whose devices are lost, another server's, or cannot be told from others; see evidence.c
