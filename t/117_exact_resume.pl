@@ -528,6 +528,13 @@ if ('failures' =~ /$only/)
 	change();
 	goes_on_ok($job, 'after a failed record, by the one before');
 
+	# lock_timeout runs out as the lock of the row is granted, which core raises later
+	$log = -s $node->logfile;
+	$job = interrupt('kill', 'resume-record:2:timeout,resume-recorded:3');
+	ok($node->log_contains(qr/WARNING:  55P03: ${warning}canceling statement due to lock timeout/, $log), 'a lock timeout and the grant');
+	change();
+	goes_on_ok($job, 'after a lock timeout');
+
 	# a session that has locked the ledger: the copy does not wait for it
 	my $locker = IndexMover::Session->new($node);
 	$log = -s $node->logfile;
