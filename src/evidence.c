@@ -108,14 +108,15 @@ loss_of(KnownDevice *device, HeapTuple row)
 /*
  * Return whether a file of this database is lost, by its number and the row of pg_class that
  * names it, or NULL.  It is if it is from before the loss for certain.  The counter is known
- * to OIDS_AHEAD; in that range the row of pg_class has to be from before.
+ * to OIDS_AHEAD; in that range the row of pg_class has to be from before.  So it has to of a higher number,
+ * which is of an earlier time, too, if the counter has gone round.
  */
 static bool
 is_lost(KnownDevice *device, RelFileNumber relfilenumber, HeapTuple row)
 {
 	const Horizon *lost = loss_of(device, row);
 
-	if (relfilenumber >= lost->below || !database_is_from_before(device, lost))
+	if (lost->below == 0 || !database_is_from_before(device, lost))
 		return false;
 	return relfilenumber < lost->certain || is_from_before(row, lost);
 }
@@ -127,7 +128,7 @@ file_is_lost(KnownDevice *device, RelFileNumber relfilenumber, Oid relid)
 	HeapTuple	row;
 	bool		result;
 
-	if (relfilenumber >= device->lost.below && relfilenumber >= device->lost_unlogged.below)
+	if (!has_lost_files(device))
 		return false;
 	row = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	result = is_lost(device, relfilenumber, row);
@@ -426,9 +427,7 @@ evidence_knows_lost(HeapTuple row)
 	if (!RelFileNumberIsValid(form->relfilenode))
 		return false;
 
-	/* see lost_file() */
-	if (form->relpersistence != RELPERSISTENCE_PERMANENT &&
-		(form->relpersistence != RELPERSISTENCE_UNLOGGED || form->relkind != RELKIND_INDEX))
+	if (form->relpersistence == RELPERSISTENCE_TEMP)
 		return false;
 	if (!evidence_recall(tablespace_from_catalog(form->reltablespace), &device))
 		return false;

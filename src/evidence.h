@@ -71,6 +71,7 @@ extern int	evidence_beat_ms(void);
 extern void evidence_look(void);
 
 /* evidence_start.c */
+extern void evidence_note_file(Oid tablespace);
 extern void evidence_init(void);
 
 #endif							/* IM_EVIDENCE_H */

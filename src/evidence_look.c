@@ -63,10 +63,7 @@ horizon_of_now(void)
 	return result;
 }
 
-/*
- * Now that recovery has ended: files from before its end can be told.  And if the counter has
- * gone back, by four billion OIDs or pg_resetwal, no number says which files are older.
- */
+/* Now that recovery has ended, files from before its end can be told. */
 static bool
 narrow_all(KnownDevice *device, RelFileNumber next)
 {
@@ -74,17 +71,63 @@ narrow_all(KnownDevice *device, RelFileNumber next)
 
 	if (narrow(&device->vouched_from, next))
 		changed = true;
-	if (next < device->lost.certain)
+	return changed;
+}
+
+/* The counter has gone back: no number proves that a file is from before a moment, or from after it. */
+static bool
+widen(RelFileNumber *below)
+{
+	if (*below == 0 || *below == ALL_FILES)
+		return false;
+	*below = ALL_FILES;
+	return true;
+}
+
+/* The same for a loss: rows tell. */
+static bool
+widen_loss(Horizon *lost)
+{
+	bool		changed = widen(&lost->below);
+
+	if (lost->certain != 0)
 	{
-		device->lost.certain = 0;
-		changed = true;
-	}
-	if (next < device->lost_unlogged.certain)
-	{
-		device->lost_unlogged.certain = 0;
+		lost->certain = 0;
 		changed = true;
 	}
 	return changed;
+}
+
+/* The same for all that is known of a device. */
+static bool
+widen_all(KnownDevice *device)
+{
+	bool		changed = widen(&device->unknown_below);
+
+	if (widen(&device->vouched_from))
+		changed = true;
+	if (widen_loss(&device->lost))
+		changed = true;
+	if (widen_loss(&device->lost_unlogged))
+		changed = true;
+	return changed;
+}
+
+/*
+ * Note the counter of OIDs as it was when the look began, which the WAL on disk has.  If it has gone back since
+ * an earlier look, by four billion OIDs or pg_resetwal, that is noted for good.  Under CHANGE_LOCK.
+ */
+static void
+note_counter(RelFileNumber counter)
+{
+	RelFileNumber next = next_number();
+
+	LWLockAcquire(evidence_lock(AREA_LOCK), LW_EXCLUSIVE);
+	if (next < evidence_area->list.counter)
+		evidence_area->list.counter = ALL_FILES;
+	else
+		evidence_area->list.counter = Max(evidence_area->list.counter, counter);
+	LWLockRelease(evidence_lock(AREA_LOCK));
 }
 
 /* The same of the fields that evidence_mark() has changed.  Others may have changed since they were read. */
@@ -98,6 +141,8 @@ publish_mark(const KnownDevice *device)
 	memcpy(entry->id, device->id, sizeof(entry->id));
 	memcpy(entry->location, device->location, sizeof(entry->location));
 	entry->marked = device->marked;
+	entry->marked_below = device->marked_below;
+	entry->is_marked_anew = device->is_marked_anew;
 	entry->written = device->written;
 	entry->epoch = device->epoch;
 	entry->beaten = device->beaten;
@@ -153,14 +198,23 @@ flush_counter(void)
 
 /* Conclude from a look, and set *device to all that is known then.  Return false if there is no place for it. */
 static bool
-take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
+take_look(KnownDevice *device, const DeviceLook *look, Circumstances *now)
 {
 	KnownDevice *entry;
 	bool		is_known;
+	bool		went_back;
 	bool		changed = false;
 
 	LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 	if (!now->recovers)
+		note_counter(now->horizon.below);
+	went_back = counter_went_back(&evidence_area->list);
+	if (went_back)
+	{
+		evidence_trust_no_number(now);
+		evidence_area->made_before = ALL_FILES;
+	}
+	else if (!now->recovers)
 		(void) narrow(&evidence_area->made_before, now->horizon.below);
 	entry = evidence_find_device(&evidence_area->list, device->tablespace);
 	is_known = entry != NULL;
@@ -171,7 +225,9 @@ take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
 	}
 	if (is_known)
 		*device = *entry;
-	if (!now->recovers)
+	if (went_back)
+		changed = widen_all(device);
+	else if (!now->recovers)
 		changed = narrow_all(device, now->horizon.below);
 	if (evidence_conclude(device, is_known, look, now))
 		changed = true;
@@ -179,6 +235,20 @@ take_look(KnownDevice *device, const DeviceLook *look, const Circumstances *now)
 	if (changed || !evidence_area->is_saved)
 		evidence_save();
 	LWLockRelease(evidence_lock(CHANGE_LOCK));
+	return true;
+}
+
+/*
+ * If the marker was written since that was noted, also before recovery, note below which number its files are.
+ * During recovery the counter is ahead.  Return whether the record has to change.
+ */
+static bool
+note_marked_below(KnownDevice *device, const Circumstances *now)
+{
+	if (!device->is_marked_anew || now->recovers)
+		return false;
+	device->marked_below = next_number();
+	device->is_marked_anew = false;
 	return true;
 }
 
@@ -197,6 +267,7 @@ evidence_look_at(Oid tablespace, bool waits, bool beats)
 	double		began = clock_seconds();
 	DeviceLook	look;
 	bool		is_marked;
+	bool		notes;
 
 	if (lock == NULL)
 		return false;
@@ -217,6 +288,7 @@ evidence_look_at(Oid tablespace, bool waits, bool beats)
 		return true;
 	}
 	now.recovers = RecoveryInProgress();
+	now.is_standby = now.recovers;
 	now.horizon = horizon_of_now();
 	/* a later look may have files from before this moment lost */
 	if (!now.recovers)
@@ -226,17 +298,17 @@ evidence_look_at(Oid tablespace, bool waits, bool beats)
 	if (take_look(&device, &look, &now))
 	{
 		is_marked = evidence_mark(&device, &look, &now);
+		notes = note_marked_below(&device, &now);
 		device.look_began = began;
 		device.look_ended = clock_seconds();
 		LWLockAcquire(evidence_lock(CHANGE_LOCK), LW_EXCLUSIVE);
 		/* it may have failed, too */
 		publish_mark(&device);
 		if (is_marked)
-		{
 			/* a round has read the files of before */
 			leave_round(tablespace);
+		if (is_marked || notes)
 			evidence_save();
-		}
 		LWLockRelease(evidence_lock(CHANGE_LOCK));
 	}
 	LWLockRelease(lock);

@@ -57,8 +57,9 @@ typedef enum EvidenceReason
  */
 typedef struct Horizon
 {
-	RelFileNumber below;		/* no higher number had been given to a file;
-								 * 0: nothing is lost */
+	RelFileNumber below;		/* no higher number had been given to a file,
+								 * unless the counter had gone round; 0:
+								 * nothing is lost */
 	RelFileNumber certain;		/* all lower numbers had been given; 0: the
 								 * counter has gone back */
 	TransactionId xid;			/* all transactions before it had ended */
@@ -82,6 +83,8 @@ typedef struct KnownDevice
 	RelFileNumber unknown_below;	/* files with a lower number are not known
 									 * to be whole; 0 = all are */
 	RelFileNumber vouched_from; /* lower files may not have been whole, once */
+	RelFileNumber marked_below; /* the device had no file with a higher number
+								 * when its marker was written last */
 	EvidenceReason reason;		/* of the loss, else of the last verdict that
 								 * was not "same" */
 	uint32		marked;			/* the epoch that its marker has at least */
@@ -102,6 +105,7 @@ typedef struct KnownDevice
 
 	/* not on record */
 	Horizon		seen;			/* the last look */
+	bool		is_marked_anew; /* since marked_below was noted */
 	bool		has_moved;		/* the directory was not that above */
 	bool		is_here;		/* at the last look the marker and the
 								 * directory were the same as above */
@@ -131,6 +135,9 @@ typedef struct DeviceList
 	uint32		control_crc;
 	int64		control_time;
 	XLogRecPtr	control_checkpoint;
+
+	RelFileNumber counter;		/* the highest counter of OIDs that was seen;
+								 * ALL_FILES: it has gone back since */
 
 	int			max_devices;
 	int			ndevices;
@@ -263,6 +270,13 @@ extern List *evidence_list_devices(bool (*is_such) (const KnownDevice *device));
 extern void evidence_wake_launcher(bool looks);
 extern void evidence_save(void);
 
+/* Return whether the counter of OIDs has gone back, so that no number tells which files are older. */
+static inline bool
+counter_went_back(const DeviceList *list)
+{
+	return list->counter == ALL_FILES;
+}
+
 /* evidence_verdict.c: the verdict of a look at a device, and its marker */
 
 /* More arguments of a look at a device */
@@ -276,12 +290,14 @@ typedef struct Circumstances
 								 * where it begins */
 	bool		is_trusted;		/* the state file is of this server */
 	bool		is_watched;		/* no server has run without the library since */
+	bool		is_standby;		/* it goes on with the WAL of another server */
 	XLogRecPtr	checkpoint;		/* from which recovery is about to begin */
 	Horizon		horizon;		/* recovery's begin, or this look */
 	RelFileNumber below;		/* files from before this look, and files of
 								 * which the WAL may not have all */
 } Circumstances;
 
+extern void evidence_trust_no_number(Circumstances *now);
 extern bool evidence_has_expected(const KnownDevice *device, const DeviceLook *look);
 extern bool evidence_note_beat(KnownDevice *device, const DeviceLook *look);
 extern bool evidence_conclude(KnownDevice *device, bool is_known, const DeviceLook *look,

@@ -96,7 +96,7 @@ device_load(KnownDevice *device, const char *line)
 	memset(device, 0, sizeof(*device));
 	if (sscanf(line, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
 			   " %u %u %u %u %u %d %d %d " UINT64_FORMAT " %u %u %u"
-			   " %u %u %u %u %u %u %u %32[0-9a-f-] %32[0-9a-f-] %2047[^\n]%n",
+			   " %u %u %u %u %u %u %u %u %32[0-9a-f-] %32[0-9a-f-] %2047[^\n]%n",
 			   &device->tablespace, &directory->inode, &directory->birth, &directory->device,
 			   &device->lost.below, &device->unknown_below, &device->vouched_from,
 			   &device->lost.xid, &device->lost.certain, &reason,
@@ -105,7 +105,8 @@ device_load(KnownDevice *device, const char *line)
 			   &device->lost_unlogged.below, &device->lost_unlogged.certain,
 			   &device->lost_unlogged.xid,
 			   &device->epoch, &device->written, &device->marked, &device->missed_marked,
-			   device->id, device->missed_id, location, &length) != 26)
+			   &device->marked_below,
+			   device->id, device->missed_id, location, &length) != 27)
 		return 0;
 	if (line[length] != '\n' || reason < 0 || reason >= lengthof(evidence_reasons))
 		return 0;
@@ -135,8 +136,9 @@ evidence_list_save(const DeviceList *list)
 					 "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\nhost %s\npath %s\n",
 					 us.directory.inode, us.directory.birth, us.directory.device, us.host,
 					 line_of_path(us.path));
-	appendStringInfo(&contents, "run %s\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n",
-					 list->run, list->control_crc, list->control_time, list->control_checkpoint);
+	appendStringInfo(&contents, "run %s\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\ncounter %u\n",
+					 list->run, list->control_crc, list->control_time, list->control_checkpoint,
+					 list->counter);
 	for (int i = 0; i < list->ndevices; i++)
 	{
 		const KnownDevice *device = &list->devices[i];
@@ -154,8 +156,9 @@ evidence_list_save(const DeviceList *list)
 		appendStringInfo(&contents, " %u %u %u",
 						 device->lost_unlogged.below, device->lost_unlogged.certain,
 						 device->lost_unlogged.xid);
-		appendStringInfo(&contents, " %u %u %u %u %s %s",
+		appendStringInfo(&contents, " %u %u %u %u %u %s %s",
 						 device->epoch, device->written, device->marked, device->missed_marked,
+						 device->marked_below,
 						 id_text(device->id), id_text(device->missed_id));
 		appendStringInfo(&contents, " %s\n",
 						 device->location[0] ? line_of_path(device->location) : NOTHING);
@@ -198,11 +201,11 @@ evidence_list_load(bool *is_ours)
 	list = evidence_list_make(max);
 	if (sscanf(contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
 			   "host %63[^\n]\npath %2047[^\n]\n"
-			   "run %32[0-9a-f]\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n%n",
+			   "run %32[0-9a-f]\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\ncounter %u\n%n",
 			   &owner.directory.inode, &owner.directory.birth, &owner.directory.device,
 			   owner.host, path,
 			   list->run, &list->control_crc, &list->control_time, &list->control_checkpoint,
-			   &length) != 9)
+			   &list->counter, &length) != 10)
 		return NULL;
 	path_of_line(path, owner.path);
 	server_identity(&us);

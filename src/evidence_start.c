@@ -19,7 +19,9 @@
 #include "access/xlog.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_control.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_tablespace.h"
+#include "catalog/storage.h"
 #include "common/controldata_utils.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -38,7 +40,7 @@ bool		evidence_is_preloaded = false;
 /* in the postmaster: it has looked before, and so has seen all since */
 static bool has_looked = false;
 
-/* in a session */
+/* in a session: a tablespace was made or dropped, or has its first file */
 static bool tablespaces_changed = false;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -184,6 +186,7 @@ look_before_recovery(void)
 	/* after a clean stop, the watch does that: the device may hang */
 	now.beats = now.recovers;
 	now.checkpoint = control->checkPoint;
+	now.is_standby = is_standby;
 	if (old == NULL)
 	{
 		if (file_exists(STATE_FILE))
@@ -204,6 +207,12 @@ look_before_recovery(void)
 	if (now.is_trusted)
 		evidence_remove_devices(old, unmark_dropped(old));
 
+	evidence_area->list.counter = old->counter;
+	/* after a crash it may be behind, and the first look compares it */
+	if (control->state == DB_SHUTDOWNED && now.horizon.below < old->counter)
+		evidence_area->list.counter = ALL_FILES;
+	if (counter_went_back(&evidence_area->list))
+		evidence_trust_no_number(&now);
 	evidence_area->made_before = now.below;
 	/* known devices come first: places are few after a crash */
 	foreach_oid(tablespace, known_first(old))
@@ -325,7 +334,7 @@ startup_shmem(void)
 		running_jobs_tell_forgotten();
 }
 
-/* The janitor is to look when a tablespace has been created or dropped. */
+/* The janitor is to look when a tablespace has been created or dropped, or a database copied. */
 static void
 note_tablespace(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
 {
@@ -333,11 +342,42 @@ note_tablespace(ObjectAccessType access, Oid classId, Oid objectId, int subId, v
 		prev_object_access_hook(access, classId, objectId, subId, arg);
 	if (classId == TableSpaceRelationId && (access == OAT_POST_CREATE || access == OAT_DROP))
 		tablespaces_changed = true;
+	/* its files can be the first ones there */
+	if (classId == DatabaseRelationId && access != OAT_DROP)
+		tablespaces_changed = true;
+}
+
+/* The janitor is to look when a file has come into a tablespace that was empty: recovery would make a ruin of it. */
+void
+evidence_note_file(Oid tablespace)
+{
+	KnownDevice device;
+
+	if (evidence_area == NULL || !evidence_recall(tablespace, &device))
+		return;
+	if (device.was_empty)
+		tablespaces_changed = true;
+}
+
+/* The same of all files that the transaction has made: an abort would remove them. */
+static void
+note_files(void)
+{
+	RelFileLocator *files;
+	int			nfiles = smgrGetPendingDeletes(false, &files);
+
+	for (int i = 0; i < nfiles; i++)
+	{
+		if (i == 0 || files[i].spcOid != files[i - 1].spcOid)
+			evidence_note_file(files[i].spcOid);
+	}
 }
 
 static void
 evidence_xact_callback(XactEvent event, void *arg)
 {
+	if (event == XACT_EVENT_PRE_COMMIT)
+		note_files();
 	if (event == XACT_EVENT_COMMIT && tablespaces_changed && evidence_area != NULL)
 		evidence_wake_launcher(true);
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)

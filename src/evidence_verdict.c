@@ -25,6 +25,15 @@
 
 #include "evidence_private.h"
 
+/* Let all files be of before this moment, perhaps: the counter of OIDs has gone back, and rows decide. */
+void
+evidence_trust_no_number(Circumstances *now)
+{
+	now->horizon.below = ALL_FILES;
+	now->horizon.certain = 0;
+	now->below = ALL_FILES;
+}
+
 /* Return whether the device is there that is expected, and not an earlier state of it. */
 bool
 evidence_has_expected(const KnownDevice *device, const DeviceLook *look)
@@ -253,6 +262,7 @@ beat(KnownDevice *device, DeviceLook *look, uint32 epoch)
 		return false;
 	}
 	device->marked = look->epoch;	/* step: beat */
+	device->is_marked_anew = true;
 	device->written = Max(device->written, look->epoch);
 	return true;
 }
@@ -342,6 +352,7 @@ evidence_mark(KnownDevice *device, DeviceLook *look, const Circumstances *now)
 	device->epoch = Max(device->epoch, epoch);
 	device->written = epoch;
 	device->marked = look->epoch;
+	device->is_marked_anew = true;
 	device->beaten = GetCurrentTimestamp();
 	if (!look->is_in_place)
 		device_location(device->tablespace, device->location);
@@ -356,7 +367,35 @@ extend_loss(Horizon *lost, const Horizon *to)
 	if (lost->below == 0 || TransactionIdPrecedes(lost->xid, to->xid))
 		lost->xid = to->xid;
 	lost->below = Max(lost->below, to->below);
-	lost->certain = Max(lost->certain, to->certain);
+	if (to->certain == 0)
+		lost->certain = 0;
+	else
+		lost->certain = Max(lost->certain, to->certain);
+}
+
+/*
+ * Return the moment of a loss, with all lower numbers certain that the device may have in whole files.  Pages
+ * of an earlier state are valid, so nothing but the number tells that they are old.
+ *
+ * An earlier state of a device has files from before its last marker; later numbers are missing there,
+ * which recovery and the pages tell.  A copy without a marker, and a device of a later time than the
+ * data directory, can have all numbers.  A standby is given files with numbers up to the counter, which
+ * is ahead there, after the loss, too.
+ */
+static Horizon
+horizon_of_loss(const KnownDevice *device, EvidenceReason reason, const Horizon *to,
+				const Circumstances *now)
+{
+	Horizon		result = *to;
+
+	/* no number is certain */
+	if (result.certain == 0 || now->is_standby)
+		return result;
+	if (reason == REASON_LEFT_BEHIND)
+		result.certain = Max(result.certain, Min(device->marked_below, result.below));
+	else if (reason == REASON_SERVER_SET_BACK || reason == REASON_RECOVERED_ELSEWHERE)
+		result.certain = result.below;
+	return result;
 }
 
 /*
@@ -395,6 +434,7 @@ condemn(KnownDevice *device, const DeviceLook *look, Evidence verdict, EvidenceR
 		bool was_pending, const Circumstances *now)
 {
 	const Horizon *to = now->at_start || was_pending ? &now->horizon : &device->seen;
+	Horizon		lost = horizon_of_loss(device, reason, to, now);
 	bool		is_old = is_old_doubt(device, look, reason, now);
 
 	if (verdict != EVIDENCE_UNKNOWN || !is_old)
@@ -418,9 +458,9 @@ condemn(KnownDevice *device, const DeviceLook *look, Evidence verdict, EvidenceR
 	 * is whole.  But if recovery has not been looked at, the device has
 	 * missed all of it.
 	 */
-	extend_loss(&device->lost, to);
+	extend_loss(&device->lost, &lost);
 	if (!now->recovers || look->is_empty)
-		extend_loss(&device->lost_unlogged, to);
+		extend_loss(&device->lost_unlogged, &lost);
 	device->reason = reason;
 	device->told = false;
 	evidence_area->nlosses++;

@@ -48,6 +48,7 @@
 #include "copy/copy.h"
 #include "copy/copy_private.h"
 #include "errors.h"
+#include "evidence.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 
@@ -787,6 +788,7 @@ copy_swap(CopyMove *move)
 		file->old_file.kind = LEDGER_OLD_FILE;
 		file->old_file.tablespace = file->from.spcOid;
 		file->old_file.relfilenumber = file->from.relNumber;
+		evidence_note_file(file->to.spcOid);
 	}
 	CommitTransactionCommand();
 
