@@ -5,7 +5,8 @@
  *
  * What is known of a device goes by the numbers of files.  ALTER ... SET TABLESPACE copies a file as it
  * is, and gives the copy a new number: an old file would be in use again, and an emptied one would not be
- * named any more.  So it is refused, of indexes and tables.  Whatever rebuilds an index makes it from the
+ * named any more.  So it is refused, of indexes and tables; of an index that is not known to be whole, it
+ * has a WARNING.  Whatever rebuilds an index makes it from the
  * table, and is welcome.  A rewrite of a table (VACUUM FULL, CLUSTER, forms of ALTER TABLE) is the way to
  * keep what is left of it, and has a WARNING.
  *
@@ -75,10 +76,43 @@ loss_of_file(Form_pg_class old)
 }
 
 /*
- * The row of a relation in pg_class has been changed.  If its file was lost, and it has another one now,
- * refuse or tell that.  REFRESH, which cannot be told from VACUUM FULL here, makes a materialized view again
- * from its query.
+ * The row of a relation whose file was lost has been changed.  If it has another file now, refuse or tell that.
+ * REFRESH, which cannot be told from VACUUM FULL here, makes a materialized view again from its query.
  */
+static void
+check_lost(Form_pg_class old, Form_pg_class new)
+{
+	if (new->reltablespace != old->reltablespace)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot copy the lost file of %s \"%s\"",
+						relation_noun(old->relkind), NameStr(old->relname)),
+				 errdetail("%s", loss_of_file(old)),
+				 errhint("%s", cure_of(old, tablespace_from_catalog(new->reltablespace)))));
+	if (new->relfilenode != old->relfilenode && old->relkind == RELKIND_RELATION)
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("the new file of table \"%s\" has what was left of a lost file",
+						NameStr(old->relname)),
+				 errdetail("%s", loss_of_file(old)),
+				 errhint("No later check names it. Compare it with a backup.")));
+}
+
+/* The same of an index whose file is not known to be whole. */
+static void
+check_unknown(Form_pg_class old, Form_pg_class new)
+{
+	if (new->reltablespace != old->reltablespace && old->relkind == RELKIND_INDEX)
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("the copied file of index \"%s\" is not known to be whole",
+						NameStr(old->relname)),
+				 errdetail("The server has not yet read all pages of the old file."),
+				 errhint("No later check names it. %s",
+						 cure_of(old, tablespace_from_catalog(new->reltablespace)))));
+}
+
+/* The row of a relation in pg_class has been changed: see what that means for its file. */
 static void
 check_altered(Oid relid)
 {
@@ -86,11 +120,13 @@ check_altered(Oid relid)
 	Form_pg_class old;
 	Form_pg_class new;
 	List	   *rows;
+	bool		is_lost;
 
 	if (!HeapTupleIsValid(row))
 		return;
 	old = (Form_pg_class) GETSTRUCT(row);
-	if (evidence_knows_lost(row))
+	is_lost = evidence_knows_lost(row);
+	if (is_lost || evidence_doubts(tablespace_from_catalog(old->reltablespace), old->relfilenode))
 	{
 		/* REINDEX, too, changes the tablespace, but calls no hook */
 		rows = catalog_rows_in(SnapshotSelf, RelationRelationId, ClassOidIndexId,
@@ -107,20 +143,10 @@ check_altered(Oid relid)
 			return;
 		}
 		new = (Form_pg_class) GETSTRUCT((HeapTuple) linitial(rows));
-		if (new->reltablespace != old->reltablespace)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("cannot copy the lost file of %s \"%s\"",
-							relation_noun(old->relkind), NameStr(old->relname)),
-					 errdetail("%s", loss_of_file(old)),
-					 errhint("%s", cure_of(old, tablespace_from_catalog(new->reltablespace)))));
-		if (new->relfilenode != old->relfilenode && old->relkind == RELKIND_RELATION)
-			ereport(WARNING,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg("the new file of table \"%s\" has what was left of a lost file",
-							NameStr(old->relname)),
-					 errdetail("%s", loss_of_file(old)),
-					 errhint("No later check names it. Compare it with a backup.")));
+		if (is_lost)
+			check_lost(old, new);
+		else
+			check_unknown(old, new);
 	}
 	ReleaseSysCache(row);
 }
@@ -131,8 +157,7 @@ watch_copies(ObjectAccessType access, Oid classId, Oid objectId, int subId, void
 {
 	if (prev_object_access_hook)
 		prev_object_access_hook(access, classId, objectId, subId, arg);
-	if (access == OAT_POST_ALTER && classId == RelationRelationId && subId == 0 &&
-		evidence_losses() != 0)
+	if (access == OAT_POST_ALTER && classId == RelationRelationId && subId == 0)
 		check_altered(objectId);
 }
 

@@ -20,22 +20,6 @@
 #include "own_tables.h"
 #include "plan/space.h"
 
-/* Return whether DDL waits behind our locks, if held. */
-bool
-copy_is_in_the_way(CopyMove *move)
-{
-	int			pid;
-
-	if (!move->has_locks)
-		return false;
-	for (int i = 0; i < move->nrelations; i++)
-	{
-		if (relation_lock_waiters(move->relations[i].relid, move->relations[i].lock, &pid, 1) > 0)
-			return true;
-	}
-	return false;
-}
-
 /* Give way to DDL that waits behind our locks: release them, queue again, check the files. */
 static bool
 give_way(CopyMove *move)

@@ -239,6 +239,22 @@ copy_release_locks(CopyMove *move)
 	copy_check_locks(move);
 }
 
+/* Return whether DDL waits behind our locks, if held. */
+bool
+copy_is_in_the_way(CopyMove *move)
+{
+	int			pid;
+
+	if (!move->has_locks)
+		return false;
+	for (int i = 0; i < move->nrelations; i++)
+	{
+		if (relation_lock_waiters(move->relations[i].relid, move->relations[i].lock, &pid, 1) > 0)
+			return true;
+	}
+	return false;
+}
+
 /* Return whether a table has the TOAST table, and that the index, that we follow. */
 static bool
 has_same_parts(const CopyMove *move, const MoveItem *item)
@@ -261,6 +277,40 @@ has_same_parts(const CopyMove *move, const MoveItem *item)
 	return equal(followed, parts);
 }
 
+/* A file that is read before it is copied */
+typedef struct CopyReading
+{
+	CopyMove   *move;
+	double		read_from;		/* since when, clock_seconds() */
+} CopyReading;
+
+/* A megabyte was read: obey a cancel, and rest.  Return whether to go on: no DDL waits behind our locks. */
+static bool
+keep_reading(void *arg)
+{
+	CopyReading *reading = (CopyReading *) arg;
+
+	job_check_cancel();
+	lost_rest(&reading->read_from);
+	return !copy_is_in_the_way(reading->move);
+}
+
+/*
+ * Look for damage to a file that is to be copied, and set *damage to it, or NULL.  What is known of a file goes
+ * by its number, and the copy has another one: so of a file that is not known to be whole, all pages are read.
+ * Return false if that has not come to its end, because DDL waits.
+ */
+static bool
+look_for_damage(CopyMove *move, const RelationFacts *facts, const char **damage)
+{
+	CopyReading reading = {.move = move,.read_from = clock_seconds()};
+	BlockNumber npages = 0;
+	bool		is_complete;
+
+	*damage = lost_file_slowly(facts, LOOK_UNKNOWN, keep_reading, &reading, &npages, &is_complete);
+	return is_complete;
+}
+
 /* Check whether a relation may still be moved, and remember or compare its file. */
 static bool
 check_file(CopyMove *move, CopyRelation *relation, bool first)
@@ -272,13 +322,16 @@ check_file(CopyMove *move, CopyRelation *relation, bool first)
 	RelationFacts facts;
 	const char *hindrance;
 	const char *lost = NULL;
+	bool		is_read = true;
 
 	Assert(CheckRelationOidLockedByMe(relation->relid, relation->lock, false));
 	if (!relation_facts(relation->relid, &facts))
 		elog(ERROR, "cache lookup failed for relation %u", relation->relid);
 	hindrance = copy_hindrance(&facts);
 	if (first && hindrance == NULL)
-		lost = lost_file(&facts, LOOK_QUICK);
+		is_read = look_for_damage(move, &facts, &lost);
+	if (!is_read)
+		return copy_start_again(move, "another session waits for its lock");
 	if (hindrance != NULL)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "Method copy cannot move the %s: %s.", noun, hindrance);

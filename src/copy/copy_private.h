@@ -276,12 +276,12 @@ copy_start_again(CopyMove *move, const char *why)
 /* copy_locks.c */
 pg_nodiscard extern bool copy_wait_for_locks(CopyMove *move);
 extern void copy_release_locks(CopyMove *move);
+extern bool copy_is_in_the_way(CopyMove *move);
 extern void copy_check_locks(const CopyMove *move);
 pg_nodiscard extern bool copy_check_relations(CopyMove *move, bool first);
 extern void copy_warn_or_give_up(CopyMove *move, const Wait *wait);
 
 /* copy_give_way.c */
-extern bool copy_is_in_the_way(CopyMove *move);
 pg_nodiscard extern bool copy_let_others_pass(void *arg);
 pg_nodiscard extern bool copy_between_chunks(CopyFile *file);
 pg_nodiscard extern bool copy_begin_with_ledger(CopyMove *move);

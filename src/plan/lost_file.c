@@ -171,46 +171,6 @@ look_at_root(LostFile *lost)
 	}
 }
 
-/* Look at so many pages, up to a moment, and return whether one is suspicious. */
-static bool
-look_at_some(LostFile *lost, BlockNumber most, double until)
-{
-	BlockNumber step = Min(Max(lost->nblocks / most, 1), RELSEG_SIZE / SPOTS_OF_SEGMENT);
-	PGIOAlignedBlock page;
-	int			npages = 0;
-
-	for (BlockNumber block = 0; block < lost->nblocks; block += step)
-	{
-		bool		is_spare = block > lost->root && block <= lost->spare;
-
-		if (npages % PAGES_OF_MOMENT == 0 && clock_seconds() >= until)
-			return false;
-		npages++;
-		if (!look_at_page(lost, block, page.data))
-			return false;
-		if (PageIsNew(page.data) && !is_spare)
-			return true;
-	}
-	return false;
-}
-
-/* Look at some pages of an index, and return whether all have to be read. */
-static bool
-look_at_spots(LostFile *lost)
-{
-	bool		suspicious;
-
-	/* a crash empties unlogged relations */
-	if (lost->facts->persistence == RELPERSISTENCE_PERMANENT && lost->nblocks < lost->facts->pages)
-		return true;
-	if (lost->look == LOOK_SAMPLE)
-		return look_at_some(lost, SAMPLE, get_float8_infinity());
-	suspicious = look_at_some(lost, SPOTS, get_float8_infinity());
-	if (!suspicious && lost->problem == NULL)
-		suspicious = look_at_some(lost, SAMPLE, lost->until);
-	return suspicious;
-}
-
 /* A page refers to this block. */
 static void
 look_at_link(BlockNumber block, void *arg)
@@ -234,6 +194,55 @@ look_at_link(BlockNumber block, void *arg)
 		if (PageIsNew(page.data))
 			lost->problem = psprintf("block %u, to which block %u refers, is empty", block, lost->block);
 	}
+}
+
+/* Look at so many pages, up to a moment, and return whether one is suspicious. */
+static bool
+look_at_some(LostFile *lost, BlockNumber most, double until)
+{
+	BlockNumber step = Min(Max(lost->nblocks / most, 1), RELSEG_SIZE / SPOTS_OF_SEGMENT);
+	PGIOAlignedBlock page;
+	int			npages = 0;
+
+	for (BlockNumber block = 0; block < lost->nblocks; block += step)
+	{
+		bool		is_spare = block > lost->root && block <= lost->spare;
+
+		if (npages % PAGES_OF_MOMENT == 0 && clock_seconds() >= until)
+			return false;
+		npages++;
+		if (!look_at_page(lost, block, page.data))
+			return false;
+		if (PageIsNew(page.data) && !is_spare)
+			return true;
+
+		/*
+		 * relpages may be of a time before the file has grown, and been cut
+		 * off
+		 */
+		lost->block = block;
+		page_links(lost->facts->relam, page.data, look_at_link, lost);
+		if (lost->problem != NULL)
+			return false;
+	}
+	return false;
+}
+
+/* Look at some pages of an index, and return whether all have to be read. */
+static bool
+look_at_spots(LostFile *lost)
+{
+	bool		suspicious;
+
+	/* a crash empties unlogged relations */
+	if (lost->facts->persistence == RELPERSISTENCE_PERMANENT && lost->nblocks < lost->facts->pages)
+		return true;
+	if (lost->look == LOOK_SAMPLE)
+		return look_at_some(lost, SAMPLE, get_float8_infinity());
+	suspicious = look_at_some(lost, SPOTS, get_float8_infinity());
+	if (!suspicious && lost->problem == NULL)
+		suspicious = look_at_some(lost, SAMPLE, lost->until);
+	return suspicious;
 }
 
 /* Read all pages of an index, note the pages of zeros, and look at references to them. */
@@ -355,6 +364,19 @@ look_and_remember(LostFile *lost)
 	return error;
 }
 
+/* Return how thoroughly a file is looked at before it is copied: of a file that is not known to be whole, all pages. */
+static LostLook
+look_for_copy(const LostFile *lost, Evidence evidence)
+{
+	const RelationFacts *facts = lost->facts;
+
+	if (evidence != EVIDENCE_UNKNOWN)
+		return LOOK_QUICK;
+	if (!evidence_look_if_unread(facts->tablespace, facts->relfilenumber, facts->relid))
+		return LOOK_QUICK;
+	return ruins_was_whole(&lost->file) ? LOOK_QUICK : LOOK_WHOLE;
+}
+
 /* The same as lost_file(), with the fields of *lost that the caller has set. */
 static const char *
 look_at_file(LostFile *lost)
@@ -366,6 +388,7 @@ look_at_file(LostFile *lost)
 	RelationFacts now;
 	const char *known = NULL;
 	int64		size;
+	bool		is_held = CheckRelationOidLockedByMe(facts->relid, AccessShareLock, true);
 	bool		locked = false;
 	bool		is_empty = false;
 	bool		reads_again = false;
@@ -378,14 +401,14 @@ look_at_file(LostFile *lost)
 		return NULL;
 
 	/*
-	 * A recovery that ran without the device may have emptied the table of an
-	 * unlogged index, and not the index.  The table itself is as it was, or
-	 * empty.
+	 * A recovery that ran without the device may have emptied an unlogged
+	 * table, and not its index there, or the index, and not the table there
 	 */
-	if (facts->persistence == RELPERSISTENCE_PERMANENT || relkind_is_index(facts->relkind))
-		evidence = evidence_of_file(facts->tablespace, facts->relfilenumber, facts->relid);
-	if (has_use && look >= LOOK_SPOTS)
+	evidence = evidence_of_file(facts->tablespace, facts->relfilenumber, facts->relid);
+	if (has_use)
 		known = ruins_problem(&lost->file);
+	if (look == LOOK_UNKNOWN)
+		look = lost->look = look_for_copy(lost, evidence);
 
 	/*
 	 * replay may have made a standby's file whole, by images of pages, and
@@ -420,9 +443,12 @@ look_at_file(LostFile *lost)
 		lost->problem = "its init fork is missing";
 	else if (evidence == EVIDENCE_LOST)
 		lost->problem = "its device has lost changes of it";
-	else if (look == LOOK_SPOTS && !reads_again)
+	else if (look <= LOOK_SPOTS && !reads_again)
 		lost->problem = known;
-	if (lost->problem == NULL && has_use)
+	/* a session that waits for a lock would keep us from another one */
+	if (lost->problem == NULL && has_use && is_held)
+		locked = true;
+	else if (lost->problem == NULL && has_use)
 		locked = ConditionalLockRelationOid(facts->relid, AccessShareLock);
 	/* whoever drops or replaces it says so before the file is removed */
 	AcceptInvalidationMessages();
@@ -446,7 +472,7 @@ look_at_file(LostFile *lost)
 		lost->is_stopped = true;
 		evidence_refute(facts->tablespace);
 	}
-	if (locked)
+	if (locked && !is_held)
 		UnlockRelationOid(facts->relid, AccessShareLock);
 	if (error == NULL)
 		return lost->problem;

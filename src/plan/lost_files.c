@@ -59,7 +59,8 @@ typedef struct Reading
 	MemoryContext context;		/* of the list */
 	List	   *files;			/* FileToRead, by number */
 	const FileToRead *file;		/* that is being read */
-	bool		loss_is_known;	/* in another one */
+	bool		loss_is_known;	/* of the device, or in another one */
+	bool		is_again;		/* unknown files are read once more */
 	bool		is_whole;		/* this one is */
 	bool		is_complete;	/* no file that is not on the list, or was not
 								 * read, can come into use later */
@@ -144,6 +145,22 @@ check_database(void)
 				 errhint("A later cleanup reads the rest.")));
 }
 
+/* A megabyte was read since *read_from: rest as a copy does, and set *read_from. */
+void
+lost_rest(double *read_from)
+{
+	const MoveSettings *settings = runner_settings();
+	double		ms = (clock_seconds() - *read_from) * 1000;
+	double		share = settings->pacing ? settings->max_read_share : 1;
+	long		rest_ms = IM_LIMIT("read-rest", 0);
+
+	if (ms > FAST_READ_MS && share < 1)
+		rest_ms = (long) Min(ms * (1 - share) / share, LONGEST_REST_MS);
+	if (rest_ms > 0)
+		latch_nap(rest_ms, "IndexMoverPause");
+	*read_from = clock_seconds();
+}
+
 /*
  * A megabyte was read, of one file or of several: rest as a copy does.  Return whether to go on,
  * ERROR if another session wants the database.
@@ -152,16 +169,9 @@ static bool
 rest_and_go_on(void *arg)
 {
 	Reading    *reading = arg;
-	const MoveSettings *settings = runner_settings();
-	double		ms = (clock_seconds() - reading->read_from) * 1000;
-	double		share = settings->pacing ? settings->max_read_share : 1;
-	long		rest_ms = IM_LIMIT("read-rest", 0);
 	int			pid;
 
-	if (ms > FAST_READ_MS && share < 1)
-		rest_ms = (long) Min(ms * (1 - share) / share, LONGEST_REST_MS);
-	if (rest_ms > 0)
-		latch_nap(rest_ms, "IndexMoverPause");
+	lost_rest(&reading->read_from);
 	CHECK_FOR_INTERRUPTS();
 	if (clock_has_passed(reading->looked, LOOK_MS))
 	{
@@ -203,7 +213,7 @@ read_slowly(void *arg)
 	}
 	locator = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	was_known = ruins_problem(&locator) != NULL;
-	if (reading->loss_is_known)
+	if (reading->loss_is_known && reading->file->is_unknown)
 		look = LOOK_LOSS_KNOWN;
 	if (lost_file_slowly(&facts, look, rest_and_go_on, reading, &reading->npages,
 						 &reading->is_whole) == NULL)
@@ -226,7 +236,7 @@ read_all(Reading *reading, uint32 doubts)
 		ErrorData  *error;
 
 		/* what is known of a file was proved without the damage of others */
-		if (reading->loss_is_known && !file->is_unknown)
+		if (reading->is_again && !file->is_unknown)
 			continue;
 		reading->file = file;
 		error = errors_catch_without_snapshot(read_slowly, reading);
@@ -260,10 +270,12 @@ lost_look_at_files(Oid tablespace)
 		ReThrowError(error);
 	list_sort(reading.files, compare_file_numbers);
 	reading.read_from = reading.looked = clock_seconds();
-	read_all(&reading, doubts);
-	if (!reading.has_damage)
-		return;
 	/* where one has lost something, less is a proof for the others */
+	reading.loss_is_known = list_member_oid(evidence_lossy(), tablespace);
+	read_all(&reading, doubts);
+	if (!reading.has_damage || reading.loss_is_known)
+		return;
 	reading.loss_is_known = true;
+	reading.is_again = true;
 	read_all(&reading, doubts);
 }

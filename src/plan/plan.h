@@ -17,9 +17,11 @@
 /* How thoroughly the file of a relation is looked at, see plan/lost_file.c */
 typedef enum LostLook
 {
-	LOOK_QUICK,					/* at the first page and the root */
-	LOOK_SPOTS,					/* at some pages more; and the findings of
-								 * other looks */
+	LOOK_QUICK,					/* at the first page and the root; and the
+								 * findings of other looks */
+	LOOK_UNKNOWN,				/* at all pages of a file that is not known to
+								 * be whole, else as LOOK_QUICK */
+	LOOK_SPOTS,					/* at some pages more */
 	LOOK_SAMPLE,				/* at about a thousand */
 	LOOK_WHOLE,					/* at all pages */
 	LOOK_LOSS_KNOWN,			/* ... and its device has lost something */
@@ -76,5 +78,6 @@ extern const char *lost_file_slowly(const RelationFacts *facts, LostLook look,
 									bool (*goes_on) (void *arg), void *arg, BlockNumber *npages,
 									bool *is_complete);
 extern void lost_look_at_files(Oid tablespace);
+extern void lost_rest(double *read_from);
 
 #endif							/* IM_PLAN_H */
