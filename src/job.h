@@ -99,8 +99,8 @@ typedef struct MoveOutcome
 } MoveOutcome;
 
 /*
- * A relation of a job.  The planner fills it in local memory.  Only its runner writes to the copy in
- * shared memory, but for owner_cancels, which a session sets.  -1 means "not estimated", and becomes NULL.
+ * A relation of a job.  The planner fills it in local memory.  Only runners of its job write to
+ * the copy in shared memory, but for owner_cancels, which a session sets.  -1 means "not estimated", and becomes NULL.
  */
 typedef struct MoveItem
 {

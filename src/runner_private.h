@@ -10,7 +10,7 @@
 
 #include "job_private.h"
 
-/* set by runner_attach(); all but the area are NULL where this process is no runner */
+/* set by runner_attach(), the area also by runner_ask_to_step_back(); the others are NULL until then */
 extern JobArea *runner_area;
 extern RunnerSlot *runner_mine;
 extern JobSlot *runner_my_job;

@@ -288,7 +288,7 @@ wait_for_job_end($node, $t + 1);
 $node->stop;
 $node->append_conf('postgresql.conf', 'max_worker_processes = 4');
 start();
-$node->wait_for_log(qr/job (?:$t|$u) of database "\w+" has to wait for a free background worker slot before it goes on/, $log);
+$node->wait_for_log(qr/job (?:$t|$u) of database "[a-z]\w*" has to wait for a free background worker slot before it goes on/, $log);
 poll_until($node, 'SELECT count(*) FROM index_mover_progress', 1, 'one of two jobs');
 # of two roles; a cleanup may have had the slots when the first one was to go on
 my ($first, $first_rest) = told() =~ /job (\d+) \(postgres\): goes on as job (\d+)/;
@@ -517,7 +517,7 @@ foreach my $case (
 		qr/index "mover\.t_i": [^\n]*permission denied for tablespace/i ],
 	[ 'EXECUTE is revoked', 'REVOKE EXECUTE ON FUNCTION resume_move FROM mover', 'GRANT EXECUTE ON FUNCTION resume_move TO mover',
 		qr/permission denied for function resume_move/ ],
-	[ 'the time is over', 'SELECT pg_sleep(1)', 'SELECT', qr/index_mover\.max_duration has passed/, max_duration => '1s' ])
+	[ 'the time is over', 'SELECT pg_sleep(1)', 'SELECT', qr/index_mover\.max_duration was over/, max_duration => '1s' ])
 {
 	my ($name, $before, $after, $reason, %settings) = @$case;
 	my $job = $newest = begin('mover.t', %settings);

@@ -245,8 +245,8 @@ control_named_job(int64 job, JobRequest request, const char *what, bool *had_end
 }
 
 /*
- * Apply a request to all jobs that the current user may control, and cancel the moves of its tables
- * in others.  Returns how many jobs were still running.
+ * Apply a request to all jobs that the current user may control; a cancel also ends the moves of its
+ * tables in others.  Returns how many jobs were still running.
  */
 static int
 control_all_jobs(JobRequest request, const char *what)
@@ -607,7 +607,7 @@ shorten_duration(MoveSettings *settings, TimestampTz begin)
 	if (left <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index_mover.max_duration has passed")));
+				 errmsg("index_mover.max_duration was over")));
 	value = CStringGetTextDatum(psprintf(INT64_FORMAT "s", left));
 	settings_alter(settings, setting_object(CStringGetTextDatum("max_duration"), value));
 }

@@ -143,7 +143,7 @@ copy_last_blocks(CopyFile *file, XLogRecPtr upto, int64 *most_us)
 	Assert(file->move->stage == COPY_LOCKED &&
 		   CheckRelationOidLockedByMe(file->relid, AccessExclusiveLock, false));
 	if (!copy_drain_to(file, upto))
-		return COPY_ENDED;
+		return CANNOT_GO_ON;
 	copy_take_changes(file);
 
 	nblocks = copy_take_tail(file);
@@ -195,7 +195,7 @@ copy_last_blocks(CopyFile *file, XLogRecPtr upto, int64 *most_us)
 	if (file->verify.begun || IM_MUTATION("verify-all"))
 	{
 		if (!copy_verify_rest(file, nblocks))
-			return COPY_ENDED;
+			return CANNOT_GO_ON;
 	}
 	return SWAPPED;
 }

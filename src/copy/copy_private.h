@@ -40,7 +40,7 @@ typedef enum CopyStage
 /* Whether a copy has ended without its swap, and what comes next */
 typedef enum CopyEnd
 {
-	COPY_GOES_ON,				/* it has not, or all files are swapped */
+	COPY_GOES_ON,				/* it has not, or it has succeeded */
 	COPY_AGAIN,					/* move_by_copy() starts it again */
 	COPY_SKIPPED,				/* the row of a relation says why */
 	COPY_TURN,					/* the move gives its turn to another relation */
@@ -53,7 +53,7 @@ typedef enum AttemptOutcome
 	SWAPPED,
 	LOCK_NOT_GRANTED,
 	TOO_MUCH_LEFT,				/* to copy under the lock */
-	COPY_ENDED,					/* see copy_end() */
+	CANNOT_GO_ON,				/* see copy_end() */
 } AttemptOutcome;
 
 /* More changed blocks than these are copied directly */
@@ -89,7 +89,7 @@ typedef struct CopyPace
 								 * fewer */
 	int64		recopied_before;	/* blocks, for which not to give up */
 
-	/* since the begin of this round */
+	/* since the beginning of this round */
 	int64		round_began;	/* busy_ms() */
 	int64		rate_rested_before; /* throttle.rested_us then */
 	int64		written_before; /* blocks */

@@ -289,8 +289,8 @@ give_back(CopyMove *move, AttemptOutcome outcome)
 		move->in_vain++;
 	if (outcome == TOO_MUCH_LEFT)
 		why = "too much left to do";
-	else if (outcome == COPY_ENDED)
-		why = "the copy is started again";
+	else if (outcome == CANNOT_GO_ON)
+		why = "the copy has ended";
 
 	/*
 	 * The locks need not be held for a flush.  But flush afterwards: a
@@ -357,7 +357,7 @@ attempt(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 most_us)
 	IM_POINT("swap-asking");
 	/* step: lock */
 	if (!lock_files(move, attempts, queue_for))
-		return give_back(move, move->end != COPY_GOES_ON ? COPY_ENDED : LOCK_NOT_GRANTED);
+		return give_back(move, move->end != COPY_GOES_ON ? CANNOT_GO_ON : LOCK_NOT_GRANTED);
 	move->stage = COPY_LOCKED;
 	phase = progress_phase(PHASE_SWAPPING);
 	progress_blockers(NULL, 0);
@@ -493,7 +493,7 @@ try_swap(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 *most_us
 	if (copy_last_us(move) > *most_us)
 	{
 		if (!copy_stay_near(move))
-			return COPY_ENDED;
+			return CANNOT_GO_ON;
 	}
 	if (copy_last_us(move) <= *most_us)
 	{
@@ -507,7 +507,7 @@ try_swap(CopyMove *move, Attempts *attempts, CopyFile *queue_for, int64 *most_us
 
 	/* the rest may have been WAL, which is read without a lock */
 	if (!copy_stay_near(move))
-		return COPY_ENDED;
+		return CANNOT_GO_ON;
 	if (*most_us >= longest_us && copy_last_us(move) > *most_us)
 		copy_check_hope(move);
 	*most_us = Min(*most_us * 2, longest_us);
@@ -748,7 +748,7 @@ make_attempts(CopyMove *move)
 			return true;
 		}
 		copy_check_locks(move);
-		if (round.outcome == COPY_ENDED)
+		if (round.outcome == CANNOT_GO_ON)
 			return false;
 		if (!after_attempt(move, &attempts, &catch_up, &round))
 			return false;

@@ -654,10 +654,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 		{
 			if (segment_is_gone(reader->EndRecPtr))
 			{
-				/*
-				 * if only the next segment is gone, this one goes, too: it is
-				 * older
-				 */
+				/* if the next segment is gone, so is this one, which is older */
 				result = CHANGES_WAL_GONE;
 				break;
 			}

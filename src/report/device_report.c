@@ -104,7 +104,7 @@ index_mover_device_problems(PG_FUNCTION_ARGS)
 		const char *detail;
 		const char *command = NULL;
 
-		/* a tablespace that is there is told of by the rows of its relations */
+		/* put_problem() has told of missing tablespaces that have relations */
 		if (!tablespace_is_missing(tablespace) || list_member_oid(tablespaces, tablespace))
 			continue;
 		if (!RecoveryInProgress())

@@ -292,8 +292,8 @@ read_last_checkpoint(XLogRecPtr *redo, pg_time_t *began)
 }
 
 /*
- * Return the keepers of WAL that the last checkpoint would have removed, all that is there; NULL if
- * no WAL is kept: then pg_wal does not grow by all that a move writes.
+ * Return the name of the keeper of WAL that the last checkpoint would have removed; NULL if no WAL is
+ * kept: then pg_wal does not grow by all that a move writes.
  */
 char *
 free_space_wal_keeper(void)

@@ -61,7 +61,7 @@ typedef struct MoveWorker
 	int			slot;			/* the job's, from the postmaster */
 	int			number;			/* among the job's runners; the first has 0 */
 	JobShared  *shared;			/* the job; NULL until its segment is attached */
-	bool		moves;			/* the job moves relations; else it is a
+	bool		is_move;		/* the job moves relations; else it is a
 								 * cleanup */
 	bool		is_attached;	/* this process has become a runner of the job */
 	bool		is_done;		/* worker_exit() has nothing left to do, and
@@ -71,9 +71,9 @@ typedef struct MoveWorker
 								 * published yet */
 
 	/* the items that are being moved: their numbers, and themselves */
-	int			nitems;
+	int			ncurrent;
 	int			current[IM_MOST_TOGETHER];
-	MoveItem   *items[IM_MOST_TOGETHER];
+	MoveItem   *current_items[IM_MOST_TOGETHER];
 
 	/* items that were given up before their move, and are to be recorded */
 	int			given_up;		/* the first; -1 = there are none */
@@ -249,7 +249,7 @@ static void
 publish_rows(JobShared *shared)
 {
 	worker.rows_are_due = false;
-	if (worker.moves)
+	if (worker.is_move)
 		running_jobs_end(shared->database, shared->job);
 	pg_write_barrier();
 	pg_atomic_write_u32(&shared->rows_final, 1);
@@ -269,7 +269,7 @@ stop_running(JobShared *shared)
 	if (!worker.rows_are_due)
 		return;
 	IM_POINT("job-ended");
-	if (worker.moves)
+	if (worker.is_move)
 	{
 		if (pg_atomic_exchange_u32(&shared->end_logged, 1) == 0)
 			log_end(shared);
@@ -388,7 +388,7 @@ worker_exit(int code, Datum arg)
 	if (shared->nitems > 0)
 		(void) job_request(shared->job, REQUEST_CANCEL_AND_KEEP);
 
-	for (int i = 0; i < worker.nitems; i++)
+	for (int i = 0; i < worker.ncurrent; i++)
 		move_find_out(&shared->items[worker.current[i]]);
 	StartTransactionCommand();
 
@@ -400,9 +400,9 @@ worker_exit(int code, Datum arg)
 	held = (extension_hold() == EXTENSION_HELD);
 	if (held)
 		recordable = ConditionalLockRelationOid(extension_relation("move_log"), RowExclusiveLock);
-	for (int i = 0; i < worker.nitems; i++)
+	for (int i = 0; i < worker.ncurrent; i++)
 		item_terminated(shared, worker.current[i], recordable);
-	worker.nitems = 0;
+	worker.ncurrent = 0;
 	if (recordable && worker.given_up >= 0)
 	{
 		for (n = worker.given_up; n <= worker.last_given_up; n++)
@@ -587,7 +587,7 @@ record_current(JobShared *shared)
 	int			first = worker.current[0];
 	int			last = job_parts_follow(shared, worker.current[0]);
 
-	for (int i = 1; i < worker.nitems; i++)
+	for (int i = 1; i < worker.ncurrent; i++)
 	{
 		if (worker.current[i] != last + 1)
 		{
@@ -603,16 +603,16 @@ record_current(JobShared *shared)
 static void
 put_back_current(JobShared *shared, MoveEnd end)
 {
-	for (int i = 0; i < worker.nitems; i++)
+	for (int i = 0; i < worker.ncurrent; i++)
 	{
-		if (end == MOVE_PARTED && worker.items[i]->owner_cancels)
-			outcome_take_owners_cancel(&worker.items[i]->outcome);
+		if (end == MOVE_PARTED && worker.current_items[i]->owner_cancels)
+			outcome_take_owners_cancel(&worker.current_items[i]->outcome);
 		else
 			runner_put_back(shared, worker.current[i]);
 	}
 	IM_POINT("put-back");
 	record_current(shared);
-	worker.nitems = 0;
+	worker.ncurrent = 0;
 	progress_end(0);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
@@ -644,16 +644,16 @@ run_item(JobShared *shared, int n)
 	int			most;
 	int64		size = 0;
 
-	Assert(worker.nitems == 0 && n >= 0 && n < shared->nitems);
+	Assert(worker.ncurrent == 0 && n >= 0 && n < shared->nitems);
 	worker.current[0] = n;
-	worker.nitems = 1;
+	worker.ncurrent = 1;
 	most = copy_most_together(runner_settings());
 	if (most > 1)
-		worker.nitems = runner_claim_more(shared, most, worker.current);
-	for (int i = 0; i < worker.nitems; i++)
+		worker.ncurrent = runner_claim_more(shared, most, worker.current);
+	for (int i = 0; i < worker.ncurrent; i++)
 	{
-		worker.items[i] = &shared->items[worker.current[i]];
-		worker.items[i]->outcome.started_at = GetCurrentTimestamp();
+		worker.current_items[i] = &shared->items[worker.current[i]];
+		worker.current_items[i]->outcome.started_at = GetCurrentTimestamp();
 	}
 	record_current(shared);
 	show_activity(item);
@@ -661,15 +661,15 @@ run_item(JobShared *shared, int n)
 
 	if (outcome_extension_is_gone(shared) || job_cancel_requested())
 	{
-		for (int i = 0; i < worker.nitems; i++)
-			outcome_take_cancel(shared, &worker.items[i]->outcome);
+		for (int i = 0; i < worker.ncurrent; i++)
+			outcome_take_cancel(shared, &worker.current_items[i]->outcome);
 	}
-	else if (worker.nitems == 1 && item->owner_cancels)
+	else if (worker.ncurrent == 1 && item->owner_cancels)
 		outcome_take_owners_cancel(outcome);
 	else
 	{
-		runner_works_on(worker.items, worker.nitems);
-		end = move_items(shared, worker.items, worker.nitems);
+		runner_works_on(worker.current_items, worker.ncurrent);
+		end = move_items(shared, worker.current_items, worker.ncurrent);
 		runner_works_on(NULL, 0);
 	}
 	if (end == MOVE_PARTED)
@@ -685,8 +685,8 @@ run_item(JobShared *shared, int n)
 	}
 
 	record_current(shared);
-	nmoved = worker.nitems;
-	worker.nitems = 0;
+	nmoved = worker.ncurrent;
+	worker.ncurrent = 0;
 	/* a cancel after the swap does not undo the move */
 	canceled = (outcome->status == STATUS_CANCELED || job_cancel_requested() ||
 				outcome_extension_is_gone(shared));
@@ -1010,7 +1010,7 @@ index_mover_worker_main(Datum arg)
 	set_worker_option("temp_file_limit", psprintf("%d", shared->settings.temp_file_limit));
 	IM_KEEP_POINTS();
 	StartTransactionCommand();
-	worker.moves = (job.purpose == JOB_MOVE);
+	worker.is_move = (job.purpose == JOB_MOVE);
 	runner_set_name(shared, job.purpose);
 	name_job.previous = error_context_stack;
 	error_context_stack = &name_job;
