@@ -398,6 +398,7 @@ $standby->append_conf('postgresql.conf', 'hot_standby_feedback = off');
 $standby->reload;
 ok($node->poll_query_until('postgres', 'SELECT bool_and(backend_xmin IS NULL) FROM pg_stat_replication'),
 	'the standby sends no feedback any more');
+isnt(join("\n", steps()), '', 'there is still advice on the pending list');
 is(holders(), '', 'the advice on a pending list names no standby and no slot any more');
 sql('DROP TABLE words');
 

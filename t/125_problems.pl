@@ -83,11 +83,11 @@ sub say_ok
 	return;
 }
 
-# Begin a job that copies for a long time; returns its number.
+# Begin a job that copies for a minute and more; returns its number.
 sub begin_slow
 {
 	my (%settings) = @_;
-	my $job = begin_job($node, 't', 'regress_fast', max_rate => '64kB', max_workers => 1, %settings);
+	my $job = begin_job($node, 't', 'regress_fast', max_rate => '8kB', max_workers => 1, %settings);
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by = 'max_rate'", 1, 'the copy');
 	return $job;
 }
@@ -129,7 +129,7 @@ like(check_of($job), joined(
 	qr/^its worker, or the server, was stopped: t_[ij] is not in tablespace "regress_fast", nor are 1 others in their places; /,
 	qr/resume the job, or have it reported no more: SELECT index_mover_call\.cancel_move\($job\);/,
 	qr/\|SELECT index_mover_call\.resume_move\($job\);$/), 'what is left, and what to do');
-my $rest = $sql->("SELECT resume_move($job, '{\"max_rate\": \"64kB\"}')");
+my $rest = $sql->("SELECT resume_move($job, '{\"max_rate\": \"8kB\"}')");
 say_ok('', 'whose rest runs');
 $sql->("SELECT cancel_move($rest)");
 wait_for_job_end($node, $rest);

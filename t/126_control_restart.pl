@@ -46,7 +46,7 @@ CREATE TABLE u AS TABLE mover.t;
 CREATE INDEX u_i ON u (i) TABLESPACE regress_slow;
 SQL
 
-# Begin a job of mover, or of a superuser, that copies for a long time; returns its number.
+# Begin a job of mover, or of a superuser, that copies for a minute and more; returns its number.
 sub begin
 {
 	my ($table, %settings) = @_;
@@ -54,7 +54,7 @@ sub begin
 	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
 	value("ALTER INDEX ${table}_i SET TABLESPACE regress_slow");
 	my $job = value("SET ROLE $name; SELECT max(job) FROM move_indexes('$table', 'regress_fast', 'copy', wait => false, "
-			. "settings => '{\"max_rate\": \"64kB\"" . ($json && ", $json") . "}')");
+			. "settings => '{\"max_rate\": \"8kB\"" . ($json && ", $json") . "}')");
 	copies($job);
 	return $job;
 }
@@ -169,7 +169,7 @@ goes_on_ok('stopped', $t => $u + 1, $u => $u + 2);
 ($t, $u) = ($u + 1, $u + 2);
 is(value("SELECT string_agg(role::text, ' ' ORDER BY job) FROM index_mover_jobs WHERE job IN ($t, $u)"),
 	'mover ' . value('SELECT CURRENT_USER'), 'as their roles');
-like(value("SELECT settings FROM index_mover.job_log WHERE job = $t"), qr/"max_rate": "?64/, 'with their settings');
+like(value("SELECT settings FROM index_mover.job_log WHERE job = $t"), qr/"max_rate": "?8kB/, 'with their settings');
 $node->restart;
 $log = 0;
 copies($u + 1);
@@ -395,7 +395,7 @@ value("CREATE DATABASE $_ TEMPLATE d1") foreach qw(d2 d3);
 foreach my $database (qw(d1 d2 d3))
 {
 	$node->safe_psql($database,
-		q[SELECT FROM move_indexes('t', 'regress_fast', 'copy', wait => false, settings => '{"max_rate": "64kB"}')]);
+		q[SELECT FROM move_indexes('t', 'regress_fast', 'copy', wait => false, settings => '{"max_rate": "8kB"}')]);
 	$node->poll_query_until($database, "SELECT throttled_by = 'max_rate' FROM index_mover_progress") or die $database;
 	$node->safe_psql($database, "BEGIN; LOCK TABLE index_mover.job_log; PREPARE TRANSACTION '$database'") if $database ne 'd3';
 }
@@ -453,7 +453,7 @@ end_by('paused, and resumed', sub { my ($job) = @_; $pause->($job); value("SELEC
 	my $from = -s $node->logfile;
 	value('ALTER INDEX mover.t_i SET TABLESPACE regress_slow');
 	my $job = $session->run("BEGIN; SELECT max(job) FROM move_indexes('mover.t', 'regress_fast', 'copy', wait => false, "
-		. q[settings => '{"max_rate": "64kB"}')]);
+		. q[settings => '{"max_rate": "8kB"}')]);
 	$session->run("SELECT pause_move($job)");
 	set_test_point($node, 'note-pause:wait');
 	my $holder = IndexMover::Session->new($node);
@@ -501,7 +501,7 @@ end_by('canceled by the owner of its table',
 }
 # a call that waits: its client is told, and may call again
 {
-	my $call = start_call($node, 'waits', q[SELECT FROM move_indexes('u', 'regress_fast', 'copy', settings => '{"max_rate": "64kB"}')]);
+	my $call = start_call($node, 'waits', q[SELECT FROM move_indexes('u', 'regress_fast', 'copy', settings => '{"max_rate": "8kB"}')]);
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE throttled_by = 'max_rate'", 1, 'a call that waits');
 	is(files(), '', 'a job for which a session waits has no file');
 	$newest = value('SELECT max(job) FROM index_mover_jobs');
