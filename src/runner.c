@@ -477,6 +477,7 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 {
 	bool		helps = true;
 	bool		is_second;
+	bool		asked = false;
 
 	runner_area = job_area();
 	LWLockAcquire(&runner_area->lock, LW_EXCLUSIVE);
@@ -497,9 +498,12 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 		{
 			runner->step_back_for = blocker;
 			runner->step_back_since = clock_seconds();
+			asked = true;
 		}
 	}
 	LWLockRelease(&runner_area->lock);
+	if (asked)
+		elog(DEBUG1, "asked process %d to step back for process %d", seen->pid, blocker);
 	return helps;
 }
 

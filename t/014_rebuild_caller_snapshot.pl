@@ -493,14 +493,16 @@ SQL
 	my $to = elsewhere($node, 'gated_i');
 	$gate->run('SELECT pg_advisory_lock(42)');
 	$gate->run('BEGIN');
+	my $log = -s $node->logfile;
+	$caller->run('SET log_min_messages = debug1');
 	$caller->send("SELECT status, sqlstate FROM one_row, move_indexes('gated', '$to', 'rebuild')");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
 	my $worker = worker_pid($node);
 	poll_until($node, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $worker", 'Lock', 'the worker waits');
 	kill 'STOP', $worker;
 	$gate->send('LOCK TABLE one_row IN ACCESS EXCLUSIVE MODE');
-	# nothing shows the request; the caller looks once a second, and gives up after five
-	sleep 3;
+	# the caller looks once a second, and gives up five seconds after its request
+	$node->wait_for_log(qr/asked process $worker to step back/, $log);
 	$node->safe_psql('postgres', "SELECT pg_cancel_backend($worker)");
 	kill 'CONT', $worker;
 	is($caller->answer, 'canceled|57014', 'a cancel that meets a step back is a cancel') or diag $caller->errors;
