@@ -360,6 +360,7 @@ if (part('nowait'))
 		$failed += $is_late;
 		$asked++;
 	}
+	cmp_ok($asked, '>', 0, 'one pg_dump after the other: others have asked');
 	is($failed, 0, "one pg_dump after the other: $asked others got it, too");
 	is($s->run('SELECT count(*) FROM index_mover_progress'), '1', 'and the move waits');
 	# but sessions of that name do not keep the table in place
@@ -372,6 +373,11 @@ if (part('nowait'))
 		$_->run('ROLLBACK; BEGIN; LOCK TABLE held IN ACCESS SHARE MODE') foreach @readers;
 	}
 	cmp_ok(time - $begun, '<=', 60, "each stays for a moment only: after $n of them the move queues");
+	# the last ones stay: it leaves the queue long before the end of lock_timeout
+	poll_until($node, $is_queued, '0', 'and behind one that stays for a second it does no longer', timeout => 10);
+	$failed = 0;
+	$failed += $nowait->() foreach 1 .. 20;
+	is($failed, 0, 'behind one that stays for a second it does not: 20 others got the table');
 	$_->end foreach @readers;
 	($rc, $out, $err) = finish_call($call);
 	is($out, "moved||\n", 'moved, when there is a gap') or diag $err;

@@ -10,7 +10,7 @@
  *	look	see who holds the lock, without queueing
  *	free	no session does: ask, without queueing
  *	bid		after a rest, whoever holds it: ask, and queue for lock_timeout
- *	line	but first queue where neither readers nor writers wait
+ *	line	but behind sessions that wait, first queue where neither readers nor writers wait
  *	stay	but not behind pg_dump, or whoever reads as it does, or VACUUM
  *	rest	how long to rest between two bids
  *	aim		a bid may come sooner, when the transactions behind us should end
@@ -276,9 +276,9 @@ is_vacuum(VirtualTransactionId vxid)
 
 /* Return whether a holder says by its name that it is pg_dump. */
 static bool
-is_pg_dump(const Holder *holder)
+is_pg_dump(VirtualTransactionId vxid)
 {
-	int			pid = virtual_transaction_pid(holder->vxid);
+	int			pid = virtual_transaction_pid(vxid);
 	const PgBackendStatus *status = pid > 0 ? blockers_find(pid) : NULL;
 
 	return status != NULL && strncmp(status->st_appname, "pg_dump", 7) == 0;
@@ -339,10 +339,28 @@ attempts_note_barred(Attempts *attempts, Oid table)
 
 		if (virtual_transactions_have(holders, nholders, holder->vxid) &&
 			!virtual_transactions_have(users, nusers, holder->vxid) &&
-			(stays || (age >= name_us && is_pg_dump(holder))))
+			(stays || (age >= name_us && is_pg_dump(holder->vxid))))
 			attempts->barred = true;
 	}
 	CommitTransactionCommand();
+}
+
+/* stay: return whether a pg_dump has held a relation during the whole of a piece of a bid. */
+static bool
+pg_dump_has_stayed(const Attempts *attempts, Oid relid)
+{
+	bool		stayed = false;
+	int			count;
+	VirtualTransactionId *holders = relation_lock_holders(relid, AccessExclusiveLock, &count);
+
+	for (int i = 0; i < count; i++)
+	{
+		if (virtual_transactions_have(attempts->before, attempts->nbefore, holders[i]) &&
+			is_pg_dump(holders[i]))
+			stayed = true;
+	}
+	pfree(holders);
+	return stayed;
 }
 
 /*
@@ -369,6 +387,9 @@ queue(Attempts *attempts, Oid relid, LOCKMODE mode, int timeout_ms, instr_time *
 		if (attempts != NULL)
 			note_delayed(attempts);
 		if (left <= QUEUE_PIECE_MS)
+			return false;
+		/* it can have been too young for attempts_note_barred() */
+		if (attempts != NULL && pg_dump_has_stayed(attempts, relid))
 			return false;
 		if (attempts != NULL && attempts->keep_up != NULL)
 		{
