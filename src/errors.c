@@ -58,7 +58,8 @@ handle_cancel(int signo, siginfo_t *info, void *context)
 	if (info->si_pid != MyProcPid)
 		was_sent_cancel = was_ever_sent = true;
 	errors_cancel_work();
-	was_lock_timeout = (info->si_pid == MyProcPid);
+	/* a function of a user can signal its own process, too */
+	was_lock_timeout = (info->si_pid == MyProcPid && get_timeout_indicator(LOCK_TIMEOUT, false));
 	errno = save_errno;
 }
 

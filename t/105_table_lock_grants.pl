@@ -254,6 +254,24 @@ foreach my $time (1, 2, 4, 8, 12, 16, 20)
 		qr/^failed 55P03 canceling statement due to lock timeout/, 'REINDEX CONCURRENTLY, a lock timeout that core has kept');
 }
 
+# Nor is the cancel of a function that signals its own process a lock timeout.
+{
+	$s->run(<<'SQL');
+CREATE FUNCTION own_cancel(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$BEGIN
+	IF (SELECT backend_type FROM pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid()) = 'index_mover' THEN
+		PERFORM pg_catalog.pg_cancel_backend(pg_catalog.pg_backend_pid());
+	END IF;
+	RETURN i;
+END$$;
+CREATE INDEX own_cancel ON next_one (own_cancel(id)) TABLESPACE regress_slow;
+SQL
+	my $job = $s->run("SELECT max(job) FROM move_indexes('next_one', 'regress_fast', method => 'rebuild', wait => false)");
+	wait_for_job_end($node, $job);
+	like($s->run("SELECT string_agg(concat_ws(' ', sqlstate, message), ',') FROM index_mover_history WHERE job = $job"),
+		qr/57014 canceling statement due to user request/, 'a function that cancels its own process: no lock timeout');
+	$s->run('DROP INDEX own_cancel');
+}
+
 # ---- the same in a session's own call -------------------------------------------------------------
 # (It locks four tables of ours, each for a second at most, and goes on with the next one.)
 foreach my $event ('a cancel', 'statement_timeout', 'nothing else')
