@@ -359,7 +359,7 @@ wait_named(const Wait *wait, VirtualTransactionId named[WAIT_MAX_PIDS])
 /*
  * Set named[] to the holders that people are told of when a wait has lasted: who was there before
  * it, or has been there for half as long as "for long".  If others come and go, those that are
- * there for less are gone when somebody reads of them, and their sessions would be ended for
+ * there for less are gone when their names are read, and their sessions would be ended for
  * nothing.  Return how many.
  */
 int
