@@ -90,7 +90,7 @@ my %locks = (
 	'swap of its TOAST table' => [ "BEGIN; SELECT count(*) FROM $toast", $toast, 'AccessExclusiveLock', 'wide' ],
 	'swap of an index' => [ 'BEGIN; SELECT id FROM wide WHERE id = 1', 'wide_pkey', 'AccessExclusiveLock', 'wide_pkey' ],
 	'partitioned table' => [ 'BEGIN; SELECT count(*) FROM parts', 'parts', 'AccessExclusiveLock', 'parts' ],
-	'partitioned index' => [ q(BEGIN; COMMENT ON INDEX parts_id IS 'held'), 'parts_id', 'ShareUpdateExclusiveLock', 'parts_id' ]);
+	'partitioned index' => [ q(BEGIN; COMMENT ON INDEX parts_id IS 'held'), 'parts_id', 'AccessExclusiveLock', 'parts_id' ]);
 
 sub meet
 {
@@ -207,6 +207,36 @@ foreach my $time (1, 2, 4, 8, 12, 16, 20)
 	unlike(slurp_file($node->logfile, $log), qr/WARNING/, 'and there is no warning');
 	is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate, message), ',') || ' ' || max(lock_attempts) "
 		. "FROM index_mover_history WHERE job = $job"), 'moved 2', 'it is moved by the next attempt');
+}
+
+# ---- a holder that asks for more while a bid queues --------------------------------------------
+# Core ends it at once if we hold a lock that excludes its next one: also after we stood in line behind a session that has gone.
+foreach my $others (0, 1)
+{
+	my $name = 'a writer that creates an index during a bid' . ($others ? ', which stood in line' : '');
+	my $to = place('next_one') eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	my ($holder, $other) = map { IndexMover::Session->new($node) } 1, 2;
+	$holder->run('BEGIN; INSERT INTO next_one VALUES (0)');
+	$other->send('BEGIN; LOCK TABLE next_one IN EXCLUSIVE MODE') if $others;
+	poll_until($node, 'SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ' . $other->pid, $others, "$name: the other waits");
+	my $job = $s->run("SELECT max(job) FROM move_table('next_one', '$to', wait => false, "
+		. q[settings => '{"lock_timeout": "20s", "max_workers": "1"}')]);
+	my $queued = "SELECT count(*) FROM pg_locks l JOIN index_mover_progress p USING (pid) WHERE p.job = $job "
+		. "AND l.relation = 'next_one'::regclass AND NOT l.granted AND l.mode = ";
+	if ($others)
+	{
+		poll_until($node, "$queued 'ShareUpdateExclusiveLock'", '1', "$name: it stands in line");
+		$s->run('SELECT pg_cancel_backend(' . $other->pid . ')');
+		$other->answer;
+	}
+	poll_until($node, "$queued 'AccessExclusiveLock'", '1', "$name: it queues");
+	$holder->run('CREATE INDEX ON next_one (id)');
+	unlike($holder->errors, qr/ERROR/, "$name: no error");
+	$holder->run('COMMIT');
+	wait_for_job_end($node, $job);
+	is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ',') FROM index_mover_history WHERE job = $job"),
+		'moved', "$name: the table is moved");
+	$_->end foreach $holder, $other;
 }
 
 # ---- a cancel and the end of lock_wait in REINDEX CONCURRENTLY -----------------------------------

@@ -31,7 +31,7 @@
 #define LOCK_ATTEMPT_MS		250
 
 /* The time for the first lock is doubled after each wait in vain, up to this; a pause is not seen */
-#define LONGEST_ATTEMPT_MS	(2 * QUEUE_PIECE_MS)
+#define LONGEST_ATTEMPT_MS	QUEUE_PIECE_MS
 
 /*
  * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once in a

@@ -19,7 +19,8 @@
  *	alone	a bid behind which no session has waited comes again soon
  *
  * Assumption: nothing that conflicts with AccessExclusiveLock is asked for while another
- * lock of the same kind is held, except without queueing.  The caller sees to that.
+ * lock of the same kind is held, except without queueing.  The caller sees to that.  ("Line" holds
+ * one, and gives it up before the bid queues.)
  *
  * Locks: none of its own.
  *
@@ -47,6 +48,7 @@
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "common/pg_prng.h"
+#include "storage/lmgr.h"
 #include "utils/guc.h"
 
 #include "own_tables.h"
@@ -438,10 +440,10 @@ attempts_prepare(const MoveSettings *settings, Oid catalog)
 }
 
 /*
- * line: lock a relation as VACUUM does, until the end of the transaction.  Sessions that exclude
- * each other, as by LOCK TABLE .. IN EXCLUSIVE MODE, wait in the queue one after the other, and so
- * stand ahead of a bid for longer than lock_timeout.  Whoever comes behind us here waits for
- * these sessions anyway; readers and writers wait for none of us.  Return false if it was in vain.
+ * line: lock a relation as VACUUM does, until ask_from_line().  Sessions that exclude each other,
+ * as by LOCK TABLE .. IN EXCLUSIVE MODE, wait in the queue one after the other, and so stand ahead
+ * of a bid for longer than lock_timeout.  Whoever comes behind us here waits for these sessions
+ * anyway; readers and writers wait for none of us.  Return false if it was in vain.
  */
 static bool
 stand_in_line(Oid relid, int lock_timeout)
@@ -450,6 +452,27 @@ stand_in_line(Oid relid, int lock_timeout)
 
 	/* the WAL is not read meanwhile: no longer than a piece of a bid */
 	return lock_relation_within(relid, ShareUpdateExclusiveLock, timeout_ms, NULL);
+}
+
+/*
+ * Ask for the lock of a bid once we have stood in line, and give that lock up.  While we hold it,
+ * core puts us ahead of the sessions that came behind us (ProcSleep() in storage/lmgr/proc.c).  But
+ * we must not queue with it.  A holder that asks for more, as CREATE INDEX after INSERT, would get
+ * the ERROR of a deadlock at once.  So holders are waited for without it.
+ */
+static bool
+ask_from_line(Attempts *attempts, Oid relid, instr_time *granted_at)
+{
+	bool		granted = false;
+	int			count;
+
+	pfree(relation_lock_holders(relid, AccessExclusiveLock, &count));
+	attempts->nbefore = 0;
+	/* before 17 core does not put us ahead if we ask without queueing */
+	if (count == 0)
+		granted = lock_relation_within(relid, AccessExclusiveLock, 1, granted_at);
+	UnlockRelationOid(relid, ShareUpdateExclusiveLock);
+	return granted;
 }
 
 /*
@@ -462,15 +485,28 @@ bool
 attempts_queue_for_bid(Attempts *attempts, Oid relid, instr_time *granted_at)
 {
 	int			lock_timeout = attempts->limits.mc->settings->lock_timeout;
+	bool		others_wait;
+	bool		in_time = true;
+	int			pid;
 	int			ms;
 
 	attempts->granted = false;
 	attempts->ndelayed = 0;
 	attempts->queued_for = relid;
-	if (!stand_in_line(relid, lock_timeout))
+	others_wait = relation_lock_waiters(relid, AccessExclusiveLock, &pid, 1) > 0;
+	if (others_wait)
+		in_time = stand_in_line(relid, lock_timeout);
+	if (!in_time)
+	{
+		/* sessions can have waited behind us there: it was not alone */
+		attempts->delays++;
 		return false;
+	}
 	ms = runner_begin_bid(lock_timeout);
-	attempts->granted = queue(attempts, relid, AccessExclusiveLock, ms, granted_at);
+	if (others_wait)
+		attempts->granted = ask_from_line(attempts, relid, granted_at);
+	if (!attempts->granted)
+		attempts->granted = queue(attempts, relid, AccessExclusiveLock, ms, granted_at);
 	if (!attempts->granted)
 		ereport(DEBUG1,
 				(errmsg_internal("index_mover has queued for the exclusive lock on relation %u for %d ms in vain, and %d have waited behind it",

@@ -73,7 +73,7 @@ look_at_partitioned(const MoveItem *item, Wait *wait)
 
 /*
  * Lock a partitioned index, and its table, or a partitioned table.  Queues for the relation only,
- * before it has a lock on it.
+ * while it has no lock on it (but see "line" in attempts.c).
  */
 static bool
 lock_partitioned(const MoveItem *item, Attempts *attempts, bool queue)
