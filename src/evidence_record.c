@@ -82,21 +82,25 @@ id_text(const char *id)
 	return id[0] ? id : NOTHING;
 }
 
-/* Read the line of a tablespace; return its length, 0 if it is none. */
+/*
+ * Read the line of a tablespace; return its length, 0 if it is none.  An earlier version of the library has
+ * written no marked_below.
+ */
 static int
-device_load(KnownDevice *device, const char *line)
+device_load(KnownDevice *device, const char *line, bool has_marked_below)
 {
 	FileIdentity *directory = &device->directory;
 	int			reason;
 	int			was_empty;
 	int			is_pending;
 	int			length = 0;
+	int			more = 0;
 	char		location[PATH_LINE_SIZE];
 
 	memset(device, 0, sizeof(*device));
 	if (sscanf(line, "tablespace %u " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT
 			   " %u %u %u %u %u %d %d %d " UINT64_FORMAT " %u %u %u"
-			   " %u %u %u %u %u %u %u %u %32[0-9a-f-] %32[0-9a-f-] %2047[^\n]%n",
+			   " %u %u %u %u %u %u %u%n",
 			   &device->tablespace, &directory->inode, &directory->birth, &directory->device,
 			   &device->lost.below, &device->unknown_below, &device->vouched_from,
 			   &device->lost.xid, &device->lost.certain, &reason,
@@ -105,9 +109,18 @@ device_load(KnownDevice *device, const char *line)
 			   &device->lost_unlogged.below, &device->lost_unlogged.certain,
 			   &device->lost_unlogged.xid,
 			   &device->epoch, &device->written, &device->marked, &device->missed_marked,
-			   &device->marked_below,
-			   device->id, device->missed_id, location, &length) != 27)
+			   &length) != 23)
 		return 0;
+	if (has_marked_below)
+	{
+		if (sscanf(line + length, " %u%n", &device->marked_below, &more) != 1)
+			return 0;
+		length += more;
+	}
+	if (sscanf(line + length, " %32[0-9a-f-] %32[0-9a-f-] %2047[^\n]%n",
+			   device->id, device->missed_id, location, &more) != 3)
+		return 0;
+	length += more;
 	if (line[length] != '\n' || reason < 0 || reason >= lengthof(evidence_reasons))
 		return 0;
 	device->reason = reason;
@@ -191,6 +204,8 @@ evidence_list_load(bool *is_ours)
 	ServerIdentity us;
 	int			max = 0;
 	int			length = 0;
+	int			more = 0;
+	bool		has_counter;
 	char		path[PATH_LINE_SIZE];
 
 	if (contents == NULL)
@@ -201,19 +216,23 @@ evidence_list_load(bool *is_ours)
 	list = evidence_list_make(max);
 	if (sscanf(contents, "directory " UINT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT "\n"
 			   "host %63[^\n]\npath %2047[^\n]\n"
-			   "run %32[0-9a-f]\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\ncounter %u\n%n",
+			   "run %32[0-9a-f]\ncontrol %u " INT64_FORMAT " " UINT64_FORMAT "\n%n",
 			   &owner.directory.inode, &owner.directory.birth, &owner.directory.device,
 			   owner.host, path,
 			   list->run, &list->control_crc, &list->control_time, &list->control_checkpoint,
-			   &list->counter, &length) != 10)
+			   &length) != 9)
 		return NULL;
+	/* the version that wrote no marked_below wrote no counter either */
+	has_counter = sscanf(contents + length, "counter %u\n%n", &list->counter, &more) == 1;
+	length += more;
 	path_of_line(path, owner.path);
 	server_identity(&us);
 	if (!file_identity_equals(&owner.directory, &us.directory) || !server_is_us(&owner))
 		*is_ours = false;
 	for (contents += length; strcmp(contents, "end\n") != 0; contents += length)
 	{
-		length = device_load(&list->devices[list->ndevices], contents);
+		length = device_load(&list->devices[list->ndevices], contents,
+							 has_counter);
 		if (length == 0)
 			return NULL;
 		list->ndevices++;

@@ -179,6 +179,12 @@ static bool has_tried = false;
 /* in a session: whether the transaction that connects it to its database has ended */
 static bool is_connected = false;
 
+/*
+ * in a logical replication worker: the losses when it connected, or when it last listed lost indexes at the
+ * end of a transaction
+ */
+static uint32 losses_applied = 0;
+
 /* in a session: the losses for which statements that were planned before are planned again */
 static uint32 losses_planned = 0;
 
@@ -861,7 +867,10 @@ look_again(void)
 	looked_at = clock_seconds();
 }
 
-/* Return whether writers have to find duplicates, or conflicts, by an index. */
+/*
+ * Return whether writers have to find duplicates, or conflicts, by an index.  The apply of logical replication
+ * finds the rows that it changes by an index, too.
+ */
 static bool
 index_keeps_out(Oid index_oid)
 {
@@ -872,7 +881,8 @@ index_keeps_out(Oid index_oid)
 	if (!HeapTupleIsValid(row))
 		return false;
 	form = (Form_pg_index) GETSTRUCT(row);
-	result = form->indisready && (form->indisunique || form->indisexclusion);
+	result = form->indisready &&
+		(form->indisunique || form->indisexclusion || IsLogicalWorker());
 	ReleaseSysCache(row);
 	return result;
 }
@@ -885,6 +895,7 @@ static void
 note_left(const List *indexes)
 {
 	List	   *left = has_tried ? list_copy(left_indexes) : NIL;
+	List	   *old = left_indexes;
 	MemoryContext oldcontext;
 
 	foreach_ptr(const LostIndex, lost, indexes)
@@ -893,8 +904,8 @@ note_left(const List *indexes)
 			left = list_append_unique_oid(left, lost->oid);
 	}
 	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	list_free(left_indexes);
 	left_indexes = list_copy(left);
+	list_free(old);
 	MemoryContextSwitchTo(oldcontext);
 }
 
@@ -902,8 +913,8 @@ note_left(const List *indexes)
  * Empty the files of the lost indexes of this database that no other session has locked.  In a
  * transaction.
  */
-void
-lost_guard_empty_files(void)
+static void
+empty_unlocked_files(void)
 {
 	uint32		losses;
 	List	   *noted;
@@ -977,6 +988,18 @@ lost_guard_empty_files(void)
 	 */
 	losses_failed = evidence_losses();
 	failed_at = clock_seconds();
+}
+
+/*
+ * Empty the files, before a statement.  A logical replication worker does so only when it connects.  Later
+ * the end of a subtransaction would advance its origin: if its transaction then fails, the publisher does
+ * not send it again.
+ */
+void
+lost_guard_empty_files(void)
+{
+	if (!IsLogicalWorker())
+		empty_unlocked_files();
 }
 
 /* What the emptying worker does in a transaction */
@@ -1727,11 +1750,12 @@ empty_when_connecting(XactEvent event, void *arg)
 	if (process_is_worker())
 		return;
 	commit_locally();
+	losses_applied = evidence_losses();
 	/* single-user mode is for repairs, so an error must not end it */
 	if (MyBackendType == B_BACKEND || !IsUnderPostmaster)
 		(void) succeeds(empty_files_caught, NULL, true);
 	else
-		lost_guard_empty_files();
+		empty_unlocked_files();
 }
 
 /* Return whether this transaction has written to the table of an index, which locks the table until its end. */
@@ -1744,16 +1768,32 @@ has_written_to_table_of(Oid index_oid)
 }
 
 /*
+ * A transaction of a logical replication worker ends.  If a loss was found since it connected, or since this
+ * was asked, note all lost indexes, also those that are empty by now: the worker may have used old files.  The
+ * error makes it connect again, and then it empties them.
+ */
+static void
+note_found_since(void)
+{
+	uint32		losses = evidence_losses();
+
+	if (losses == 0 || losses == losses_applied)
+		return;
+	has_tried = true;
+	note_left(lost_of_database());
+	losses_applied = losses;
+}
+
+/*
  * Refuse to commit what was written to a table while a lost index that keeps duplicates out was not
- * empty: another session had locked it, so the old file may have let a duplicate pass.  The apply of logical
- * replication has no statement before which it tries.
+ * empty: another session had locked it, so the old file may have let a duplicate pass.
  */
 static void
 refuse_duplicates(void)
 {
-	if (IsLogicalWorker() && evidence_losses() != 0 && !IM_MUTATION("show-lost") &&
+	if (IsLogicalWorker() && !IM_MUTATION("show-lost") &&
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		lost_guard_empty_files();
+		note_found_since();
 	foreach_oid(index_oid, left_indexes)
 	{
 		/* it may be rebuilt by now, which looks for duplicates */

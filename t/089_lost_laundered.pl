@@ -283,6 +283,89 @@ close $out;
 $from = -s $node->logfile;
 $node->start;
 like(slurp_file($node->logfile, $from), qr/invalid data in file "index_mover.evidence"/, 'a state file without its end: a line in the log');
+# ---- the apply of logical replication ----------------------------------------------------------------
+# A trigger stops the apply worker while the device comes, so no other session empties the index that it uses.
+$node->stop;
+my ($sub, $sub_location, $sub_oid) = node_with_device('applied', conf => <<CONF);
+wal_level = logical
+wal_retrieve_retry_interval = 500ms
+index_mover.test_mutation = 'lost-queueing:200,empty-again:500'
+CONF
+sub publish { return $sub->safe_psql('postgres', $_[0]); }
+sub applied { return $sub->safe_psql('subscriber', $_[0]); }
+sub published_is
+{
+	my ($where, $count, $name) = @_;
+	$sub->poll_query_until('subscriber', "SELECT count(*) = $count FROM $where");
+	return is(applied("SELECT count(*) FROM $where"), $count, $name);
+}
+
+publish($_) foreach 'CREATE TABLE u (id int)', 'CREATE TABLE w (id int)', 'CREATE TABLE calm (id int)',
+  'CREATE PUBLICATION p FOR TABLE u, w, calm', 'SELECT pg_create_logical_replication_slot($$s$$, $$pgoutput$$)',
+  'CREATE DATABASE subscriber';
+applied($_) foreach 'CREATE EXTENSION IF NOT EXISTS index_mover CASCADE', 'CREATE TABLE u (id int)',
+  'CREATE TABLE w (id int)', 'CREATE TABLE calm (id int)', 'CREATE UNIQUE INDEX u_id ON u (id) TABLESPACE fast',
+  'CREATE UNIQUE INDEX w_id ON w (id) TABLESPACE fast',
+  "CREATE SUBSCRIPTION s CONNECTION 'host=@{[ $sub->host ]} port=@{[ $sub->port ]} dbname=postgres'
+	PUBLICATION p WITH (create_slot = false, slot_name = 's', copy_data = false)";
+publish("INSERT INTO $_ SELECT generate_series(1, 5000)") foreach qw(u w);
+published_is($_, 5000, "$_: applied") foreach qw(u w);
+wait_until_watched($sub);
+
+# the state file of a version before the numbers of runs
+my @known = known_on_record($sub, $sub_oid);
+$sub->stop;
+my $state = slurp_file(state_file($sub));
+ok($state =~ s/^counter \d+\n//m && $state =~ s/^(tablespace(?: \S+){23}) \d+/$1/mg, 'a state file without later fields');
+open(my $file, '>', state_file($sub)) or die $!;
+print $file $state;
+close $file;
+$sub->start;
+wait_until_watched($sub);
+is_deeply([ known_on_record($sub, $sub_oid) ], \@known, 'a state file without later fields: as much is known as before');
+
+publish('CHECKPOINT');
+my $sub_comes = copy_location($sub_location);
+$sub->restart;
+wait_until_watched($sub);
+publish("INSERT INTO $_ VALUES (5001)") foreach qw(u w);
+published_is($_, 5001, "$_: applied after the copy") foreach qw(u w);
+applied($_) foreach
+  'CREATE FUNCTION waits() RETURNS trigger AS $$BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END$$ LANGUAGE plpgsql',
+  'CREATE TRIGGER waits BEFORE INSERT ON u FOR EACH ROW EXECUTE FUNCTION waits()', 'ALTER TABLE u ENABLE ALWAYS TRIGGER waits';
+$sub->restart;
+wait_until_watched($sub);
+publish('INSERT INTO calm VALUES (1)');
+published_is('calm', 1, 'the apply worker is there');
+my $stops = IndexMover::Session->new($sub, dbname => 'subscriber');
+$stops->run('SELECT pg_advisory_lock(1)');
+my $cursor = IndexMover::Session->new($sub, dbname => 'subscriber');
+$cursor->run('BEGIN; DECLARE c CURSOR FOR SELECT id FROM w ORDER BY id; FETCH 1 FROM c');
+publish('INSERT INTO u VALUES (5001)');
+$sub->poll_query_until('subscriber', "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+$sub_comes->();
+applied('SELECT count(*) FROM index_mover_check()');
+is(verdict_on_record($sub, $sub_oid), 'lost', 'the device of the subscriber is lost');
+my $log = -s $sub->logfile;
+$stops->run('SELECT pg_advisory_unlock(1)');
+wait_until('the apply has ended', sub { slurp_file($sub->logfile, $log) =~ /worker" \(PID \d+\) exited|worker for sub\S+ "s" has started/
+		|| applied('SELECT count(*) FROM u') > 5001 });
+published_is('u WHERE id = 5001', 1, 'no duplicate');
+applied('DROP TRIGGER waits ON u; DROP INDEX u_id');
+published_is('u WHERE id = 5001', 2, 'without the unique index, the refused transaction comes');
+
+# (the apply worker tried to empty the file as it connected; later it would try again)
+my $since = "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type LIKE 'logical replication%worker'
+	AND backend_start < now() - interval '2s'";
+$sub->poll_query_until('subscriber', $since);
+$log = -s $sub->logfile;
+publish('INSERT INTO w VALUES (6000)');
+wait_until('refused', sub { slurp_file($sub->logfile, $log) =~ /cannot commit changes of table "w" without index "w_id"/ });
+$_->end foreach $cursor, $stops;
+applied('DROP INDEX w_id');
+publish('INSERT INTO w VALUES (6001)');
+published_is('w WHERE id >= 6000', 2, 'a cursor kept the old file: the transaction that was refused comes again');
+
 done_testing();
 
 # The files in a directory whose name has blanks.

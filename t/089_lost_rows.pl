@@ -97,7 +97,8 @@ wait_until('empty', sub { -z $node->data_dir . '/' . value("SELECT pg_relation_f
 my $get = 'SET enable_seqscan = off; SELECT count(*) FROM g WHERE a @> ARRAY[20001]';
 is(value($get), 1, 'an index of a transaction that was open at the checkpoint: the right answer');
 like(($node->psql('postgres', 'ALTER INDEX g_a SET TABLESPACE pg_default'))[2],
-	qr/cannot copy the lost file of index "g_a"\nDETAIL:  Damage was found in its old file: /, 'a ruin is not copied, and the DETAIL says why');
+	qr/cannot copy the lost file of index "g_a"\nDETAIL:  Damage was found in its old file: /,
+	'a ruin is not copied, and the DETAIL says why');
 is(value($get =~ s/20001/7/r), 2000, 'an index of a transaction that was open at the checkpoint: also what was there before');
 
 # ---- tables ----------------------------------------------------------------------------------------------
