@@ -373,11 +373,11 @@ if (part('nowait'))
 		$_->run('ROLLBACK; BEGIN; LOCK TABLE held IN ACCESS SHARE MODE') foreach @readers;
 	}
 	cmp_ok(time - $begun, '<=', 60, "each stays for a moment only: after $n of them the move queues");
-	# the last ones stay: it leaves the queue long before the end of lock_timeout
-	poll_until($node, $is_queued, '0', 'and behind one that stays for a second it does no longer', timeout => 10);
-	$failed = 0;
-	$failed += $nowait->() foreach 1 .. 20;
-	is($failed, 0, 'behind one that stays for a second it does not: 20 others got the table');
+	# the last ones stay: it leaves the queue long before the end of lock_timeout (a look must have found them, so one bid may follow)
+	my $passed = 0;
+	$begun = time;
+	$passed = $nowait->() ? 0 : $passed + 1 until $passed >= 20 || time - $begun > 15;
+	cmp_ok($passed, '>=', 20, 'behind one that stays for a second it does not: 20 others got the table');
 	$_->end foreach @readers;
 	($rc, $out, $err) = finish_call($call);
 	is($out, "moved||\n", 'moved, when there is a gap') or diag $err;
