@@ -197,6 +197,30 @@ evidence_of_file(Oid tablespace, RelFileNumber relfilenumber, Oid relid)
 }
 
 /*
+ * Return whether a loss of the device may concern the file of a relation: by its number or its row, the
+ * file may be from before.  No device is looked at.  In a transaction.
+ */
+bool
+evidence_loss_may_concern(Oid tablespace, RelFileNumber relfilenumber, Oid relid)
+{
+	KnownDevice device;
+	const Horizon *lost;
+	HeapTuple	row;
+	bool		result;
+
+	if (evidence_area == NULL || !evidence_recall(tablespace, &device) ||
+		!has_lost_files(&device))
+		return false;
+	row = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	lost = loss_of(&device, row);
+	/* the counter of numbers may have gone round */
+	result = lost->below != 0 && (relfilenumber < lost->below || is_from_before(row, lost));
+	if (HeapTupleIsValid(row))
+		ReleaseSysCache(row);
+	return result;
+}
+
+/*
  * Return whether the device has had this file since it was made, whatever became of
  * others: whether a copy that was kept may be trusted.  Unlike EVIDENCE_SAME this cannot
  * come from reading pages.
@@ -357,7 +381,8 @@ evidence_confirm_loss(Oid tablespace)
 {
 	KnownDevice device;
 
-	if (!evidence_recall(tablespace, &device) || !has_lost_files(&device))
+	if (evidence_area == NULL || !evidence_recall(tablespace, &device) ||
+		!has_lost_files(&device))
 		return false;
 
 	/*
@@ -379,7 +404,8 @@ evidence_confirm_loss_lately(Oid tablespace)
 	KnownDevice device;
 	double		took;
 
-	if (!evidence_recall(tablespace, &device) || !has_lost_files(&device))
+	if (evidence_area == NULL || !evidence_recall(tablespace, &device) ||
+		!has_lost_files(&device))
 		return false;
 	took = device.look_ended - device.look_began;
 	if (took * 1000 > SLOW_LOOK_MS)

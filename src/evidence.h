@@ -50,6 +50,7 @@ extern void evidence_tell_jobs(void);
 extern void evidence_note_running(void);
 extern List *evidence_lossy(void);
 extern List *evidence_doubtful(void);
+extern bool evidence_loss_may_concern(Oid tablespace, RelFileNumber relfilenumber, Oid relid);
 extern bool evidence_doubts(Oid tablespace, RelFileNumber relfilenumber);
 extern List *evidence_uncommitted(void);
 extern void evidence_begin_round(void);

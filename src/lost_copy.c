@@ -58,6 +58,8 @@ cure_of(Form_pg_class old, Oid to_tablespace)
 						printed_command("reindex", tablespace_name(to_tablespace), name));
 	if (old->relkind == RELKIND_MATVIEW)
 		return "REFRESH MATERIALIZED VIEW makes it again.";
+	if (old->relpersistence == RELPERSISTENCE_UNLOGGED && old->relkind == RELKIND_RELATION)
+		return "No backup has what was in it. TRUNCATE makes it again, without rows.";
 	return "Restore it from a backup. VACUUM FULL keeps what is left of it, in a new file.";
 }
 

@@ -51,6 +51,8 @@ typedef struct FileToRead
 	Oid			relid;
 	RelFileNumber number;
 	bool		is_unknown;		/* all of its pages are to be read */
+	bool		loss_is_known;	/* its device has lost something since it was
+								 * made, or may have */
 } FileToRead;
 
 typedef struct Reading
@@ -59,8 +61,8 @@ typedef struct Reading
 	MemoryContext context;		/* of the list */
 	List	   *files;			/* FileToRead, by number */
 	const FileToRead *file;		/* that is being read */
-	bool		loss_is_known;	/* of the device, or in another one */
-	bool		is_again;		/* unknown files are read once more */
+	bool		is_again;		/* unknown files are read once more: damage of
+								 * another was found */
 	bool		is_whole;		/* this one is */
 	bool		is_complete;	/* no file that is not on the list, or was not
 								 * read, can come into use later */
@@ -113,6 +115,8 @@ list_to_read(void *arg)
 		file->relid = form->oid;
 		file->number = form->relfilenode;
 		file->is_unknown = evidence_look_if_unread(reading->tablespace, file->number, file->relid);
+		file->loss_is_known = evidence_loss_may_concern(reading->tablespace, file->number,
+														file->relid);
 		reading->files = lappend(reading->files, file);
 		MemoryContextSwitchTo(oldcontext);
 	}
@@ -213,7 +217,12 @@ read_slowly(void *arg)
 	}
 	locator = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	was_known = ruins_problem(&locator) != NULL;
-	if (reading->loss_is_known && reading->file->is_unknown)
+
+	/*
+	 * where a file has lost something, less is a proof for the others of its
+	 * time
+	 */
+	if (reading->file->is_unknown && (reading->file->loss_is_known || reading->is_again))
 		look = LOOK_LOSS_KNOWN;
 	if (lost_file_slowly(&facts, look, rest_and_go_on, reading, &reading->npages,
 						 &reading->is_whole) == NULL)
@@ -221,7 +230,7 @@ read_slowly(void *arg)
 	reading->is_whole = false;
 	if (ruins_problem(&locator) == NULL)
 		return;
-	if (!was_known)
+	if (!was_known && !reading->file->loss_is_known)
 		reading->has_damage = true;
 }
 
@@ -270,12 +279,9 @@ lost_look_at_files(Oid tablespace)
 		ReThrowError(error);
 	list_sort(reading.files, compare_file_numbers);
 	reading.read_from = reading.looked = clock_seconds();
-	/* where one has lost something, less is a proof for the others */
-	reading.loss_is_known = list_member_oid(evidence_lossy(), tablespace);
 	read_all(&reading, doubts);
-	if (!reading.has_damage || reading.loss_is_known)
+	if (!reading.has_damage)
 		return;
-	reading.loss_is_known = true;
 	reading.is_again = true;
 	read_all(&reading, doubts);
 }
