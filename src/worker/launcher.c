@@ -46,6 +46,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 #include "utils/varlena.h"
