@@ -31,6 +31,7 @@
 #include <sys/stat.h>
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/pg_class.h"
